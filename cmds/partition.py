@@ -12,8 +12,8 @@ from dnnp.core.model.errors import UsageError
 if TYPE_CHECKING:
     from dnnp.core.model.cluster import Clustering
     from dnnp.core.model.device import DeviceClass
-    from dnnp.core.model.graph import Graph, Ints
-    from dnnp.core.model.plan import CostOptions, Plan
+    from dnnp.core.model.graph import Graph
+    from dnnp.core.model.plan import Block, CostOptions, Plan
 
 METHODS = ("slice", "uniform", "params", "single")
 
@@ -129,7 +129,7 @@ def _plan(
             )  # fmt: skip
     return make_plan(
         graph, units, blocks, devices, options,
-        method=method, bound=simple_bound(graph, units, devices), digest=digest,
+        method=method, bound=simple_bound(graph, units, devices, options), digest=digest,
         interrupted=context.interrupted,
     )  # fmt: skip
 
@@ -148,16 +148,17 @@ def _memory_model(args: argparse.Namespace, graph: Graph) -> str:
 
 def _given_split(
     args: argparse.Namespace, context: Context, graph: Graph, devices: tuple[DeviceClass, ...]
-) -> list[tuple[Ints, DeviceClass]]:
+) -> list[Block]:
     """Read --eval and put the nodes of each part into the graph's order."""
     import numpy as np
 
     from dnnp.core.model.errors import FormatError
+    from dnnp.core.model.plan import Block
     from dnnp.formats.msr_split import read_split
 
     position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
     kinds = {d.kind: d for d in reversed(devices)}
-    blocks: list[tuple[Ints, DeviceClass]] = []
+    blocks: list[Block] = []
     for kind, ids in read_split(context.read_input(args.eval), args.eval):
         if not ids:
             continue
@@ -171,7 +172,7 @@ def _given_split(
                 f"{args.eval}: the split uses a device of kind {kind}; none is offered"
             )
         nodes = np.array([position[i] for i in ids], dtype=np.int64)
-        blocks.append((nodes[np.argsort(graph.rank[nodes])], kinds[kind]))
+        blocks.append(Block(nodes[np.argsort(graph.rank[nodes])], kinds[kind]))
     return blocks
 
 

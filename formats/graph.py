@@ -193,6 +193,8 @@ def device_of(record: Record) -> DeviceClass:
         count=record.get("count", 0),
         memory_bytes=float(record.get("memory_bytes", math.inf)),
         bandwidth_bytes_per_s=float(record.get("bandwidth_bytes_per_s", math.inf)),
+        cluster_size=record.get("cluster_size", 0),
+        inner_bandwidth_bytes_per_s=float(record.get("inner_bandwidth_bytes_per_s", math.inf)),
     )
 
 
@@ -203,6 +205,9 @@ def device_record(device: DeviceClass) -> Record:
         record["memory_bytes"] = device.memory_bytes
     if math.isfinite(device.bandwidth_bytes_per_s):
         record["bandwidth_bytes_per_s"] = device.bandwidth_bytes_per_s
+    if device.cluster_size:
+        record["cluster_size"] = device.cluster_size
+        record["inner_bandwidth_bytes_per_s"] = device.inner_bandwidth_bytes_per_s
     return record
 
 
@@ -248,12 +253,15 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
                 overflow_s=float(r["overflow_s"]),
                 out_s=float(r["out_s"]),
                 memory_bytes=float(r["memory_bytes"]),
+                replicas=r.get("replicas", 1),
+                sync_s=float(r.get("sync_s", 0.0)),
+                forward_s=r.get("forward_s"),
+                backward_s=r.get("backward_s"),
             )
             for r in sorted(stages, key=lambda r: r["id"])
         ),
         k=record["k"],
         method=record["method"],
-        objective=record["objective"],
         validity=record["validity"],
         value=float(record["value"]),
         bound=float(record["bound"]),
@@ -263,6 +271,8 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
             memory_model=record["memory_model"],
             memory_mode=record["memory_mode"],
             charge_io=record["charge_io"],
+            objective=record["objective"],
+            max_replicas=record.get("max_replicas", 1),
         ),
         devices=tuple(device_of(d) for d in record["devices"]),
         digest=record["digest"],
@@ -309,6 +319,8 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
         "devices": [device_record(d) for d in plan.devices],
         "digest": plan.digest,
     }
+    if plan.options.max_replicas > 1:
+        record["max_replicas"] = plan.options.max_replicas
     stages: list[Record] = [
         {
             "type": "stage",
@@ -325,6 +337,11 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
         }
         for i, s in enumerate(plan.stages)
     ]
+    for entry, stage in zip(stages, plan.stages, strict=True):
+        if stage.replicas > 1:
+            entry |= {"replicas": stage.replicas, "sync_s": stage.sync_s}
+        if stage.forward_s is not None and stage.backward_s is not None:
+            entry |= {"forward_s": stage.forward_s, "backward_s": stage.backward_s}
     return record, stages
 
 
@@ -332,5 +349,6 @@ def plan_digest(record: Record, stages: list[Record]) -> str:
     """Digest of a plan and its stages; what schedules and runs refer to."""
     hasher = hashlib.sha256(f"{record['digest']};{record['k']};".encode())
     for stage in sorted(stages, key=lambda r: r["id"]):
-        hasher.update(f"{stage['device']}:{stage['nodes']};".encode())
+        replicas = f"x{stage['replicas']}" if stage.get("replicas", 1) > 1 else ""
+        hasher.update(f"{stage['device']}{replicas}:{stage['nodes']};".encode())
     return hasher.hexdigest()

@@ -45,6 +45,8 @@ _DEVICE = {
     "count": Field("int", "number of devices; absent: decided by -k"),
     "memory_bytes": _number("capacity of one device"),
     "bandwidth_bytes_per_s": _number("bandwidth of one device's link", positive=True),
+    "cluster_size": Field("int", "devices i with equal i / cluster_size form a cluster"),
+    "inner_bandwidth_bytes_per_s": _number("bandwidth of a link inside a cluster", positive=True),
 }
 
 RECORDS: dict[str, dict[str, Field]] = {
@@ -138,14 +140,21 @@ RECORDS: dict[str, dict[str, Field]] = {
         "id": Field("int", "0", required=True, const=0),
         "k": Field("int", "number of accelerators offered", required=True),
         "method": _string("method that found it", required=True),
-        "objective": _string("what value is", required=True, enum=("throughput", "latency")),
+        "objective": _string(
+            "throughput: the largest load; gpipe: the largest forward load plus the largest "
+            "backward load; latency: the time of one sample",
+            required=True,
+            enum=("throughput", "gpipe", "latency"),
+        ),
         "validity": _string(
             "ordered: the quotient graph is acyclic; convex: each block is; free: no promise",
             required=True,
             enum=("ordered", "convex", "free"),
         ),
-        "value": _number("the objective: the largest load, for throughput", required=True),
-        "bound": _number("proven lower bound of value", required=True),
+        "value": _number("the objective", required=True),
+        "bound": _number(
+            "proven lower bound of the value of any split of this validity", required=True
+        ),
         "gap": _number("(value - bound) / value", required=True),
         "status": _string(
             "optimal: proven", required=True, enum=("optimal", "feasible", "interrupted")
@@ -156,6 +165,7 @@ RECORDS: dict[str, dict[str, Field]] = {
             "what happens above capacity", required=True, enum=("hard", "overflow")
         ),
         "charge_io": Field("bool", "model inputs and outputs cost transfers", required=True),
+        "max_replicas": Field("int", "devices that one stage may be replicated over; absent: 1"),
         "devices": Field(
             "list", "the devices offered", required=True, items=Field("object", "", fields=_DEVICE)
         ),
@@ -165,12 +175,16 @@ RECORDS: dict[str, dict[str, Field]] = {
         "id": _id("position in the pipeline, from 0"),
         "device": _string("class and number, such as cpu-core/0", required=True),
         "class": _string("device class", required=True),
+        "replicas": Field("int", "devices, from this one on, that share the samples; absent: 1"),
         "nodes": _ids("nodes in execution order"),
         "load_s": _number("load by the plan's comm model", required=True),
         "in_s": _number("transfers in", required=True),
         "compute_s": _number("compute", required=True),
         "overflow_s": _number("parameters streamed above capacity", required=True),
         "out_s": _number("transfers out", required=True),
+        "sync_s": _number("weight synchronisation of replicas; absent: 0"),
+        "forward_s": _number("load of the forward nodes, when training"),
+        "backward_s": _number("load of the backward nodes, when training"),
         "memory_bytes": _number("memory by the plan's memory model", required=True),
     },
     "bound": {"digest": _OPTIONAL_DIGEST},

@@ -2,8 +2,9 @@
 
 Nodes of one colour share a device, and whatever lies on a path between two of them must come
 along. Contracting colours and then strongly connected components gives items whose graph is
-acyclic. In a training graph an item also carries the backward nodes of its forward nodes, and
-orphaned backward nodes get an item of their own, ordered by the mirrored backward edges.
+acyclic. In a training graph an item also carries the backward nodes of its forward nodes;
+orphaned backward nodes get an item of their own, the image that the paper adds. Backward edges
+order items too, mirrored, so that both passes of a split are contiguous.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from dnnp.core.cost.validity import ordered_edges
 from dnnp.core.model.cluster import Clustering, contract
 from dnnp.core.model.graph import Graph, Ints
 
@@ -33,23 +35,43 @@ class Items:
 def items_of(graph: Graph, units: Clustering) -> Items:
     """Contract units, colours and strongly connected components of `graph` into items.
 
-    Items are numbered by their first member in the graph's order.
+    Items are numbered by their first member in the graph's order. Of the two directions that a
+    backward pass may take, this is the one that leaves more items.
+    """
+    return item_choices(graph, units)[0]
+
+
+def item_choices(graph: Graph, units: Clustering) -> list[Items]:
+    """Items for each direction of a backward pass; every ordered split is one of these items.
+
+    Most items first. Without a backward pass there is one choice; a direction that leaves a
+    single item adds no split.
     """
     coarse = contract(graph, units)
     label = _merge_colors(coarse)
-    tail, head = coarse.edges
-    forward = ~coarse.backward
-    if forward.all():
-        return _number(graph, units, _components(label, tail, head), tail, head)
+    if not graph.backward.any():
+        tail, head = coarse.edges
+        return [_number(graph, units, _components(label, tail, head), tail, head)]
     image = _mirror(coarse, label)
-    ahead = forward[tail] & forward[head]
-    behind = ~forward[tail] & ~forward[head]
-    orphan = np.ones(int(image.max()) + 1, dtype=np.bool_)
-    orphan[image[forward]] = False
-    mirrored = behind & (orphan[image[tail]] | orphan[image[head]])
-    tails = np.concatenate([tail[ahead], head[mirrored]])
-    heads = np.concatenate([head[ahead], tail[mirrored]])
-    return _number(graph, units, _components(image, tails, heads), tails, heads)
+    choices = []
+    for along in (False, True):
+        tail, head = ordered_edges(coarse, along)
+        choices.append(_number(graph, units, _components(image, tail, head), tail, head))
+    choices.sort(key=lambda items: -items.count)
+    return [items for items in choices if items.count > 1] or choices[:1]
+
+
+def free_items_of(graph: Graph, units: Clustering) -> Items:
+    """Items of a split without order: what a colour joins, through units too.
+
+    There is no precedence among them.
+    """
+    coarse = contract(graph, units)
+    color = coarse.color
+    key = np.where(color >= 0, color, -1 - np.arange(coarse.n))
+    label = np.unique(key, return_inverse=True)[1]
+    none = np.zeros(0, dtype=np.int64)
+    return _number(graph, units, label, none, none)
 
 
 def _merge_colors(coarse: Graph) -> Ints:

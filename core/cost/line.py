@@ -41,6 +41,15 @@ class Line:
     """f64[C, p], time to move the tensor once; 0 on a CPU."""
     reach: Ints
     """i64[C, n], last item an interval that starts here may hold; start - 1: none."""
+    tail: Ints
+    head: Ints
+    """Precedence pairs between positions, tail < head."""
+    memory: Floats
+    """f64[n], node memory added up, bytes: the `sum` model."""
+    backward_work: Floats
+    """f64[C, n], the part of `work` that belongs to the backward pass."""
+    backward_net: np.ndarray
+    """bool[p]: the tensor's producer belongs to the backward pass."""
 
     @property
     def n(self) -> int:
@@ -77,6 +86,7 @@ def make_line(
         np.zeros(len(tensor)) if d.is_cpu else transfer_times(graph, d)[tensor] for d in devices
     ])  # fmt: skip
     made = graph.producer[tensor] >= 0
+    late = totals(units.label, ~graph.backward, units.g) == 0
     line = Line(
         devices=devices,
         node_ptr=node_ptr,
@@ -88,6 +98,20 @@ def make_line(
         always=always,
         cost=costs,
         reach=np.zeros((0, 0), dtype=np.int64),
+        tail=place[items.tail],
+        head=place[items.head],
+        memory=totals(where, node_memory(graph), items.count),
+        backward_work=np.stack(
+            [
+                totals(
+                    where[first],
+                    np.where(late, np.nan_to_num(units.times.get(d.name, absent), posinf=0.0), 0.0),
+                    items.count,
+                )
+                for d in devices
+            ]
+        ),
+        backward_net=made & graph.backward[graph.producer[tensor]],
     )
     return _with_reach(graph, line, options)
 

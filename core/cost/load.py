@@ -8,6 +8,15 @@ With transfers in and out counted once a tensor, the load of a stage S on a devi
 
 `sum` is MTPP Eq. 3 and acc(S) of the 2020 paper (section 5.1.1); a CPU of that paper costs
 compute only. Overflow is MTPP Eq. 2.
+
+A stage replicated over r devices (2020 paper, Appendix C.2) costs load / r; in training it also
+synchronises its weights, (r - 1) * weight bytes / (r * bandwidth), which is added for `sum` and
+overlaps, as a maximum, for the other two. Transfers between devices of one cluster take the
+inner link (Appendix C.3): a tensor that comes from a stage of the same cluster, and one whose
+readers are all in it.
+
+In training, FW(S) and BW(S) are the loads of the forward and of the backward nodes; a transfer
+belongs to the pass of the tensor's producer, the synchronisation to the backward pass.
 """
 
 from __future__ import annotations
@@ -42,6 +51,10 @@ class StageLoad:
     out_s: float
     memory_bytes: float
     load_s: float
+    sync_s: float = 0.0
+    forward_s: float | None = None
+    """Load of the forward nodes; None unless the graph has a backward pass."""
+    backward_s: float | None = None
 
 
 def combine(comm: str, in_s: float, compute_s: float, overflow_s: float, out_s: float) -> float:
@@ -51,6 +64,17 @@ def combine(comm: str, in_s: float, compute_s: float, overflow_s: float, out_s: 
     if comm == "overlap":
         return max(compute_s, in_s + overflow_s + out_s)
     return max(compute_s, in_s + overflow_s, out_s)
+
+
+def shared_load(comm: str, load_s: float, replicas: int, sync_s: float) -> float:
+    """Load of a stage whose samples are shared among `replicas` devices."""
+    share = load_s / replicas
+    return share + sync_s if comm == "sum" else max(share, sync_s)
+
+
+def sync_time(weight_bytes: float, device: DeviceClass, replicas: int) -> float:
+    """Time to synchronise the weights of `replicas` copies after a backward pass."""
+    return (replicas - 1) * weight_bytes / (replicas * device.bandwidth_bytes_per_s)
 
 
 def transfer_times(graph: Graph, device: DeviceClass) -> Floats:
@@ -72,42 +96,103 @@ def node_memory(graph: Graph) -> Floats:
     return np.where(np.isnan(graph.node_bytes), own, graph.node_bytes)
 
 
+def weight_bytes(graph: Graph, nodes: Ints) -> float:
+    """Bytes of weights that replicas of a stage synchronise.
+
+    Stated node memory (m_v of the 2020 paper, Appendix C.2) where the source has it, and the
+    parameters that the other nodes read, each once.
+    """
+    stated = ~np.isnan(graph.node_bytes[nodes])
+    read = np.unique(_gather(graph.in_ptr, graph.in_idx, nodes[~stated]))
+    parameters = read[graph.tensor_kind[read] == PARAMETER]
+    own = graph.node_bytes[nodes[stated]].sum()
+    return float(own + graph.tensor_bytes[parameters].sum())
+
+
 def stage_load(
     graph: Graph,
     units: Clustering,
     nodes: Sequence[int] | Ints,
     device: DeviceClass,
     options: CostOptions,
+    replicas: int = 1,
+    near: np.ndarray | None = None,
 ) -> StageLoad:
     """Load of a stage that runs `nodes` (positions, in execution order) on `device`.
 
     Compute time is the sum of the times of the groups in `units`, each wholly in the stage.
+    `near` (bool[n]) marks the nodes on devices of the same cluster.
     """
     nodes = np.asarray(nodes, dtype=np.int64)
     step = np.full(graph.n, -1, dtype=np.int64)
     step[nodes] = np.arange(len(nodes))
     groups = np.unique(units.label[nodes])
-    compute = (
-        float(units.times[device.name][groups].sum()) if device.name in units.times else np.inf
-    )
+    times = units.times.get(device.name)
+    time = np.full(len(groups), np.inf) if times is None else times[groups]
+    compute = float(time.sum())
     memory = stage_memory(graph, nodes, step, options)
+    training = bool(graph.backward.any())
+    sync = sync_time(weight_bytes(graph, nodes), device, replicas) if training else 0.0
+    incoming, outgoing = _crossing(graph, nodes, step, device, options, near)
+    overflow = 0.0
+    if not device.is_cpu and options.memory_mode == "overflow" and memory > device.memory_bytes:
+        overflow = (memory - device.memory_bytes) / device.bandwidth_bytes_per_s
+
+    def load(
+        in_s: float, compute_s: float, overflow_s: float, out_s: float, sync_s: float
+    ) -> float:
+        alone = combine(options.comm, in_s, compute_s, overflow_s, out_s)
+        return shared_load(options.comm, alone, replicas, sync_s)
+
+    passes: list[float | None] = [None, None]
+    if training:
+        # A group runs in the backward pass if all its members do.
+        ahead = totals(units.label, ~graph.backward, units.g)[groups] > 0
+        made = graph.producer >= 0
+        late = made & graph.backward[graph.producer]
+        for i, (group, tensor) in enumerate(((ahead, ~late), (~ahead, late))):
+            passes[i] = load(
+                float(incoming[tensor].sum()), float(time[group].sum()), 0.0,
+                float(outgoing[tensor].sum()), sync if i else 0.0,
+            )  # fmt: skip
+    in_s, out_s = float(incoming.sum()), float(outgoing.sum())
+    return StageLoad(
+        in_s, compute, overflow, out_s, memory, load(in_s, compute, overflow, out_s, sync),
+        sync, passes[0], passes[1],
+    )  # fmt: skip
+
+
+def _crossing(
+    graph: Graph,
+    nodes: Ints,
+    step: Ints,
+    device: DeviceClass,
+    options: CostOptions,
+    near: np.ndarray | None,
+) -> tuple[Floats, Floats]:
+    """Time that every tensor spends moving into and out of a stage; f64[m] each."""
+    incoming, outgoing = np.zeros(graph.m), np.zeros(graph.m)
     if device.is_cpu:
-        return StageLoad(0.0, compute, 0.0, 0.0, memory, compute)
+        return incoming, outgoing
     cost = transfer_times(graph, device)
     read = np.unique(_gather(graph.in_ptr, graph.in_idx, nodes))
-    incoming = (graph.producer[read] >= 0) & (step[graph.producer[read]] < 0)
+    enters = (graph.producer[read] >= 0) & (step[graph.producer[read]] < 0)
     if options.charge_io:
-        incoming |= graph.tensor_kind[read] == INPUT
+        enters |= graph.tensor_kind[read] == INPUT
     written = _gather(graph.out_ptr, graph.out_idx, nodes)
-    outgoing = leaves_stage(graph, written, step)
+    leaves = leaves_stage(graph, written, step)
     if options.charge_io:
-        outgoing |= graph.is_output[written]
-    in_s, out_s = float(cost[read[incoming]].sum()), float(cost[written[outgoing]].sum())
-    overflow = 0.0
-    if options.memory_mode == "overflow" and memory > device.memory_bytes:
-        overflow = (memory - device.memory_bytes) / device.bandwidth_bytes_per_s
-    load = combine(options.comm, in_s, compute, overflow, out_s)
-    return StageLoad(in_s, compute, overflow, out_s, memory, load)
+        leaves |= graph.is_output[written]
+    incoming[read[enters]] = cost[read[enters]]
+    outgoing[written[leaves]] = cost[written[leaves]]
+    if near is not None:
+        source = graph.producer[read]
+        incoming[read[(source >= 0) & near[source]]] *= device.inner_factor
+        far = leaves_stage(graph, written, np.where(near, 0, -1))
+        if options.charge_io:
+            far |= graph.is_output[written]
+        outgoing[written[~far]] *= device.inner_factor
+    return incoming, outgoing
 
 
 def leaves_stage(graph: Graph, tensors: Ints, step: Ints) -> np.ndarray:

@@ -12,13 +12,13 @@ from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError
 from dnnp.core.model.graph import Graph, Ints
-from dnnp.core.model.plan import CostOptions, Plan, Stage
+from dnnp.core.model.plan import Block, CostOptions, Plan, Stage
 
 
 def make_plan(
     graph: Graph,
     units: Clustering,
-    blocks: Sequence[tuple[Ints, DeviceClass]],
+    blocks: Sequence[Block],
     devices: tuple[DeviceClass, ...],
     options: CostOptions,
     *,
@@ -27,9 +27,10 @@ def make_plan(
     digest: str,
     interrupted: bool = False,
 ) -> Plan:
-    """Price a split given as (node positions in execution order, device class) a block.
+    """Price a split.
 
-    Empty blocks are dropped; blocks come out in pipeline order when the split is ordered.
+    Empty blocks are dropped; blocks come out in pipeline order when the split is ordered. The
+    devices of a class are numbered in that order, save where blocks state numbers.
 
     Raises
     ------
@@ -39,32 +40,27 @@ def make_plan(
         More blocks of a class than devices, a node its device cannot run, or a capacity
         exceeded in the hard memory mode.
     """
-    blocks = [(np.asarray(nodes, dtype=np.int64), d) for nodes, d in blocks if len(nodes)]
+    blocks = [b._replace(nodes=np.asarray(b.nodes, dtype=np.int64)) for b in blocks if len(b.nodes)]
     block = _block_of(graph, units, blocks)
     validity = validity_of(graph, block, len(blocks))
-    if validity == "ordered":
-        order = quotient_order(graph, block, len(blocks), ~graph.backward)
-        if order is not None:
-            blocks = [blocks[b] for b in order.tolist()]
-    used: dict[str, int] = {}
+    order = quotient_order(graph, block, len(blocks))
+    if order is not None:
+        blocks = [blocks[b] for b in order.tolist()]
+    blocks = _numbered(blocks)
+    cluster = _clusters(graph, blocks)
     stages = []
-    for nodes, device in blocks:
-        number = used.get(device.name, 0)
-        used[device.name] = number + 1
-        if number >= device.count:
-            raise InfeasibleError(
-                f"infeasible: the split needs more than the {device.count} devices "
-                f"of class '{device.name}'"
-            )
-        stages.append(_stage(graph, units, nodes, device, number, options))
-    value = max((s.load_s for s in stages), default=0.0)
+    for b in blocks:
+        near = None
+        if b.device.cluster_size:
+            near = (cluster == cluster[b.nodes[0]]).all(axis=1)
+        stages.append(_stage(graph, units, b, options, near))
+    value = objective_of(stages, options)
     proven = value <= bound * (1 + 2e-12)
     status = "optimal" if proven else "interrupted" if interrupted else "feasible"
     return Plan(
         stages=tuple(stages),
         k=sum(d.count for d in devices if not d.is_cpu),
         method=method,
-        objective="throughput",
         validity=validity,
         value=value,
         bound=value if proven else min(bound, value),
@@ -75,9 +71,44 @@ def make_plan(
     )
 
 
-def _block_of(graph: Graph, units: Clustering, blocks: Sequence[tuple[Ints, DeviceClass]]) -> Ints:
+def objective_of(stages: Sequence[Stage], options: CostOptions) -> float:
+    """The objective of a plan, from its stages."""
+    if options.objective == "gpipe":
+        ahead = max((s.forward_s or 0.0 for s in stages), default=0.0)
+        return ahead + max((s.backward_s or 0.0 for s in stages), default=0.0)
+    return max((s.load_s for s in stages), default=0.0)
+
+
+def _numbered(blocks: Sequence[Block]) -> list[Block]:
+    """Give every block the number of its first device."""
+    used: dict[str, int] = {}
+    numbered = []
+    for b in blocks:
+        number = used.get(b.device.name, 0) if b.number < 0 else b.number
+        used[b.device.name] = max(used.get(b.device.name, 0), number + b.replicas)
+        if number + b.replicas > b.device.count:
+            raise InfeasibleError(
+                f"infeasible: the split needs more than the {b.device.count} devices "
+                f"of class '{b.device.name}'"
+            )
+        numbered.append(b._replace(number=number))
+    return numbered
+
+
+def _clusters(graph: Graph, blocks: Sequence[Block]) -> Ints:
+    """i64[n, 2], block's class and cluster of every node; devices without clusters differ."""
+    names = sorted({b.device.name for b in blocks})
+    cluster = np.empty((graph.n, 2), dtype=np.int64)
+    for i, b in enumerate(blocks):
+        size = b.device.cluster_size
+        cluster[b.nodes, 0] = names.index(b.device.name)
+        cluster[b.nodes, 1] = b.number // size if size else -1 - i
+    return cluster
+
+
+def _block_of(graph: Graph, units: Clustering, blocks: Sequence[Block]) -> Ints:
     """Block of every node, after checking that blocks partition nodes and keep groups whole."""
-    nodes = np.concatenate([nodes for nodes, _ in blocks]) if blocks else np.zeros(0, np.int64)
+    nodes = np.concatenate([b.nodes for b in blocks]) if blocks else np.zeros(0, np.int64)
     counts = np.bincount(nodes, minlength=graph.n)
     if (counts != 1).any():
         wrong = int(np.flatnonzero(counts != 1)[0])
@@ -86,8 +117,8 @@ def _block_of(graph: Graph, units: Clustering, blocks: Sequence[tuple[Ints, Devi
             f"the split does not fit the graph: node {graph.node_ids[wrong]} is {what}"
         )
     block = np.empty(graph.n, dtype=np.int64)
-    for b, (members, _) in enumerate(blocks):
-        block[members] = b
+    for b, one in enumerate(blocks):
+        block[one.nodes] = b
     first = block[units.member_idx[units.member_ptr[:-1]]]
     cut = np.flatnonzero(first[units.label] != block)
     if len(cut):
@@ -99,13 +130,13 @@ def _block_of(graph: Graph, units: Clustering, blocks: Sequence[tuple[Ints, Devi
 def _stage(
     graph: Graph,
     units: Clustering,
-    nodes: Ints,
-    device: DeviceClass,
-    number: int,
+    block: Block,
     options: CostOptions,
+    near: np.ndarray | None,
 ) -> Stage:
-    cost = stage_load(graph, units, nodes, device, options)
-    name = f"{device.name}/{number}"
+    nodes, device = block.nodes, block.device
+    cost = stage_load(graph, units, nodes, device, options, block.replicas, near)
+    name = f"{device.name}/{block.number}"
     if not np.isfinite(cost.compute_s):
         times = units.times.get(device.name, np.full(units.g, np.inf))
         group = int(np.flatnonzero(~np.isfinite(times[units.label[nodes]]))[0])
@@ -127,4 +158,8 @@ def _stage(
         overflow_s=cost.overflow_s,
         out_s=cost.out_s,
         memory_bytes=cost.memory_bytes,
+        replicas=block.replicas,
+        sync_s=cost.sync_s,
+        forward_s=cost.forward_s,
+        backward_s=cost.backward_s,
     )

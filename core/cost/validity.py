@@ -7,11 +7,33 @@ import numpy as np
 from dnnp.core.model.graph import Graph, Ints, csr
 
 
-def quotient_order(graph: Graph, block: Ints, n_blocks: int, part: np.ndarray) -> Ints | None:
-    """Kahn order of the blocks over the edges inside `part` (bool[n]); None if cyclic."""
+def quotient_order(graph: Graph, block: Ints, n_blocks: int) -> Ints | None:
+    """Pipeline order of the blocks; None if there is none.
+
+    The forward pass runs along it. A backward pass runs against it, or, in graphs whose backward
+    edges copy the forward ones, along it. Ties go to the block with the least number.
+    """
+    for along in (False, True) if graph.backward.any() else (False,):
+        tail, head = ordered_edges(graph, along)
+        order = _kahn(block[tail], block[head], n_blocks)
+        if order is not None:
+            return order
+    return None
+
+
+def ordered_edges(graph: Graph, along: bool) -> tuple[Ints, Ints]:
+    """Edges inside a pass (tail, head); backward ones are reversed unless `along`."""
     tail, head = graph.edges
-    inside = part[tail] & part[head] & (block[tail] != block[head])
-    pairs = np.unique(block[tail[inside]] * n_blocks + block[head[inside]])
+    same = graph.backward[tail] == graph.backward[head]
+    tail, head = tail[same], head[same]
+    turned = graph.backward[tail] & (not along)
+    return np.where(turned, head, tail), np.where(turned, tail, head)
+
+
+def _kahn(tail: Ints, head: Ints, n_blocks: int) -> Ints | None:
+    """Kahn order of blocks over edges between them; None if cyclic."""
+    apart = tail != head
+    pairs = np.unique(tail[apart] * n_blocks + head[apart])
     ptr, successors = csr(pairs // n_blocks, pairs % n_blocks, n_blocks)
     indegree = np.bincount(pairs % n_blocks, minlength=n_blocks).tolist()
     ready = [b for b in range(n_blocks) if indegree[b] == 0]
@@ -29,13 +51,12 @@ def quotient_order(graph: Graph, block: Ints, n_blocks: int, part: np.ndarray) -
 def validity_of(graph: Graph, block: Ints, n_blocks: int) -> str:
     """Strongest promise that a split keeps; `block` is i64[n].
 
-    `ordered`: the quotient graph is acyclic. `convex`: no path leaves a block and returns to
-    it (Definition 3.1 of the 2020 paper). In a graph with a backward pass each pass is judged
-    alone.
+    `ordered`: the blocks have a pipeline order (`quotient_order`). `convex`: no path leaves a
+    block and returns to it (Definition 3.1 of the 2020 paper), each pass judged alone.
     """
-    passes = [~graph.backward, graph.backward] if graph.backward.any() else [~graph.backward]
-    if all(quotient_order(graph, block, n_blocks, part) is not None for part in passes):
+    if quotient_order(graph, block, n_blocks) is not None:
         return "ordered"
+    passes = [~graph.backward, graph.backward] if graph.backward.any() else [~graph.backward]
     if all(_convex(graph, block == b, part) for part in passes for b in range(n_blocks)):
         return "convex"
     return "free"

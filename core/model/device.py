@@ -19,8 +19,17 @@ class DeviceClass:
     """Capacity of one device, bytes."""
     bandwidth_bytes_per_s: float = math.inf
     """Bandwidth of one device's link, bytes per second."""
+    cluster_size: int = 0
+    """Devices i with equal i // cluster_size form a cluster; 0: no clusters."""
+    inner_bandwidth_bytes_per_s: float = math.inf
+    """Bandwidth of a link inside a cluster."""
 
     @property
     def is_cpu(self) -> bool:
         """Whether stages here cost compute only."""
         return self.kind == "cpu"
+
+    @property
+    def inner_factor(self) -> float:
+        """Time of a transfer inside a cluster over its time between clusters."""
+        return self.bandwidth_bytes_per_s / self.inner_bandwidth_bytes_per_s

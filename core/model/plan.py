@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import Ints
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,22 @@ class CostOptions:
     """`hard`: above capacity is infeasible; `overflow`: the excess is streamed (MTPP Eq. 2)."""
     charge_io: bool = False
     """Whether model inputs and outputs cost transfers too."""
+    objective: str = "throughput"
+    """`throughput`: the largest load; `gpipe`: the largest forward load plus the largest
+    backward load (2020 paper, section 5.3)."""
+    max_replicas: int = 1
+    """Devices that one stage may be replicated over (2020 paper, Appendix C.2)."""
+
+
+class Block(NamedTuple):
+    """A stage to be: what a solver returns, before it is priced."""
+
+    nodes: Ints
+    """Node positions in execution order."""
+    device: DeviceClass
+    replicas: int = 1
+    number: int = -1
+    """Number of its first device; -1: the next that is free."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +44,7 @@ class Stage:
     """One part of a plan; times in the stream's unit, memory in bytes."""
 
     device: str
-    """Class and number: `cpu-core/0`."""
+    """Class and number of its (first) device: `cpu-core/0`."""
     device_class: str
     nodes: tuple[int, ...]
     """Node ids in execution order."""
@@ -36,6 +54,13 @@ class Stage:
     overflow_s: float
     out_s: float
     memory_bytes: float
+    replicas: int = 1
+    """Devices `class/i`, `class/i+1`, ... that share the samples among them."""
+    sync_s: float = 0.0
+    """Weight synchronisation of the replicas."""
+    forward_s: float | None = None
+    """Load of the forward nodes; None unless the graph has a backward pass."""
+    backward_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -46,19 +71,23 @@ class Plan:
     k: int
     """Number of accelerators that could be used."""
     method: str
-    objective: str
     validity: str
     """`ordered`, `convex` or `free`."""
     value: float
-    """The objective: the largest load, for throughput."""
+    """The objective."""
     bound: float
-    """A proven lower bound of the value over all splits."""
+    """A proven lower bound of the value over all splits of this validity."""
     status: str
     """`optimal`, `feasible` or `interrupted`."""
     options: CostOptions
     devices: tuple[DeviceClass, ...]
     digest: str
     """Digest of the graph, costs and groups the plan was made from."""
+
+    @property
+    def objective(self) -> str:
+        """What `value` is."""
+        return self.options.objective
 
     @property
     def gap(self) -> float:

@@ -15,8 +15,8 @@ from dnnp.core.dp.slice import Slicing, slice_line
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Graph, Ints
-from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.graph import Graph
+from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.order.orders import ORDERS
 
 WORTHWHILE = 1e-9
@@ -31,12 +31,12 @@ def split(
     method: str,
     order: str = "best",
     stop: Callable[[], bool] = lambda: False,
-) -> list[tuple[Ints, DeviceClass]]:
+) -> list[Block]:
     """Split the graph by `slice`, `uniform`, `params` or `single`.
 
     `order` is a name in `ORDERS`, or `best`: the one whose slicing is best. The baselines use
-    the Kahn order for `best`. Returns (node positions in execution order, device class) a
-    stage, in pipeline order. Once `stop` says so, the best split so far is returned.
+    the Kahn order for `best`. The blocks come in pipeline order. Once `stop` says so, the best
+    split so far is returned.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def split(
     if graph.backward.any():
         # An item holds nodes of both passes, which run far apart in time.
         blocks = [nodes[np.argsort(graph.rank[nodes])] for nodes in blocks]
-    return [(nodes, devices[c]) for nodes, c in zip(blocks, best.classes, strict=True)]
+    return [Block(nodes, devices[c]) for nodes, c in zip(blocks, best.classes, strict=True)]
 
 
 def _cut(

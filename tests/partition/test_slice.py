@@ -18,7 +18,7 @@ from dnnp.core.cost.plan import make_plan
 from dnnp.core.dp.slice import slice_line
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.order.orders import ORDERS
 from dnnp.formats.graph import graph_of, units_of
 from support.graphs import random_stream
@@ -74,7 +74,7 @@ def compare(seed: int, n: int, devices: tuple[DeviceClass, ...], options: CostOp
         assert again.value == pytest.approx(found.value, rel=1e-12)
     assert len(found.classes) <= sum(d.count for d in devices)
     blocks = [
-        (line.nodes[line.node_ptr[a] : line.node_ptr[b]], devices[c])
+        Block(line.nodes[line.node_ptr[a] : line.node_ptr[b]], devices[c])
         for a, b, c in zip(found.bounds[:-1], found.bounds[1:], found.classes, strict=True)
     ]
     plan = make_plan(
