@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnnp.core.cost.spread import spread
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Bools, Floats, Graph, totals
+from dnnp.core.model.graph import Bools, Graph, totals
 from dnnp.core.model.plan import CostOptions
-
-STEPS = 300
-"""Steps towards the best weights of several classes; any weights give a bound."""
 
 
 def simple_bound(
@@ -49,7 +47,7 @@ def _compute_bound(
     counts = np.array([d.count for d in offered], dtype=np.float64)
     copies = np.minimum(counts, max_replicas)[:, None]
     largest = (times / copies).min(axis=0).max(initial=0.0)
-    bounds = [_mean_load(times, counts), float(largest)]
+    bounds = [spread(times, counts)[0], float(largest)]
     colored = np.flatnonzero(graph.color >= 0)
     if len(colored):
         colors, index = np.unique(graph.color[colored], return_inverse=True)
@@ -60,34 +58,3 @@ def _compute_bound(
     finite = [b for b in bounds if np.isfinite(b)]
     # Rounding in the sums must not lift the bound above a value that is exact.
     return max(finite, default=0.0) * (1 - 1e-12)
-
-
-def _mean_load(times: Floats, counts: Floats) -> float:
-    """Largest sum over units of min over classes of weight * time that was found.
-
-    The weights of all devices add up to 1, so no split has a smaller largest load: weigh its
-    loads, and move every unit to the class where it weighs least. This is the Lagrangian dual
-    of spreading units over devices in fractions; one class needs no search.
-
-    Parameters
-    ----------
-    times
-        f64[C, g], seconds; inf: unsupported.
-    counts
-        f64[C], devices of each class.
-    """
-    weights = np.full(len(counts), 1 / counts.sum())
-    units = np.arange(times.shape[1])
-    best = 0.0
-    for step in range(STEPS if len(counts) > 1 else 1):
-        weighed = weights[:, None] * times
-        place = weighed.argmin(axis=0)
-        value = float(weighed[place, units].sum())
-        if not np.isfinite(value):
-            return value
-        best = max(best, value)
-        # A class that got more than its share should weigh more.
-        loads = totals(place, times[place, units], len(counts)) / counts
-        weights = weights * np.exp((loads / max(loads.max(), 1e-300) - 0.5) / (1 + step / 10))
-        weights /= (weights * counts).sum()
-    return best

@@ -67,9 +67,10 @@ def make_line(
 ) -> Line:
     """Lay the items out in `order` (a topological order of `items`).
 
-    The line knows of no more devices of a class than there are items.
+    The line knows of no more devices of a class than the items can use.
     """
-    devices = tuple(replace(d, count=min(d.count, items.count)) for d in devices)
+    most = items.count * options.max_replicas
+    devices = tuple(replace(d, count=min(d.count, most)) for d in devices)
     place = np.empty(items.count, dtype=np.int64)
     place[order] = np.arange(items.count)
     where = place[items.label]

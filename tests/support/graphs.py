@@ -19,10 +19,15 @@ def header(**fields: object) -> dict:
 def random_stream(seed: int, n: int, **options: object) -> Stream:
     """A random DAG of `n` nodes, priced for class `dev`.
 
-    Options: `params` (bool) adds parameters, some shared; `colors`, `training` (bool);
-    `classes` names further device classes, some nodes unsupported on them.
+    Options: `params` (bool) adds parameters, some shared; `colors` (bool); `classes` names
+    further device classes, some nodes unsupported on them; `training` (bool) makes some of the
+    `n` nodes a backward pass; `memory` (bool) states the memory of every node.
     """
     rng = random.Random(seed)
+    extra = random.Random(f"{seed} {sorted(options)}")
+    total = n
+    if options.get("training"):
+        n -= extra.randint(n // 3, n // 2)
     tensors, nodes = [], []
 
     def tensor(kind: str, **fields: object) -> int:
@@ -57,7 +62,56 @@ def random_stream(seed: int, n: int, **options: object) -> Stream:
         if options.get("colors") and rng.random() < 0.3:
             node["color"] = rng.randint(0, max(1, n // 3))
         nodes.append(node)
+    if options.get("training"):
+        _add_backward(extra, tensors, nodes, total - n)
+    if options.get("memory"):
+        for node in nodes:
+            node["memory_bytes"] = extra.choice([0, extra.randint(1, 30), extra.randint(1, 30)])
     return Stream(header=header(), records={"tensor": tensors, "node": nodes})
+
+
+def _add_backward(rng: random.Random, tensors: list[dict], nodes: list[dict], count: int) -> None:
+    """Add `count` backward nodes to a forward graph.
+
+    Most share the colour of a forward node, at most one each; the others are orphans. Of the
+    edges between their partners most come again, mirrored (or, in one graph of four, as they
+    are); there are a few others, and they read what their partners read or wrote.
+    """
+    ahead = len(nodes)
+    along = rng.random() < 0.25
+    partners = sorted(rng.sample(range(ahead), min(ahead, count)), reverse=not along)
+    partners += [rng.randrange(ahead) for _ in range(count - len(partners))]
+    paired = [i < ahead and rng.random() < 0.8 for i in range(count)]
+    density = rng.choice([0.1, 0.3, 0.5])
+    shared = rng.choice([0.2, 0.7])
+    activations = [t for node in nodes for t in node["outputs"]]
+    classes = [dict.fromkeys(node["time_s"]) for node in nodes]
+    made: list[int] = []
+    for i, partner in enumerate(partners):
+        twin = nodes[partner]
+        reads = {t for t in made if rng.random() < density}
+        for j in range(i):
+            other = nodes[partners[j]]
+            first, second = (other, twin) if along else (twin, other)
+            if set(first["outputs"]) & set(second["inputs"]) and rng.random() < 0.8:
+                reads.add(made[j])
+        reads |= {t for t in twin["inputs"] + twin["outputs"] if rng.random() < shared}
+        reads |= {t for t in activations if rng.random() < 0.05}
+        tensors.append({
+            "type": "tensor", "id": len(tensors), "name": f"t{len(tensors)}",
+            "kind": "activation", "size_bytes": rng.randint(0, 20),
+        })  # fmt: skip
+        made.append(len(tensors) - 1)
+        if rng.random() < 0.1:
+            tensors[-1]["transfer_s"] = rng.randint(0, 9)
+        node = {
+            "type": "node", "id": len(nodes), "name": f"b{i}", "op": "Op",
+            "inputs": sorted(reads), "outputs": made[-1:],
+            "time_s": {name: rng.randint(0, 30) for name in classes[partner]}, "backward": True,
+        }  # fmt: skip
+        if paired[i]:
+            node["color"] = twin.setdefault("color", ahead + i)
+        nodes.append(node)
 
 
 def to_bytes(stream: Stream) -> bytes:

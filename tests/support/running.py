@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import onnx
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions, Plan, Stage
-from dnnp.core.runtime.pipeline import Call
+from dnnp.core.runtime.pipeline import Call, Step, Worker
 from dnnp.core.runtime.values import Values
 from dnnp.formats.graph import digest_of, graph_of, plan_records, units_of
 from dnnp.formats.stream import Stream, read_bytes, write
@@ -33,11 +33,25 @@ def known_time(seconds: float, outputs: Sequence[str], *, busy: bool = False) ->
     return call
 
 
+def step_of(
+    name: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    *calls: Call,
+    stop: Callable[[], None] | None = None,
+) -> Step:
+    """A step with one replica a call."""
+    names = [name] if len(calls) == 1 else [f"replica {j} of {name}" for j in range(len(calls))]
+    workers = (Worker(n, call, stop=stop) for n, call in zip(names, calls, strict=True))
+    return Step(name, tuple(inputs), tuple(outputs), tuple(workers))
+
+
 def planned(
     model: onnx.ModelProto | Path,
     folder: Path,
     stages: Sequence[Sequence[int]] | int,
     *options: str,
+    replicas: Sequence[int] = (),
 ) -> bytes:
     """Import a model and plan it: into given stages of node ids, or so many equal slices."""
     path = model
@@ -52,38 +66,46 @@ def planned(
         ids = [int(graph.node_ids[v]) for v in graph.order]
         cuts = [len(ids) * i // stages for i in range(stages + 1)]
         stages = [ids[a:b] for a, b in itertools.pairwise(cuts)]
-    return with_plan(stream, stages)
+    return with_plan(stream, stages, replicas)
 
 
-def stage_of(nodes: Sequence[int], number: int = 0) -> Stage:
+def stage_of(nodes: Sequence[int], number: int = 0, replicas: int = 1) -> Stage:
     """A stage that takes a millisecond a node."""
-    load = 1e-3 * len(nodes)
-    device = f"cpu-core/{number}"
-    return Stage(device, "cpu-core", tuple(nodes), load, 0.0, load, 0.0, 0.0, 0.0)
+    time_s = 1e-3 * len(nodes)
+    device, load = f"cpu-core/{number}", time_s / replicas
+    return Stage(device, "cpu-core", tuple(nodes), load, 0.0, time_s, 0.0, 0.0, 0.0, replicas)
 
 
-def with_plan(stream: Stream, stages: Sequence[Sequence[int]]) -> bytes:
+def with_plan(
+    stream: Stream, stages: Sequence[Sequence[int]], replicas: Sequence[int] = ()
+) -> bytes:
     """The stream with a plan of these stages; every node takes a millisecond."""
     for record in stream.get("node"):
         record["time_s"] = {"cpu-core": 1e-3}
     graph = graph_of(stream)
-    parts = tuple(stage_of(nodes, i) for i, nodes in enumerate(stages))
+    counts = replicas or [1] * len(stages)
+    first = [sum(counts[:i]) for i in range(len(stages))]
+    parts = tuple(map(stage_of, stages, first, counts))
     plan = Plan(
         stages=parts,
-        k=len(stages),
+        k=sum(counts),
         method="slice",
-        objective="throughput",
         validity="ordered",
         value=max(part.load_s for part in parts),
         bound=0.0,
         status="feasible",
-        options=CostOptions(),
-        devices=(DeviceClass("cpu-core", "cpu", len(stages)),),
+        options=CostOptions(max_replicas=max(counts, default=1)),
+        devices=(DeviceClass("cpu-core", "cpu", sum(counts)),),
         digest=digest_of(graph, units_of(stream, graph)),
     )
     record, stage_records = plan_records(plan)
     stream.replace("plan", [record])
     stream.replace("stage", stage_records)
+    return written(stream)
+
+
+def written(stream: Stream) -> bytes:
+    """The bytes of a stream."""
     out = io.BytesIO()
     write(stream, out)
     return out.getvalue()

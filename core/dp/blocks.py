@@ -1,0 +1,607 @@
+"""Kernels of the ideal search: decide a target by walking every block that fits it.
+
+From an ideal I that some devices have covered, blocks J - I are walked by adding items in
+ascending order, so each block is met once, its load kept up to date from the nets of the item
+that is added. What can only grow (compute, transfers of tensors that are cut already, memory)
+prunes the walk.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.kernel import kernel
+from dnnp.core.model.graph import Floats, Ints
+
+NONE = 32767
+"""More devices than there can be."""
+
+SUM, OVERLAP, DUPLEX = range(3)
+
+
+class Problem(NamedTuple):
+    """Items 0..n-1 in a topological order, nets, and devices.
+
+    `C` classes; the last one is minimised, the others are budgets in the state. `P` passes, each
+    with a target of its own: 1, or forward and backward. `R` rows: pairs of a class that pays
+    for transfers and a pass.
+    """
+
+    comm: int
+    work: Floats
+    """f64[C, P, n]; inf: unsupported."""
+    row_class: Ints
+    row_pass: Ints
+    item_ptr: Ints
+    """Nets of each item (CSR)."""
+    item_net: Ints
+    net_size: Ints
+    """Pins of each net."""
+    net_source: Ints
+    """Item that makes the tensor; -1: a model input."""
+    net_always: Ints
+    """1: paid by every block with a pin."""
+    net_cost: Floats
+    """f64[R, p]."""
+    weights: Floats
+    """f64[C], a device's share in a lower bound; with the counts they add up to 1."""
+    rest: Floats
+    """f64[P, I], weighted work outside each ideal."""
+    counts: Ints
+    """i64[C]."""
+    strides: Ints
+    """i64[C], mixed-radix strides of the budgets; last: number of states."""
+    copies: Ints
+    """i64[C], most replicas of a block."""
+    sync: Floats
+    """f64[C], time per weight byte of an endless number of replicas."""
+    item_weight: Floats
+    """f64[n], weight bytes of each item."""
+    capacity: Floats
+    """f64[C], bytes."""
+    stream: Floats
+    """f64[C], time per byte above capacity; inf: nothing may be above."""
+    item_bytes: Floats
+    """f64[n], memory that blocks add up."""
+    param_ptr: Ints
+    """Shared parameters of each item (CSR)."""
+    param_idx: Ints
+    param_bytes: Floats
+    param_weight: Floats
+    """f64[t], the bytes of it that replicas synchronise."""
+    peak: int
+    """1: the memory of a block is not a sum, but depends on its steps."""
+    relaxed: int
+    """1: take a lower bound for that memory, whatever the order of a block's nodes."""
+    item_touch: Floats
+    """f64[n], bytes of all activations that the item reads or makes."""
+    item_own: Floats
+    """f64[n], largest memory of one of its nodes alone."""
+    node_ptr: Ints
+    """Nodes of each item (CSR), in execution order."""
+    nodes: Ints
+    read_ptr: Ints
+    """Activations that each node reads (CSR)."""
+    read_idx: Ints
+    made_ptr: Ints
+    made_idx: Ints
+    tensor_bytes: Floats
+    tensor_uses: Ints
+    """Nodes that read each tensor."""
+    tensor_kept: Ints
+    """1: a model output, which lives until the end of its block."""
+    producer: Ints
+
+
+class Memo(NamedTuple):
+    """What a pass fills: the best way into each (ideal, state)."""
+
+    least: np.ndarray
+    """i16[I, S], fewest devices of the last class; NONE: not reached."""
+    came: np.ndarray
+    """i32[I, S], the ideal before the last block."""
+    how: np.ndarray
+    """i32[I, S], class of the last block + C * (replicas - 1)."""
+
+
+@kernel
+def _replicas(loads, weight, copies, target, sync, comm, vary):  # type: ignore[no-untyped-def]
+    """(fewest replicas that meet the targets, or 0; the next larger load of pass `vary`).
+
+    On r devices a load becomes load / r, and the last pass adds (1 - 1/r) * weight * sync, or
+    overlaps it (Appendix C.2).
+    """
+    least = np.inf
+    last = len(loads) - 1
+    for r in range(1, copies + 1):
+        good = True
+        mine = 0.0
+        for q in range(len(loads)):
+            value = loads[q] / r
+            if q == last and r > 1:
+                extra = (r - 1) * weight * sync / r
+                value = value + extra if comm == 0 else max(value, extra)
+            if q == vary:
+                mine = value
+            elif value > target[q]:
+                good = False
+        if good:
+            if mine <= target[vary]:
+                return r, least
+            least = min(least, mine)
+    return 0, least
+
+
+@kernel
+def peak_of(p, items, count, live, mark, last):  # type: ignore[no-untyped-def]
+    """Peak of live activations when the block of items[:count] runs in that order; bytes."""
+    steps = 0
+    for i in range(count):
+        for a in range(p.node_ptr[items[i]], p.node_ptr[items[i] + 1]):
+            v = p.nodes[a]
+            mark[v] = steps + 1
+            steps += 1
+            for b in range(p.read_ptr[v], p.read_ptr[v + 1]):
+                last[p.read_idx[b]] += 1
+    # `last` counts the uses inside; live[t] gets what begins at step t, less what ended before.
+    for t in range(steps + 1):
+        live[t] = 0.0
+    step = 0
+    for i in range(count):
+        for a in range(p.node_ptr[items[i]], p.node_ptr[items[i] + 1]):
+            v = p.nodes[a]
+            for b in range(p.made_ptr[v], p.made_ptr[v + 1]):
+                t = p.made_idx[b]
+                live[step] += p.tensor_bytes[t]
+                if last[t] == 0 and p.tensor_uses[t] == 0 and not p.tensor_kept[t]:
+                    live[step + 1] -= p.tensor_bytes[t]
+            step += 1
+    step = steps - 1
+    for i in range(count - 1, -1, -1):
+        for a in range(p.node_ptr[items[i] + 1] - 1, p.node_ptr[items[i]] - 1, -1):
+            v = p.nodes[a]
+            for b in range(p.read_ptr[v], p.read_ptr[v + 1]):
+                t = p.read_idx[b]
+                uses = last[t]
+                if uses > 0:
+                    # From the end, this is the tensor's last use in the block.
+                    last[t] = 0
+                    inside = p.producer[t] >= 0 and mark[p.producer[t]] > 0
+                    if not inside:
+                        live[0] += p.tensor_bytes[t]
+                        live[step + 1] -= p.tensor_bytes[t]
+                    elif uses == p.tensor_uses[t] and not p.tensor_kept[t]:
+                        live[step + 1] -= p.tensor_bytes[t]
+            step -= 1
+    best = 0.0
+    total = 0.0
+    for t in range(steps):
+        total += live[t]
+        best = max(best, total)
+    for i in range(count):
+        for a in range(p.node_ptr[items[i]], p.node_ptr[items[i] + 1]):
+            mark[p.nodes[a]] = 0
+    return best
+
+
+@kernel
+def decide(  # type: ignore[no-untyped-def]
+    p, parent, last_item, child_ptr, child_item, child_ideal, target, vary,
+    least, came, how, first, budget, above,
+):  # fmt: skip
+    """Cover ideals at loads of at most `target`, from ideal `first` on.
+
+    Parameters
+    ----------
+    p
+        The problem; then the lattice.
+    target
+        f64[P], finite.
+    vary
+        The pass whose next larger load is wanted.
+    least, came, how
+        A `Memo`, filled with NONE but for the empty ideal before the first call.
+    budget
+        Blocks to walk before pausing.
+    above
+        f64[2], in and out: the least load of pass `vary` above its target that was met; and a
+        flag: a block was refused for its peak memory in this order of its nodes.
+
+    Returns
+    -------
+    (ideal to continue with; the number of ideals: all done, or everything is covered, blocks)
+    """
+    n_classes, n_passes, n = p.work.shape
+    n_rows = len(p.row_class)
+    n_states = least.shape[1]
+    n_nets = len(p.net_size)
+    main = n_classes - 1
+    everything = len(parent) - 1
+    before = np.zeros(n_nets, np.int32)
+    inside = np.zeros(n_nets, np.int32)
+    given = np.zeros(n_nets, np.bool_)
+    used = np.zeros(len(p.param_bytes), np.int32)
+    depth_room = n + 2
+    work = np.zeros((depth_room, n_classes, n_passes))
+    arriving = np.zeros((depth_room, n_rows))
+    leaving = np.zeros((depth_room, n_rows))
+    sure_in = np.zeros((depth_room, n_rows))
+    sure_out = np.zeros((depth_room, n_rows))
+    held = np.zeros(depth_room)
+    weight = np.zeros(depth_room)
+    touched = np.zeros(depth_room)
+    own = np.zeros(depth_room)
+    where = np.zeros(depth_room, np.int64)
+    child = np.zeros(depth_room, np.int64)
+    added = np.zeros(depth_room, np.int64)
+    need = np.zeros(n_classes, np.int64)
+    loads = np.zeros(n_passes)
+    fuller = np.zeros(n_classes, np.int64)
+    dead = np.zeros(n_classes, np.int64)
+    live = np.zeros(len(p.nodes) + 2)
+    mark = np.zeros(len(p.nodes) + 1, np.int64)
+    last_use = np.zeros(len(p.tensor_bytes) + 1, np.int64)
+    cut = np.zeros(n_passes)
+    digits = np.zeros(n_classes, np.int64)
+    duplex = p.comm == 2
+    blocks = 0
+
+    for ideal in range(first, everything):
+        if blocks >= budget:
+            return ideal, blocks
+        reached = False
+        for s in range(n_states):
+            if least[ideal, s] != 32767:
+                reached = True
+        if not reached:
+            continue
+        # Pins that lie before the block.
+        at = ideal
+        while last_item[at] >= 0:
+            v = last_item[at]
+            for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
+                e = p.item_net[i]
+                before[e] += 1
+                given[e] |= p.net_source[e] == v
+            at = parent[at]
+        # Tensors that cross from here are still to be paid for, by devices that pay.
+        cut[:] = 0.0
+        at = ideal
+        while last_item[at] >= 0:
+            v = last_item[at]
+            for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
+                e = p.item_net[i]
+                if 0 < before[e] < p.net_size[e]:
+                    for q in range(n_passes):
+                        cheapest = np.inf
+                        for r in range(n_rows):
+                            if p.row_pass[r] == q:
+                                c = p.row_class[r]
+                                cheapest = min(cheapest, p.weights[c] * p.net_cost[r, e])
+                        if cheapest < np.inf:
+                            cut[q] += cheapest / before[e]
+            at = parent[at]
+        reached = False
+        for s in range(n_states):
+            if least[ideal, s] == 32767:
+                continue
+            room = p.weights[main] * (p.counts[main] - least[ideal, s])
+            free = p.counts[main] - least[ideal, s] if _is_cpu(p, main) else 0
+            for c in range(main):
+                digit = (s // p.strides[c]) % (p.counts[c] + 1)
+                room += p.weights[c] * (p.counts[c] - digit)
+                if _is_cpu(p, c):
+                    free += p.counts[c] - digit
+            keep = True
+            for q in range(n_passes):
+                owed = p.rest[q, ideal] + (0.0 if free > 0 or p.comm != 0 else cut[q])
+                if owed * (1 - 1e-9) > target[q] * room:
+                    keep = False
+                    if q == vary and room > 0.0:
+                        above[0] = min(above[0], owed * (1 - 1e-9) / room)
+            if keep:
+                reached = True
+            else:
+                least[ideal, s] = 32767
+        if reached:
+            depth = 0
+            where[0] = ideal
+            child[0] = child_ptr[ideal]
+            added[0] = -1
+            while depth >= 0:
+                if child[depth] < child_ptr[where[depth] + 1]:
+                    edge = child[depth]
+                    child[depth] += 1
+                    v = child_item[edge]
+                    d = depth + 1
+                    blocks += 1
+                    for c in range(n_classes):
+                        for q in range(n_passes):
+                            work[d, c, q] = work[depth, c, q] + p.work[c, q, v]
+                    for r in range(n_rows):
+                        arriving[d, r] = arriving[depth, r]
+                        leaving[d, r] = leaving[depth, r]
+                        sure_in[d, r] = sure_in[depth, r]
+                        sure_out[d, r] = sure_out[depth, r]
+                    for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
+                        e = p.item_net[i]
+                        inside[e] += 1
+                        if not duplex:
+                            # In and out add up: what counts is that the net is cut.
+                            if inside[e] == 1:
+                                for r in range(n_rows):
+                                    cost = p.net_cost[r, e]
+                                    arriving[d, r] += cost
+                                    if before[e] > 0 or p.net_always[e]:
+                                        sure_in[d, r] += cost
+                            if inside[e] == p.net_size[e] and not p.net_always[e]:
+                                for r in range(n_rows):
+                                    arriving[d, r] -= p.net_cost[r, e]
+                            continue
+                        source = p.net_source[e]
+                        if source == v:
+                            for r in range(n_rows):
+                                cost = p.net_cost[r, e]
+                                if inside[e] > 1:
+                                    arriving[d, r] -= cost
+                                leaving[d, r] += cost
+                                if before[e] > 0 or p.net_always[e]:
+                                    sure_out[d, r] += cost
+                        elif inside[e] == 1:
+                            for r in range(n_rows):
+                                arriving[d, r] += p.net_cost[r, e]
+                                if source < 0 or given[e]:
+                                    sure_in[d, r] += p.net_cost[r, e]
+                        if inside[e] == p.net_size[e] and not p.net_always[e]:
+                            for r in range(n_rows):
+                                leaving[d, r] -= p.net_cost[r, e]
+                    held[d] = held[depth] + p.item_bytes[v]
+                    weight[d] = weight[depth] + p.item_weight[v]
+                    for i in range(p.param_ptr[v], p.param_ptr[v + 1]):
+                        t = p.param_idx[i]
+                        used[t] += 1
+                        if used[t] == 1:
+                            held[d] += p.param_bytes[t]
+                            weight[d] += p.param_weight[t]
+                    touched[d] = touched[depth] + p.item_touch[v]
+                    own[d] = max(own[depth], p.item_own[v])
+                    added[d] = v
+                    where[d] = child_ideal[edge]
+                    # What no larger block can get rid of.
+                    alive = False
+                    for c in range(n_classes):
+                        dead[c] = 0
+                        excess = held[d] + own[d] - p.capacity[c]
+                        extra = 0.0
+                        if excess > 0.0:
+                            if p.stream[c] == np.inf:
+                                dead[c] = 1
+                                continue
+                            extra = excess * p.stream[c]
+                        fits = 0
+                        worst = 0.0
+                        for q in range(n_passes):
+                            low = work[d, c, q]
+                            for r in range(n_rows):
+                                if p.row_class[r] == c and p.row_pass[r] == q:
+                                    if p.comm == 0:
+                                        low += sure_in[d, r] + extra
+                                    elif p.comm == 1:
+                                        low = max(low, sure_in[d, r] + extra)
+                                    else:
+                                        low = max(low, sure_in[d, r] + extra, sure_out[d, r])
+                            low = low / p.copies[c] * (1 - 1e-12)
+                            if low > target[q]:
+                                dead[c] = 1
+                                if q == vary:
+                                    worst = low
+                                    fits += 1
+                                else:
+                                    fits = -n_passes
+                        if dead[c] == 0:
+                            alive = True
+                        elif fits > 0 and worst < np.inf:
+                            above[0] = min(above[0], worst)
+                    if not alive:
+                        _drop(p, v, inside, used)
+                        continue
+                    # The block itself.
+                    usable = False
+                    memory = held[d] + own[d]
+                    known = p.peak == 0 or p.relaxed == 1
+                    for c in range(n_classes):
+                        need[c] = 0
+                        if dead[c]:
+                            continue
+                        extra = 0.0
+                        if not known and held[d] + touched[d] > p.capacity[c]:
+                            path = added[1 : d + 1]
+                            memory = held[d] + peak_of(p, path, d, live, mark, last_use)
+                            known = True
+                        if memory > p.capacity[c]:
+                            if p.stream[c] == np.inf:
+                                above[1] = 1.0
+                                continue
+                            extra = (memory - p.capacity[c]) * p.stream[c]
+                            if p.peak == 1:
+                                above[1] = 1.0
+                        for q in range(n_passes):
+                            load = work[d, c, q]
+                            for r in range(n_rows):
+                                if p.row_class[r] == c and p.row_pass[r] == q:
+                                    if p.comm == 0:
+                                        load += arriving[d, r] + extra
+                                    elif p.comm == 1:
+                                        load = max(load, arriving[d, r] + extra)
+                                    else:
+                                        load = max(load, arriving[d, r] + extra, leaving[d, r])
+                            loads[q] = load
+                        need[c], after = _replicas(
+                            loads, weight[d], p.copies[c], target, p.sync[c], p.comm, vary
+                        )
+                        above[0] = min(above[0], after)
+                        usable |= need[c] > 0
+                    j = where[d]
+                    fuller[:] = -1
+                    if usable:
+                        for s in range(n_states):
+                            a = least[ideal, s]
+                            if a == 32767:
+                                continue
+                            for c in range(main):
+                                digits[c] = (s // p.strides[c]) % (p.counts[c] + 1)
+                            for c in range(n_classes):
+                                if need[c] == 0:
+                                    continue
+                                t, b = s, a
+                                if c == main:
+                                    b = a + need[c]
+                                else:
+                                    if digits[c] + need[c] > p.counts[c]:
+                                        continue
+                                    t = s + need[c] * p.strides[c]
+                                if b > p.counts[main] or b >= least[j, t]:
+                                    continue
+                                room = p.weights[main] * (p.counts[main] - b)
+                                for k in range(main):
+                                    spent = digits[k] + (need[c] if k == c else 0)
+                                    room += p.weights[k] * (p.counts[k] - spent)
+                                keep = True
+                                for q in range(n_passes):
+                                    owed = p.rest[q, j] * (1 - 1e-9)
+                                    if owed > target[q] * room:
+                                        keep = False
+                                        if q == vary and room > 0.0:
+                                            above[0] = min(above[0], owed / room)
+                                if keep and fuller[c] < 0 and p.peak == 0:
+                                    fuller[c] = _can_grow(
+                                        p, c, need[c], target, child_item, child_ptr[j],
+                                        child_ptr[j + 1], before, inside, used, work[d],
+                                        arriving[d], leaving[d], held[d], weight[d],
+                                    )  # fmt: skip
+                                if keep and fuller[c] <= 0:
+                                    least[j, t] = b
+                                    came[j, t] = ideal
+                                    how[j, t] = c + n_classes * (need[c] - 1)
+                    depth = d
+                    e = child_ptr[j + 1]
+                    while e > child_ptr[j] and child_item[e - 1] > v:
+                        e -= 1
+                    child[d] = e
+                else:
+                    if depth > 0:
+                        _drop(p, added[depth], inside, used)
+                    depth -= 1
+        at = ideal
+        while last_item[at] >= 0:
+            v = last_item[at]
+            for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
+                before[p.item_net[i]] = 0
+                given[p.item_net[i]] = False
+            at = parent[at]
+        for s in range(n_states):
+            if least[everything, s] != 32767:
+                return len(parent), blocks
+    return len(parent), blocks
+
+
+@kernel
+def _can_grow(  # type: ignore[no-untyped-def]
+    p, c, copies, target, child_item, first, end, before, inside, used,
+    work, arriving, leaving, held, weight,
+):  # fmt: skip
+    """Whether some item may join a block on class c without harm to any other block.
+
+    Then the block need not be considered: the one with the item does as well. Let x be ready
+    after the block D, and B the later block that holds it in some split. Without x, B pays for
+    x's nets that have other pins in B and none in front (`opened`), and no longer for x's work
+    and for nets of which x was the last pin (`closed`). If opened <= closed + work, B gets no
+    dearer; then it only matters that D with x still fits.
+    """
+    n_passes = p.work.shape[1]
+    loads = np.zeros(n_passes)
+    for edge in range(first, end):
+        x = child_item[edge]
+        good = True
+        for r in range(len(p.row_class)):
+            gain = p.work[p.row_class[r], p.row_pass[r], x] if p.comm == 0 else 0.0
+            for i in range(p.item_ptr[x], p.item_ptr[x + 1]):
+                e = p.item_net[i]
+                here = before[e] + inside[e]
+                if here == 0:
+                    if p.net_size[e] > 1:
+                        gain -= p.net_cost[r, e]
+                elif here == p.net_size[e] - 1 and p.comm != 2:
+                    gain += p.net_cost[r, e]
+            if gain < 0.0:
+                good = False
+                break
+        if not good:
+            continue
+        bytes_ = held + p.item_bytes[x]
+        heavy = weight + p.item_weight[x]
+        for i in range(p.param_ptr[x], p.param_ptr[x + 1]):
+            t = p.param_idx[i]
+            if used[t] == 0:
+                bytes_ += p.param_bytes[t]
+                heavy += p.param_weight[t]
+        extra = 0.0
+        if bytes_ > p.capacity[c]:
+            if p.stream[c] == np.inf:
+                continue
+            extra = (bytes_ - p.capacity[c]) * p.stream[c]
+        for q in range(n_passes):
+            load = work[c, q] + p.work[c, q, x]
+            for r in range(len(p.row_class)):
+                if p.row_class[r] != c or p.row_pass[r] != q:
+                    continue
+                moved, sent = arriving[r], leaving[r]
+                for i in range(p.item_ptr[x], p.item_ptr[x + 1]):
+                    e = p.item_net[i]
+                    cost = p.net_cost[r, e]
+                    whole = inside[e] + 1 == p.net_size[e] and not p.net_always[e]
+                    if p.comm != 2:
+                        if inside[e] == 0 and not whole:
+                            moved += cost
+                        elif inside[e] > 0 and whole:
+                            moved -= cost
+                    elif p.net_source[e] == x:
+                        if inside[e] > 0:
+                            moved -= cost
+                        if not whole:
+                            sent += cost
+                    elif inside[e] == 0:
+                        moved += cost
+                    elif whole:
+                        sent -= cost
+                if p.comm == 0:
+                    load += moved + extra
+                elif p.comm == 1:
+                    load = max(load, moved + extra)
+                else:
+                    load = max(load, moved + extra, sent)
+            loads[q] = load
+        enough, _ = _replicas(loads, heavy, p.copies[c], target, p.sync[c], p.comm, 0)
+        if 0 < enough <= copies:
+            return 1
+    return 0
+
+
+@kernel
+def _drop(p, v, inside, used):  # type: ignore[no-untyped-def]
+    """Take item v out of the block's counts."""
+    for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
+        inside[p.item_net[i]] -= 1
+    for i in range(p.param_ptr[v], p.param_ptr[v + 1]):
+        used[p.param_idx[i]] -= 1
+
+
+@kernel
+def _is_cpu(p, c):  # type: ignore[no-untyped-def]
+    """Whether devices of the class pay for no transfers."""
+    for r in range(len(p.row_class)):
+        if p.row_class[r] == c:
+            return False
+    return True

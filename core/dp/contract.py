@@ -1,0 +1,260 @@
+"""Contractions that lose no optimum: smaller graphs for the exact search.
+
+Item x is contracted into y when, from any ordered split, moving x into the block of y raises no
+load and keeps the order. That holds when
+
+- y is the only immediate successor of x (all others are reachable from y), or the only
+  immediate predecessor: then no block order changes, because x's other neighbours stand on
+  x's side of y;
+- y runs nowhere that x cannot;
+- work(x) + rest <= bind on every accelerator class, where `bind` is the cost of the nets with
+  the pins {x, y} and `rest` that of x's nets without y. The block that gains x pays at most
+  work + rest - bind more, the one that loses it at most rest - work - bind more; a net with
+  both x and y among its pins was cut before, so it can only get cheaper;
+- a CPU that might hold y pays nothing for x;
+- memory does not bind, or x needs none, and x has no weights that replicas would synchronise.
+
+With transfers that overlap compute, x must have no work; with duplex transfers no `rest` either,
+because the two directions are not exchangeable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.line import Line
+from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.plan import CostOptions
+
+MOST_ITEMS = 20_000
+"""Items up to which contraction is tried; reachability takes items^2 / 8 bytes."""
+
+
+def contract_items(
+    line: Line,
+    items: Items,
+    order: Ints,
+    options: CostOptions,
+    *,
+    below: float,
+    binding: bool,
+    weighty: np.ndarray,
+) -> Items:
+    """Contract the items of `line` (laid out in `order`) as long as it is safe.
+
+    Parameters
+    ----------
+    below
+        Only stages with a smaller load, before replicas share it, matter: what takes that long
+        on a CPU never runs there.
+    binding
+        Whether some block could need more memory than a device has.
+    weighty
+        bool[n], positions whose weights replicas synchronise.
+    """
+    if line.n > MOST_ITEMS or line.n < 2:
+        return items
+    into = _Contraction(line, options, below, binding, weighty).run()
+    place = np.empty(items.count, dtype=np.int64)
+    place[order] = np.arange(items.count)
+    kept, compact = np.unique(into, return_inverse=True)
+    tail, head = compact[line.tail], compact[line.head]
+    apart = tail != head
+    pairs = np.unique(tail[apart] * len(kept) + head[apart])
+    return Items(
+        label=compact[place[items.label]],
+        count=len(kept),
+        tail=pairs // len(kept),
+        head=pairs % len(kept),
+    )
+
+
+class _Contraction:
+    """Worklist over the items of a line; `into[v]` is the item that v has become part of."""
+
+    def __init__(
+        self,
+        line: Line,
+        options: CostOptions,
+        below: float,
+        binding: bool,
+        weighty: np.ndarray,
+    ) -> None:
+        n = line.n
+        self.comm = options.comm
+        self.below = below
+        # Rows: pairs of an accelerator class and a pass. Only `gpipe` tells the passes apart.
+        passes = _by_pass(line, options)
+        accelerators = [c for c, d in enumerate(line.devices) if not d.is_cpu]
+        cpus = [c for c, d in enumerate(line.devices) if d.is_cpu]
+        self.work = [work[c] for work, _ in passes for c in accelerators]
+        self.cost = [cost[c] for _, cost in passes for c in accelerators]
+        self.cpu_work = line.work[cpus].copy()
+        self.work = [np.where(np.isfinite(w), w, 0.0) for w in self.work]
+        self.support = np.isfinite(line.work)
+        heavy = weighty.copy()
+        if binding:
+            heavy |= line.memory > 0 if options.memory_model == "sum" else True
+        self.fixed = heavy
+        self.pins = [
+            set(line.pins[a:b].tolist())
+            for a, b in zip(line.pin_ptr[:-1], line.pin_ptr[1:], strict=True)
+        ]
+        self.always = line.always.tolist()
+        self.nets: list[set[int]] = [set() for _ in range(n)]
+        for e, pins in enumerate(self.pins):
+            for v in pins:
+                self.nets[v].add(e)
+        self.succ: list[set[int]] = [set() for _ in range(n)]
+        self.pred: list[set[int]] = [set() for _ in range(n)]
+        for u, v in zip(line.tail.tolist(), line.head.tolist(), strict=True):
+            self.succ[u].add(v)
+            self.pred[v].add(u)
+        # Contraction leaves what is reachable from the items that remain as it was.
+        self.reach = [0] * n
+        for u in range(n - 1, -1, -1):
+            bits = 0
+            for v in self.succ[u]:
+                bits |= self.reach[v] | 1 << v
+            self.reach[u] = bits
+        self.into = np.arange(n)
+
+    def run(self) -> Ints:
+        """Contract to a fixpoint; i64[n]."""
+        waiting = list(range(len(self.into) - 1, -1, -1))
+        queued = [True] * len(waiting)
+        while waiting:
+            x = waiting.pop()
+            queued[x] = False
+            if self.into[x] != x or self.fixed[x]:
+                continue
+            y = next((y for y in self._anchors(x) if self._safe(x, y)), -1)
+            if y < 0:
+                continue
+            around = self.succ[x] | self.pred[x] | self.succ[y] | self.pred[y] | {y}
+            self._merge(x, y)
+            for v in sorted(around - {x}):
+                if not queued[v]:
+                    queued[v] = True
+                    waiting.append(v)
+        for v in range(len(self.into)):
+            root = v
+            while self.into[root] != root:
+                root = self.into[root]
+            self.into[v] = root
+        return self.into
+
+    def _anchors(self, x: int) -> list[int]:
+        """The only immediate successor and the only immediate predecessor, where they exist."""
+        found = []
+        if self.succ[x]:
+            y = min(self.succ[x])
+            if all(w == y or self.reach[y] >> w & 1 for w in self.succ[x]):
+                found.append(y)
+        if self.pred[x]:
+            y = max(self.pred[x])
+            if all(w == y or self.reach[w] >> y & 1 for w in self.pred[x]):
+                found.append(y)
+        return found
+
+    def _safe(self, x: int, y: int) -> bool:
+        """Whether x may follow y wherever y goes; see the module's conditions."""
+        if (self.support[:, y] & ~self.support[:, x]).any():
+            return False
+        for work in self.cpu_work:
+            if work[x] > 0 and work[y] < self.below:
+                return False
+        for work, cost in zip(self.work, self.cost, strict=True):
+            bind = rest = 0.0
+            for e in self.nets[x]:
+                if y not in self.pins[e]:
+                    rest += cost[e]
+                elif len(self.pins[e]) == 2 and not self.always[e]:
+                    bind += cost[e]
+            if self.comm != "sum" and work[x] > 0:
+                return False
+            if self.comm == "duplex" and rest > 0:
+                return False
+            if work[x] + rest > bind:
+                return False
+        return True
+
+    def _merge(self, x: int, y: int) -> None:
+        self.into[x] = y
+        for rows in (self.work, self.cpu_work):
+            for work in rows:
+                work[y] += work[x]
+        for e in self.nets[x]:
+            self.pins[e].discard(x)
+            self.pins[e].add(y)
+            self.nets[y].add(e)
+            if len(self.pins[e]) == 1 and not self.always[e]:
+                self.nets[y].discard(e)
+        for mine, theirs in ((self.succ, self.pred), (self.pred, self.succ)):
+            for v in mine[x]:
+                theirs[v].discard(x)
+                if v != y:
+                    theirs[v].add(y)
+                    mine[y].add(v)
+            mine[x] = set()
+            mine[y].discard(x)
+            mine[y].discard(y)
+
+
+def _by_pass(line: Line, options: CostOptions) -> list[tuple[Floats, Floats]]:
+    """(work f64[C, n], cost f64[C, p]) of each pass that the objective tells apart."""
+    if options.objective != "gpipe":
+        return [(line.work, line.cost)]
+    late = line.backward_work
+    return [
+        (line.work - late, np.where(line.backward_net, 0.0, line.cost)),
+        (late, np.where(line.backward_net, line.cost, 0.0)),
+    ]
+
+
+def joined(line: Line, items: Items, order: Ints, below: float) -> Items:
+    """Join what stages below that load cannot part: the ends of very dear tensors.
+
+    A tensor that is cut costs some accelerator its transfer, unless all its ends are on
+    different CPUs; so this needs at most one CPU.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    accelerators = [c for c, d in enumerate(line.devices) if not d.is_cpu]
+    cpus = sum(d.count for d in line.devices if d.is_cpu)
+    if cpus > 1 or not accelerators or not np.isfinite(below):
+        return items
+    dear = (line.cost[accelerators] >= below).all(axis=0) & ~line.always
+    if not dear.any():
+        return items
+    net = np.repeat(np.arange(len(line.source)), np.diff(line.pin_ptr))
+    chosen = dear[net]
+    first = line.pins[line.pin_ptr[:-1]][net[chosen]]
+    there = line.pins[chosen]
+    # Joined both ways, with the precedence between: what lies on a cycle is one item.
+    tails = np.concatenate([line.tail, first, there])
+    heads = np.concatenate([line.head, there, first])
+    arcs = coo_array((np.ones(len(tails)), (tails, heads)), shape=(line.n, line.n))
+    component = connected_components(arcs, directed=True, connection="strong")[1].astype(np.int64)
+    place = np.empty(items.count, dtype=np.int64)
+    place[order] = np.arange(items.count)
+    first_at = np.full(int(component.max()) + 1, line.n)
+    np.minimum.at(first_at, component, np.arange(line.n))
+    names = np.empty(len(first_at), dtype=np.int64)
+    names[np.argsort(first_at)] = np.arange(len(first_at))
+    component = names[component]
+    count = len(first_at)
+    tail, head = component[line.tail], component[line.head]
+    apart = tail != head
+    pairs = np.unique(tail[apart] * count + head[apart])
+    return replace(
+        items,
+        label=component[place[items.label]],
+        count=count,
+        tail=pairs // count,
+        head=pairs % count,
+    )

@@ -1,0 +1,490 @@
+"""The exact search over order ideals (2020 paper, sections 5.1.1 and 5.3, Appendices B and C).
+
+Optimal ordered splits, with proof, for any classes of devices, capacities, replicas and both
+objectives of training. Instead of the paper's table over pairs of ideals a target is decided
+(`dnnp.core.dp.blocks`): the least number of devices that cover each ideal at loads up to the
+target. A feasible target gives a better split; an infeasible one returns the least load above it
+that it met, below which no split can be, so the search ends with a certificate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnnp.core.cost.items import Items, item_choices
+from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.line import Line, make_line
+from dnnp.core.cost.load import stage_load
+from dnnp.core.cost.spread import spread
+from dnnp.core.dp.blocks import NONE, Memo, Problem, decide
+from dnnp.core.dp.contract import contract_items, joined
+from dnnp.core.dp.lattice import Lattice, make_lattice
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, totals
+from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.order.orders import kahn_order
+
+ROUNDING = 1e-12
+"""Loads that differ by less, relatively, differ by the order of their additions only."""
+
+MAX_IDEALS = 1_500_000
+MAX_BLOCKS = 1_500_000_000
+"""Blocks to walk at effort 1; some tens of nanoseconds each."""
+CHUNK = 5_000_000
+"""Blocks between two looks at the clock."""
+MAX_STATES = 40_000_000
+"""Ideals times mixes of device classes; 10 bytes each."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """What the search found."""
+
+    blocks: list[Block] | None
+    """The best split if it beats the incumbent."""
+    value: float
+    """Its objective, or the incumbent's."""
+    bound: float
+    """No ordered split has a smaller objective."""
+    ideals: int
+    """Ideals of the contracted graph; 0: too many."""
+    walked: int
+    """Blocks that were walked."""
+
+
+class _Out(Exception):
+    """The budget of blocks is spent, or somebody asked to stop."""
+
+
+def ideal_search(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    *,
+    incumbent: float = np.inf,
+    floor: float = 0.0,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Search:
+    """Find an ordered split below `incumbent`, or prove that there is none.
+
+    Parameters
+    ----------
+    incumbent
+        Objective of the best split known.
+    floor
+        A proven bound.
+    effort
+        Scales the number of blocks that may be walked.
+    stop
+        Asked now and then: whether to return what there is.
+    """
+    best: list[Block] | None = None
+    bound, ideals, walked = np.inf, 0, 0
+    for items in item_choices(graph, units):
+        search = _Choice(graph, units, items, devices, options, incumbent, floor, effort, stop)
+        search.run()
+        if search.blocks is not None:
+            best, incumbent = search.blocks, search.value
+        bound = min(bound, search.bound)
+        ideals = max(ideals, search.ideals)
+        walked += search.walked
+    return Search(best, incumbent, min(bound, incumbent), ideals, walked)
+
+
+class _Choice:
+    """The search for one direction of the backward pass."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        units: Clustering,
+        items: Items,
+        devices: tuple[DeviceClass, ...],
+        options: CostOptions,
+        incumbent: float,
+        floor: float,
+        effort: float,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.graph, self.units, self.devices, self.options = graph, units, devices, options
+        self.items, self.stop = items, stop
+        self.value, self.bound = incumbent, floor
+        self.blocks: list[Block] | None = None
+        self.ideals = self.walked = 0
+        self.left = int(MAX_BLOCKS * effort)
+        self.most = int(MAX_IDEALS * max(effort, 1.0))
+
+    def run(self) -> None:
+        """Search until optimal or out of budget; leaves value, bound and blocks."""
+        line = self._reduced_line()
+        if not np.isfinite(line.work).any(axis=0).all():
+            self.bound = np.inf
+            return
+        counts = [d.count for d in line.devices]
+        main = counts.index(max(counts))
+        self.classes = [c for c in range(len(counts)) if c != main] + [main]
+        lattice = make_lattice(line.n, line.tail, line.head, self.most)
+        if lattice is None or self.stop():
+            return
+        self.ideals = lattice.count
+        problem = _problem(self.graph, line, self.classes, self.options, lattice)
+        if lattice.count * int(problem.strides[-1]) > MAX_STATES:
+            return
+        self.line, self.lattice = line, lattice
+        try:
+            if self.options.objective == "gpipe":
+                self._least_sum(problem)
+            else:
+                low, high = self._least(problem, 0, np.array([np.inf]), self.bound, self.value)
+                self.bound = max(self.bound, low if low < high * (1 - ROUNDING) else high)
+                self._certify(problem)
+        except _Out:
+            pass
+
+    def _reduced_line(self) -> Line:
+        """Lay the items out after all contractions that are safe below the incumbent."""
+        items, options = self.items, self.options
+        order = kahn_order(items)
+        # Replicas share what a stage costs.
+        below = self.value * options.max_replicas
+        line = make_line(self.graph, self.units, items, order, self.devices, options)
+        fewer = joined(line, items, order, below)
+        if fewer.count < items.count:
+            items, order = fewer, kahn_order(fewer)
+            line = make_line(self.graph, self.units, items, order, self.devices, options)
+        weighty = np.zeros(line.n, dtype=np.bool_)
+        if options.max_replicas > 1 and self.graph.backward.any():
+            weighty[:] = _item_weights(self.graph, line)[0] > 0
+        fewer = contract_items(
+            line, items, order, options, below=below,
+            binding=may_bind(self.graph, line, options), weighty=weighty,
+        )  # fmt: skip
+        if fewer.count < items.count:
+            line = make_line(
+                self.graph, self.units, fewer, kahn_order(fewer), self.devices, options
+            )
+        return line
+
+    def _least(
+        self, problem: Problem, vary: int, target: Floats, low: float, high: float
+    ) -> tuple[float, float]:
+        """Least target of pass `vary` between a bound and a value, the others as given.
+
+        Improves `self.blocks`. Returns (bound, least value that was reached). On `_Out` the
+        bound proven so far is in `self.low`.
+        """
+        self.low = low
+        guess = min(high, 1.5 * low) if low > 0 else high
+        just_below = np.isfinite(high)
+        tried, unknown = 0, np.inf
+        while high - low > ROUNDING * high or high == np.inf:
+            if low == np.inf:
+                break
+            if just_below and unknown == np.inf:
+                goal = high * (1 - ROUNDING)
+            elif np.isfinite(min(high, unknown)):
+                goal = low + (min(high, unknown) - low) / 2
+            else:
+                goal = guess
+            goal = max(goal, low)
+            limits = target.copy()
+            limits[vary] = goal
+            found, above = self._pass(problem, vary, limits)
+            if found is None:
+                # Out of blocks: a lower target takes fewer.
+                unknown = goal
+                tried += 1
+                if unknown - low < 0.001 * unknown or tried > 12:
+                    raise _Out
+                continue
+            if found:
+                high = min(goal, self._take(problem, found, vary))
+                just_below = not just_below or tried == 0
+                tried += 1
+            else:
+                low = max(above, float(np.nextafter(goal, np.inf)))
+                self.low = low
+                just_below = True
+                guess = max(2 * goal, low)
+        return low, high
+
+    def _pass(
+        self, problem: Problem, vary: int, target: Floats
+    ) -> tuple[list[tuple[int, int, int, int]] | None, float]:
+        """Decide a target: (blocks as (from, to, class, replicas), or [], or None: no budget)."""
+        lattice = self.lattice
+        # Finite, so that what a device cannot run stays above it.
+        target = np.minimum(target, np.finfo(np.float64).max)
+        states = int(problem.strides[-1])
+        memo = Memo(
+            np.full((lattice.count, states), NONE, dtype=np.int16),
+            np.zeros((lattice.count, states), dtype=np.int32),
+            np.zeros((lattice.count, states), dtype=np.int32),
+        )
+        memo.least[0, 0] = 0
+        above = np.array([np.inf, 0.0])
+        first, allowed = 0, self.left // 2
+        while first < lattice.count - 1:
+            if self.stop():
+                raise _Out
+            chunk = min(CHUNK, allowed)
+            if chunk <= 0:
+                return None, 0.0
+            first, walked = decide(problem, *lattice, target, vary, *memo, first, chunk, above)
+            self.walked += walked
+            self.left -= walked
+            allowed -= walked
+        self.refused = above[1] > 0
+        last = lattice.count - 1
+        state = int(memo.least[last].argmin()) if lattice.count > 1 else 0
+        if memo.least[last, state] == NONE:
+            return [], float(above[0])
+        path = []
+        ideal = last
+        n_classes = len(self.classes)
+        while ideal > 0:
+            c, more = int(memo.how[ideal, state]) % n_classes, int(memo.how[ideal, state])
+            replicas = more // n_classes + 1
+            before = int(memo.came[ideal, state])
+            path.append((before, ideal, c, replicas))
+            if c < n_classes - 1:
+                state -= replicas * int(problem.strides[c])
+            ideal = before
+        return path[::-1], float(above[0])
+
+    def _take(self, problem: Problem, path: list[tuple[int, int, int, int]], vary: int) -> float:
+        """Keep a split if it beats the incumbent; return the largest load of pass `vary`."""
+        line, blocks, loads = self.line, [], []
+        for before, after, c, replicas in path:
+            inside = set(self.lattice.members(after)) - set(self.lattice.members(before))
+            nodes = np.concatenate(
+                [line.nodes[line.node_ptr[v] : line.node_ptr[v + 1]] for v in sorted(inside)]
+            )
+            if self.graph.backward.any():
+                # An item holds nodes of both passes, which run far apart in time.
+                nodes = nodes[np.argsort(self.graph.rank[nodes])]
+            device = next(d for d in self.devices if d.name == line.devices[self.classes[c]].name)
+            blocks.append(Block(nodes, device, replicas))
+            load = stage_load(self.graph, self.units, nodes, device, self.options, replicas)
+            loads.append((load.load_s, load.forward_s or 0.0, load.backward_s or 0.0))
+        largest = np.array(loads).max(axis=0)
+        gpipe = self.options.objective == "gpipe"
+        value = float(largest[1] + largest[2] if gpipe else largest[0])
+        if value < self.value * (1 - ROUNDING):
+            self.value, self.blocks = value, blocks
+        return float(largest[1 + vary] if gpipe else largest[0])
+
+    def _certify(self, problem: Problem) -> None:
+        """Where the order of a block's nodes decides its memory, prove for any order.
+
+        Peak memory was that of one order; here a lower bound of it for all orders stands in.
+        """
+        if not (problem.peak and self.refused):
+            return
+        claimed, self.bound = self.bound, 0.0
+        relaxed = problem._replace(relaxed=1)
+        blocks, value = self.blocks, self.value
+        found, above = self._pass(relaxed, 0, np.array([claimed * (1 - ROUNDING)]))
+        if found == []:
+            self.bound = claimed
+            return
+        raise _Out
+
+    def _least_sum(self, problem: Problem) -> None:
+        """Least largest forward load plus least largest backward load.
+
+        Walks the Pareto front: the least backward load for each limit of the forward load.
+        """
+        endless = np.array([np.inf, np.inf])
+        floor = self.bound
+        self.bound = 0.0
+        least_ahead, _ = self._least(problem, 0, endless, 0.0, np.inf)
+        limit, behind = np.inf, 0.0
+        while True:
+            self.bound = max(self.bound, min(self.value, least_ahead + behind), floor)
+            cutoff = self.value - least_ahead
+            if behind >= cutoff * (1 - ROUNDING):
+                break
+            found, _ = self._pass(problem, 1, np.array([limit, cutoff * (1 - ROUNDING)]))
+            if not found:
+                if found is None:
+                    raise _Out
+                break
+            reached = self._take(problem, found, 1)
+            _, behind = self._least(problem, 1, np.array([limit, np.inf]), behind, reached)
+            _, ahead = self._least(
+                problem, 0, np.array([np.inf, behind * (1 + ROUNDING)]), least_ahead, np.inf
+            )
+            limit = ahead * (1 - ROUNDING)
+            if limit < least_ahead * (1 - ROUNDING):
+                break
+        self.bound = self.value
+
+
+def may_bind(graph: Graph, line: Line, options: CostOptions) -> bool:
+    """Whether some block could need more memory than some accelerator has."""
+    capacity = min((d.memory_bytes for d in line.devices if not d.is_cpu), default=np.inf)
+    if not np.isfinite(capacity):
+        return False
+    if options.memory_model == "sum":
+        return bool(line.memory.sum() > capacity * (1 - ROUNDING))
+    return bool(graph.tensor_bytes.sum() > capacity * (1 - ROUNDING))
+
+
+def _item_weights(graph: Graph, line: Line) -> tuple[Floats, Ints, Ints]:
+    """Weight bytes of each item alone; and (item, tensor) pairs of the parameters it reads.
+
+    Parameters read by nodes that state their memory are part of that memory.
+    """
+    where = np.empty(graph.n, dtype=np.int64)
+    where[line.nodes] = np.repeat(np.arange(line.n), np.diff(line.node_ptr))
+    stated = ~np.isnan(graph.node_bytes)
+    own = totals(where[stated], graph.node_bytes[stated], line.n)
+    node = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
+    reads = (graph.tensor_kind[graph.in_idx] == PARAMETER) & ~stated[node]
+    width = max(graph.m, 1)
+    pairs = np.unique(where[node[reads]] * width + graph.in_idx[reads])
+    return own + totals(pairs // width, graph.tensor_bytes[pairs % width], line.n), pairs, stated
+
+
+def _problem(
+    graph: Graph, line: Line, classes: list[int], options: CostOptions, lattice: Lattice
+) -> Problem:
+    """Arrange items, nets and devices for the kernels."""
+    n = line.n
+    devices = [line.devices[c] for c in classes]
+    passes = [(line.work, np.ones(len(line.source), dtype=np.bool_))]
+    if options.objective == "gpipe":
+        ahead = line.work - line.backward_work
+        passes = [(ahead, ~line.backward_net), (line.backward_work, line.backward_net)]
+    work = np.stack([w[classes] for w, _ in passes], axis=1)
+    rows = [(c, q) for c, d in enumerate(devices) if not d.is_cpu for q in range(len(passes))]
+    net, pins, source, always, late, cost = _merged_nets(line)
+    net_cost = np.array([
+        np.where(passes[q][1][late], cost[classes[c]], 0.0) if len(passes) > 1 else cost[classes[c]]
+        for c, q in rows
+    ]).reshape(len(rows), len(source))  # fmt: skip
+    item_ptr, item_net = csr(pins, net, n)
+    counts = np.array([d.count for d in devices], dtype=np.int64)
+    finite = np.where(np.isfinite(line.work[classes]), line.work[classes], np.inf)
+    weights = spread(finite, counts.astype(np.float64))[1]
+    share = np.where(np.isfinite(work), weights[:, None, None] * work, np.inf).min(axis=0)
+    inside = np.zeros((len(passes), lattice.count))
+    _accumulate(*plain(lattice.parent, lattice.last), share, inside)
+    memory = _memory(graph, line, options)
+    training = bool(graph.backward.any())
+    copies = [min(options.max_replicas, d.count) for d in devices]
+    binding = may_bind(graph, line, options)
+    streamed = options.memory_mode == "overflow"
+    free = [d.is_cpu or not binding for d in devices]
+    arrays = {
+        "work": work, "row_class": np.array([c for c, _ in rows], dtype=np.int64),
+        "row_pass": np.array([q for _, q in rows], dtype=np.int64),
+        "item_ptr": item_ptr, "item_net": item_net,
+        "net_size": np.bincount(net, minlength=len(source)), "net_source": source,
+        "net_always": always.astype(np.int64), "net_cost": net_cost, "weights": weights,
+        "rest": np.maximum(share.sum(axis=1)[:, None] - inside, 0.0), "counts": counts,
+        "strides": np.cumprod(np.append(1, counts[:-1] + 1)).astype(np.int64),
+        "copies": np.array(copies, dtype=np.int64),
+        "sync": np.array([
+            1 / d.bandwidth_bytes_per_s if training else 0.0 for d in devices
+        ]),
+        "capacity": np.array([
+            np.inf if f else d.memory_bytes * (1 + ROUNDING)
+            for f, d in zip(free, devices, strict=True)
+        ]),
+        "stream": np.array([
+            1 / d.bandwidth_bytes_per_s if streamed else np.inf for d in devices
+        ]),
+        **memory,
+    }  # fmt: skip
+    arrays = dict(zip(arrays, plain(*arrays.values()), strict=True))
+    peak = int(binding and options.memory_model == "peak")
+    comm = {"sum": 0, "overlap": 1, "duplex": 2}[options.comm]
+    return Problem(comm=comm, peak=peak, relaxed=0, **arrays)  # type: ignore[arg-type]
+
+
+def _merged_nets(line: Line) -> tuple[Ints, Ints, Ints, np.ndarray, Ints, Floats]:
+    """Nets with the same pins, source and pass as one: (net, pin) pairs, then arrays by net.
+
+    Returns (net of each pin, pin, source, always, a net of its kind in the line, cost f64[C, p]).
+    """
+    groups: dict[tuple[object, ...], int] = {}
+    of_net = np.empty(len(line.source), dtype=np.int64)
+    for e in range(len(line.source)):
+        pins = line.pins[line.pin_ptr[e] : line.pin_ptr[e + 1]].tobytes()
+        key = (pins, int(line.source[e]), bool(line.always[e]), bool(line.backward_net[e]))
+        of_net[e] = groups.setdefault(key, len(groups))
+    count = len(groups)
+    kept = np.full(count, len(of_net), dtype=np.int64)
+    np.minimum.at(kept, of_net, np.arange(len(of_net)))
+    cost = np.stack([totals(of_net, row, count) for row in line.cost])
+    sizes = np.diff(line.pin_ptr)
+    chosen = np.zeros(len(of_net), dtype=np.bool_)
+    chosen[kept] = True
+    net = np.repeat(of_net, sizes)[np.repeat(chosen, sizes)]
+    pins = line.pins[np.repeat(chosen, sizes)]
+    return net, pins, line.source[kept], line.always[kept], kept, cost
+
+
+@kernel
+def _accumulate(parent, last, share, inside):  # type: ignore[no-untyped-def]
+    """Sum of `share` (f64[P, n]) over the items of each ideal."""
+    for q in range(len(share)):
+        for ideal in range(1, len(parent)):
+            inside[q, ideal] = inside[q, parent[ideal]] + share[q, last[ideal]]
+
+
+def _memory(graph: Graph, line: Line, options: CostOptions) -> dict[str, np.ndarray]:
+    """Arrays that give the memory and the weights of a block."""
+    n = line.n
+    where = np.empty(graph.n, dtype=np.int64)
+    where[line.nodes] = np.repeat(np.arange(n), np.diff(line.node_ptr))
+    node = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
+    tensor = graph.in_idx
+    static = graph.tensor_kind[tensor] >= PARAMETER
+    stated = ~np.isnan(graph.node_bytes)
+    peak = options.memory_model == "peak"
+    held = np.zeros(n) if peak else line.memory.copy()
+    weight = totals(where[stated], graph.node_bytes[stated], n)
+    # Parameters by item; one that a single item reads is that item's own.
+    width = max(graph.m, 1)
+    pairs = np.unique(where[node[static]] * width + tensor[static])
+    item, param = pairs // width, pairs % width
+    counted = np.zeros(len(pairs), dtype=np.bool_)
+    synced = np.unique((where[node] * width + tensor)[static & ~stated[node]])
+    counted[np.searchsorted(pairs, synced)] = graph.tensor_kind[synced % width] == PARAMETER
+    size = graph.tensor_bytes[param]
+    own = np.bincount(param, minlength=width)[param] == 1
+    if peak:
+        held += totals(item[own], size[own], n)
+    weight += totals(item[own & counted], size[own & counted], n)
+    names, index = np.unique(param[~own], return_inverse=True)
+    param_ptr, param_idx = csr(item[~own], index, n)
+    syncs = np.zeros(len(names))
+    syncs[index[counted[~own]]] = 1.0
+    read_ptr, read_idx = csr(node[~static], tensor[~static], graph.n)
+    made = np.flatnonzero(graph.producer >= 0)
+    made_ptr, made_idx = csr(graph.producer[made], made, graph.n)
+    each = totals(node[~static], graph.tensor_bytes[tensor[~static]], graph.n)
+    each += totals(graph.producer[made], graph.tensor_bytes[made], graph.n)
+    largest = np.zeros(n)
+    np.maximum.at(largest, where, each)
+    return {
+        "item_weight": weight, "item_bytes": held, "param_ptr": param_ptr,
+        "param_idx": param_idx,
+        "param_bytes": graph.tensor_bytes[names] * (1.0 if peak else 0.0),
+        "param_weight": graph.tensor_bytes[names] * syncs,
+        "item_touch": totals(where, each, n) if peak else np.zeros(n),
+        "item_own": largest if peak else np.zeros(n),
+        "node_ptr": line.node_ptr, "nodes": line.nodes, "read_ptr": read_ptr,
+        "read_idx": read_idx, "made_ptr": made_ptr, "made_idx": made_idx,
+        "tensor_bytes": graph.tensor_bytes, "tensor_uses": np.diff(graph.use_ptr),
+        "tensor_kept": graph.is_output.astype(np.int64), "producer": graph.producer,
+    }  # fmt: skip

@@ -1,0 +1,79 @@
+"""Random small problems: a graph with devices and cost options, for every solver's tests."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import Graph
+from dnnp.core.model.plan import CostOptions
+from dnnp.formats.graph import graph_of, units_of
+from support.graphs import random_stream
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem."""
+
+    seed: int
+    graph: Graph
+    units: Clustering
+    devices: tuple[DeviceClass, ...]
+    options: CostOptions
+
+
+def random_case(seed: int, most: int = 9, **fixed: object) -> Case:
+    """A random problem of up to `most` nodes.
+
+    Every other graph has CPUs, unsupported nodes, colours, capacities, or a backward pass;
+    `fixed` sets cost options and `training`, `colors`, `limited`.
+    """
+    rng = random.Random(f"case {seed}")
+    n = rng.randint(1, most)
+    training = bool(fixed.pop("training", rng.random() < 0.35)) and n > 1
+    colors = bool(fixed.pop("colors", rng.random() < 0.3))
+    limited = bool(fixed.pop("limited", rng.random() < 0.4))
+    # Peak memory depends on the order of a stage's nodes, which colours interleave.
+    model = "sum" if training or colors else rng.choice(["sum", "peak"])
+    mode = rng.choice(["hard", "overflow"]) if limited else "hard"
+    drawn = {
+        "comm": rng.choice(["sum", "sum", "overlap", "duplex"]),
+        "memory_model": model,
+        "memory_mode": mode,
+        "charge_io": rng.random() < 0.3,
+        "objective": "gpipe" if training and mode == "hard" and rng.random() < 0.4 else "throughput",
+        "max_replicas": rng.choice([1, 1, 2, 3]),
+    }  # fmt: skip
+    options = CostOptions(**{**drawn, **fixed})  # type: ignore[arg-type]
+    classes = rng.choice([(), ("cpu",), ("other",), ("cpu", "other")])
+    stream = random_stream(
+        seed, n, params=not training, colors=colors, training=training, classes=classes,
+        memory=rng.random() < 0.5,
+    )  # fmt: skip
+    graph = graph_of(stream)
+    if not graph.backward.any():
+        options = replace(options, objective="throughput")
+
+    def capacity() -> float:
+        return rng.choice([20.0, 60.0, 100.0, 150.0]) if limited else float("inf")
+
+    devices = [
+        DeviceClass(
+            "dev", count=rng.randint(1, 4), memory_bytes=capacity(),
+            bandwidth_bytes_per_s=rng.choice([1.0, 3.0]),
+        )
+    ]  # fmt: skip
+    if "cpu" in classes:
+        devices.append(DeviceClass("cpu", kind="cpu", count=rng.randint(1, 2)))
+        if rng.random() < 0.15:
+            devices.pop(0)
+    if "other" in classes:
+        devices.append(
+            DeviceClass(
+                "other", count=rng.randint(1, 2), memory_bytes=capacity(),
+                bandwidth_bytes_per_s=rng.choice([1.0, 2.0, 5.0]),
+            )
+        )  # fmt: skip
+    return Case(seed, graph, units_of(stream, graph), tuple(devices), options)
