@@ -48,3 +48,26 @@ def positive(text: str) -> int:
     if value == 0:
         raise argparse.ArgumentTypeError("0 is too small; at least 1")
     return value
+
+
+def seconds(text: str) -> float:
+    """A time from 0, in seconds."""
+    return _number(text, 0.0)
+
+
+def factor(text: str) -> float:
+    """A factor above 0."""
+    value = _number(text, 0.0)
+    if value == 0:
+        raise argparse.ArgumentTypeError("0 is too small; above 0")
+    return value
+
+
+def _number(text: str, least: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number") from None
+    if not least <= value <= 1e9:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from {least:g} to 1e9")
+    return value

@@ -9,6 +9,7 @@ from dnnp.cmds.cli import Command, Context, counted
 from dnnp.core.model.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
+    from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import Plan
     from dnnp.formats.onnx_weights import Placed
     from dnnp.formats.stream import Stream
@@ -45,27 +46,32 @@ def run(args: argparse.Namespace, context: Context) -> int:
     from dnnp.formats.msr_split import write_split
 
     stream = context.read(args.stream)
-    plan = plan_of(stream, graph_of(stream))
+    graph = graph_of(stream)
+    plan = plan_of(stream, graph)
     if plan is None:
         raise UsageError(f"{stream.name}: no plan to export; run dnnp-partition first")
     if args.to == "stages":
-        _write_stages(args, context, stream, plan)
+        _write_stages(args, context, stream, plan, graph)
     else:
         with context.open_output() as file:
             file.write(write_split(plan))
     return 0
 
 
-def _write_stages(args: argparse.Namespace, context: Context, stream: Stream, plan: Plan) -> None:
+def _write_stages(
+    args: argparse.Namespace, context: Context, stream: Stream, plan: Plan, graph: Graph
+) -> None:
     """Write the stage models and say what became of the weights."""
     from pathlib import Path
 
     from dnnp.formats.onnx_load import source_model
+    from dnnp.formats.onnx_plan import check_runnable
     from dnnp.formats.onnx_stages import split_model
     from dnnp.formats.onnx_types import types_of
     from dnnp.formats.stage_folder import write_stages
 
     model, source, digest = source_model(stream.header, args.model)
+    check_runnable(plan, graph)
     parts = [stage for stage in plan.stages if stage.nodes]
     about: dict[str, Any] = {
         "model": stream.header["model"],
@@ -87,6 +93,7 @@ def _write_stages(args: argparse.Namespace, context: Context, stream: Stream, pl
             Path(args.output),
             about=about,
             devices=[stage.device for stage in parts],
+            replicas=[stage.replicas for stage in parts],
             copy_weights=args.copy_weights,
         )
     except FormatError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dnnp.cmds.arguments import count, size
+from dnnp.cmds.arguments import count, factor, positive, seconds, size
 from dnnp.cmds.cli import Command, Context, counted
 from dnnp.core.model.errors import UsageError
 
@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import Block, CostOptions, Plan
+    from dnnp.core.portfolio.solve import Solution
 
-METHODS = ("slice", "uniform", "params", "single")
+METHODS = (
+    "auto", "exact", "slice", "dpl", "ip", "anneal", "greedy", "local-search", "pipedream",
+    "scotch", "metis", "uniform", "params", "single",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,19 +35,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     devices.add_argument(
         "--bandwidth", type=size, metavar="BYTES/S", help="bandwidth of a device's link"
     )
+    devices.add_argument(
+        "--cluster-size", type=positive, metavar="N",
+        help="every N accelerators form a cluster with faster links inside",
+    )  # fmt: skip
+    devices.add_argument(
+        "--inner-bandwidth", type=size, metavar="BYTES/S",
+        help="bandwidth of a link inside a cluster",
+    )  # fmt: skip
     devices.add_argument("--devices", metavar="FILE", help="device records to use instead")
     how = parser.add_argument_group("method")
     how.add_argument(
-        "--method", choices=METHODS, default="slice",
-        help="slice: exact for a topological order (default); uniform, params: equal numbers of "
-        "nodes or of parameter bytes; single: all on one device",
+        "--method", choices=METHODS, default="auto", metavar="NAME",
+        help="auto (default): slicing, then the exact search; exact; slice: exact for a "
+        "topological order; dpl: for a depth-first one; ip: integer program; anneal: splits "
+        "without order; baselines: greedy, local-search, pipedream, scotch, metis, uniform, "
+        "params (equal parameter bytes), single (one device)",
+    )  # fmt: skip
+    how.add_argument(
+        "--validity", choices=("ordered", "convex", "free"), default="ordered",
+        help="ordered: stages form a pipeline (default); convex: each stage is contiguous; free: "
+        "any split",
+    )  # fmt: skip
+    how.add_argument(
+        "--objective", choices=("throughput", "gpipe"), default="throughput",
+        help="throughput: the largest load (default); gpipe: for training, the largest forward "
+        "load plus the largest backward load",
+    )  # fmt: skip
+    how.add_argument(
+        "--max-replicas", type=positive, default=1, metavar="R",
+        help="a stage may run on up to R devices that share the samples (default: 1)",
     )  # fmt: skip
     how.add_argument(
         "--order",
         choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse"),
         default="best",
-        help="topological order to cut: breadth or depth first, from inputs or from outputs; "
+        help="topological order to slice: breadth or depth first, from inputs or from outputs; "
         "best: the best of the four (default)",
+    )
+    how.add_argument(
+        "--solver", choices=("cbc", "highs"), default="cbc",
+        help="solver of integer programs (default: cbc)",
+    )  # fmt: skip
+    how.add_argument(
+        "--time-limit", type=seconds, metavar="S", help="seconds after which to keep the best"
+    )
+    how.add_argument(
+        "--effort", type=factor, default=1.0, metavar="X",
+        help="scale the work of searches that would not end (default: 1)",
+    )  # fmt: skip
+    how.add_argument(
+        "--seed", type=count, default=0, metavar="N", help="seed of random choices (default: 0)"
     )
     how.add_argument(
         "--eval", metavar="FILE",
@@ -83,7 +125,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
     graph = graph_of(stream)
     units = units_of(stream, graph)
     devices = platform_of(stream, args)
-    options = CostOptions(args.comm, _memory_model(args, graph), args.memory_mode, args.charge_io)
+    options = CostOptions(
+        args.comm, _memory_model(args, graph), args.memory_mode, args.charge_io, args.objective,
+        args.max_replicas,
+    )  # fmt: skip
     if args.devices is None and len(units.times) > 1 and len(devices) == 1:
         others = ", ".join(name for name in units.times if name != devices[0].name)
         context.note(f"devices of class '{devices[0].name}'; the stream also prices {others}")
@@ -111,27 +156,63 @@ def _plan(
     from dnnp.core.bound.simple import simple_bound
     from dnnp.core.cost.plan import make_plan
 
-    method = args.method
     if args.eval is not None:
         blocks, method = _given_split(args, context, graph, devices), "given"
+        bound = simple_bound(graph, units, devices, options)
     else:
-        from dnnp.core.cost.kernel import is_cold
-        from dnnp.core.dp.sweep import sweep_for
-        from dnnp.core.portfolio.split import split
-
-        sweep = sweep_for(devices, streamed=options.memory_mode == "overflow")
-        if method == "slice" and is_cold([sweep]):
-            context.note("compiling kernels; this happens once and takes some seconds")
-        with context.interruptible():
-            blocks = split(
-                graph, units, devices, options, args.method, args.order,
-                stop=lambda: context.interrupted,
-            )  # fmt: skip
+        found = _solve(args, context, graph, units, devices, options)
+        blocks, method, bound = found.blocks, found.method, found.bound
     return make_plan(
         graph, units, blocks, devices, options,
-        method=method, bound=simple_bound(graph, units, devices, options), digest=digest,
-        interrupted=context.interrupted,
+        method=method, bound=bound, digest=digest, interrupted=context.interrupted,
     )  # fmt: skip
+
+
+def _solve(
+    args: argparse.Namespace,
+    context: Context,
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+) -> Solution:
+    """Run the method that was asked for, until it ends, the time is over, or Ctrl-C."""
+    from time import monotonic
+
+    from dnnp.core.portfolio.solve import Problem, Request, solve
+
+    if args.method in ("auto", "exact", "slice", "dpl", "ip", "anneal"):
+        from dnnp.core.cost.kernel import is_cold
+        from dnnp.core.dp.blocks import decide
+        from dnnp.core.dp.sweep import sweep_for
+
+        sweep = sweep_for(devices, streamed=options.memory_mode == "overflow")
+        if is_cold([sweep, *([] if args.method in ("slice", "dpl") else [decide])]):
+            context.note("compiling kernels; this happens once and takes some seconds")
+    end = None if args.time_limit is None else monotonic() + args.time_limit
+
+    def stop() -> bool:
+        return context.interrupted or (end is not None and monotonic() >= end)
+
+    problem = Problem(graph, units, devices, options)
+    if args.method == "scotch":
+        from dnnp.cmds.external import scotch
+        from dnnp.core.bound.simple import simple_bound
+        from dnnp.core.portfolio.solve import Solution
+
+        blocks = scotch(graph, units, devices, options, stop)
+        return Solution(blocks, simple_bound(graph, units, devices, options), "scotch")
+    bar = context.progress("searching", 100)
+    request = Request(
+        order=args.order, seed=args.seed, effort=args.effort, stop=stop, method=args.method,
+        validity=args.validity, solver=args.solver, time_limit=args.time_limit,
+        progress=lambda share: bar.update(int(100 * share)), tell=context.detail,
+    )  # fmt: skip
+    try:
+        with context.interruptible():
+            return solve(problem, request)
+    finally:
+        bar.close()
 
 
 def _memory_model(args: argparse.Namespace, graph: Graph) -> str:
@@ -182,7 +263,8 @@ def _report(context: Context, plan: Plan, units: int) -> None:
     if plan.k > len(plan.stages) and plan.k > units:
         there = f"{'is' if units == 1 else 'are'} only {counted(units, 'unit')}"
         context.note(f"k = {plan.k}, but there {there}: {stages}")
-    found = f"{stages}, {plan.method}: largest load {plan.value:.6g}"
+    what = "largest load" if plan.objective == "throughput" else "gpipe time"
+    found = f"{stages}, {plan.method}: {what} {plan.value:.6g}"
     proven = (
         "optimal" if plan.status == "optimal"
         else f"bound {plan.bound:.6g}, gap {100 * plan.gap:.1f} %"

@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to run")
     what.add_argument(
         "--provider", choices=("cpu", "cuda"), default="cpu",
-        help="ONNX Runtime execution provider; cuda: stage i on GPU i (default: cpu)",
+        help="ONNX Runtime execution provider; cuda: stages and replicas go to GPUs in turn "
+        "(default: cpu)",
     )  # fmt: skip
     what.add_argument(
         "-n", "--samples", type=_up_to(10_000_000, 1), default=32, metavar="N",
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     what.add_argument(
         "--warmup", type=_up_to(1_000_000), default=3, metavar="N",
-        help="samples before them that are not measured (default: 3)",
+        help="samples before them that are not measured, for each replica of a stage (default: 3)",
     )  # fmt: skip
     what.add_argument(
         "--inputs", action="append", default=[], metavar="FILE",
@@ -68,7 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     checks.add_argument(
         "--compare", action="store_true",
-        help="also time the whole model on all cores, and min(k, cores) replicas on one core each",
+        help="also time the whole model on all cores, and replicas of it on one core each, at most "
+        "as many as the plan uses devices",
     )  # fmt: skip
     checks.add_argument(
         "--save-outputs", metavar="FILE", help="write the outputs of each distinct sample as .npz"
@@ -76,11 +78,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how to run it")
     how.add_argument(
         "--threads", type=_up_to(1024, 1), default=1, metavar="N",
-        help="threads of a stage (default: 1)",
+        help="threads of a stage, or of each replica (default: 1)",
     )  # fmt: skip
     how.add_argument(
         "--queue", type=positive, default=2, metavar="N",
-        help="samples that may wait between neighbouring stages (default: 2)",
+        help="samples that may wait between neighbouring stages, if need be one for each replica "
+        "(default: 2)",
     )  # fmt: skip
     how.add_argument(
         "--no-pin", action="store_true", help="let the system move threads between cores"
@@ -115,23 +118,26 @@ def _tolerance(text: str) -> float:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Run the plan of a stream."""
-    from dnnp.core.runtime.execute import Load, Watch, prepare
+    from dnnp.core.runtime.execute import Load, Watch, prepare, widest
     from dnnp.core.runtime.outcome import Checks, execute
     from dnnp.core.runtime.session import SessionConfig, require_provider
     from dnnp.core.runtime.verify import tolerance_for
     from dnnp.core.runtime.weights import random_weights
     from dnnp.formats.graph import graph_of, plan_digest, plan_of
     from dnnp.formats.onnx_load import source_model
+    from dnnp.formats.onnx_plan import check_runnable
     from dnnp.formats.onnx_types import types_of
 
     stream = context.read(args.stream)
-    plan = plan_of(stream, graph_of(stream))
+    graph = graph_of(stream)
+    plan = plan_of(stream, graph)
     if plan is None:
         raise UsageError(f"{stream.name}: no plan to run; run dnnp-partition first")
     require_provider(args.provider)
     model, path, _ = source_model(stream.header, args.model)
-    samples = _samples(args, context, stream, model)
-    total = args.warmup + args.samples
+    check_runnable(plan, graph)
+    total = args.warmup * widest(plan.stages) + args.samples
+    samples = _samples(args, context, stream, model, total)
     if len(samples) > total:
         context.note(f"only the first {total} of {len(samples)} inputs are used; raise -n")
         del samples[total:]
@@ -175,9 +181,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _samples(
-    args: argparse.Namespace, context: Context, stream: Stream, model: ModelProto
+    args: argparse.Namespace, context: Context, stream: Stream, model: ModelProto, total: int
 ) -> list[Sample]:
-    """The given inputs, or random ones of the shapes that were imported."""
+    """The given inputs, or up to `total` random ones of the shapes that were imported."""
     from dnnp.core.runtime.inputs import bind_names, input_specs, random_inputs
     from dnnp.formats.onnx_types import input_shapes
     from dnnp.formats.tensors import read_inputs
@@ -194,7 +200,7 @@ def _samples(
                         f"{shapes[name]}: expect other times"
                     )
         return given
-    distinct = min(DISTINCT, args.warmup + args.samples)
+    distinct = min(DISTINCT, total)
     return [random_inputs(model, [args.seed, i], shapes=shapes) for i in range(distinct)]
 
 

@@ -31,7 +31,7 @@ class Field:
     enum: tuple[str, ...] = ()
     const: int | str | None = None
     positive: bool = False
-    """Numbers: at least `MIN_POSITIVE`."""
+    """Numbers: at least `MIN_POSITIVE`; integers: at least 1."""
     signed: bool = False
     """Numbers: below zero is allowed."""
     pattern: str = ""
@@ -44,6 +44,13 @@ class Field:
         """Whether every one of `values` fits; whole columns are cheap to ask about."""
         return _CHECKS[self.type](self, values if isinstance(values, list) else list(values))
 
+    @property
+    def least(self) -> float:
+        """Least value of a number that has no sign."""
+        if not self.positive:
+            return 0
+        return 1 if self.type == "int" else MIN_POSITIVE
+
     def expected(self) -> str:
         """What a value must be, for messages."""
         if self.const is not None:
@@ -52,8 +59,7 @@ class Field:
             return "one of " + ", ".join(self.enum)
         if self.type in ("number", "int"):
             name = "an integer" if self.type == "int" else "a number"
-            least = MIN_POSITIVE if self.positive else 0
-            return name if self.signed else f"{name} of at least {least}"
+            return name if self.signed else f"{name} of at least {self.least}"
         if self.items is not None:
             many = "a list" if self.type == "list" else "an object"
             unique = ", none twice" if self.unique else ""
@@ -84,7 +90,7 @@ def _check_number(spec: Field, values: list[Any]) -> bool:
         return True
     limit = MAX_ID if spec.type == "int" else MAX_NUMBER
     least = min(values)
-    low = -limit <= least if spec.signed else least >= (MIN_POSITIVE if spec.positive else 0)
+    low = -limit <= least if spec.signed else least >= spec.least
     return low and max(values) <= limit and (spec.const is None or set(values) == {spec.const})
 
 
@@ -222,7 +228,7 @@ def _field_schema(spec: Field) -> dict[str, Any]:
         if spec.signed:
             schema["minimum"] = -limit
         else:
-            schema["minimum"] = MIN_POSITIVE if spec.positive else 0
+            schema["minimum"] = spec.least
     else:
         schema = {"type": {"string": "string", "bool": "boolean"}[spec.type]}
     if spec.enum:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from itertools import chain
 from typing import Any
 
@@ -15,6 +16,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import TENSOR_KINDS, Floats, Graph, Ints, make_graph, totals
 from dnnp.core.model.plan import CostOptions, Plan, Stage
+from dnnp.formats.fields import MAX_NUMBER, shown
 from dnnp.formats.stream import Record, Stream
 
 
@@ -186,7 +188,18 @@ def digest_of(graph: Graph, clustering: Clustering) -> str:
 
 
 def device_of(record: Record) -> DeviceClass:
-    """A device class from its record; without a count there are none yet."""
+    """A device class from its record; without a count there are none yet.
+
+    Raises
+    ------
+    FormatError
+        Clusters without the bandwidth of the links inside them.
+    """
+    if record.get("cluster_size", 0) and "inner_bandwidth_bytes_per_s" not in record:
+        raise FormatError(
+            f"device class {shown(record['class'])} has a cluster_size but no "
+            "inner_bandwidth_bytes_per_s"
+        )
     return DeviceClass(
         name=record["class"],
         kind=record["kind"],
@@ -207,7 +220,7 @@ def device_record(device: DeviceClass) -> Record:
         record["bandwidth_bytes_per_s"] = device.bandwidth_bytes_per_s
     if device.cluster_size:
         record["cluster_size"] = device.cluster_size
-        record["inner_bandwidth_bytes_per_s"] = device.inner_bandwidth_bytes_per_s
+        record["inner_bandwidth_bytes_per_s"] = min(device.inner_bandwidth_bytes_per_s, MAX_NUMBER)
     return record
 
 
@@ -217,8 +230,9 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
     Raises
     ------
     FormatError
-        The plan was made from another graph, costs or groups, or its stages do not hold
-        every node exactly once.
+        A device class with clusters lacks a bandwidth. Unless `check_digest` is false: the plan
+        was made from another graph, costs or groups, its stages do not hold every node exactly
+        once, or they are on devices that the plan does not offer.
     """
     if not stream.get("plan"):
         if stream.get("stage"):
@@ -255,8 +269,8 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
                 memory_bytes=float(r["memory_bytes"]),
                 replicas=r.get("replicas", 1),
                 sync_s=float(r.get("sync_s", 0.0)),
-                forward_s=r.get("forward_s"),
-                backward_s=r.get("backward_s"),
+                forward_s=_number_or_none(r, "forward_s"),
+                backward_s=_number_or_none(r, "backward_s"),
             )
             for r in sorted(stages, key=lambda r: r["id"])
         ),
@@ -274,9 +288,23 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
             objective=record["objective"],
             max_replicas=record.get("max_replicas", 1),
         ),
-        devices=tuple(device_of(d) for d in record["devices"]),
+        devices=_plan_devices(stream, record),
         digest=record["digest"],
     )
+
+
+def _number_or_none(record: Record, name: str) -> float | None:
+    return float(record[name]) if name in record else None
+
+
+def _plan_devices(stream: Stream, plan: Record) -> tuple[DeviceClass, ...]:
+    """The devices offered; those in clusters need the bandwidth of both links."""
+    for i, record in enumerate(plan["devices"]):
+        for name in ("bandwidth_bytes_per_s", "inner_bandwidth_bytes_per_s"):
+            if record.get("cluster_size", 0) and name not in record:
+                field = f"devices[{i}].{name}"
+                raise stream.fault_at("plan", 0, field, "is missing, but there is a cluster_size")
+    return tuple(device_of(d) for d in plan["devices"])
 
 
 def _check_stages(stream: Stream, plan: Record, units: Clustering, ptr: Ints, idx: Ints) -> None:
@@ -292,11 +320,30 @@ def _check_stages(stream: Stream, plan: Record, units: Clustering, ptr: Ints, id
         group = int(units.group_ids[units.label[cut[0]]])
         where = int(stage[cut[0]])
         raise stream.fault_at("stage", where, "nodes", f"holds a part of group {group} only")
-    offered = {d["class"] for d in plan["devices"]}
+    offered = {d["class"]: d.get("count", 0) for d in plan["devices"]}
+    most = plan.get("max_replicas", 1)
     for i, record in enumerate(stream.get("stage")):
-        if record["class"] not in offered:
-            reason = f"'{record['class']}' is not among the plan's devices"
+        name, replicas = record["class"], record.get("replicas", 1)
+        if name not in offered:
+            reason = f"{shown(name)} is not among the plan's devices"
             raise stream.fault_at("stage", i, "class", reason)
+        if replicas > most:
+            reason = f"{replicas} replicas; the plan allows {most}"
+            raise stream.fault_at("stage", i, "replicas", reason)
+        number = _device_number(record["device"], name)
+        if number is None or number + replicas > offered[name]:
+            reason = f"there is no device {shown(record['device'])}"
+            if number is not None and replicas > 1:
+                last = shown(f"{name}/{number + replicas - 1}")
+                reason = f"there is no device {last} for the last replica"
+            reason += f"; class {shown(name)} has {offered[name]}"
+            raise stream.fault_at("stage", i, "device", reason)
+
+
+def _device_number(device: str, name: str) -> int | None:
+    """The i of `class/i`; None if `device` is not of this form."""
+    match = re.fullmatch(r"(0|[1-9][0-9]{0,17})", device.removeprefix(f"{name}/"))
+    return int(match[0]) if match and device == f"{name}/{match[0]}" else None
 
 
 def plan_records(plan: Plan) -> tuple[Record, list[Record]]:

@@ -1,7 +1,8 @@
 """Splits as JSON: the format of the 2020 device-placement paper, and plainer ones.
 
 The paper's format is an object with the lists `fpgas` and `cpus`; each entry is a device with
-`nodes` (node ids) and `load`. Read as well: a list of lists of node ids, and an object with
+`nodes` (node ids) and `load`. A stage with replicas is one entry, with a member `replicas` that
+the paper's format does not have. Read as well: a list of lists of node ids, and an object with
 `stages`, each with `nodes` and perhaps `device` (`cpu` or `cpu/0` for a CPU).
 """
 
@@ -23,7 +24,8 @@ Split = list[tuple[str, list[int]]]
 def split_of(plan: Plan) -> dict[str, Any]:
     """A plan in the paper's format. Stages on one device are one entry; idle devices are left out.
 
-    `load` is the load of the device and `maxLoad` the largest of them.
+    `load` is the load of the device (or, with `replicas`, of each of them) and `maxLoad` the
+    largest of them.
     """
     kinds = {device.name: device.kind for device in plan.devices}
     entries: dict[str, dict[str, Any]] = {}
@@ -35,6 +37,8 @@ def split_of(plan: Plan) -> dict[str, Any]:
             lists["cpus" if kind == "cpu" else "fpgas"].append(entries[stage.device])
         entries[stage.device]["load"] += stage.load_s
         entries[stage.device]["nodes"] += stage.nodes
+        if stage.replicas > 1:
+            entries[stage.device]["replicas"] = stage.replicas
     return {**lists, "maxLoad": max((e["load"] for e in entries.values()), default=0.0)}
 
 

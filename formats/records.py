@@ -45,8 +45,12 @@ _DEVICE = {
     "count": Field("int", "number of devices; absent: decided by -k"),
     "memory_bytes": _number("capacity of one device"),
     "bandwidth_bytes_per_s": _number("bandwidth of one device's link", positive=True),
-    "cluster_size": Field("int", "devices i with equal i / cluster_size form a cluster"),
-    "inner_bandwidth_bytes_per_s": _number("bandwidth of a link inside a cluster", positive=True),
+    "cluster_size": Field(
+        "int", "devices with equal number / cluster_size, rounded down, form a cluster; 0: none"
+    ),
+    "inner_bandwidth_bytes_per_s": _number(
+        "bandwidth of a link inside a cluster; needed where there are clusters", positive=True
+    ),
 }
 
 RECORDS: dict[str, dict[str, Field]] = {
@@ -147,7 +151,8 @@ RECORDS: dict[str, dict[str, Field]] = {
             enum=("throughput", "gpipe", "latency"),
         ),
         "validity": _string(
-            "ordered: the quotient graph is acyclic; convex: each block is; free: no promise",
+            "ordered: the stages form a pipeline; convex: no path leaves a stage and comes back; "
+            "free: no promise",
             required=True,
             enum=("ordered", "convex", "free"),
         ),
@@ -165,7 +170,9 @@ RECORDS: dict[str, dict[str, Field]] = {
             "what happens above capacity", required=True, enum=("hard", "overflow")
         ),
         "charge_io": Field("bool", "model inputs and outputs cost transfers", required=True),
-        "max_replicas": Field("int", "devices that one stage may be replicated over; absent: 1"),
+        "max_replicas": Field(
+            "int", "devices that one stage may be replicated over; absent: 1", positive=True
+        ),
         "devices": Field(
             "list", "the devices offered", required=True, items=Field("object", "", fields=_DEVICE)
         ),
@@ -173,19 +180,21 @@ RECORDS: dict[str, dict[str, Field]] = {
     },
     "stage": {
         "id": _id("position in the pipeline, from 0"),
-        "device": _string("class and number, such as cpu-core/0", required=True),
+        "device": _string("class and number of the (first) device: cpu-core/0", required=True),
         "class": _string("device class", required=True),
-        "replicas": Field("int", "devices, from this one on, that share the samples; absent: 1"),
+        "replicas": Field(
+            "int", "devices, from this one on, that share the samples; absent: 1", positive=True
+        ),
         "nodes": _ids("nodes in execution order"),
-        "load_s": _number("load by the plan's comm model", required=True),
-        "in_s": _number("transfers in", required=True),
-        "compute_s": _number("compute", required=True),
+        "load_s": _number("load by the plan's comm model, divided by the replicas", required=True),
+        "in_s": _number("transfers in of a sample", required=True),
+        "compute_s": _number("compute of a sample", required=True),
         "overflow_s": _number("parameters streamed above capacity", required=True),
-        "out_s": _number("transfers out", required=True),
+        "out_s": _number("transfers out of a sample", required=True),
         "sync_s": _number("weight synchronisation of replicas; absent: 0"),
         "forward_s": _number("load of the forward nodes, when training"),
         "backward_s": _number("load of the backward nodes, when training"),
-        "memory_bytes": _number("memory by the plan's memory model", required=True),
+        "memory_bytes": _number("memory of each device, by the memory model", required=True),
     },
     "bound": {"digest": _OPTIONAL_DIGEST},
     "schedule": {"digest": _OPTIONAL_DIGEST},
@@ -213,10 +222,11 @@ RECORDS: dict[str, dict[str, Field]] = {
                 "",
                 fields={
                     "stage": Field("id", "id of the stage", required=True),
-                    "device": _string("device of the plan", required=True),
+                    "device": _string("device of the plan, the first if replicated", required=True),
+                    "replicas": Field("int", "devices that shared the samples; absent: 1"),
                     "predicted_s": _number("load by the plan", required=True),
-                    "measured_s": _number("median time of a sample"),
-                    "bubble": _number("idle share"),
+                    "measured_s": _number("median time of a sample over the number of replicas"),
+                    "bubble": _number("idle share, over all replicas"),
                 },
             ),
         ),

@@ -6,9 +6,10 @@
   `plan` (`digest`, `k`, `method`, `objective`, `value`);
 - `inputs`, `outputs`: those of the whole model, each with `name`, `dtype`, `shape` (a size, a
   name or null; no `shape`: unknown rank) and, in the same words as below, `to` or `from`;
-- `stages`: `id`, `file`, `sha256`, `device`, `nodes` (how many) and the stage's own `inputs`
-  (with `from`: the stage that makes the tensor, or `model`) and `outputs` (with `to`: the
-  stages that read it, and `model` for an output of the model);
+- `stages`: `id`, `file`, `sha256`, `device`, `replicas` (how many devices, from that one on,
+  share the samples; absent: 1), `nodes` (how many) and the stage's own `inputs` (with `from`:
+  the stage that makes the tensor, or `model`) and `outputs` (with `to`: the stages that read it,
+  and `model` for an output of the model);
 - `links`: `from`, `to` and `tensors` for each pair of stages where one feeds the other;
 - `weights`: `file`, `source`, `size_bytes` and `placed` (`link`, `copy` or `missing`).
 """
@@ -43,6 +44,7 @@ def write_stages(
     *,
     about: Mapping[str, Any],
     devices: Sequence[str],
+    replicas: Sequence[int] = (),
     copy_weights: bool = False,
 ) -> list[Placed]:
     """Write the stages of a model to the folder `target`, whole or not at all.
@@ -52,7 +54,9 @@ def write_stages(
     Parameters
     ----------
     stages, devices
-        The stages and the name of each one's device.
+        The stages and the name of each one's (first) device.
+    replicas
+        Devices that share the samples of each stage; empty: one.
     model, source
         The source model and its file; weight files are looked for beside it.
     about
@@ -93,7 +97,7 @@ def write_stages(
                 (folder / file).write_bytes(data)
                 hashes.append(hashlib.sha256(data).hexdigest())
             weights = list(placed.values())
-            text = manifest(stages, model, about, devices, files, hashes, weights)
+            text = manifest(stages, model, about, devices, replicas, files, hashes, weights)
             (folder / MANIFEST).write_bytes(orjson.dumps(text, option=orjson.OPT_INDENT_2) + b"\n")
             here = [weight.file for weight in weights if weight.how != "missing"]
             _replace(target, earlier, folder, [*here, *files, MANIFEST])
@@ -150,6 +154,7 @@ def manifest(
     model: onnx.ModelProto,
     about: Mapping[str, Any],
     devices: Sequence[str],
+    replicas: Sequence[int],
     files: Sequence[str],
     hashes: Sequence[str],
     weights: Sequence[Placed],
@@ -186,6 +191,7 @@ def manifest(
                 "file": files[i],
                 "sha256": hashes[i],
                 "device": devices[i],
+                **({"replicas": replicas[i]} if replicas and replicas[i] > 1 else {}),
                 "nodes": len(stage.nodes),
                 "inputs": [
                     {**_tensor(name, stage.types[name]), "from": _stage(stage.sources[name])}

@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from dnnp.core.cost.line import Line
+from dnnp.core.baselines.blocks import interval_blocks, unplaceable
+from dnnp.core.cost.items import items_of
+from dnnp.core.cost.line import Line, make_line
 from dnnp.core.dp.slice import Slicing
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, totals
+from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.order.orders import ORDERS
+
+
+def cut_order(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    name: str,
+    order: str = "kahn",
+) -> list[Block]:
+    """Cut a topological order (a name in `ORDERS`) by a name in `CUTS`.
+
+    Raises
+    ------
+    InfeasibleError
+        A device cannot hold or run its share.
+    """
+    items = items_of(graph, units)
+    line = make_line(graph, units, items, ORDERS[order](items), devices, options)
+    try:
+        found = CUTS[name](graph, line)
+    except InfeasibleError as error:
+        raise unplaceable(graph, units, line, options) or error from None
+    return interval_blocks(graph, line, found.bounds, found.classes, devices)
 
 
 def equal_shares(line: Line, weight: Floats) -> Slicing:
@@ -35,11 +67,16 @@ def uniform(line: Line) -> Slicing:
 
 
 def by_parameters(graph: Graph, line: Line) -> Slicing:
-    """The same number of parameter bytes for every device; a shared one counts at first use."""
+    """The same number of parameter bytes for every device; a shared one counts at first use.
+
+    Where the graph has no parameters, its nodes' stated memory stands for them.
+    """
     item = np.empty(graph.n, dtype=np.int64)
     item[line.nodes] = np.repeat(np.arange(line.n), np.diff(line.node_ptr))
     tensor = np.repeat(np.arange(graph.m), np.diff(graph.use_ptr))
     static = graph.tensor_kind[tensor] >= PARAMETER
+    if not static.any():
+        return equal_shares(line, totals(item, np.nan_to_num(graph.node_bytes), line.n))
     first = np.full(graph.m, line.n, dtype=np.int64)
     np.minimum.at(first, tensor[static], item[graph.use_idx[static]])
     used = first < line.n
@@ -55,11 +92,19 @@ def single(line: Line) -> Slicing:
 
 def _checked(line: Line, bounds: np.ndarray, classes: np.ndarray) -> Slicing:
     """Refuse intervals that a device cannot hold."""
-    for first, end, c in zip(bounds[:-1], bounds[1:], classes, strict=True):
+    for i, (first, end, c) in enumerate(zip(bounds[:-1], bounds[1:], classes, strict=True)):
         if line.reach[c, first] < end - 1:
+            device, nodes = line.devices[c], line.node_ptr[end] - line.node_ptr[first]
             raise InfeasibleError(
-                f"infeasible: the interval from item {int(first)} to {int(end) - 1} does not fit "
-                f"a device of class '{line.devices[c].name}' "
-                f"({line.devices[c].memory_bytes:.6g} bytes), or it has a node unsupported there"
+                f"infeasible: stage {i} of the split, with {int(nodes)} nodes, does not fit a "
+                f"device of class '{device.name}' ({device.memory_bytes:.6g} bytes), or has a "
+                "node that is not supported there"
             )
     return Slicing(bounds, classes, float("nan"))
+
+
+CUTS: dict[str, Callable[[Graph, Line], Slicing]] = {
+    "uniform": lambda _, line: uniform(line),
+    "params": by_parameters,
+    "single": lambda _, line: single(line),
+}

@@ -7,12 +7,22 @@ An accelerator stage S costs (MTPP, Eq. 3; `acc(S)` of the 2020 paper)
 each tensor counted once a stage and direction, whatever its number of consumers (MTPP,
 Eq. 1), and overflow = max(0, memory(S) - capacity) / bandwidth (MTPP, Eq. 2). A stage on a
 CPU costs its compute time only (`cpu(S)` of the 2020 paper).
+
+The r replicas of a stage take a sample in turn, so that one sample costs 1/r of that. Where
+there is a backward pass they also agree on their weights, in (r - 1) / r * weights / bandwidth
+(its Appendix C.2): after the rest, or beside it where transfers overlap with compute.
+
+A tensor that stays among the stages of one cluster moves over the inner link (Appendix C.3).
+
+The forward load is that of the forward nodes and of the tensors they make or the model is fed
+with; the backward load is that of the other nodes, of the tensors they make, and of the
+synchronisation (Section 5.3). Overflow is in neither.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from dnnp.core.check.tables import Tables
@@ -33,15 +43,43 @@ class Cost:
     load_s: float
     overflow_scale_s: float
     """Size of the terms whose difference is the overflow: memory / bandwidth."""
+    sync_s: float = 0.0
+    forward_s: float | None = None
+    """Load of the forward pass; None unless the graph has a backward pass."""
+    backward_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a set of nodes moves and holds, whatever the device."""
+
+    arriving: tuple[int, ...]
+    leaving: tuple[int, ...]
+    """Tensors that cross the boundary, each once a direction."""
+    memory_bytes: float
+    weight_bytes: float
+    """Bytes that replicas synchronise; 0 without a backward pass."""
+
+
+def footprint_of(tables: Tables, nodes: Sequence[int], options: CostOptions) -> Footprint:
+    """Tensors and memory of the stage that runs `nodes` (positions, in execution order)."""
+    arriving, leaving = _crossing(tables, nodes, options.charge_io)
+    if options.memory_model == "peak":
+        used = peak_memory(tables, nodes)
+    else:
+        used = math.fsum(node_memory(tables, v) for v in nodes)
+    weights = weight_bytes(tables, nodes) if tables.training else 0.0
+    return Footprint(tuple(sorted(arriving)), tuple(sorted(leaving)), used, weights)
 
 
 def cost_of(
     tables: Tables,
     nodes: Sequence[int],
-    compute_s: float,
-    memory: Sequence[float],
+    compute: tuple[float, float],
     device: DeviceClass,
     options: CostOptions,
+    replicas: int = 1,
+    near: Collection[int] = (),
 ) -> Cost:
     """Recompute the load of one stage.
 
@@ -49,46 +87,121 @@ def cost_of(
     ----------
     nodes
         Positions in execution order.
-    compute_s
-        Sum of the times of the stage's nodes or groups on the device class.
-    memory
-        Memory of every node of the graph as the source gives it, bytes; nan: not given. Only
-        the memory model `sum` reads it.
+    compute
+        Sum of the times of the stage's nodes or groups on the device class: of the forward
+        ones, and of the backward ones.
+    replicas
+        Devices that share the samples.
+    near
+        Nodes on devices of the same cluster, those of the stage included.
     """
-    if options.memory_model == "peak":
-        used = peak_memory(tables, nodes)
-    else:
-        used = math.fsum(
-            node_memory(tables, v) if math.isnan(memory[v]) else memory[v] for v in nodes
-        )
-    if device.is_cpu:
-        return Cost(0.0, compute_s, 0.0, 0.0, used, compute_s, 0.0)
-    arriving, leaving = _crossing(tables, nodes, options.charge_io)
-    in_s = math.fsum(_transfer(tables, t, device) for t in arriving)
-    out_s = math.fsum(_transfer(tables, t, device) for t in leaving)
-    overflow_s, scale = 0.0, 0.0
-    if options.memory_mode == "overflow" and used > device.memory_bytes:
-        overflow_s = (used - device.memory_bytes) / device.bandwidth_bytes_per_s
-        scale = used / device.bandwidth_bytes_per_s
-    if options.comm == "sum":
-        load = math.fsum([in_s, compute_s, overflow_s, out_s])
-    elif options.comm == "overlap":
-        load = max(compute_s, math.fsum([in_s, overflow_s, out_s]))
-    else:
-        load = max(compute_s, in_s + overflow_s, out_s)
-    return Cost(in_s, compute_s, overflow_s, out_s, used, load, scale)
+    footprint = footprint_of(tables, nodes, options)
+    return price(tables, footprint, compute, device, options, replicas, near)
+
+
+def price(
+    tables: Tables,
+    footprint: Footprint,
+    compute: tuple[float, float],
+    device: DeviceClass,
+    options: CostOptions,
+    replicas: int = 1,
+    near: Collection[int] = (),
+) -> Cost:
+    """Price a footprint on a device; see `cost_of`."""
+    early: tuple[list[float], list[float]] = ([], [])
+    late: tuple[list[float], list[float]] = ([], [])
+    overflow_s = scale = 0.0
+    used = footprint.memory_bytes
+    if not device.is_cpu:
+        for way, tensors in enumerate((footprint.arriving, footprint.leaving)):
+            for t in tensors:
+                inner = bool(near) and _stays_near(tables, t, near, options.charge_io, way == 1)
+                time = _inner(tables, t, device) if inner else _transfer(tables, t, device)
+                writer = tables.writer.get(t)
+                of_pass = early if writer is None or not tables.backward[writer] else late
+                of_pass[way].append(time)
+        if options.memory_mode == "overflow" and used > device.memory_bytes:
+            overflow_s = (used - device.memory_bytes) / device.bandwidth_bytes_per_s
+            scale = used / device.bandwidth_bytes_per_s
+    sync_s = 0.0
+    if replicas > 1 and footprint.weight_bytes:
+        share = (replicas - 1) / replicas
+        sync_s = share * footprint.weight_bytes / device.bandwidth_bytes_per_s
+
+    def load(parts: tuple[float, float, float, float], sync: float) -> float:
+        alone = _combined(options.comm, *parts) / replicas
+        return alone + sync if options.comm == "sum" else max(alone, sync)
+
+    in_s, out_s = math.fsum(early[0] + late[0]), math.fsum(early[1] + late[1])
+    compute_s = compute[0] + compute[1]
+    forward_s = backward_s = None
+    if tables.training:
+        forward_s = load((math.fsum(early[0]), compute[0], 0.0, math.fsum(early[1])), 0.0)
+        backward_s = load((math.fsum(late[0]), compute[1], 0.0, math.fsum(late[1])), sync_s)
+    whole = load((in_s, compute_s, overflow_s, out_s), sync_s)
+    return Cost(
+        in_s, compute_s, overflow_s, out_s, used, whole, scale, sync_s, forward_s, backward_s
+    )
+
+
+def _combined(comm: str, in_s: float, compute_s: float, overflow_s: float, out_s: float) -> float:
+    """How transfers and compute add up."""
+    if comm == "sum":
+        return math.fsum([in_s, compute_s, overflow_s, out_s])
+    if comm == "overlap":
+        return max(compute_s, math.fsum([in_s, overflow_s, out_s]))
+    return max(compute_s, in_s + overflow_s, out_s)
 
 
 def node_memory(tables: Tables, node: int) -> float:
-    """Memory of a node alone: the weights it reads and the tensors it writes; bytes."""
+    """Memory of a node; bytes.
+
+    What the source gives, else the weights that the node reads and the tensors it writes.
+    """
+    if not math.isnan(tables.memory[node]):
+        return tables.memory[node]
     weights = [t for t in tables.reads[node] if tables.kind[t] in (PARAMETER, CONSTANT)]
     return math.fsum(tables.size[t] for t in [*weights, *tables.writes[node]])
+
+
+def weight_bytes(tables: Tables, nodes: Sequence[int]) -> float:
+    """Bytes of weights in a stage: what the source gives for a node, else its parameters.
+
+    A parameter that several nodes read counts once.
+    """
+    stated = [tables.memory[v] for v in nodes if not math.isnan(tables.memory[v])]
+    others = (v for v in nodes if math.isnan(tables.memory[v]))
+    parameters = {t for v in others for t in tables.reads[v] if tables.kind[t] == PARAMETER}
+    return math.fsum([*stated, *(tables.size[t] for t in parameters)])
 
 
 def _transfer(tables: Tables, tensor: int, device: DeviceClass) -> float:
     """Time to move one tensor over the device's link."""
     given = tables.transfer[tensor]
     return tables.size[tensor] / device.bandwidth_bytes_per_s if math.isnan(given) else given
+
+
+def _inner(tables: Tables, tensor: int, device: DeviceClass) -> float:
+    """Time to move one tensor inside the device's cluster."""
+    given = tables.transfer[tensor]
+    if math.isnan(given):
+        return tables.size[tensor] / device.inner_bandwidth_bytes_per_s
+    return given * device.bandwidth_bytes_per_s / device.inner_bandwidth_bytes_per_s
+
+
+def _stays_near(
+    tables: Tables, tensor: int, near: Collection[int], charge_io: bool, leaving: bool
+) -> bool:
+    """Whether one crossing of a tensor takes the inner link.
+
+    Arriving it depends on the writer, leaving on all readers; the outside world is far away.
+    """
+    if not leaving:
+        return tables.writer.get(tensor) in near
+    if charge_io and tables.output[tensor]:
+        return False
+    return all(user in near for user in tables.users.get(tensor, ()))
 
 
 def _crossing(tables: Tables, nodes: Sequence[int], charge_io: bool) -> tuple[set[int], set[int]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dnnp.core.check.devices import check_devices, clusters_of
 from dnnp.core.check.load import Cost, cost_of
 from dnnp.core.check.tables import Tables, shown, tables_of
 from dnnp.core.check.validity import check_validity
@@ -25,7 +26,7 @@ class PlanReport:
 
     violations: tuple[Violation, ...]
     value: float | None
-    """Recomputed objective; None where this module does not define it (latency)."""
+    """Recomputed objective; None where it is not defined: latency, or no pass to speak of."""
     validity: str
     """The strongest one that holds."""
     costs: tuple[Cost, ...]
@@ -50,25 +51,32 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
     found += _orders(tables, blocks)
     found += _groups(tables, clustering, blocks)
     found += _colors(graph, tables, blocks)
-    found += _devices(plan, devices)
-    validity, weaker = check_validity(tables, blocks, graph.backward.tolist(), plan.validity)
+    found += check_devices(plan)
+    validity, weaker = check_validity(tables, blocks, plan.validity)
     found += weaker
     units = _units_of(graph, clustering, tables)
-    memory = graph.node_bytes.tolist()
+    homes = clusters_of(plan, devices)
+    near: dict[tuple[str, int], set[int]] = {}
+    for home, block in zip(homes, blocks, strict=True):
+        if home is not None:
+            near.setdefault(home, set()).update(block)
     costs = []
     for number, (stage, block) in enumerate(zip(plan.stages, blocks, strict=True)):
         device = devices.get(stage.device_class, DeviceClass(stage.device_class))
         subject = f"stage {number}"
         compute, unsupported = _compute(units, stage, block)
         found += [Violation("support", subject, reason) for reason in unsupported]
-        cost = cost_of(tables, block, compute, memory, device, plan.options)
+        home = homes[number]
+        cost = cost_of(
+            tables, block, compute, device, plan.options,
+            max(stage.replicas, 1), () if home is None else near[home],
+        )  # fmt: skip
         costs.append(cost)
         found += _load(stage, cost, subject)
         found += _capacity(plan, cost, device, subject)
-    value = max((cost.load_s for cost in costs), default=0.0)
-    throughput = plan.objective == "throughput"
-    found += _objective(plan, value if throughput else None)
-    return PlanReport(tuple(found), value if throughput else None, validity, tuple(costs))
+    value, undefined = _value(plan, costs, training=tables.training)
+    found += undefined + _objective(plan, value)
+    return PlanReport(tuple(found), value, validity, tuple(costs))
 
 
 def _assignment(tables: Tables, plan: Plan, position: Mapping[int, int]) -> list[Violation]:
@@ -149,47 +157,6 @@ def _colors(graph: Graph, tables: Tables, blocks: list[list[int]]) -> list[Viola
     return found
 
 
-def _devices(plan: Plan, devices: Mapping[str, DeviceClass]) -> list[Violation]:
-    """Stages sit on distinct devices that exist, at most k of them accelerators."""
-    found = []
-    taken: dict[str, int] = {}
-    accelerators = 0
-    if len(devices) < len(plan.devices):
-        found.append(Violation("device", "plan", "a device class is listed twice"))
-    for number, stage in enumerate(plan.stages):
-        subject = f"stage {number}"
-        other = taken.setdefault(stage.device, number)
-        if other != number:
-            message = f"device {stage.device} is already used by stage {other}"
-            found.append(Violation("device", subject, message))
-        device = devices.get(stage.device_class)
-        if device is None:
-            message = f"device class '{stage.device_class}' is not among the plan's devices"
-            found.append(Violation("device", subject, message))
-            continue
-        accelerators += not device.is_cpu
-        if not _is_device(stage.device, device):
-            message = f"there is no device '{stage.device}'"
-            message += f"; class '{device.name}' has {device.count}"
-            found.append(Violation("device", subject, message))
-    if accelerators > plan.k:
-        message = f"{accelerators} stages on accelerators, but k is {plan.k}"
-        found.append(Violation("stages", "plan", message, plan.k, accelerators))
-    return found
-
-
-def _is_device(name: str, device: DeviceClass) -> bool:
-    """Whether `name` is `class/i` with 0 <= i < count."""
-    owner, _, index = name.rpartition("/")
-    return (
-        owner == device.name
-        and index.isascii()
-        and index.isdigit()
-        and index == str(int(index[:18]))
-        and int(index) < device.count
-    )
-
-
 @dataclass(frozen=True)
 class _Units:
     """What prices are given for: groups, or nodes where there are no groups."""
@@ -198,42 +165,67 @@ class _Units:
     of_node: list[int]
     ids: list[int]
     times: Mapping[str, list[float]]
+    backward: list[bool]
+    """Whether all members belong to the backward pass."""
 
 
 def _units_of(graph: Graph, clustering: Clustering | None, tables: Tables) -> _Units:
     if clustering is None:
         times = {name: array.tolist() for name, array in graph.times.items()}
-        return _Units("node", list(range(tables.n)), tables.ids, times)
+        return _Units("node", list(range(tables.n)), tables.ids, times, tables.backward)
     times = {name: array.tolist() for name, array in clustering.times.items()}
-    return _Units("group", clustering.label.tolist(), clustering.group_ids.tolist(), times)
+    of_node = clustering.label.tolist()
+    backward = [True] * clustering.g
+    for node, group in enumerate(of_node):
+        backward[group] &= tables.backward[node]
+    return _Units("group", of_node, clustering.group_ids.tolist(), times, backward)
 
 
-def _compute(units: _Units, stage: Stage, block: list[int]) -> tuple[float, list[str]]:
-    """Compute time of a stage, and why it is infinite, if it is.
+def _compute(
+    units: _Units, stage: Stage, block: list[int]
+) -> tuple[tuple[float, float], list[str]]:
+    """Compute time of a stage, forward and backward, and why it is infinite, if it is.
 
     A group counts once in every stage that holds a member.
     """
+    held = sorted({units.of_node[node] for node in block})
     times = units.times.get(stage.device_class)
     if times is None:
-        return math.inf, [f"nothing is priced for device class '{stage.device_class}'"]
-    held = sorted({units.of_node[node] for node in block})
-    unsupported = [
-        f"{units.what} {units.ids[unit]} cannot run on '{stage.device_class}'"
-        for unit in held
-        if math.isinf(times[unit])
-    ]
-    return math.fsum(times[unit] for unit in held), unsupported
+        times = [math.inf] * len(units.ids)
+        unsupported = [f"nothing is priced for device class '{stage.device_class}'"]
+    else:
+        unsupported = [
+            f"{units.what} {units.ids[unit]} cannot run on '{stage.device_class}'"
+            for unit in held
+            if math.isinf(times[unit])
+        ]
+    early = math.fsum(times[unit] for unit in held if not units.backward[unit])
+    late = math.fsum(times[unit] for unit in held if units.backward[unit])
+    return (early, late), unsupported
 
 
 def _load(stage: Stage, cost: Cost, subject: str) -> list[Violation]:
     """The parts of the load that the stage states."""
     found = []
-    for name in ("in_s", "compute_s", "overflow_s", "out_s", "memory_bytes", "load_s"):
+    for name in ("in_s", "compute_s", "overflow_s", "out_s", "memory_bytes", "load_s", "sync_s"):
         stated, expected = getattr(stage, name), getattr(cost, name)
         scale = cost.overflow_scale_s if name in ("overflow_s", "load_s") else 0.0
         if not same(stated, expected, scale):
             message = f"{name} is {stated!r}, recomputed {expected!r}"
             found.append(Violation("load", subject, message, expected, stated))
+    for name in ("forward_s", "backward_s"):
+        stated, expected = getattr(stage, name), getattr(cost, name)
+        if stated is None and expected is None:
+            continue
+        if stated is None:
+            message = f"{name} is missing, recomputed {expected!r}"
+        elif expected is None:
+            message = f"{name} is {stated!r}, but the graph has no backward pass"
+        elif not same(stated, expected):
+            message = f"{name} is {stated!r}, recomputed {expected!r}"
+        else:
+            continue
+        found.append(Violation("load", subject, message, expected, stated))
     return found
 
 
@@ -245,6 +237,22 @@ def _capacity(plan: Plan, cost: Cost, device: DeviceClass, subject: str) -> list
         return []
     message = f"needs {cost.memory_bytes:.0f} bytes, '{device.name}' has {device.memory_bytes:.0f}"
     return [Violation("capacity", subject, message, device.memory_bytes, cost.memory_bytes)]
+
+
+def _value(
+    plan: Plan, costs: Sequence[Cost], *, training: bool
+) -> tuple[float | None, list[Violation]]:
+    """Recompute the objective; None, and why, if it is not defined."""
+    if plan.objective == "throughput":
+        return max((cost.load_s for cost in costs), default=0.0), []
+    if plan.objective != "gpipe":
+        return None, []
+    if not training:
+        message = "the objective 'gpipe' needs a graph with a backward pass"
+        return None, [Violation("value", "plan", message, "throughput", plan.objective)]
+    ahead = max((cost.forward_s for cost in costs if cost.forward_s is not None), default=0.0)
+    back = max((cost.backward_s for cost in costs if cost.backward_s is not None), default=0.0)
+    return ahead + back, []
 
 
 def _objective(plan: Plan, value: float | None) -> list[Violation]:

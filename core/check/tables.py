@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from dnnp.core.model.graph import Graph
 
@@ -29,11 +30,20 @@ class Tables:
     """Tensor -> node that writes it."""
     users: dict[int, list[int]]
     """Tensor -> nodes that read it."""
+    backward: list[bool]
+    """Whether each node belongs to the backward pass."""
+    memory: list[float]
+    """Memory of each node as the source gives it, bytes; nan: not given."""
 
     @property
     def n(self) -> int:
         """Number of nodes."""
         return len(self.ids)
+
+    @cached_property
+    def training(self) -> bool:
+        """Whether the graph has a backward pass."""
+        return any(self.backward)
 
     def producers(self, node: int) -> list[int]:
         """Nodes whose outputs `node` reads, without repeats, itself excluded."""
@@ -61,6 +71,8 @@ def tables_of(graph: Graph) -> Tables:
         output=graph.is_output.tolist(),
         writer={tensor: node for node, row in enumerate(writes) for tensor in row},
         users=users,
+        backward=graph.backward.tolist(),
+        memory=graph.node_bytes.tolist(),
     )
 
 

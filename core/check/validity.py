@@ -10,35 +10,29 @@ from dnnp.core.check.violation import Violation
 STRENGTH = {"free": 0, "convex": 1, "ordered": 2}
 
 
-def validity_of(
-    tables: Tables, blocks: Sequence[Sequence[int]], backward: Sequence[bool]
-) -> tuple[str, dict[str, str]]:
+def validity_of(tables: Tables, blocks: Sequence[Sequence[int]]) -> tuple[str, dict[str, str]]:
     """Return the strongest validity of a split and why stronger ones do not hold.
 
-    `ordered`: the quotient graph is acyclic. `convex`: no path leaves a block and comes back
-    (Definition 3.1 of the 2020 paper). On a training graph the forward and the backward nodes
-    are judged apart (its Section 5.3).
+    `ordered`: the blocks can be lined up so that every forward edge points the same way, and
+    every backward edge points the other way, or every one of them that way too. Edges from one
+    pass into the other do not matter. `convex`: no path inside a pass leaves a block and comes
+    back (Definition 3.1 and Section 5.3 of the 2020 paper).
 
     Parameters
     ----------
     blocks
         Node positions of every stage.
-    backward
-        Per node, whether it belongs to the backward pass.
     """
     reasons: dict[str, str] = {}
     block_of = {node: b for b, block in enumerate(blocks) for node in block}
+    quotients = []
     for name, wanted in (("forward", False), ("backward", True)):
-        part = {v for v in range(tables.n) if backward[v] is wanted}
-        where = f" of the {name} part" if any(backward) else ""
-        before = {v: [u for u in tables.producers(v) if u in part] for v in part}
-        quotient: dict[int, list[int]] = {b: [] for b in range(len(blocks))}
-        for v, producers in before.items():
-            for u in producers:
-                a, b = block_of.get(u), block_of.get(v)
-                if a is not None and b is not None and a != b:
-                    quotient[a].append(b)
-        cycle = on_a_cycle({b: sorted(set(after)) for b, after in sorted(quotient.items())})
+        part = [v for v in range(tables.n) if tables.backward[v] is wanted]
+        inside = set(part)
+        where = f" of the {name} part" if tables.training else ""
+        before = {v: [u for u in tables.producers(v) if u in inside] for v in part}
+        quotients.append(_quotient(before, block_of))
+        cycle = _cycle(quotients[-1])
         if not cycle:
             continue
         reasons.setdefault("ordered", f"stages {shown(cycle)}{where} form a cycle")
@@ -49,9 +43,38 @@ def validity_of(
                 reason = f"a path from node {u} to node {v} leaves stage {number}{where}"
                 reasons.setdefault("convex", reason)
                 break
+    if not reasons:
+        against = _cycle([*quotients[0], *((b, a) for a, b in quotients[1])])
+        along = _cycle([*quotients[0], *quotients[1]])
+        if against and along:
+            reasons["ordered"] = (
+                f"no order suits both passes: stages {shown(against)} form a cycle if the "
+                f"backward part runs against the forward part, stages {shown(along)} if along it"
+            )
     if "convex" in reasons:
         return "free", reasons
     return ("convex" if reasons else "ordered"), reasons
+
+
+def _quotient(
+    before: Mapping[int, Sequence[int]], block_of: Mapping[int, int]
+) -> list[tuple[int, int]]:
+    """Distinct pairs of blocks with an edge from the first to the second, sorted."""
+    pairs = {
+        (block_of[u], block_of[v])
+        for v, producers in before.items()
+        for u in producers
+        if u in block_of and v in block_of
+    }
+    return sorted((a, b) for a, b in pairs if a != b)
+
+
+def _cycle(pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """A cycle of the pairs, or []."""
+    successors: dict[int, list[int]] = {}
+    for a, b in pairs:
+        successors.setdefault(a, []).append(b)
+    return on_a_cycle(successors)
 
 
 def _leaves_and_returns(
@@ -78,10 +101,10 @@ def _leaves_and_returns(
 
 
 def check_validity(
-    tables: Tables, blocks: Sequence[Sequence[int]], backward: Sequence[bool], claimed: str
+    tables: Tables, blocks: Sequence[Sequence[int]], claimed: str
 ) -> tuple[str, list[Violation]]:
     """Return the strongest validity, and a violation if it is weaker than claimed."""
-    actual, reasons = validity_of(tables, blocks, backward)
+    actual, reasons = validity_of(tables, blocks)
     if claimed in STRENGTH and STRENGTH[claimed] <= STRENGTH[actual]:
         return actual, []
     message = f"claims to be '{claimed}' but is '{actual}'"

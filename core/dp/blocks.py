@@ -601,7 +601,4 @@ def _drop(p, v, inside, used):  # type: ignore[no-untyped-def]
 @kernel
 def _is_cpu(p, c):  # type: ignore[no-untyped-def]
     """Whether devices of the class pay for no transfers."""
-    for r in range(len(p.row_class)):
-        if p.row_class[r] == c:
-            return False
-    return True
+    return (p.row_class != c).all()

@@ -9,8 +9,8 @@ that it met, below which no split can be, so the search ends with a certificate.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, totals
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.order.orders import kahn_order
 
 ROUNDING = 1e-12
 """Loads that differ by less, relatively, differ by the order of their additions only."""
@@ -56,7 +55,7 @@ class Search:
     """Blocks that were walked."""
 
 
-class _Out(Exception):
+class _OutError(Exception):
     """The budget of blocks is spent, or somebody asked to stop."""
 
 
@@ -70,6 +69,7 @@ def ideal_search(
     floor: float = 0.0,
     effort: float = 1.0,
     stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Search:
     """Find an ordered split below `incumbent`, or prove that there is none.
 
@@ -83,18 +83,57 @@ def ideal_search(
         Scales the number of blocks that may be walked.
     stop
         Asked now and then: whether to return what there is.
+    progress
+        Told the share of the ideals that a pass is done with.
     """
     best: list[Block] | None = None
     bound, ideals, walked = np.inf, 0, 0
     for items in item_choices(graph, units):
-        search = _Choice(graph, units, items, devices, options, incumbent, floor, effort, stop)
-        search.run()
+        search = _Choice(graph, units, items, devices, options, incumbent, floor)
+        search.run(effort, stop, progress)
         if search.blocks is not None:
             best, incumbent = search.blocks, search.value
         bound = min(bound, search.bound)
         ideals = max(ideals, search.ideals)
         walked += search.walked
     return Search(best, incumbent, min(bound, incumbent), ideals, walked)
+
+
+def window_search(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    blocks: Sequence[Block],
+    *,
+    incumbent: float,
+    width: int,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Search:
+    """Search the splits near a given one, where all of them are too many.
+
+    Two items that are `width` or more places apart in the order of `blocks` keep that order, so
+    there are at most n * 2^(width - 1) ideals. Proves nothing: the bound is 0.
+    """
+    block = np.empty(graph.n, dtype=np.int64)
+    for b, one in enumerate(blocks):
+        block[one.nodes] = b
+    for items in item_choices(graph, units):
+        at = np.empty(items.count, dtype=np.int64)
+        at[items.label] = block
+        if (at[items.tail] > at[items.head]).any():
+            continue
+        rank = np.empty(items.count, dtype=np.int64)
+        rank[items.order] = np.arange(items.count)
+        order = np.lexsort((rank, at))
+        tail = np.concatenate([items.tail, order[:-width]])
+        head = np.concatenate([items.head, order[width:]])
+        near = replace(items, tail=tail, head=head)
+        search = _Choice(graph, units, near, devices, options, incumbent, 0.0)
+        search.run(effort, stop, lambda share: None)
+        return Search(search.blocks, search.value, 0.0, search.ideals, search.walked)
+    return Search(None, incumbent, 0.0, 0, 0)
 
 
 class _Choice:
@@ -109,19 +148,20 @@ class _Choice:
         options: CostOptions,
         incumbent: float,
         floor: float,
-        effort: float,
-        stop: Callable[[], bool],
     ) -> None:
         self.graph, self.units, self.devices, self.options = graph, units, devices, options
-        self.items, self.stop = items, stop
-        self.value, self.bound = incumbent, floor
+        self.items = items
+        self.value, self.bound, self.floor = incumbent, floor, floor
         self.blocks: list[Block] | None = None
         self.ideals = self.walked = 0
-        self.left = int(MAX_BLOCKS * effort)
-        self.most = int(MAX_IDEALS * max(effort, 1.0))
+        self.low, self.refused = floor, False
 
-    def run(self) -> None:
+    def run(
+        self, effort: float, stop: Callable[[], bool], progress: Callable[[float], None]
+    ) -> None:
         """Search until optimal or out of budget; leaves value, bound and blocks."""
+        self.stop, self.progress = stop, progress
+        self.left = int(MAX_BLOCKS * effort)
         line = self._reduced_line()
         if not np.isfinite(line.work).any(axis=0).all():
             self.bound = np.inf
@@ -129,7 +169,7 @@ class _Choice:
         counts = [d.count for d in line.devices]
         main = counts.index(max(counts))
         self.classes = [c for c in range(len(counts)) if c != main] + [main]
-        lattice = make_lattice(line.n, line.tail, line.head, self.most)
+        lattice = make_lattice(line.n, line.tail, line.head, int(MAX_IDEALS * max(effort, 1.0)))
         if lattice is None or self.stop():
             return
         self.ideals = lattice.count
@@ -144,19 +184,21 @@ class _Choice:
                 low, high = self._least(problem, 0, np.array([np.inf]), self.bound, self.value)
                 self.bound = max(self.bound, low if low < high * (1 - ROUNDING) else high)
                 self._certify(problem)
-        except _Out:
-            pass
+        except _OutError:
+            # Peak memory in one order of a block's nodes proves nothing about other orders.
+            if self.options.objective != "gpipe" and not (problem.peak and self.refused):
+                self.bound = max(self.bound, self.low)
 
     def _reduced_line(self) -> Line:
         """Lay the items out after all contractions that are safe below the incumbent."""
         items, options = self.items, self.options
-        order = kahn_order(items)
+        order = items.order
         # Replicas share what a stage costs.
         below = self.value * options.max_replicas
         line = make_line(self.graph, self.units, items, order, self.devices, options)
         fewer = joined(line, items, order, below)
         if fewer.count < items.count:
-            items, order = fewer, kahn_order(fewer)
+            items, order = fewer, fewer.order
             line = make_line(self.graph, self.units, items, order, self.devices, options)
         weighty = np.zeros(line.n, dtype=np.bool_)
         if options.max_replicas > 1 and self.graph.backward.any():
@@ -166,9 +208,7 @@ class _Choice:
             binding=may_bind(self.graph, line, options), weighty=weighty,
         )  # fmt: skip
         if fewer.count < items.count:
-            line = make_line(
-                self.graph, self.units, fewer, kahn_order(fewer), self.devices, options
-            )
+            line = make_line(self.graph, self.units, fewer, fewer.order, self.devices, options)
         return line
 
     def _least(
@@ -176,7 +216,7 @@ class _Choice:
     ) -> tuple[float, float]:
         """Least target of pass `vary` between a bound and a value, the others as given.
 
-        Improves `self.blocks`. Returns (bound, least value that was reached). On `_Out` the
+        Improves `self.blocks`. Returns (bound, least value that was reached). On `_OutError` the
         bound proven so far is in `self.low`.
         """
         self.low = low
@@ -201,7 +241,7 @@ class _Choice:
                 unknown = goal
                 tried += 1
                 if unknown - low < 0.001 * unknown or tried > 12:
-                    raise _Out
+                    raise _OutError
                 continue
             if found:
                 high = min(goal, self._take(problem, found, vary))
@@ -232,15 +272,16 @@ class _Choice:
         first, allowed = 0, self.left // 2
         while first < lattice.count - 1:
             if self.stop():
-                raise _Out
+                raise _OutError
             chunk = min(CHUNK, allowed)
             if chunk <= 0:
                 return None, 0.0
+            self.progress(first / lattice.count)
             first, walked = decide(problem, *lattice, target, vary, *memo, first, chunk, above)
             self.walked += walked
             self.left -= walked
             allowed -= walked
-        self.refused = above[1] > 0
+        self.refused |= above[1] > 0
         last = lattice.count - 1
         state = int(memo.least[last].argmin()) if lattice.count > 1 else 0
         if memo.least[last, state] == NONE:
@@ -287,14 +328,11 @@ class _Choice:
         """
         if not (problem.peak and self.refused):
             return
-        claimed, self.bound = self.bound, 0.0
+        claimed, self.bound = self.bound, self.floor
         relaxed = problem._replace(relaxed=1)
-        blocks, value = self.blocks, self.value
-        found, above = self._pass(relaxed, 0, np.array([claimed * (1 - ROUNDING)]))
+        found, _ = self._pass(relaxed, 0, np.array([claimed * (1 - ROUNDING)]))
         if found == []:
             self.bound = claimed
-            return
-        raise _Out
 
     def _least_sum(self, problem: Problem) -> None:
         """Least largest forward load plus least largest backward load.
@@ -302,19 +340,17 @@ class _Choice:
         Walks the Pareto front: the least backward load for each limit of the forward load.
         """
         endless = np.array([np.inf, np.inf])
-        floor = self.bound
-        self.bound = 0.0
         least_ahead, _ = self._least(problem, 0, endless, 0.0, np.inf)
         limit, behind = np.inf, 0.0
         while True:
-            self.bound = max(self.bound, min(self.value, least_ahead + behind), floor)
+            self.bound = max(self.bound, min(self.value, least_ahead + behind))
             cutoff = self.value - least_ahead
             if behind >= cutoff * (1 - ROUNDING):
                 break
             found, _ = self._pass(problem, 1, np.array([limit, cutoff * (1 - ROUNDING)]))
             if not found:
                 if found is None:
-                    raise _Out
+                    raise _OutError
                 break
             reached = self._take(problem, found, 1)
             _, behind = self._least(problem, 1, np.array([limit, np.inf]), behind, reached)
@@ -376,7 +412,7 @@ def _problem(
     weights = spread(finite, counts.astype(np.float64))[1]
     share = np.where(np.isfinite(work), weights[:, None, None] * work, np.inf).min(axis=0)
     inside = np.zeros((len(passes), lattice.count))
-    _accumulate(*plain(lattice.parent, lattice.last), share, inside)
+    _accumulate(lattice.parent, lattice.last, share, inside)
     memory = _memory(graph, line, options)
     training = bool(graph.backward.any())
     copies = [min(options.max_replicas, d.count) for d in devices]
@@ -389,7 +425,9 @@ def _problem(
         "item_ptr": item_ptr, "item_net": item_net,
         "net_size": np.bincount(net, minlength=len(source)), "net_source": source,
         "net_always": always.astype(np.int64), "net_cost": net_cost, "weights": weights,
-        "rest": np.maximum(share.sum(axis=1)[:, None] - inside, 0.0), "counts": counts,
+        # Less a little, so that rounding leaves nothing outside the last ideal.
+        "rest": np.maximum(share.sum(axis=1)[:, None] * (1 - 1e-11) - inside, 0.0),
+        "counts": counts,
         "strides": np.cumprod(np.append(1, counts[:-1] + 1)).astype(np.int64),
         "copies": np.array(copies, dtype=np.int64),
         "sync": np.array([
@@ -407,7 +445,7 @@ def _problem(
     arrays = dict(zip(arrays, plain(*arrays.values()), strict=True))
     peak = int(binding and options.memory_model == "peak")
     comm = {"sum": 0, "overlap": 1, "duplex": 2}[options.comm]
-    return Problem(comm=comm, peak=peak, relaxed=0, **arrays)  # type: ignore[arg-type]
+    return Problem(comm=comm, peak=peak, relaxed=0, **arrays)
 
 
 def _merged_nets(line: Line) -> tuple[Ints, Ints, Ints, np.ndarray, Ints, Floats]:
@@ -418,8 +456,8 @@ def _merged_nets(line: Line) -> tuple[Ints, Ints, Ints, np.ndarray, Ints, Floats
     groups: dict[tuple[object, ...], int] = {}
     of_net = np.empty(len(line.source), dtype=np.int64)
     for e in range(len(line.source)):
-        pins = line.pins[line.pin_ptr[e] : line.pin_ptr[e + 1]].tobytes()
-        key = (pins, int(line.source[e]), bool(line.always[e]), bool(line.backward_net[e]))
+        ends = line.pins[line.pin_ptr[e] : line.pin_ptr[e + 1]].tobytes()
+        key = (ends, int(line.source[e]), bool(line.always[e]), bool(line.backward_net[e]))
         of_net[e] = groups.setdefault(key, len(groups))
     count = len(groups)
     kept = np.full(count, len(of_net), dtype=np.int64)

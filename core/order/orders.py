@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,31 +13,26 @@ from dnnp.core.model.graph import Ints, csr
 
 def kahn_order(items: Items) -> Ints:
     """Kahn order with the least item first (MTPP Algorithm 3 with node order as priority)."""
-    return _peel(items, heapq.heappush, heapq.heappop)
+    return items.order
 
 
 def dfs_order(items: Items) -> Ints:
     """Depth-first topological order: the item freed last comes next."""
-    return _peel(items, list.append, list.pop)
-
-
-def _peel(items: Items, push, pop) -> Ints:  # type: ignore[no-untyped-def]
-    """Repeatedly take a ready item; `push` and `pop` decide which."""
     ptr, successors = csr(items.tail, items.head, items.count)
     starts, targets = ptr.tolist(), successors.tolist()
     indegree = np.bincount(items.head, minlength=items.count).tolist()
     ready: list[int] = []
     for v in reversed(range(items.count)):
         if indegree[v] == 0:
-            push(ready, v)
+            ready.append(v)
     order: list[int] = []
     while ready:
-        u = pop(ready)
+        u = ready.pop()
         order.append(u)
         for v in reversed(targets[starts[u] : starts[u + 1]]):
             indegree[v] -= 1
             if indegree[v] == 0:
-                push(ready, v)
+                ready.append(v)
     return np.array(order, dtype=np.int64)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.model.errors import DnnpError
-from dnnp.core.runtime.pipeline import Step
+from dnnp.core.runtime.pipeline import Worker
 from dnnp.core.runtime.report import Timing, timing_of
 
 ROUNDS = 3
@@ -20,7 +20,7 @@ _POLL_S = 0.1
 
 
 def run_replicas(
-    replicas: Sequence[Step],
+    replicas: Sequence[Worker],
     samples: Sequence[Mapping[str, Any]],
     count: int,
     warmup: int = 0,
@@ -44,32 +44,32 @@ def run_replicas(
     def stopped() -> bool:
         return bool(failed) or interrupted()
 
-    def prepare(step: Step) -> None:
-        step.pin()
+    def prepare(replica: Worker) -> None:
+        replica.pin()
         for s in range(warmup):
             if not stopped():
-                step.call(dict(samples[s % len(samples)]))
+                replica.call(dict(samples[s % len(samples)]))
 
-    def work(step: Step) -> None:
-        step.pin()
+    def work(replica: Worker) -> None:
+        replica.pin()
         while not stopped():
             s = next(pile)
             if s >= count:
                 return
             feeds = dict(samples[s % len(samples)])
             start[s] = time.perf_counter_ns()
-            step.call(feeds)
+            replica.call(feeds)
             end[s] = time.perf_counter_ns()
 
-    def guarded(task: Callable[[Step], None], step: Step) -> None:
+    def guarded(task: Callable[[Worker], None], replica: Worker) -> None:
         try:
-            task(step)
+            task(replica)
         except DnnpError as error:
-            failed.append(type(error)(f"{step.name}: {error}"))
+            failed.append(type(error)(f"{replica.name}: {error}"))
 
     with ThreadPoolExecutor(len(replicas), thread_name_prefix="replica") as pool:
         for task in (prepare, work):
-            futures = [pool.submit(guarded, task, step) for step in replicas]
+            futures = [pool.submit(guarded, task, replica) for replica in replicas]
             while wait(futures, _POLL_S).not_done:
                 if stopped():
                     _stop(replicas)
@@ -91,7 +91,7 @@ def run_replicas(
     )
 
 
-def _stop(replicas: Sequence[Step]) -> None:
-    for step in replicas:
-        if step.stop is not None:
-            step.stop()
+def _stop(replicas: Sequence[Worker]) -> None:
+    for replica in replicas:
+        if replica.stop is not None:
+            replica.stop()

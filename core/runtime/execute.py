@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dnnp.core.model.errors import LimitError
 from dnnp.core.model.plan import Stage
 from dnnp.core.runtime.compare import ROUNDS, run_replicas
 from dnnp.core.runtime.inputs import Sample
-from dnnp.core.runtime.pipeline import Step, Trace, run_pipeline
+from dnnp.core.runtime.pipeline import Step, Trace, Worker, run_pipeline
 from dnnp.core.runtime.report import Timing, median_timing, summarize
 from dnnp.core.runtime.session import Place, SessionConfig, available_cores, make_session, places
 from dnnp.core.runtime.stages import make_stage
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from dnnp.formats.onnx_stages import StageModel
     from dnnp.formats.onnx_types import TensorType
 
+MAX_SESSIONS = 4096
+"""Sessions, and threads, of one pipeline."""
+
 
 @dataclass(frozen=True)
 class Load:
@@ -43,9 +48,14 @@ class Load:
     count: int
     """Samples to measure; they take the inputs in turn."""
     warmup: int = 3
-    """Samples before them."""
+    """Samples before them, for each replica of a stage."""
     queue: int = 2
     """Samples that may wait between neighbouring stages."""
+
+
+def widest(stages: Sequence[Stage]) -> int:
+    """Replicas of the stage that has most."""
+    return max((stage.replicas for stage in stages), default=1)
 
 
 @dataclass
@@ -73,12 +83,21 @@ class Pipeline:
     outputs: tuple[str, ...]
     watch: Watch = field(default_factory=Watch)
 
+    @property
+    def devices(self) -> int:
+        """Replicas of all stages together."""
+        return sum(stage.replicas for stage in self.stages)
+
+    def warmup(self, load: Load) -> int:
+        """Samples that go through before those that are measured."""
+        return load.warmup * widest(self.stages)
+
     def run(self, load: Load, keep: Callable[[int], bool] = lambda s: False) -> Trace:
         """Send the warm-up and the measured samples through."""
         return run_pipeline(
             self.steps,
             load.samples,
-            load.warmup + load.count,
+            self.warmup(load) + load.count,
             self.outputs,
             queue=load.queue,
             keep=keep,
@@ -106,14 +125,16 @@ class Pipeline:
     def _locate(self, sample: Sample, tolerance: Tolerance) -> str:
         open_model = exposed(self.model, [part.model for part in self.parts])
         names = [value.name for value in open_model.graph.output]
-        whole = self._step(open_model, names, self.config, Place(), "the whole model")
+        whole = self._worker(open_model, names, self.config, Place(), "the whole model")
         return first_difference(self.steps, whole.call, sample, tolerance)
 
-    def whole(self, config: SessionConfig, place: Place, name: str, *, alone: bool = False) -> Step:
-        """The unsplit model as one step."""
-        return self._step(self.model, self.outputs, config, place, name, alone=alone)
+    def whole(
+        self, config: SessionConfig, place: Place, name: str, *, alone: bool = False
+    ) -> Worker:
+        """The unsplit model."""
+        return self._worker(self.model, self.outputs, config, place, name, alone=alone)
 
-    def _step(
+    def _worker(
         self,
         model: ModelProto,
         outputs: Sequence[str],
@@ -122,21 +143,14 @@ class Pipeline:
         name: str,
         *,
         alone: bool = False,
-    ) -> Step:
+    ) -> Worker:
         model = use_weights(model, self.weights) if self.weights else model
         session = make_session(model, self.folder, config, place, self.weights, alone=alone)
         stage = make_stage(session, outputs, outputs, config, place)
-        return Step(
-            name,
-            tuple(i.name for i in session.get_inputs()),
-            tuple(outputs),
-            stage,
-            place.cores,
-            stage.stop,
-        )
+        return Worker(name, stage, place.cores, stage.stop)
 
     def compare(self, load: Load, first: Timing) -> list[tuple[str, SessionConfig, int, Timing]]:
-        """Time the pipeline, the whole model and replicas of it in turn.
+        """Time the pipeline, the whole model and replicas of it, on as many devices, in turn.
 
         Returns (mode, configuration, number of sessions, figures) for each; `first` is a
         round of the pipeline already run. The whole model's threads spin while they wait, or
@@ -145,9 +159,9 @@ class Pipeline:
         cores = len(available_cores())
         whole_config = replace(self.config, threads=cores, pin=False)
         single = replace(self.config, threads=1)
-        spots, _ = places(len(self.steps), single)
+        spots, _ = places(self.devices, single)
         if self.config.provider == "cpu":
-            spots = spots[: min(len(self.steps), cores)]
+            spots = spots[:cores]
         else:
             spots = spots[: len({spot.device_id for spot in spots})]
         whole = [self._fastest_whole(whole_config, load)]
@@ -157,11 +171,11 @@ class Pipeline:
         for number in range(ROUNDS):
             self.watch.detail(f"comparison, round {number + 1} of {ROUNDS}")
             if number and not stop():
-                rounds["pipeline"].append(summarize(self.run(load), load.warmup))
-            for mode, steps in (("whole", whole), ("replicas", replicas)):
+                rounds["pipeline"].append(summarize(self.run(load), self.warmup(load)))
+            for mode, workers in (("whole", whole), ("replicas", replicas)):
                 if not stop():
                     rounds[mode].append(
-                        run_replicas(steps, load.samples, load.count, load.warmup, stop)
+                        run_replicas(workers, load.samples, load.count, load.warmup, stop)
                     )
         shapes = {
             "pipeline": (self.config, len(self.steps)),
@@ -174,16 +188,16 @@ class Pipeline:
             if timings
         ]
 
-    def _fastest_whole(self, config: SessionConfig, load: Load) -> Step:
+    def _fastest_whole(self, config: SessionConfig, load: Load) -> Worker:
         """The whole model on all cores, with threads that wait in the better way."""
-        steps = [
+        workers = [
             self.whole(config, Place(), "the whole model", alone=alone) for alone in (False, True)
         ]
         trial = [
-            run_replicas([s], load.samples, min(load.count, 8), 2, self.watch.interrupted)
-            for s in steps
+            run_replicas([w], load.samples, min(load.count, 8), 2, self.watch.interrupted)
+            for w in workers
         ]
-        return max(zip(trial, steps, strict=True), key=lambda pair: pair[0].throughput_per_s)[1]
+        return max(zip(trial, workers, strict=True), key=lambda pair: pair[0].throughput_per_s)[1]
 
 
 def prepare(
@@ -196,21 +210,26 @@ def prepare(
     weights: Mapping[str, NDArray[np.generic]] | None = None,
     watch: Watch | None = None,
 ) -> Pipeline:
-    """Split a model by a plan and make a session for every stage.
+    """Split a model by a plan and make a session for every replica of every stage.
 
     Raises
     ------
     FormatError
         The plan does not fit the model, or its stages depend on each other in a circle.
+    LimitError
+        Too many sessions.
     InputFileError, UnavailableError
         See `make_session`.
     """
-    from dnnp.formats.onnx_stages import MODEL, split_model
+    from dnnp.formats.onnx_stages import split_model
 
     watch = watch or Watch()
     used = [stage for stage in stages if stage.nodes]
     parts = split_model(model, [stage.nodes for stage in used], known)
-    spots, notices = places(len(parts), config)
+    count = sum(stage.replicas for stage in used)
+    if count > MAX_SESSIONS:
+        raise LimitError(f"the plan needs {count} sessions; at most {MAX_SESSIONS} are made")
+    spots, notices = places(count, config, "stage replica" if count > len(used) else "stage")
     for notice in notices:
         watch.note(notice)
     pipeline = Pipeline(
@@ -224,12 +243,28 @@ def prepare(
         outputs=tuple(value.name for value in model.graph.output),
         watch=watch,
     )
-    for i, (part, spot) in enumerate(zip(parts, spots, strict=True)):
-        own = use_weights(part.model, pipeline.weights) if pipeline.weights else part.model
-        session = make_session(own, folder, config, spot, pipeline.weights)
-        host = [name for name in part.outputs if tuple(part.targets[name]) == (MODEL,)]
-        stage = make_stage(session, part.outputs, host, config, spot)
-        step = Step(f"stage {i}", part.inputs, part.outputs, stage, spot.cores, stage.stop)
-        pipeline.steps.append(step)
-        watch.detail(f"stage {i}: {len(part.nodes)} nodes, session ready")
+    free = iter(spots)
+    for i, (part, stage) in enumerate(zip(parts, used, strict=True)):
+        mine = tuple(itertools.islice(free, stage.replicas))
+        pipeline.steps.append(_make_step(pipeline, f"stage {i}", part, mine))
     return pipeline
+
+
+def _make_step(pipeline: Pipeline, name: str, part: StageModel, spots: Sequence[Place]) -> Step:
+    """Sessions for one stage; an interruption leaves out replicas, as nothing will run."""
+    from dnnp.formats.onnx_stages import MODEL
+
+    config, weights = pipeline.config, pipeline.weights
+    model = use_weights(part.model, weights) if weights else part.model
+    host = [output for output in part.outputs if tuple(part.targets[output]) == (MODEL,)]
+    workers = []
+    for j, spot in enumerate(spots):
+        if j and pipeline.watch.interrupted():
+            break
+        session = make_session(model, pipeline.folder, config, spot, weights)
+        stage = make_stage(session, part.outputs, host, config, spot)
+        shown = f"replica {j} of {name}" if len(spots) > 1 else name
+        workers.append(Worker(shown, stage, spot.cores, stage.stop))
+    ready = f"{len(workers)} sessions" if len(spots) > 1 else "session"
+    pipeline.watch.detail(f"{name}: {len(part.nodes)} nodes, {ready} ready")
+    return Step(name, part.inputs, part.outputs, tuple(workers))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dnnp.core.runtime.execute import Load, Pipeline
+from dnnp.core.runtime.execute import Load, Pipeline, widest
 from dnnp.core.runtime.pipeline import Trace
 from dnnp.core.runtime.report import (
     Timing,
@@ -70,6 +70,7 @@ class Outcome:
                 "predicted_s": stage.load_s,
                 "measured_s": self.timing.loads_s[i],
                 "bubble": self.timing.bubbles[i],
+                **({"replicas": stage.replicas} if stage.replicas > 1 else {}),
             }
             for i, stage in enumerate(self.pipeline.stages)
         ]
@@ -82,14 +83,16 @@ class Outcome:
     def lines(self) -> list[str]:
         """The tables and sentences for people."""
         stages = self.pipeline.stages
-        lines = stage_table(
-            [s.device for s in stages], [s.load_s for s in stages], self.timing
-        )  # fmt: skip
+        devices = [s.device if s.replicas == 1 else f"{s.device} x{s.replicas}" for s in stages]
+        lines = stage_table(devices, [s.load_s for s in stages], self.timing)
         lines += ["", *timing_lines(self.timing)]
         if self.verdict is not None:
             lines.append(self._verdict_line(self.verdict))
         if self.others:
-            names = [_way(mode, config.threads, k) for mode, config, k, _ in self.others]
+            devices_used = self.pipeline.devices
+            names = [
+                _way(mode, config.threads, k, devices_used) for mode, config, k, _ in self.others
+            ]
             timings = [timing for _, _, _, timing in self.others]
             lines += ["", *comparison_table(list(zip(names, timings, strict=True)))]
         return lines
@@ -105,10 +108,11 @@ class Outcome:
         )
 
 
-def _way(mode: str, threads: int, k: int) -> str:
+def _way(mode: str, threads: int, k: int, devices: int) -> str:
     cores = f"{threads} thread{'s' if threads > 1 else ''}"
     if mode == "pipeline":
-        return f"pipeline, {k} stages, {cores} each"
+        spread = f" on {devices} devices" if devices > k else ""
+        return f"pipeline, {k} stages{spread}, {cores} each"
     if mode == "whole":
         return f"whole model, {cores}"
     return f"{k} replica{'s' if k > 1 else ''} in one process, {cores} each"
@@ -134,12 +138,13 @@ def _record(
 
 def execute(pipeline: Pipeline, load: Load, checks: Checks) -> Outcome:
     """Send the samples through, then verify and compare as asked, unless interrupted."""
-    total, distinct = load.warmup + load.count, len(load.samples)
+    warmup, distinct = pipeline.warmup(load), len(load.samples)
+    total, checked = warmup + load.count, max(distinct, widest(pipeline.stages))
     keep: Callable[[int], bool] = lambda s: False  # noqa: E731
     if checks.tolerance is not None or checks.keep:
-        keep = lambda s: s < distinct or s >= total - distinct  # noqa: E731
+        keep = lambda s: s < checked or s >= total - checked  # noqa: E731
     trace = pipeline.run(load, keep)
-    outcome = Outcome(pipeline, checks, trace, summarize(trace, load.warmup))
+    outcome = Outcome(pipeline, checks, trace, summarize(trace, warmup))
     outcome.outputs = {s: values for s, values in trace.outputs.items() if s < distinct}
     stop = pipeline.watch.interrupted
     if checks.tolerance is not None and not stop():

@@ -1,30 +1,33 @@
-"""A pipeline of stages: one thread a stage, bounded queues, tensors routed by name.
+"""A pipeline of stages: one thread a replica, bounded queues, tensors routed by name.
 
     source --> stage 0 --> stage 1 --> stage 3 --> sink
                   \\---> stage 2 --------^
 
 An edge carries, sample by sample, the tensors that one stage makes and another reads; a skip
-connection is an edge like any other. An edge that jumps over d levels holds d times as many
-samples as one between neighbours, so that it never holds the others up.
+connection is an edge like any other. It holds as many samples as the longest way around it, so
+that it never holds the others up.
+
+Of a stage with r replicas, replica j runs the samples j, j + r, j + 2r, ... Edges hand samples
+over by number: whichever replica is done first, the next stage takes them in order.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
-from threading import Condition
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.errors import DnnpError, FormatError
+from dnnp.core.model.errors import DnnpError, FormatError, LimitError
+from dnnp.core.runtime.channel import Channel, ClosedError
 from dnnp.core.runtime.values import Values
 
 Call = Callable[[Values], Values]
@@ -34,13 +37,11 @@ _POLL_S = 0.1
 
 
 @dataclass(frozen=True)
-class Step:
-    """One stage of a pipeline."""
+class Worker:
+    """A thread that computes: one replica of a stage, or a whole model."""
 
     name: str
-    """For messages: `stage 2`."""
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    """For messages: `stage 2`, or `replica 1 of stage 2`."""
     call: Call
     """Computes the outputs of one sample."""
     cores: tuple[int, ...] = ()
@@ -53,6 +54,18 @@ class Step:
         if self.cores and hasattr(os, "sched_setaffinity"):
             with suppress(OSError):  # a core that was taken away meanwhile
                 os.sched_setaffinity(0, self.cores[:1])
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage of a pipeline."""
+
+    name: str
+    """For messages: `stage 2`."""
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    workers: tuple[Worker, ...]
+    """Its replicas; they take the samples in turn."""
 
 
 @dataclass(frozen=True)
@@ -76,53 +89,12 @@ class Trace:
     """i64[stages, samples], when it had computed it."""
     done_ns: NDArray[np.int64]
     """i64[samples], when the last output had arrived."""
+    replicas: NDArray[np.int64]
+    """i64[stages], of each stage."""
     outputs: dict[int, Values]
     """Outputs of the samples that were to be kept."""
     interrupted: bool
     """Not all samples went through; the arrays hold those that did."""
-
-
-class ClosedError(Exception):
-    """The channel was closed: some part of the pipeline stopped."""
-
-
-class Channel:
-    """A bounded queue for one writer and one reader that can be closed from outside."""
-
-    def __init__(self, capacity: int) -> None:
-        self._items: deque[Any] = deque()
-        self._capacity = capacity
-        self._changed = Condition()
-        self._closed = False
-
-    def put(self, item: Any) -> None:
-        """Add an item, waiting for room; raises `ClosedError`."""
-        with self._changed:
-            while len(self._items) >= self._capacity and not self._closed:
-                self._changed.wait()
-            if self._closed:
-                raise ClosedError
-            self._items.append(item)
-            self._changed.notify()
-
-    def get(self, timeout: float | None = None) -> Any:
-        """Take the oldest item, waiting for one; raises `ClosedError`, or `TimeoutError`."""
-        with self._changed:
-            while not self._items and not self._closed:
-                if not self._changed.wait(timeout):
-                    raise TimeoutError
-            if self._closed:
-                raise ClosedError
-            item = self._items.popleft()
-            self._changed.notify()
-            return item
-
-    def close(self) -> None:
-        """Wake everyone who waits; what is inside is lost."""
-        with self._changed:
-            self._closed = True
-            self._items.clear()
-            self._changed.notify_all()
 
 
 def route(steps: Sequence[Step], outputs: Sequence[str], queue: int = 2) -> list[Edge]:
@@ -148,29 +120,37 @@ def route(steps: Sequence[Step], outputs: Sequence[str], queue: int = 2) -> list
             carried[SOURCE, i] = []
         if all(t != i for t, _ in carried):
             carried[i, sink] = []
-    level = _levels(sink, list(carried))
+    replicas = {SOURCE: 1, sink: 1} | {i: len(step.workers) for i, step in enumerate(steps)}
+    room = {(t, h): max(queue, replicas[t], replicas[h]) for t, h in carried}
+    enter = _ahead(room, replicas, sink)
     edges = []
     for (tail, head), held in sorted(carried.items()):
-        depth = level[head] - level[tail]
-        edges.append(Edge(tail, head, tuple(held), depth * queue + depth - 1))
+        left = 0 if tail == SOURCE else enter[tail] + replicas[tail]
+        edges.append(Edge(tail, head, tuple(held), enter[head] - left))
     return edges
 
 
-def _levels(sink: int, pairs: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """Longest distance from the source, by step; the sink is one beyond the deepest."""
-    tails: dict[int, list[int]] = {i: [] for i in range(sink)}
-    for tail, head in pairs:
-        if tail != SOURCE and head != sink:
-            tails[head].append(tail)
-    level = {SOURCE: 0}
+def _ahead(
+    room: Mapping[tuple[int, int], int], replicas: Mapping[int, int], sink: int
+) -> dict[int, int]:
+    """Samples that fit between the source and each step, on the way that holds most.
+
+    `room` is what an edge holds between neighbours; a step holds one sample a replica.
+    """
+    tails: dict[int, list[int]] = {i: [] for i in range(sink + 1)}
+    for tail, head in room:
+        tails[head].append(tail)
+    left = {SOURCE: 0}
+    enter: dict[int, int] = {}
     try:
         for i in TopologicalSorter(tails).static_order():
-            level[i] = 1 + max((level[t] for t in tails[i]), default=0)
+            if i != SOURCE:
+                enter[i] = max((left[t] + room[t, i] for t in tails[i]), default=0)
+                left[i] = enter[i] + replicas[i]
     except CycleError as error:
         waiting = sorted({*error.args[1]})
         raise FormatError(f"stages {waiting} wait for each other in a circle") from None
-    level[sink] = 1 + max(level.values())
-    return level
+    return enter
 
 
 @dataclass
@@ -206,31 +186,32 @@ class _Run:
             for s in range(self.count):
                 sample = samples[s % len(samples)]
                 for channel, names in outboxes:
-                    channel.put({name: sample[name] for name in names})
+                    channel.put(s, {name: sample[name] for name in names})
         except ClosedError:
             return
 
-    def work(self, i: int) -> None:
-        """Run one stage on every sample, in order."""
-        step, clock = self.steps[i], time.perf_counter_ns
-        step.pin()
+    def work(self, i: int, replica: int = 0) -> None:
+        """Run one stage, or one of its replicas on the samples that fall to it."""
+        workers, clock = self.steps[i].workers, time.perf_counter_ns
+        worker = workers[replica]
+        worker.pin()
         inboxes, outboxes = self.inboxes(i), self.outboxes(i)
         starts, ends = self.start_ns[i], self.end_ns[i]
         try:
-            for s in range(self.count):
+            for s in range(replica, self.count, len(workers)):
                 values: Values = {}
                 for channel in inboxes:
-                    values.update(channel.get())
+                    values.update(channel.get(s))
                 starts[s] = clock()
-                values = step.call(values)
+                values = worker.call(values)
                 ends[s] = clock()
                 for channel, names in outboxes:
-                    channel.put({name: values[name] for name in names})
+                    channel.put(s, {name: values[name] for name in names})
                 del values
         except ClosedError:
             return
         except DnnpError as error:
-            raise type(error)(f"{step.name}: {error}") from None
+            raise type(error)(f"{worker.name}: {error}") from None
 
 
 def run_pipeline(
@@ -256,7 +237,7 @@ def run_pipeline(
     outputs
         Names to collect; a model input among them is handed through.
     queue
-        Samples that may wait between two neighbouring stages.
+        Samples that may wait between two neighbouring stages; at least one a replica may.
     keep, convert
         Which samples' outputs to keep, and what to keep of each value.
     interrupted, progress
@@ -266,6 +247,8 @@ def run_pipeline(
     ------
     DnnpError or whatever a step raised
         The first failure; all other steps have been stopped.
+    LimitError
+        The system does not give as many threads as there are replicas.
     """
     run = _Run(steps, route(steps, outputs, queue), count)
     inboxes = run.inboxes(len(steps))
@@ -279,16 +262,17 @@ def run_pipeline(
             failed.append(future)
             run.stop()
 
-    with ThreadPoolExecutor(len(steps) + 1, thread_name_prefix="stage") as pool:
-        futures = [pool.submit(run.work, i) for i in range(len(steps))]
-        futures.append(pool.submit(run.feed, samples))
-        for future in futures:
-            future.add_done_callback(watch)
+    tasks = [partial(run.feed, samples)]
+    tasks += [
+        partial(run.work, i, j) for i, step in enumerate(steps) for j in range(len(step.workers))
+    ]
+    with ThreadPoolExecutor(len(tasks), thread_name_prefix="stage") as pool:
         try:
+            _start(pool, tasks, watch)
             while done < count:
                 values: Values = {}
                 for channel in inboxes:
-                    values.update(_take(channel, interrupted))
+                    values.update(_take(channel, done, interrupted))
                 done_ns[done] = time.perf_counter_ns()
                 if keep(done):
                     kept[done] = {name: convert(values[name]) for name in outputs}
@@ -299,21 +283,47 @@ def run_pipeline(
         finally:
             run.stop()
             if done < count:
-                for step in steps:
-                    if step.stop is not None:
-                        step.stop()
+                _stop(steps)
     if failed and done < count and not interrupted():
         failed[0].result()
-    return Trace(run.start_ns[:, :done], run.end_ns[:, :done], done_ns[:done], kept, done < count)
+    return Trace(
+        run.start_ns[:, :done],
+        run.end_ns[:, :done],
+        done_ns[:done],
+        np.array([len(step.workers) for step in steps], dtype=np.int64),
+        kept,
+        done < count,
+    )
 
 
-def _take(channel: Channel, interrupted: Callable[[], bool]) -> Values:
-    """The next item; raises `ClosedError` soon after an interruption."""
+def _start(
+    pool: ThreadPoolExecutor,
+    tasks: Sequence[Callable[[], None]],
+    watch: Callable[[Future[None]], None],
+) -> None:
+    """Give each task a thread."""
+    try:
+        for task in tasks:
+            pool.submit(task).add_done_callback(watch)
+    except RuntimeError as error:
+        raise LimitError(f"the stages need {len(tasks)} threads: {error}") from None
+
+
+def _stop(steps: Sequence[Step]) -> None:
+    """End all calls that are under way."""
+    for step in steps:
+        for worker in step.workers:
+            if worker.stop is not None:
+                worker.stop()
+
+
+def _take(channel: Channel, sample: int, interrupted: Callable[[], bool]) -> Values:
+    """What a channel holds of a sample; raises `ClosedError` soon after an interruption."""
     while True:
         if interrupted():
             raise ClosedError
         try:
-            values: Values = channel.get(_POLL_S)
+            values: Values = channel.get(sample, _POLL_S)
             return values
         except TimeoutError:
             continue

@@ -26,9 +26,9 @@ class Timing:
     """Median over samples, from the first stage's start to the last output."""
     latency_p99_s: float
     loads_s: tuple[float, ...]
-    """Median time of one sample in each stage."""
+    """Median time of one sample in each stage, over the number of its replicas."""
     bubbles: tuple[float, ...]
-    """Idle share of each stage between its first start and its last end."""
+    """Idle share of each stage, all replicas, between its first start and its last end."""
     bubble: float
     """Idle share of all stages together."""
 
@@ -42,11 +42,11 @@ def summarize(trace: Trace, warmup: int = 0) -> Timing:
     start, end = trace.start_ns[:, warmup:], trace.end_ns[:, warmup:]
     finished = trace.done_ns[warmup:]
     busy = (end - start).sum(axis=1)
-    window = np.maximum(end[:, -1] - start[:, 0], 1)
+    window = trace.replicas * np.maximum(end.max(axis=1) - start.min(axis=1), 1)
     return timing_of(
         finished - start.min(axis=0),
         _rate(trace.done_ns, warmup),
-        np.median(end - start, axis=1) * 1e-9,
+        np.median(end - start, axis=1) * 1e-9 / trace.replicas,
         1.0 - busy / window,
         float(1.0 - busy.sum() / window.sum()),
     )

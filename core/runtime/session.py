@@ -119,22 +119,23 @@ def count_gpus() -> int:
     return number.value
 
 
-def places(count: int, config: SessionConfig) -> tuple[list[Place], list[str]]:
-    """Where `count` stages go, and notices about what they have to share.
+def places(count: int, config: SessionConfig, what: str = "stage") -> tuple[list[Place], list[str]]:
+    """Where `count` sessions go, and notices about what they have to share.
 
-    Stage i goes to GPU i; threads go to cores in order. Both wrap around.
+    Session i goes to GPU i; threads go to cores in order. Both wrap around. `what` the sessions
+    are is for the notices.
     """
     notices: list[str] = []
     gpus = 1
     if config.provider == "cuda":
         gpus = count_gpus()
         if count > gpus:
-            notices.append(f"{count} stages share {gpus} GPU{'s' if gpus > 1 else ''}")
+            notices.append(f"{count} {what}s share {gpus} GPU{'s' if gpus > 1 else ''}")
     cores = available_cores()
     width = min(config.threads, len(cores))
     if count * config.threads > len(cores):
         notices.append(
-            f"{count} stage{'s' if count > 1 else ''} of {config.threads} "
+            f"{count} {what}{'s' if count > 1 else ''} of {config.threads} "
             f"thread{'s' if config.threads > 1 else ''} share {len(cores)} "
             f"core{'s' if len(cores) > 1 else ''}; measured loads include waiting for each other"
         )

@@ -226,18 +226,17 @@ def first_difference(
 ) -> str:
     """Say which stage computes something else than the whole model.
 
-    Each stage alone gets the whole model's tensors. `whole` must hand out every tensor that
-    crosses stages.
+    Each stage alone, and each replica of it, gets the whole model's tensors. `whole` must hand
+    out every tensor that crosses stages.
     """
     truth = {**sample, **whole(dict(sample))}
     for step in steps:
-        got = step.call({name: truth[name] for name in step.inputs})
-        for name in step.outputs:
-            if name not in truth:
-                continue
-            found = compare_values(to_numpy(truth[name]), to_numpy(got[name]), tolerance)
-            if found.fault:
-                return f"{step.name} is the first to differ, in tensor '{name}'"
+        for worker in step.workers:
+            got = worker.call({name: truth[name] for name in step.inputs})
+            for name in (n for n in step.outputs if n in truth):
+                found = compare_values(to_numpy(truth[name]), to_numpy(got[name]), tolerance)
+                if found.fault:
+                    return f"{worker.name} is the first to differ, in tensor '{name}'"
     return "every stage alone is right: tensors were mixed up between the stages"
 
 

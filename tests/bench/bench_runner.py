@@ -12,7 +12,7 @@ from dnnp.core.runtime.pipeline import Step, run_pipeline
 from dnnp.core.runtime.report import seconds, summarize
 from support.bench import table
 from support.run import Result, dnnp
-from support.running import known_time
+from support.running import known_time, step_of
 
 ROUNDS = 5
 SAMPLES = 100
@@ -38,9 +38,7 @@ def steps_of(times_ms: Sequence[float]) -> list[Step]:
     for i, ms in enumerate(times_ms):
         inputs = [f"t{i}"] if i < last else [f"t{j}" for j in range(1, i + 1)]
         outputs = [f"t{i + 1}"]
-        steps.append(
-            Step(f"stage {i}", tuple(inputs), tuple(outputs), known_time(ms / 1e3, outputs))
-        )
+        steps.append(step_of(f"stage {i}", inputs, outputs, known_time(ms / 1e3, outputs)))
     return steps
 
 

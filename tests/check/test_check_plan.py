@@ -119,7 +119,7 @@ CORRUPTIONS: dict[str, tuple[Callable[[Records], None], str, str]] = {
     "odd device": (set_stage(1, device="acc/01"), "device", "there is no device 'acc/01'"),
     "other device": (set_stage(1, device="cpu/0"), "device", "there is no device 'cpu/0'"),
     "shared device": (set_stage(1, device="acc/0"), "device", "already used by stage 0"),
-    "k": (set_plan(k=2), "stages", "3 stages on accelerators, but k is 2"),
+    "k": (set_plan(k=2), "stages", "3 accelerators are in use, but k is 2"),
     "count": (set_devices(count=2), "device", "there is no device 'acc/2'; class 'acc' has 2"),
     "class twice": (set_devices(**{"class": "cpu"}), "device", "listed twice"),
     "value": (set_plan(value=18.0, gap=12 / 18), "value", "the value is 18.0, recomputed 19.0"),

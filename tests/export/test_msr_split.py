@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import orjson
 import pytest
 
 from dnnp.core.model.errors import FormatError
@@ -44,6 +45,20 @@ def test_cpus_and_devices_with_several_stages() -> None:
         "cpus": [{"load": 17.0, "nodes": [2, 3, 4]}],
         "maxLoad": 34.0,
     }
+
+
+def test_replicas_are_one_entry() -> None:
+    records = planned()
+    plan = next(r for r in records if r["type"] == "plan")
+    plan["max_replicas"] = plan["devices"][0]["count"] = 4
+    next(r for r in records if r["type"] == "stage" and r["id"] == 2)["replicas"] = 2
+    stream = read_bytes(encode(records), "seed")
+    split = split_of(plan_of(stream, graph_of(stream)))
+    assert split["fpgas"][1:] == [
+        {"load": 17.0, "nodes": [2, 3, 4]},
+        {"load": 19.0, "nodes": [5], "replicas": 2},
+    ]
+    assert read_split(orjson.dumps(split), "f")[2] == ("accelerator", [5])
 
 
 def test_what_is_written_is_read_back() -> None:

@@ -26,7 +26,7 @@ from dnnp.formats.devices import class_record, device_names, parse_device
 from dnnp.formats.graph import clustering_of, graph_of, plan_of, plan_records, units_of
 from dnnp.formats.stream import read_bytes, write
 from dnnp.formats.tensors import read_inputs
-from support import seeds
+from support import seeds, training
 from support.run import Result, dnnp
 
 
@@ -51,15 +51,10 @@ class Target:
 
 @functools.cache
 def _streams() -> list[bytes]:
-    training = seeds.planned()
-    for record in training:
-        if record["type"] == "node":
-            record["backward"] = record["id"] > 2
-            record["color"] = (0, 0, 1, 1, 1, 2)[record["id"]]
     linked = [*seeds.planned(groups=True)]
     linked.insert(3, {"type": "link", "bandwidth_bytes_per_s": 8.0})
     linked.append({"type": "something", "of": {"a": [1]}, "id": 0})
-    return [seeds.encode(records) for records in (seeds.planned(), linked, seeds.sealed(training))]
+    return [seeds.encode(records) for records in (seeds.planned(), linked, training.planned())]
 
 
 def read_stream(data: bytes, _: Path) -> None:

@@ -15,7 +15,7 @@ from dnnp.core.cost.validity import validity_of
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.order.orders import ORDERS
-from dnnp.core.portfolio.split import split
+from dnnp.core.portfolio.slices import best_slicing
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.stream import Stream
 from support.graphs import header, random_stream
@@ -101,7 +101,7 @@ def test_training_graph_keeps_colors_and_orders_both_passes():
     units = units_of(stream, graph)
     device = DeviceClass("dev", count=3)
     options = CostOptions(memory_model="sum")
-    blocks = split(graph, units, (device,), options, "slice")
+    blocks = best_slicing(graph, units, (device,), options)
     plan = make_plan(
         graph, units, blocks, (device,), options, method="slice", bound=0.0, digest="0" * 64
     )

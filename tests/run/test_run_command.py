@@ -19,7 +19,7 @@ from dnnp.core.runtime import session as sessions
 from dnnp.formats.graph import plan_digest
 from dnnp.formats.stream import read_bytes
 from support.run import Result, dnnp, executable
-from support.running import planned, with_plan
+from support.running import planned, with_plan, written
 from support.split_models import array, graph, make, node, value
 
 
@@ -344,16 +344,10 @@ def test_more_stages_than_cores_is_said(stream: bytes, monkeypatch: pytest.Monke
 
 def test_another_device_class_is_said(stream: bytes) -> None:
     other = read_bytes(stream)
-    for stage in other.get("stage"):
-        stage["class"] = "v100"
+    for i, stage in enumerate(other.get("stage")):
+        stage |= {"class": "v100", "device": f"v100/{i}"}
     other.get("plan")[0]["devices"][0]["class"] = "v100"
-    import io
-
-    from dnnp.formats.stream import write
-
-    data = io.BytesIO()
-    write(other, data)
-    result = dnnp("run", "-n", "2", stdin=data.getvalue())
+    result = dnnp("run", "-n", "2", stdin=written(other))
     assert result.status == 0
     assert "the loads were predicted for v100, the stages run on cpu" in result.err
 

@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import FormatError, InputFileError
+from dnnp.core.runtime.channel import Channel, ClosedError
 from dnnp.core.runtime.pipeline import (
     SOURCE,
-    Channel,
-    ClosedError,
     Edge,
     Step,
     route,
     run_pipeline,
 )
 from dnnp.core.runtime.report import median_timing, seconds, summarize
-from support.running import known_time
+from support.running import known_time, step_of
 
 
 def step(name: str, inputs: str, outputs: str, call: Any = None) -> Step:
@@ -31,7 +30,7 @@ def step(name: str, inputs: str, outputs: str, call: Any = None) -> Step:
         text = "".join(values[x] for x in inputs)
         return {y: f"{y}({text})" for y in outputs}
 
-    return Step(name, tuple(inputs), tuple(outputs), call or trace)
+    return step_of(name, inputs, outputs, call or trace)
 
 
 DIAMOND = [
@@ -78,8 +77,8 @@ def test_edges_join_each_pair_once_and_long_ones_hold_more() -> None:
 
 def test_stages_without_tensors_still_run_once_a_sample() -> None:
     calls = []
-    lonely = Step("stage 0", (), ("c",), lambda values: {"c": calls.append(1) or "c"})
-    unread = Step("stage 1", ("x",), ("u",), lambda values: {"u": calls.append(2) or "u"})
+    lonely = step_of("stage 0", "", "c", lambda values: {"c": calls.append(1) or "c"})
+    unread = step_of("stage 1", "x", "u", lambda values: {"u": calls.append(2) or "u"})
     trace = run_pipeline([lonely, unread], [{"x": "x"}], 4, ["c"], keep=lambda s: True)
     assert trace.outputs[3] == {"c": "c"}
     assert sorted(calls) == [1] * 4 + [2] * 4
@@ -104,8 +103,7 @@ def test_a_failing_stage_stops_the_others_at_once(bad: int, error: Exception) ->
         return dict.fromkeys(DIAMOND[bad].outputs, "-")
 
     steps = list(DIAMOND)
-    steps[bad] = step(f"stage {bad}", "".join(DIAMOND[bad].inputs), "", fail)
-    steps[bad] = Step(f"stage {bad}", DIAMOND[bad].inputs, DIAMOND[bad].outputs, fail)
+    steps[bad] = step_of(f"stage {bad}", DIAMOND[bad].inputs, DIAMOND[bad].outputs, fail)
     started, threads = time.perf_counter(), threading.active_count()
     with pytest.raises(type(error)) as caught:
         run_pipeline(steps, SAMPLES, 100_000, ["y"])
@@ -127,8 +125,8 @@ def test_the_first_failure_is_the_one_reported() -> None:
         raise InputFileError("the real reason")
 
     steps = [
-        Step("stage 0", ("x",), ("a",), patient, stop=stopped.set),
-        Step("stage 1", ("z",), ("b",), fail, stop=stopped.set),
+        step_of("stage 0", "x", "a", patient, stop=stopped.set),
+        step_of("stage 1", "z", "b", fail, stop=stopped.set),
     ]
     with pytest.raises(InputFileError, match="stage 1: the real reason"):
         run_pipeline(steps, SAMPLES, 3, ["a", "b"])
@@ -154,7 +152,7 @@ def test_interruption_ends_a_call_under_way() -> None:
     stopped = threading.Event()
     flag = threading.Event()
     threading.Timer(0.2, flag.set).start()
-    slow = Step("stage 0", ("x",), ("a",), lambda v: {"a": stopped.wait(20)}, stop=stopped.set)
+    slow = step_of("stage 0", "x", "a", lambda v: {"a": stopped.wait(20)}, stop=stopped.set)
     started = time.perf_counter()
     trace = run_pipeline([slow], [{"x": 1}], 3, ["a"], interrupted=flag.is_set)
     assert time.perf_counter() - started < 5
@@ -163,15 +161,15 @@ def test_interruption_ends_a_call_under_way() -> None:
 
 def test_a_full_channel_waits_and_a_closed_one_does_not() -> None:
     channel = Channel(2)
-    channel.put(1)
-    channel.put(2)
+    channel.put(0, "a")
+    channel.put(1, "b")
     threading.Timer(0.05, channel.close).start()
     with pytest.raises(ClosedError):
-        channel.put(3)
+        channel.put(2, "c")
     with pytest.raises(ClosedError):
-        channel.get()
+        channel.get(0)
     with pytest.raises(TimeoutError):
-        Channel(1).get(0.01)
+        Channel(1).get(0, 0.01)
 
 
 def test_memory_of_samples_in_flight_is_bounded() -> None:
@@ -188,16 +186,16 @@ def test_memory_of_samples_in_flight_is_bounded() -> None:
         ahead.append(made[0] - values["a"])
         return {"y": values["a"]}
 
-    steps = [Step("stage 0", ("x",), ("a",), make), Step("stage 1", ("a",), ("y",), use)]
+    steps = [step_of("stage 0", "x", "a", make), step_of("stage 1", "a", "y", use)]
     run_pipeline(steps, [{"x": 0}], 50, ["y"], queue=2)
     assert max(ahead) <= 4
 
 
 def test_figures_of_a_run_with_known_times() -> None:
     steps = [
-        Step("stage 0", ("x",), ("a",), known_time(0.004, ["a"])),
-        Step("stage 1", ("a",), ("b",), known_time(0.010, ["b"])),
-        Step("stage 2", ("b", "a"), ("y",), known_time(0.002, ["y"], busy=True)),
+        step_of("stage 0", "x", "a", known_time(0.004, ["a"])),
+        step_of("stage 1", "a", "b", known_time(0.010, ["b"])),
+        step_of("stage 2", "ba", "y", known_time(0.002, ["y"], busy=True)),
     ]
     timing = summarize(run_pipeline(steps, [{"x": 0}], 30, ["y"]), warmup=5)
     assert timing.samples == 25

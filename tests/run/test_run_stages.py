@@ -22,7 +22,7 @@ from dnnp.core.runtime.session import Place, SessionConfig, make_session, places
 from dnnp.core.runtime.stages import BoundStage, CpuStage, HostStage, make_stage
 from dnnp.core.runtime.values import to_numpy
 from dnnp.core.runtime.verify import Tolerance
-from support.running import stage_of
+from support.running import stage_of, step_of
 from support.split_models import MODELS, array, graph, make, node, value
 
 EXACT = Tolerance(1e-6, 1e-6)
@@ -196,12 +196,13 @@ def test_bound_stages_hand_over_values_of_the_runtime() -> None:
     steps = []
     for step in pipeline.steps:
         host = frozenset({"y"})
-        bound = BoundStage(step.call.session, step.outputs, host, device="cpu")
-        steps.append(type(step)(step.name, step.inputs, step.outputs, bound))
+        (worker,) = step.workers
+        bound = BoundStage(worker.call.session, step.outputs, host, device="cpu")
+        steps.append(step_of(step.name, step.inputs, step.outputs, bound))
     pipeline.steps[:] = steps
     samples = [random_inputs(chain(), i) for i in range(3)]
     agrees(pipeline, samples)
-    middle = steps[0].call({"x": samples[0]["x"]})["a"]
+    middle = steps[0].workers[0].call({"x": samples[0]["x"]})["a"]
     assert middle.data_type() == "tensor(float)"
     np.testing.assert_allclose(to_numpy(middle), samples[0]["x"] * [1, 2, 3, 4], rtol=1e-6)
     host = HostStage(whole.session, ("y",))

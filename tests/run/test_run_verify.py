@@ -161,16 +161,17 @@ def test_tensors_swapped_on_their_way_are_caught(
         changed.steps = [*run.steps[:i], step, *run.steps[i + 1 :]]
         return changed
 
-    def swapped(run: Any, i: int) -> None:
+    def swapped(run: Any, i: int, replica: int) -> None:
         step = run.steps[i]
-        right = step.call
+        (worker,) = step.workers
+        right = worker.call
         if sorted(step.inputs) == ["a", "b"]:
 
             def call(values: dict[str, Any]) -> dict[str, Any]:
                 return right({"a": values["b"], "b": values["a"]})
 
-            step = replace(step, call=call)
-        work(replace_step(run, i, step), i)
+            step = replace(step, workers=(replace(worker, call=call),))
+        work(replace_step(run, i, step), i, replica)
 
     monkeypatch.setattr(pipelines._Run, "work", swapped)
     verdict = verdict_of(*ready(parts))
@@ -182,8 +183,8 @@ def test_tensors_swapped_on_their_way_are_caught(
 def test_a_tensor_of_another_sample_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     get, late = pipelines.Channel.get, []
 
-    def stale(channel: Any, timeout: float | None = None) -> Any:
-        item = get(channel, timeout)
+    def stale(channel: Any, sample: int, timeout: float | None = None) -> Any:
+        item = get(channel, sample, timeout)
         if "b" in item:
             late.append(item["b"])
             item = {**item, "b": late[max(len(late) - 2, 0)]}

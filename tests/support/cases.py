@@ -43,7 +43,7 @@ def random_case(seed: int, most: int = 9, **fixed: object) -> Case:
         "memory_model": model,
         "memory_mode": mode,
         "charge_io": rng.random() < 0.3,
-        "objective": "gpipe" if training and mode == "hard" and rng.random() < 0.4 else "throughput",
+        "objective": "gpipe" if mode == "hard" and rng.random() < 0.4 else "throughput",
         "max_replicas": rng.choice([1, 1, 2, 3]),
     }  # fmt: skip
     options = CostOptions(**{**drawn, **fixed})  # type: ignore[arg-type]

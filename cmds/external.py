@@ -1,0 +1,135 @@
+"""Partitioners that are programs of their own: Scotch's gpart."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dnnp.core.model.errors import FormatError, LimitError, UnavailableError
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from dnnp.core.model.cluster import Clustering
+    from dnnp.core.model.device import DeviceClass
+    from dnnp.core.model.graph import Graph
+    from dnnp.core.model.plan import Block, CostOptions
+
+PROGRAMS = ("scotch_gpart", "gpart")
+"""Names of the program: Debian's package scotch adds the prefix, Scotch itself does not."""
+
+TIME_LIMIT_S = 300.0
+"""Seconds after which the program is ended."""
+
+POLL_S = 0.05
+
+
+def scotch(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    stop: Callable[[], bool] = lambda: False,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> list[Block]:
+    """Split with Scotch's gpart, run in a private temporary directory.
+
+    The parts need be neither contiguous nor within the memory.
+
+    Raises
+    ------
+    UnavailableError
+        The program is not installed, fails, or is another one of that name.
+    LimitError
+        It takes longer than the limit, or `stop` says so before it is done.
+    """
+    import numpy as np
+
+    from dnnp.core.baselines.parts import part_graph, split_of_parts
+    from dnnp.formats.scotch import read_mapping, write_graph
+
+    program = _installed()
+    problem = part_graph(graph, units, devices, options)
+    part = np.zeros(problem.vertices, dtype=np.int64)
+    if problem.parts > 1 and problem.vertices > 1:
+        text = write_graph(
+            problem.ptr.tolist(), problem.neighbors.tolist(), problem.edge_weights.tolist(),
+            problem.weights.tolist(),
+        )  # fmt: skip
+        mapping = _run(program, problem.parts, text, stop, time_limit_s)
+        try:
+            part[:] = read_mapping(mapping, problem.vertices, problem.parts, "its mapping")
+        except FormatError as error:
+            raise UnavailableError(f"{program} does not answer as Scotch does: {error}") from None
+    return split_of_parts(graph, problem, part, devices)
+
+
+def _installed() -> str:
+    """Path of the program."""
+    import os
+    import shutil
+
+    for name in PROGRAMS:
+        path = shutil.which(name)
+        if path is not None:
+            return os.path.abspath(path)
+    raise UnavailableError(
+        f"method scotch needs the program {' or '.join(PROGRAMS)}; Debian has it in the package "
+        "scotch (its package gpart is another program)"
+    )
+
+
+def _run(
+    program: str, parts: int, graph: bytes, stop: Callable[[], bool], time_limit_s: float
+) -> bytes:
+    """Run `program PARTS GRAPH MAPPING` and return the mapping."""
+    import subprocess
+    import tempfile
+    import time
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory(prefix="dnnp-") as folder:
+        source, result, log = (Path(folder, name) for name in ("in.grf", "out.map", "log"))
+        source.write_bytes(graph)
+        deadline = time.monotonic() + time_limit_s
+        with log.open("wb") as messages:
+            # A process group of its own: Ctrl-C is for this command to act on.
+            try:
+                child = subprocess.Popen(
+                    [program, str(parts), str(source), str(result)],
+                    stdin=subprocess.DEVNULL, stdout=messages, stderr=messages,
+                    cwd=folder, process_group=0,
+                )  # fmt: skip
+            except OSError as error:
+                raise UnavailableError(f"{program} cannot be run: {error.strerror}") from None
+            try:
+                while not _ended(child):
+                    if stop():
+                        raise LimitError(f"interrupted before {program} was done")
+                    if time.monotonic() > deadline:
+                        raise LimitError(f"{program} was not done after {time_limit_s:g} s")
+            finally:
+                child.kill()
+                child.wait()
+        if child.returncode != 0 or not result.is_file():
+            said = log.read_bytes()[:2000].decode(errors="replace").strip().splitlines()
+            reason = _ending(child.returncode) + (f": {said[0]}" if said else "")
+            raise UnavailableError(f"{program} {reason}; is it Scotch's gpart?")
+        return result.read_bytes()
+
+
+def _ended(child: subprocess.Popen[bytes]) -> bool:
+    """Wait a moment; whether the process is done."""
+    import subprocess
+
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(POLL_S)
+    return child.returncode is not None
+
+
+def _ending(status: int) -> str:
+    """How a process ended without an answer."""
+    if status == 0:
+        return "wrote no mapping"
+    return f"failed with status {status}" if status > 0 else f"ended by signal {-status}"

@@ -1,0 +1,85 @@
+"""From intervals or parts of items to blocks, for every method that splits items."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.line import Line
+from dnnp.core.cost.load import stage_load
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.plan import Block, CostOptions
+
+
+def slots_of(devices: tuple[DeviceClass, ...], *, all_kinds: bool = False) -> Ints:
+    """Class of every device a baseline fills, in the order offered: i64[slots].
+
+    Accelerators, or the CPUs where there are none; `all_kinds`: both.
+    """
+    kinds = [d for d in devices if not d.is_cpu and d.count] or [d for d in devices if d.count]
+    wanted = devices if all_kinds else kinds
+    counts = [d.count if d in wanted else 0 for d in devices]
+    return np.repeat(np.arange(len(devices), dtype=np.int64), counts)
+
+
+def interval_blocks(
+    graph: Graph, line: Line, bounds: Ints, classes: Ints, devices: tuple[DeviceClass, ...]
+) -> list[Block]:
+    """Blocks of the intervals `bounds[i]..bounds[i + 1]` of a line, on class `classes[i]`.
+
+    `devices` are those offered; a line counts no more of a class than it has items.
+    """
+    blocks = [line.nodes[line.node_ptr[a] : line.node_ptr[b]] for a, b in pairwise(bounds.tolist())]
+    if graph.backward.any():
+        # An item holds nodes of both passes, which run far apart in time.
+        blocks = [nodes[np.argsort(graph.rank[nodes])] for nodes in blocks]
+    return [Block(nodes, devices[c]) for nodes, c in zip(blocks, classes.tolist(), strict=True)]
+
+
+def part_blocks(
+    graph: Graph, items: Items, part: Ints, slots: Ints, devices: tuple[DeviceClass, ...]
+) -> list[Block]:
+    """Blocks of a split that need not be contiguous.
+
+    Parameters
+    ----------
+    part
+        i64[items], slot of each item.
+    slots
+        Class of each slot (`slots_of`); where its devices form clusters, a slot keeps its number.
+    """
+    slot_of = part[items.label]
+    blocks = []
+    for slot in np.unique(slot_of).tolist():
+        nodes = np.flatnonzero(slot_of == slot)
+        device = devices[slots[slot]]
+        first = int(np.searchsorted(slots, slots[slot]))
+        number = slot - first if device.cluster_size else -1
+        blocks.append(Block(nodes[np.argsort(graph.rank[nodes])], device, 1, number))
+    return blocks
+
+
+def unplaceable(
+    graph: Graph, units: Clustering, line: Line, options: CostOptions
+) -> InfeasibleError | None:
+    """Why no split of a line into intervals can exist, if an item alone fits no device."""
+    nowhere = np.flatnonzero((line.reach < np.arange(line.n)).all(axis=0))
+    if not len(nowhere):
+        return None
+    nodes = line.nodes[line.node_ptr[nowhere[0]] : line.node_ptr[nowhere[0] + 1]]
+    name = f"node {graph.node_ids[nodes[0]]} ('{graph.node_names[nodes[0]]}')"
+    if len(nodes) > 1:
+        name = f"{name} and {len(nodes) - 1} more that belong with it"
+    runs = [d for c, d in enumerate(line.devices) if np.isfinite(line.work[c, nowhere[0]])]
+    if not runs:
+        return InfeasibleError(f"infeasible: {name} cannot run on any device offered")
+    need = stage_load(graph, units, nodes, runs[0], options).memory_bytes
+    most = max(d.memory_bytes for d in runs)
+    return InfeasibleError(
+        f"infeasible: {name} needs {need:.0f} bytes; the largest device has {most:.0f}"
+    )

@@ -1,0 +1,257 @@
+"""PipeDream's dynamic program: a chain cut into stages, each replicated over some devices.
+
+With A(j, s) the least largest load when the first j items use the devices s (numbers of devices
+of each class),
+
+    A(j, s) = min over i < j, class c, r <= max_replicas of
+              max(A(i, s - r of c), load(i..j-1 on r devices of class c))
+
+as in section 3.1 of the PipeDream paper and Appendix C.2 of the 2020 paper.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.line import Line, steps_of
+from dnnp.core.cost.memory import Steps, memory_row, no_steps, tree_size
+from dnnp.core.dp.sweep import COMM
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, csr
+from dnnp.core.model.plan import CostOptions
+
+
+class Chain(NamedTuple):
+    """A line of `n` items as the program reads it; `C` classes, `o` ways to run a stage."""
+
+    comm: int
+    streamed: bool
+    """Memory above capacity costs time."""
+    steps: Steps
+    work: Floats
+    """f64[C, n]; inf: unsupported."""
+    reach: Ints
+    """i64[C, n]."""
+    touch_ptr: Ints
+    touch: Ints
+    """Nets of each item (CSR)."""
+    pins: Ints
+    """i64[p], items of each net."""
+    source: Ints
+    always: Bools
+    cost: Floats
+    weight_ptr: Ints
+    weight_bytes: Floats
+    weight_before: Ints
+    """What replicas of an item synchronise (CSR): bytes, and the last item before that holds
+    the same weights (-1: none)."""
+    way_class: Ints
+    way_replicas: Ints
+    """i64[o], the class and the replicas of each way."""
+    sync: Floats
+    """f64[o], time to synchronise a byte."""
+    capacity: Floats
+    stream_s: Floats
+    """f64[C], time a byte above capacity costs."""
+
+
+class Scratch(NamedTuple):
+    """Room for the kernels."""
+
+    held: Ints
+    """i64[p], 0 between calls."""
+    seen: Ints
+    trees: Floats
+    memory: Floats
+    row: Floats
+    """f64[o, n + 1]."""
+
+
+class Run(NamedTuple):
+    """One stage: items first..end-1 on so many devices of a class."""
+
+    first: int
+    end: int
+    device_class: int
+    replicas: int
+    number: int = -1
+    """Of the first device; -1: the next that is free."""
+
+
+def chain_of(
+    graph: Graph, line: Line, devices: tuple[DeviceClass, ...], options: CostOptions
+) -> Chain:
+    """Arrange a line; `devices` are those offered."""
+    ways = [
+        (c, r)
+        for c, d in enumerate(line.devices)
+        for r in range(1, min(devices[c].count, options.max_replicas) + 1)
+    ]
+    way_class = np.array([c for c, _ in ways], dtype=np.int64)
+    replicas = np.array([r for _, r in ways], dtype=np.int64)
+    sync = np.zeros(len(ways))
+    if graph.backward.any():
+        band = np.array([d.bandwidth_bytes_per_s for d in devices])[way_class]
+        sync = (replicas - 1) / (replicas * band)
+    net = np.repeat(np.arange(len(line.source)), np.diff(line.pin_ptr))
+    touch_ptr, touch = csr(line.pins, net, line.n)
+    limited = [not d.is_cpu and np.isfinite(d.memory_bytes) for d in devices]
+    streamed = options.memory_mode == "overflow" and any(limited)
+    capacity = np.where(limited, [d.memory_bytes for d in devices], np.inf)
+    return Chain(
+        COMM[options.comm],
+        streamed,
+        steps_of(graph, line, options) if streamed else no_steps(),
+        *plain(line.work, line.reach, touch_ptr, touch, np.diff(line.pin_ptr), line.source),
+        *plain(line.always, line.cost, *_weights(graph, line), way_class, replicas, sync),
+        *plain(capacity, 1 / np.array([d.bandwidth_bytes_per_s for d in devices])),
+    )
+
+
+def _weights(graph: Graph, line: Line) -> tuple[Ints, Floats, Ints]:
+    """Weight bytes by item (CSR), each with the last earlier item that holds the same tensor."""
+    item = np.empty(graph.n, dtype=np.int64)
+    item[line.nodes] = np.repeat(np.arange(line.n), np.diff(line.node_ptr))
+    stated = np.flatnonzero(~np.isnan(graph.node_bytes))
+    reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
+    read = np.isnan(graph.node_bytes[reader]) & (graph.tensor_kind[graph.in_idx] == PARAMETER)
+    pairs = np.unique(graph.in_idx[read] * max(line.n, 1) + item[reader[read]])
+    tensor, at = pairs // max(line.n, 1), pairs % max(line.n, 1)
+    before = np.full(len(pairs), -1, dtype=np.int64)
+    again = np.flatnonzero(tensor[1:] == tensor[:-1]) + 1
+    before[again] = at[again - 1]
+    rows = np.concatenate([item[stated], at])
+    ptr, index = csr(rows, np.arange(len(rows)), line.n)
+    size = np.concatenate([graph.node_bytes[stated], graph.tensor_bytes[tensor]])
+    last = np.concatenate([np.full(len(stated), -1, dtype=np.int64), before])
+    return ptr, size[index], last[index]
+
+
+def scratch_of(m: Chain) -> Scratch:
+    """Room for a chain."""
+    nets, n = len(m.pins), m.work.shape[1]
+    return Scratch(
+        np.zeros(nets, dtype=np.int64), np.zeros(nets, dtype=np.int64),
+        np.zeros((2, tree_size(m.steps))), np.zeros(n), np.empty((len(m.way_class), n + 1)),
+    )  # fmt: skip
+
+
+@kernel
+def loads_from(m, first, end, into_cost, out_cost, bound, scratch):  # type: ignore[no-untyped-def]
+    """Loads of the stages first..j-1, j <= end, for every way, into scratch.row[way, j].
+
+    Returns the largest j that is filled; beyond it no way has a load up to `bound`. The costs
+    (f64[C, p]) are those of a net that enters and that leaves a stage.
+    """
+    classes = m.work.shape[0]
+    held, seen, memory, row = scratch.held, scratch.seen, scratch.memory, scratch.row
+    into, out, work = np.zeros(classes), np.zeros(classes), np.zeros(classes)
+    if m.streamed:
+        memory_row(m.steps, first, end - 1, scratch.trees[0], scratch.trees[1], memory)
+    weight, touched, last = 0.0, 0, end
+    for j in range(first, end):
+        for t in range(m.touch_ptr[j], m.touch_ptr[j + 1]):
+            e = m.touch[t]
+            source = m.source[e]
+            was_mine = source >= first and source < j
+            is_mine = source >= first and source <= j
+            was_out = was_mine and (held[e] < m.pins[e] or m.always[e])
+            was_in = held[e] > 0 and not was_mine
+            if held[e] == 0:
+                seen[touched] = e
+                touched += 1
+            held[e] += 1
+            is_out = is_mine and (held[e] < m.pins[e] or m.always[e])
+            for c in range(classes):
+                into[c] += into_cost[c, e] * (int(not is_mine) - int(was_in))
+                out[c] += out_cost[c, e] * (int(is_out) - int(was_out))
+        for t in range(m.weight_ptr[j], m.weight_ptr[j + 1]):
+            if m.weight_before[t] < first:
+                weight += m.weight_bytes[t]
+        for c in range(classes):
+            work[c] += m.work[c, j]
+        hope = False
+        for o in range(len(m.way_class)):
+            c, r = m.way_class[o], m.way_replicas[o]
+            row[o, j + 1] = np.inf
+            if j > m.reach[c, first]:
+                continue
+            hope |= work[c] / r <= bound
+            extra = 0.0
+            if m.streamed and memory[j] > m.capacity[c]:
+                extra = (memory[j] - m.capacity[c]) * m.stream_s[c]
+            sync = weight * m.sync[o]
+            if m.comm == 0:
+                row[o, j + 1] = (into[c] + work[c] + extra + out[c]) / r + sync
+            elif m.comm == 1:
+                row[o, j + 1] = max(max(work[c], into[c] + extra + out[c]) / r, sync)
+            else:
+                row[o, j + 1] = max(max(work[c], max(into[c] + extra, out[c])) / r, sync)
+        if not hope:
+            last = j + 1
+            break
+    for t in range(touched):
+        held[seen[t]] = 0
+    return last
+
+
+@kernel
+def fill(m, first, end, into_cost, out_cost, counts, bound, best, came, how, scratch):  # type: ignore[no-untyped-def]
+    """Fill best[j, state] over the items first..end-1, with the start and way of the last stage.
+
+    `counts` (i64[C]) are the devices there are; the states are their mixed-radix numbers.
+    """
+    stride = np.ones(len(counts) + 1, dtype=np.int64)
+    for c in range(len(counts)):
+        stride[c + 1] = stride[c] * (counts[c] + 1)
+    best[first : end + 1] = np.inf
+    best[first, 0] = 0.0
+    for i in range(first, end):
+        if best[i].min() == np.inf:
+            continue
+        last = loads_from(m, i, end, into_cost, out_cost, bound, scratch)
+        for s in range(stride[-1]):
+            if best[i, s] == np.inf:
+                continue
+            for o in range(len(m.way_class)):
+                c, r = m.way_class[o], m.way_replicas[o]
+                if (s // stride[c]) % (counts[c] + 1) + r > counts[c]:
+                    continue
+                to = s + r * stride[c]
+                for j in range(i + 1, last + 1):
+                    load = max(best[i, s], scratch.row[o, j])
+                    if load <= bound and load < best[j, to]:
+                        best[j, to], came[j, to], how[j, to] = load, i, o
+
+
+def cut_chain(
+    m: Chain,
+    first: int,
+    end: int,
+    costs: tuple[Floats, Floats],
+    counts: Ints,
+    bound: float,
+) -> list[Run] | None:
+    """Best stages for the items first..end-1 with loads up to `bound`; None if there are none.
+
+    O(n^2) loads, each tried for every way and state.
+    """
+    states = int((counts + 1).prod())
+    best = np.empty((end + 1, states))
+    came, how = (np.zeros((end + 1, states), dtype=np.int64) for _ in range(2))
+    fill(m, first, end, *costs, counts, bound, best, came, how, scratch_of(m))
+    state = int(best[end].argmin())
+    if not np.isfinite(best[end, state]):
+        return None
+    stride = np.concatenate([[1], np.cumprod(counts + 1)])
+    runs: list[Run] = []
+    while end > first:
+        way, start = int(how[end, state]), int(came[end, state])
+        c, r = int(m.way_class[way]), int(m.way_replicas[way])
+        runs.append(Run(start, end, c, r))
+        state -= r * int(stride[c])
+        end = start
+    return runs[::-1]

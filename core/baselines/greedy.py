@@ -1,0 +1,103 @@
+"""Greedy filling in topological order (2020 paper, section 7)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dnnp.core.baselines.blocks import interval_blocks, unplaceable
+from dnnp.core.cost.items import items_of
+from dnnp.core.cost.line import Line, make_line
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.graph import Floats, Graph
+from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.order.orders import ORDERS
+
+Stages = list[tuple[int, int]]
+"""End and class of every stage, in order."""
+
+
+def greedy(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    order: str = "kahn",
+) -> list[Block]:
+    """Contract colours and cycles, fix an order (in `ORDERS`), fill accelerator after accelerator.
+
+    As published, an accelerator takes as many items as its memory holds, and CPUs take what is
+    left. That balances nothing where memory is ample, so an accelerator also stops at its share
+    of the work that is left; only if memory then runs out is it filled up. A CPU also takes
+    items that the next accelerator cannot run or hold.
+
+    Raises
+    ------
+    InfeasibleError
+        An item fits nowhere, or no device is left for one.
+    """
+    items = items_of(graph, units)
+    line = make_line(graph, units, items, ORDERS[order](items), devices, options)
+    stages = _fill(line, shared=True) or _fill(line, shared=False)
+    if stages is None:
+        raise unplaceable(graph, units, line, options) or InfeasibleError(
+            "infeasible: the devices are full before every node has a place"
+        )
+    bounds = np.array([0, *(end for end, _ in stages)], dtype=np.int64)
+    classes = np.array([c for _, c in stages], dtype=np.int64)
+    return interval_blocks(graph, line, bounds, classes, devices)
+
+
+def _fill(line: Line, *, shared: bool) -> Stages | None:
+    """Fill the devices in the order offered, CPUs last; None if items are left.
+
+    `shared`: a device stops at its share of the work that is left.
+    """
+    fast = [c for c, d in enumerate(line.devices) if not d.is_cpu for _ in range(d.count)]
+    slow = [c for c, d in enumerate(line.devices) if d.is_cpu for _ in range(d.count)]
+    # Running sums of the work where an accelerator does it, and where a CPU does.
+    fast_work, slow_work = (
+        np.append(0.0, np.cumsum(np.where(np.isfinite(line.work[c]), line.work[c], 0.0)))
+        if (c := next(iter(kind), None)) is not None
+        else np.zeros(line.n + 1)
+        for kind in (fast, slow)
+    )
+    stages: Stages = []
+    at = 0
+    while at < line.n:
+        if fast and line.reach[fast[0], at] >= at:
+            c = fast.pop(0)
+            end = int(line.reach[c, at]) + 1
+            if shared:
+                end = min(end, _share(fast_work, at, len(fast) + 1))
+        elif slow and line.reach[slow[0], at] >= at:
+            c = slow.pop(0)
+            end = int(line.reach[c, at]) + 1
+            if fast:
+                # Only what the next accelerator cannot take.
+                takes = np.flatnonzero(line.reach[fast[0], at:end] >= np.arange(at, end))
+                end = at + int(takes[0]) if len(takes) else end
+            else:
+                end = min(end, _share(slow_work, at, len(slow) + 1))
+        elif fast:
+            # Another class may take what this one cannot.
+            fast.pop(0)
+            continue
+        else:
+            return None
+        stages.append((end, c))
+        at = end
+    return stages
+
+
+def _share(running: Floats, at: int, parts: int) -> int:
+    """End of the first of `parts` equal shares of the work from `at` on; one item at least.
+
+    An item belongs to the share in which its middle lies.
+    """
+    if parts == 1:
+        return len(running) - 1
+    goal = running[at] + (running[-1] - running[at]) / parts
+    middle = (running[at:-1] + running[at + 1 :]) / 2
+    return at + max(1, int(np.searchsorted(middle, goal)))

@@ -1,0 +1,116 @@
+"""Local search over splits that need not be contiguous (2020 paper, section 6; MKA07)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from dnnp.core.baselines.blocks import part_blocks, slots_of
+from dnnp.core.baselines.descent import Moves, descend, moves_of
+from dnnp.core.cost.items import Items, free_items_of
+from dnnp.core.cost.line import Line, make_line
+from dnnp.core.cost.load import stage_load
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.graph import Bools, Graph, Ints
+from dnnp.core.model.plan import Block, CostOptions
+
+RESTARTS = 10
+"""The paper's number."""
+
+MAX_TRIALS = 200_000_000
+"""Reassignments that a call may try at effort 1, about two minutes; each restart has its share."""
+
+CHUNK = 300_000
+"""Reassignments between two looks at `stop`."""
+
+
+def local_search(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    seed: int = 0,
+    restarts: int = RESTARTS,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[Block]:
+    """Start from random splits, make the best single reassignment until none helps; keep the best.
+
+    As published, nodes of a colour move together and only accelerators are used; a CPU is where
+    nothing else runs an item (or where there are only CPUs). A split above a capacity is worse
+    than any below it. The `peak` memory model enters in the end only: the best local optimum
+    that fits is taken, and if none does, a second round keeps the sum of the nodes' memory
+    within the capacities.
+
+    Raises
+    ------
+    InfeasibleError
+        A node runs nowhere, or no local optimum fits the memory.
+    """
+    items = free_items_of(graph, units)
+    line = make_line(graph, units, items, np.arange(items.count), devices, options)
+    allowed = _allowed(graph, items, line)
+    line = replace(line, work=np.where(allowed, line.work, np.inf))
+    slots = slots_of(line.devices, all_kinds=True)
+    choices = [np.flatnonzero(allowed[slots, i]) for i in range(items.count)]
+    limit = int(MAX_TRIALS * effort) // max(restarts, 1)
+    summed = options.memory_model == "sum"
+    for memory in [line.memory] if summed else [0 * line.memory, line.memory]:
+        moves = moves_of(line, devices, options, memory)
+        rng = np.random.default_rng(seed)
+        optima: list[tuple[float, float, int, Ints]] = []
+        for restart in range(max(restarts, 1)):
+            if optima and stop():
+                break
+            draw = rng.random(items.count)
+            part = np.array([c[int(x * len(c))] for c, x in zip(choices, draw, strict=True)])
+            excess, value = _to_optimum(moves, part, limit, stop)
+            optima.append((excess, value, restart, part))
+        optima.sort(key=lambda optimum: optimum[:3])
+        for *_, part in optima:
+            blocks = part_blocks(graph, items, part, slots, devices)
+            if all(_fits(graph, units, block, options) for block in blocks):
+                return blocks
+    raise InfeasibleError(
+        f"infeasible: none of {len(optima)} local optima keeps within the memory of the devices"
+    )
+
+
+def _allowed(graph: Graph, items: Items, line: Line) -> Bools:
+    """bool[C, n]: classes an item may be on; CPUs only where no accelerator runs it."""
+    runs = np.isfinite(line.work)
+    fast = runs & np.array([not d.is_cpu for d in line.devices])[:, None]
+    stuck = np.flatnonzero(~runs.any(axis=0))
+    if len(stuck):
+        node = int(np.flatnonzero(items.label == stuck[0])[0])
+        raise InfeasibleError(
+            f"infeasible: node {graph.node_ids[node]} ('{graph.node_names[node]}'), with what "
+            "belongs to it, cannot run on any device offered"
+        )
+    allowed: Bools = np.where(fast.any(axis=0), fast, runs)
+    return allowed
+
+
+def _to_optimum(
+    moves: Moves, part: Ints, limit: int, stop: Callable[[], bool]
+) -> tuple[float, float]:
+    """Improve `part` in place until no reassignment helps, trials run out, or `stop` says so."""
+    spent = 0
+    while True:
+        excess, value, trials = descend(moves, part, min(CHUNK, limit - spent))
+        spent += trials
+        if trials <= CHUNK or spent >= limit or stop():
+            return float(excess), float(value)
+
+
+def _fits(graph: Graph, units: Clustering, block: Block, options: CostOptions) -> bool:
+    """Whether a block keeps within its device's memory, where it must."""
+    device = block.device
+    if options.memory_mode != "hard" or device.is_cpu or np.isinf(device.memory_bytes):
+        return True
+    need = stage_load(graph, units, block.nodes, device, options).memory_bytes
+    return need <= device.memory_bytes * (1 + 1e-12)

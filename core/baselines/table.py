@@ -1,0 +1,53 @@
+"""The baselines by name, under one signature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dnnp.core.baselines.cuts import CUTS, cut_order
+from dnnp.core.baselines.greedy import greedy
+from dnnp.core.baselines.local_search import local_search
+from dnnp.core.baselines.metis import metis
+from dnnp.core.baselines.pipedream import pipedream
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import Graph
+from dnnp.core.model.plan import Block, CostOptions
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a baseline may be told besides the problem; each heeds what concerns it."""
+
+    order: str = "kahn"
+    """Name in `ORDERS` of the topological order that greedy, uniform, params and single cut."""
+    seed: int = 0
+    effort: float = 1.0
+    """Scales the work after which a search ends."""
+    stop: Callable[[], bool] = lambda: False
+    """Asked now and then: whether to return the best split so far."""
+
+
+Baseline = Callable[
+    [Graph, Clustering, tuple[DeviceClass, ...], CostOptions, Settings], list[Block]
+]
+"""Blocks to be priced by `make_plan`; InfeasibleError if the method has
+no split within the limits, UnavailableError if a package is missing."""
+
+
+def _cut_by(name: str) -> Baseline:
+    """A baseline of `cuts`."""
+    return lambda g, u, d, o, s: cut_order(g, u, d, o, name, s.order)
+
+
+BASELINES: dict[str, Baseline] = {
+    "greedy": lambda g, u, d, o, s: greedy(g, u, d, o, s.order),
+    "local-search": lambda g, u, d, o, s: local_search(
+        g, u, d, o, s.seed, effort=s.effort, stop=s.stop
+    ),
+    "pipedream": lambda g, u, d, o, s: pipedream(g, u, d, o, s.stop),
+    "metis": lambda g, u, d, o, s: metis(g, u, d, o, s.seed),
+    **{name: _cut_by(name) for name in CUTS},
+}
+"""Method of dnnp-partition -> function. Scotch is a program; `cmds.external` runs it."""

@@ -1,0 +1,98 @@
+"""Where the stages of a plan sit: devices that exist, each used once, and their clusters.
+
+A stage on `class/i` with r replicas occupies the devices i to i + r - 1 of the class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dnnp.core.check.violation import Violation
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.plan import Plan, Stage
+
+
+def check_devices(plan: Plan) -> list[Violation]:
+    """Stages sit on distinct devices that exist, at most k of them accelerators."""
+    devices = {device.name: device for device in plan.devices}
+    most = plan.options.max_replicas
+    found = []
+    accelerators = 0
+    if len(devices) < len(plan.devices):
+        found.append(Violation("device", "plan", "a device class is listed twice"))
+    if most < 1:
+        found.append(Violation("replicas", "plan", f"allows {most} replicas", ">= 1", most))
+    for number, stage in enumerate(plan.stages):
+        subject = f"stage {number}"
+        if stage.replicas < 1:
+            message = f"has {stage.replicas} replicas, expected at least 1"
+            found.append(Violation("replicas", subject, message, 1, stage.replicas))
+        elif stage.replicas > max(most, 1):
+            message = f"has {stage.replicas} replicas, the plan allows {most}"
+            found.append(Violation("replicas", subject, message, most, stage.replicas))
+        device = devices.get(stage.device_class)
+        if device is None:
+            message = f"device class '{stage.device_class}' is not among the plan's devices"
+            found.append(Violation("device", subject, message))
+            continue
+        if not device.is_cpu:
+            accelerators += max(stage.replicas, 1)
+        first = number_of(stage)
+        if first is None or first >= device.count:
+            message = f"there is no device '{stage.device}'"
+            message += f"; class '{device.name}' has {device.count}"
+            found.append(Violation("device", subject, message))
+        elif first + stage.replicas > device.count:
+            last = f"{device.name}/{first + stage.replicas - 1}"
+            message = f"its {stage.replicas} replicas reach to device '{last}'"
+            message += f"; class '{device.name}' has {device.count}"
+            found.append(Violation("device", subject, message))
+    found += _overlaps(plan)
+    if accelerators > plan.k:
+        message = f"{accelerators} accelerators are in use, but k is {plan.k}"
+        found.append(Violation("stages", "plan", message, plan.k, accelerators))
+    return found
+
+
+def number_of(stage: Stage) -> int | None:
+    """Number of a stage's first device: the i of `class/i`; None if the name is not of this form.
+
+    Numbers have no sign, no leading zeros and at most 18 digits.
+    """
+    owner, slash, index = stage.device.rpartition("/")
+    if not slash or owner != stage.device_class or not (index.isascii() and index.isdigit()):
+        return None
+    return int(index) if len(index) <= 18 and index == str(int(index)) else None
+
+
+def _overlaps(plan: Plan) -> list[Violation]:
+    """No device in two stages."""
+    intervals = []
+    for stage_number, stage in enumerate(plan.stages):
+        first = number_of(stage)
+        if first is not None:
+            end = first + max(stage.replicas, 1)
+            intervals.append((stage.device_class, first, stage_number, end))
+    found = []
+    reach: dict[str, tuple[int, int]] = {}
+    for owner, first, stage_number, end in sorted(intervals):
+        furthest, other = reach.get(owner, (0, -1))
+        if first < furthest:
+            earlier, later = sorted((stage_number, other))
+            message = f"device {owner}/{first} is already used by stage {earlier}"
+            found.append(Violation("device", f"stage {later}", message))
+        if end > furthest:
+            reach[owner] = (end, stage_number)
+    return found
+
+
+def clusters_of(plan: Plan, devices: Mapping[str, DeviceClass]) -> list[tuple[str, int] | None]:
+    """Class and cluster of every stage's first device; None where there are no clusters."""
+    homes: list[tuple[str, int] | None] = []
+    for stage in plan.stages:
+        device, first = devices.get(stage.device_class), number_of(stage)
+        if device is None or first is None or device.cluster_size < 1:
+            homes.append(None)
+        else:
+            homes.append((device.name, first // device.cluster_size))
+    return homes

@@ -1,0 +1,68 @@
+"""Slicing several topological orders; the first guess of every other method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+
+from dnnp.core.baselines.blocks import unplaceable
+from dnnp.core.cost.items import items_of
+from dnnp.core.cost.line import Line, make_line, steps_of
+from dnnp.core.dp.slice import Slicing, slice_line
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.graph import Graph
+from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.order.orders import ORDERS
+
+WORTHWHILE = 1e-9
+"""Relative gain for which another order is searched through."""
+
+
+def best_slicing(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    order: str = "best",
+    stop: Callable[[], bool] = lambda: False,
+) -> list[Block]:
+    """Slice a topological order, at the least largest load, without replicas.
+
+    `order` is a name in `ORDERS`, or `best`: the one whose slicing is best. The blocks come in
+    pipeline order. Once `stop` says so, the best split so far is returned.
+
+    Raises
+    ------
+    InfeasibleError
+        No slicing of these orders meets the capacities.
+    """
+    items = items_of(graph, units)
+    found: tuple[Line, Slicing] | None = None
+    failure: InfeasibleError | None = None
+    for name in ORDERS if order == "best" else [order]:
+        if found is not None and stop():
+            break
+        line = make_line(graph, units, items, ORDERS[name](items), devices, options)
+        streamed = options.memory_mode == "overflow" and any(
+            np.isfinite(d.memory_bytes) for d in line.devices
+        )
+        steps = steps_of(graph, line, options) if streamed else None
+        below = found[1].value * (1 - WORTHWHILE) if found else np.inf
+        try:
+            better = slice_line(line, options.comm, steps, below, stop)
+        except InfeasibleError as error:
+            failure = failure or unplaceable(graph, units, line, options) or error
+        else:
+            found = found if better is None else (line, better)
+    if found is None:
+        raise failure or InfeasibleError("infeasible")
+    line, best = found
+    blocks = [line.nodes[line.node_ptr[a] : line.node_ptr[b]] for a, b in pairwise(best.bounds)]
+    if graph.backward.any():
+        # An item holds nodes of both passes, which run far apart in time.
+        blocks = [nodes[np.argsort(graph.rank[nodes])] for nodes in blocks]
+    return [Block(nodes, devices[c]) for nodes, c in zip(blocks, best.classes, strict=True)]

@@ -1,0 +1,27 @@
+"""Which plans can become a pipeline of ONNX models."""
+
+from __future__ import annotations
+
+from dnnp.core.model.errors import FormatError
+from dnnp.core.model.graph import Graph
+from dnnp.core.model.plan import Plan
+
+
+def check_runnable(plan: Plan, graph: Graph) -> None:
+    """Refuse a plan whose stages cannot each be an ONNX model, run one after the other.
+
+    Raises
+    ------
+    FormatError
+        The plan is for training, or not ordered.
+    """
+    if graph.backward.any():
+        raise FormatError(
+            "the plan is for training: only plans of graphs without a backward pass "
+            "are pipelines of ONNX models"
+        )
+    if plan.validity != "ordered":
+        raise FormatError(
+            f"the plan is {plan.validity}, not ordered: its stages wait for each other, and "
+            "only stages in a pipeline order can run as ONNX models"
+        )

@@ -1,0 +1,87 @@
+"""Small problems for the baselines, workloads of the 2020 paper, and plans the checker accepts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dnnp.core.check.plan import check_plan
+from dnnp.core.cost.plan import make_plan
+from dnnp.core.model.cluster import Clustering, singletons
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.graph import Graph
+from dnnp.core.model.plan import Block, CostOptions, Plan
+from dnnp.formats.graph import device_of, graph_of, units_of
+from dnnp.formats.msr_json import read_workload
+from dnnp.formats.stream import Stream
+from support.graphs import header, random_stream
+
+UNBOUNDED = float("inf")
+
+Problem = tuple[Graph, Clustering, tuple[DeviceClass, ...], CostOptions]
+
+
+def priced(problem: Problem, blocks: list[Block], method: str = "baseline") -> Plan:
+    """The plan of some blocks, after the independent checker has agreed."""
+    graph, units, devices, options = problem
+    plan = make_plan(
+        graph, units, blocks, devices, options, method=method, bound=0.0, digest="0" * 64
+    )
+    assert check_plan(graph, units, plan).violations == ()
+    return plan
+
+
+def workload(folder: Path, name: str) -> Problem:
+    """A workload of the 2020 paper, with its devices and cost model."""
+    path = folder / "throughput" / f"{name}.json"
+    if not path.is_file():
+        pytest.skip(f"needs {path.name}")
+    stream = read_workload(path.read_bytes(), str(path))
+    graph = graph_of(stream)
+    devices = tuple(device_of(record) for record in stream.get("device"))
+    return graph, units_of(stream, graph), devices, CostOptions(memory_model="sum")
+
+
+def chain(*times: float, transfer: float = 1.0, **fields: object) -> Graph:
+    """A path of nodes for classes `dev` and, ten times slower, `cpu`."""
+    tensors = [
+        {"type": "tensor", "id": i, "name": f"t{i}", "kind": "activation", "size_bytes": 1,
+         "transfer_s": transfer}
+        for i in range(len(times))
+    ]  # fmt: skip
+    nodes = [
+        {"type": "node", "id": i, "name": f"n{i}", "op": "Op", "inputs": [i - 1] if i else [],
+         "outputs": [i], "time_s": {"dev": t, "cpu": 10 * t}, **fields}
+        for i, t in enumerate(times)
+    ]  # fmt: skip
+    return graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
+
+
+def problem_of(graph: Graph, *devices: DeviceClass, **options: object) -> Problem:
+    """A problem without groups."""
+    return graph, singletons(graph), devices, CostOptions(**options)  # type: ignore[arg-type]
+
+
+def objective(problem: Problem, blocks: list[Block]) -> float:
+    """Value of a split; inf if it is infeasible."""
+    try:
+        return make_plan(
+            problem[0], problem[1], blocks, problem[2], problem[3],
+            method="x", bound=0.0, digest="0" * 64,
+        ).value  # fmt: skip
+    except InfeasibleError:
+        return UNBOUNDED
+
+
+DEGENERATE = {
+    "one node": problem_of(chain(3.0), DeviceClass("dev", count=4)),
+    "more devices than nodes": problem_of(chain(3.0, 1.0), DeviceClass("dev", count=9)),
+    "zero costs": problem_of(chain(0.0, 0.0, 0.0, transfer=0.0), DeviceClass("dev", count=2)),
+    "only CPUs": problem_of(chain(1.0, 2.0, 3.0), DeviceClass("cpu", "cpu", 2)),
+    "tiny numbers": problem_of(chain(1e-12, 2e-12, 1e-12), DeviceClass("dev", count=2)),
+    "huge numbers": problem_of(chain(1e12, 2e12, 1e12, transfer=1e12), DeviceClass("dev", count=2)),
+    "one colour": problem_of(chain(1.0, 2.0, 3.0, color=7), DeviceClass("dev", count=3)),
+    "isolated": problem_of(graph_of(random_stream(3, 6, params=True)), DeviceClass("dev", count=3)),
+}

@@ -1,0 +1,117 @@
+"""Compare the integer programs with brute force on random graphs.
+
+    python tests/tools/agree_ip.py --count 1000 --seed 0 [--solver highs] [--nodes 9]
+
+For every graph and every validity: the values are equal, the bound is not above the optimum and
+close below it, the independent checker accepts the plan, and no weaker validity costs more.
+Every other graph starts from a split: that of the next stronger validity, or the whole graph on
+one device. Exits with 1 on any disagreement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import numpy as np
+
+from dnnp.core.check.plan import check_plan
+from dnnp.core.cost.plan import make_plan
+from dnnp.core.mip.solve import IpResult, solve_ip
+from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.plan import Block
+from support.brute import brute_force
+from support.cases import Case, random_case
+
+VALIDITIES = ("ordered", "convex", "free")
+ROUNDING = 1e-9
+BOUND_GAP = 5e-6
+"""How far below the optimum, relatively, a bound may stay."""
+
+
+def disagreements(case: Case, solver: str = "cbc", counts: Counter[str] | None = None) -> list[str]:
+    """What is wrong with the programs' answers to one problem."""
+    found: list[str] = []
+    counts = Counter() if counts is None else counts
+    stronger: tuple[float, list[Block]] | None = None
+    for validity in VALIDITIES:
+        want, _ = brute_force(case.graph, case.units, case.devices, case.options, validity)
+        start = None
+        if case.seed % 2:
+            nodes = np.asarray(case.graph.order)
+            start = stronger[1] if stronger else [Block(nodes, case.devices[0])]
+        try:
+            result = solve_ip(
+                case.graph, case.units, case.devices, case.options, validity,
+                solver=solver, incumbent=start,
+            )  # fmt: skip
+        except InfeasibleError:
+            counts["infeasible"] += 1
+            if want < math.inf:
+                found.append(f"{validity}: infeasible, but there is a split of {want}")
+            continue
+        counts[result.status] += 1
+        value, wrong = _judged(case, result, validity, want)
+        found += [f"{validity}: {reason}" for reason in wrong]
+        if stronger and value > stronger[0] * (1 + ROUNDING):
+            found.append(f"{validity}: {value} is above {stronger[0]} of a stronger validity")
+        stronger = value, result.blocks or []
+    return found
+
+
+def _judged(case: Case, result: IpResult, validity: str, want: float) -> tuple[float, list[str]]:
+    """The value of a result, and what is wrong with it."""
+    wrong = []
+    plan = make_plan(
+        case.graph, case.units, result.blocks or [], case.devices, case.options,
+        method="ip", bound=result.bound, digest="0" * 64,
+    )  # fmt: skip
+    report = check_plan(case.graph, case.units, plan)
+    wrong += [str(v) for v in report.violations]
+    if VALIDITIES.index(report.validity) > VALIDITIES.index(validity):
+        wrong.append(f"the split is {report.validity}")
+    if not math.isclose(plan.value, want, rel_tol=ROUNDING, abs_tol=1e-300):
+        wrong.append(f"{plan.value}, brute force {want}")
+    if result.status != "optimal":
+        wrong.append(f"status {result.status} {result.failure}")
+    if result.bound > want * (1 + 1e-12):
+        wrong.append(f"bound {result.bound} above the optimum {want}")
+    if result.bound < want * (1 - BOUND_GAP):
+        wrong.append(f"bound {result.bound} far below the optimum {want}")
+    return plan.value, wrong
+
+
+def main() -> int:
+    """Run the comparison and print a summary."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=1000, help="number of graphs")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first graph")
+    parser.add_argument("--nodes", type=int, default=9, help="most nodes of a graph")
+    parser.add_argument("--solver", choices=("cbc", "highs"), default="cbc")
+    parser.add_argument("--replicas", type=int, help="fix the most replicas of a stage")
+    args = parser.parse_args()
+    fixed = {} if args.replicas is None else {"max_replicas": args.replicas}
+    counts: Counter[str] = Counter()
+    wrong = 0
+    begin = time.monotonic()
+    for seed in range(args.seed, args.seed + args.count):
+        case = random_case(seed, args.nodes, **fixed)
+        reasons = disagreements(case, args.solver, counts)
+        wrong += bool(reasons)
+        for reason in reasons:
+            print(f"seed {seed}: {reason}", flush=True)
+    told = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
+    elapsed = time.monotonic() - begin
+    print(f"{args.count} graphs, {wrong} disagree; {told}; {args.solver}, {elapsed:.0f} s")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
