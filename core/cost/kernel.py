@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numba
@@ -30,6 +31,27 @@ def is_cold(kernels: Iterable[Callable[..., Any]]) -> bool:
         if not stats.cache_path or not any(Path(stats.cache_path).glob(f"*.{name}-*.nbi")):
             return True
     return False
+
+
+def interpreted(function: F) -> F:
+    """The kernel as plain Python, with every kernel that it calls.
+
+    For small problems while nothing is compiled: compiling takes seconds.
+    """
+    return cast(F, _twin(function, {}))
+
+
+def _twin(function: Any, twins: dict[Any, Any]) -> Any:
+    source = getattr(function, "py_func", None)
+    if source is None:  # NUMBA_DISABLE_JIT=1
+        return function
+    if function not in twins:
+        names = dict(source.__globals__)
+        twins[function] = FunctionType(source.__code__, names, source.__name__)
+        for name in source.__code__.co_names:
+            if hasattr(names.get(name), "py_func"):
+                names[name] = _twin(names[name], twins)
+    return twins[function]
 
 
 def plain(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:

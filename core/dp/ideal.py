@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dnnp.core.cost.items import Items, item_choices
-from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.kernel import interpreted, is_cold, plain
 from dnnp.core.cost.line import Line, make_line
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.spread import spread
@@ -35,6 +35,8 @@ MAX_BLOCKS = 1_500_000_000
 """Blocks to walk at effort 1; some tens of nanoseconds each."""
 CHUNK = 5_000_000
 """Blocks between two looks at the clock."""
+SMALL = 2_000
+"""Blocks that are walked before kernels that are not compiled yet are compiled."""
 MAX_STATES = 40_000_000
 """Ideals times mixes of device classes; 10 bytes each."""
 
@@ -162,6 +164,7 @@ class _Choice:
         """Search until optimal or out of budget; leaves value, bound and blocks."""
         self.stop, self.progress = stop, progress
         self.left = int(MAX_BLOCKS * effort)
+        self.cold = is_cold([decide])
         line = self._reduced_line()
         if not np.isfinite(line.work).any(axis=0).all():
             self.bound = np.inf
@@ -273,11 +276,13 @@ class _Choice:
         while first < lattice.count - 1:
             if self.stop():
                 raise _OutError
-            chunk = min(CHUNK, allowed)
+            run, chunk = decide, min(CHUNK, allowed)
             if chunk <= 0:
                 return None, 0.0
+            if self.cold and self.walked < SMALL:
+                run, chunk = interpreted(decide), min(SMALL, chunk)
             self.progress(first / lattice.count)
-            first, walked = decide(problem, *lattice, target, vary, *memo, first, chunk, above)
+            first, walked = run(problem, *lattice, target, vary, *memo, first, chunk, above)
             self.walked += walked
             self.left -= walked
             allowed -= walked
@@ -411,8 +416,7 @@ def _problem(
     finite = np.where(np.isfinite(line.work[classes]), line.work[classes], np.inf)
     weights = spread(finite, counts.astype(np.float64))[1]
     share = np.where(np.isfinite(work), weights[:, None, None] * work, np.inf).min(axis=0)
-    inside = np.zeros((len(passes), lattice.count))
-    _accumulate(lattice.parent, lattice.last, share, inside)
+    inside = _sums(lattice, share)
     memory = _memory(graph, line, options)
     training = bool(graph.backward.any())
     copies = [min(options.max_replicas, d.count) for d in devices]
@@ -471,12 +475,22 @@ def _merged_nets(line: Line) -> tuple[Ints, Ints, Ints, np.ndarray, Ints, Floats
     return net, pins, line.source[kept], line.always[kept], kept, cost
 
 
-@kernel
-def _accumulate(parent, last, share, inside):  # type: ignore[no-untyped-def]
-    """Sum of `share` (f64[P, n]) over the items of each ideal."""
-    for q in range(len(share)):
-        for ideal in range(1, len(parent)):
-            inside[q, ideal] = inside[q, parent[ideal]] + share[q, last[ideal]]
+def _sums(lattice: Lattice, share: Floats) -> Floats:
+    """Sum of `share` (f64[P, n]) over the items of each ideal; f64[P, I].
+
+    Ideals of one size stand together, so every size is one step.
+    """
+    inside = np.zeros((len(share), lattice.count))
+    first, end = 0, 1
+    while end < lattice.count:
+        # The children of one size are the next ones.
+        following = int(
+            lattice.child_ideal[lattice.child_ptr[first] : lattice.child_ptr[end]].max()
+        )
+        first, end = end, following + 1
+        rows = slice(first, end)
+        inside[:, rows] = inside[:, lattice.parent[rows]] + share[:, lattice.last[rows]]
+    return inside
 
 
 def _memory(graph: Graph, line: Line, options: CostOptions) -> dict[str, np.ndarray]:

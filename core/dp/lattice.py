@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.kernel import interpreted, is_cold, kernel, plain
 from dnnp.core.model.graph import Ints, csr
+
+SMALL = 1_000
+"""Ideals up to which compiling takes longer than enumerating."""
 
 
 class Lattice(NamedTuple):
@@ -50,30 +53,34 @@ def make_lattice(n: int, tail: Ints, head: Ints, most: int) -> Lattice | None:
     """
     succ_ptr, succ = csr(tail, head, n)
     pred_ptr, pred = csr(head, tail, n)
-    found = _enumerate(n, *plain(succ_ptr, succ, pred_ptr, pred), most)
+    arrays = plain(succ_ptr, succ, pred_ptr, pred)
+    if is_cold([_enumerate]) and n <= SMALL:
+        found = interpreted(_enumerate)(n, *arrays, min(most, SMALL))
+        if len(found[0]) or most <= SMALL:
+            return Lattice(*found) if len(found[0]) else None
+    found = _enumerate(n, *arrays, most)
     return Lattice(*found) if len(found[0]) else None
 
 
 @kernel
 def _enumerate(n, succ_ptr, succ, pred_ptr, pred, most):  # type: ignore[no-untyped-def]
     words = n // 64 + 1
-    room, child_room = 1024, 4096
-    parent = np.empty(room, np.int32)
-    last = np.empty(room, np.int32)
-    child_ptr = np.zeros(room + 1, np.int64)
-    child_item = np.empty(child_room, np.int32)
-    child_ideal = np.empty(child_room, np.int32)
+    parent = np.empty(1024, np.int32)
+    last = np.empty(1024, np.int32)
+    child_ptr = np.zeros(1025, np.int64)
+    child_item = np.empty(4096, np.int32)
+    child_ideal = np.empty(4096, np.int32)
     parent[0], last[0] = -1, -1
-    # Bit sets of the ideals of two sizes: those being expanded, and their children.
-    here = np.zeros((1, words), np.uint64)
-    there = np.zeros((16, words), np.uint64)
+    # Bit sets of the ideals of two sizes, one after the other: those being expanded, and theirs.
+    here = np.zeros(words, np.uint64)
+    there = np.zeros(words, np.uint64)
     one = np.uint64(1)
     ready = np.empty(n + 1, np.int32)
     count, edges = 1, 0
     first, stop = 0, 1
     while first < stop:
         for ideal in range(first, stop):
-            bits = here[ideal - first]
+            row = (ideal - first) * words
             newest = last[ideal]
             # Items that may be added: those of the parent, and what the last item made ready.
             size = 0
@@ -93,7 +100,7 @@ def _enumerate(n, succ_ptr, succ, pred_ptr, pred, most):  # type: ignore[no-unty
                     free = True
                     for j in range(pred_ptr[v], pred_ptr[v + 1]):
                         u = pred[j]
-                        if not (bits[u >> 6] >> np.uint64(u & 63)) & one:
+                        if not (here[row + (u >> 6)] >> np.uint64(u & 63)) & one:
                             free = False
                             break
                     if free:
@@ -103,40 +110,26 @@ def _enumerate(n, succ_ptr, succ, pred_ptr, pred, most):  # type: ignore[no-unty
                             at -= 1
                         ready[at] = v
                         size += 1
-            if edges + size > child_room:
-                child_room = 2 * child_room + size
-                longer = np.empty(child_room, np.int32)
-                longer[:edges] = child_item[:edges]
-                child_item = longer
-                longer = np.empty(child_room, np.int32)
-                longer[:edges] = child_ideal[:edges]
-                child_ideal = longer
+            if edges + size > len(child_item):
+                child_item = _longer(child_item, 2 * len(child_item) + size)
+                child_ideal = _longer(child_ideal, len(child_item))
             for i in range(size):
                 v = ready[i]
                 if v > newest:
                     target = count
                     if count == most:
-                        return (
-                            parent[:0], last[:0], child_ptr[:0], child_item[:0], child_ideal[:0]
-                        )  # fmt: skip
-                    if count == room:
-                        room *= 2
-                        longer = np.empty(room, np.int32)
-                        longer[:count] = parent[:count]
-                        parent = longer
-                        longer = np.empty(room, np.int32)
-                        longer[:count] = last[:count]
-                        last = longer
-                        pointers = np.zeros(room + 1, np.int64)
-                        pointers[: count + 1] = child_ptr[: count + 1]
-                        child_ptr = pointers
+                        return parent[:0], last[:0], child_ptr[:0], child_item[:0], child_ideal[:0]
+                    if count == len(parent):
+                        parent = _longer(parent, 2 * count)
+                        last = _longer(last, 2 * count)
+                        child_ptr = _longer(child_ptr, 2 * count + 1)
                     parent[count], last[count] = ideal, v
-                    if count - stop == len(there):
-                        wider = np.zeros((2 * len(there), words), np.uint64)
-                        wider[: len(there)] = there
-                        there = wider
-                    there[count - stop] = bits
-                    there[count - stop, v >> 6] |= one << np.uint64(v & 63)
+                    new = (count - stop) * words
+                    if new == len(there):
+                        there = _longer(there, 2 * new + words)
+                    for w in range(words):
+                        there[new + w] = here[row + w]
+                    there[new + (v >> 6)] |= one << np.uint64(v & 63)
                     count += 1
                 else:
                     # ideal + v = (parent + v) + last, and parent + v stands before this ideal.
@@ -147,12 +140,23 @@ def _enumerate(n, succ_ptr, succ, pred_ptr, pred, most):  # type: ignore[no-unty
                 edges += 1
             child_ptr[ideal + 1] = edges
         first, stop = stop, count
-        here = there[: stop - first].copy()
-        there = np.zeros((2 * (stop - first) + 16, words), np.uint64)
+        here, there = there, here
     return (
-        parent[:count].copy(), last[:count].copy(), child_ptr[: count + 1].copy(),
-        child_item[:edges].copy(), child_ideal[:edges].copy(),
-    )  # fmt: skip
+        parent[:count],
+        last[:count],
+        child_ptr[: count + 1],
+        child_item[:edges],
+        child_ideal[:edges],
+    )
+
+
+@kernel
+def _longer(array, size):  # type: ignore[no-untyped-def]
+    """A copy with room for `size`."""
+    longer = np.zeros(size, array.dtype)
+    for i in range(len(array)):
+        longer[i] = array[i]
+    return longer
 
 
 @kernel

@@ -7,20 +7,26 @@ bound; then windows around the best split are searched, wider as long as that pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
+from dnnp.core.baselines.descent import descend
 from dnnp.core.baselines.table import BASELINES, Settings
+from dnnp.core.bound.chain import chain_bound
 from dnnp.core.bound.simple import simple_bound
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.dp.blocks import decide
 from dnnp.core.dp.ideal import ROUNDING, ideal_search, window_search
+from dnnp.core.dp.sweep import sweep_for
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.errors import InfeasibleError, UsageError
+from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.portfolio.methods import check_options, explained, resolved, validity_asked
 from dnnp.core.portfolio.slices import best_slicing
 
 WINDOWS = (4, 6, 8, 10, 12, 14)
@@ -29,8 +35,11 @@ WINDOWS = (4, 6, 8, 10, 12, 14)
 WINDOW_EFFORT = 0.1
 """Effort of one window search, of the effort asked for."""
 
-MAX_WINDOW_NODES = 5_000
-"""Nodes up to which windows are searched."""
+START_EFFORT = 0.1
+"""Effort of the search for a split to start from, of the effort asked for."""
+
+MAX_WINDOW_UNITS = 10_000
+"""Units up to which windows are searched."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +48,21 @@ class Request(Settings):
 
     method: str = "auto"
     order: str = "best"
-    validity: str = "ordered"
-    """What is asked of the split: `ordered`, `convex` or `free`."""
+    validity: str | None = None
+    """What is asked of the split: `ordered`, `convex` or `free`; None: the method's own."""
     solver: str = "cbc"
-    time_limit: float | None = None
+    time_left: Callable[[], float | None] = lambda: None
     """Seconds that are left; None: no limit."""
     progress: Callable[[float], None] = lambda share: None
     """Told the share of a long step that is done."""
     tell: Callable[[str], None] = lambda message: None
     """Told what was found on the way."""
+    warn: Callable[[str], None] = lambda message: None
+    """Told what went wrong without ending the search."""
+    runs: Callable[[Sequence[Callable[..., Any]]], None] = lambda kernels: None
+    """Told the kernels that run next, which may have to be compiled."""
+    programs: Mapping[str, Callable[[Problem, Request], list[Block]]] = field(default_factory=dict)
+    """Methods that are programs of their own, which the caller runs."""
 
 
 @dataclass(frozen=True)
@@ -97,48 +112,27 @@ def solve(problem: Problem, request: Request) -> Solution:
     UsageError
         The method does not know what is asked for.
     """
-    _check(problem, request)
-    floor = simple_bound(problem.graph, problem.units, problem.devices, problem.options)
-    if not problem.graph.n:
+    graph, units, devices, options = (
+        problem.graph, problem.units, problem.devices, problem.options,
+    )  # fmt: skip
+    check_options(graph, devices, options)
+    validity = validity_asked(request.method, request.validity)
+    request = replace(request, validity=validity)
+    if not graph.n:
         return Solution([], 0.0, request.method)
-    if request.method == "auto" and request.validity != "ordered":
-        method = "anneal" if request.validity == "free" else "ip"
-        return _SOLVERS[method](problem, request, floor)
-    if problem.clustered and request.method in ("auto", "exact"):
-        return _clusters(problem, request)
-    solver = _SOLVERS.get(request.method, _baseline)
-    return solver(problem, request, floor)
-
-
-def _check(problem: Problem, request: Request) -> None:
-    """Refuse what no method, or not this one, defines."""
-    options, method = problem.options, request.method
-    training = bool(problem.graph.backward.any())
-    if options.objective == "gpipe" and not training:
-        raise UsageError("--objective gpipe needs a graph with a backward pass")
-    limited = any(np.isfinite(d.memory_bytes) for d in problem.devices)
-    if options.objective == "gpipe" and options.memory_mode == "overflow" and limited:
-        raise UsageError("--objective gpipe is not defined with --memory-mode overflow")
-    if options.memory_model == "peak" and training:
-        raise UsageError("--memory-model peak is not defined for a graph with a backward pass")
-    allowed = {
-        "auto": ("ordered", "convex", "free"), "ip": ("ordered", "convex", "free"),
-        "anneal": ("free",),
-    }.get(method, ("ordered",))  # fmt: skip
-    known = method in (*_SOLVERS, "auto", "exact")
-    if (
-        known
-        and request.validity not in allowed
-        and not (method == "anneal" and request.validity == "ordered")
-    ):
-        raise UsageError(
-            f"--method {method} finds {allowed[0]} splits; for {request.validity} ones use "
-            "--method ip or auto"
-        )
+    method = resolved(request.method, validity)
+    floor = simple_bound(graph, units, devices, options)
+    try:
+        if problem.clustered and method == "exact":
+            return _clusters(problem, request)
+        return _SOLVERS.get(method, _baseline)(problem, request, floor)
+    except InfeasibleError as error:
+        raise explained(error, graph, units, devices, options, validity) from None
 
 
 def _slice(problem: Problem, request: Request, floor: float) -> Solution:
     """The best slicing of some orders."""
+    _announce_slicing(problem, request)
     blocks = best_slicing(
         problem.graph, problem.units, problem.devices, problem.options, request.order,
         request.stop,
@@ -148,10 +142,17 @@ def _slice(problem: Problem, request: Request, floor: float) -> Solution:
 
 def _dpl(problem: Problem, request: Request, floor: float) -> Solution:
     """The paper's linearisation heuristic: slice a depth-first order (section 5.1.2)."""
+    _announce_slicing(problem, request)
     blocks = best_slicing(
         problem.graph, problem.units, problem.devices, problem.options, "dfs", request.stop
     )
     return Solution(blocks, floor, "dpl")
+
+
+def _announce_slicing(problem: Problem, request: Request) -> None:
+    """Name the kernel that slicing uses for the devices at hand."""
+    streamed = problem.options.memory_mode == "overflow"
+    request.runs([sweep_for(problem.devices, streamed=streamed)])
 
 
 def _incumbent(problem: Problem, request: Request) -> tuple[list[Block] | None, float]:
@@ -170,8 +171,13 @@ def _incumbent(problem: Problem, request: Request) -> tuple[list[Block] | None, 
 def _exact(problem: Problem, request: Request, floor: float) -> Solution:
     """The ideal search; and what it could not finish, by windows if the method is `auto`."""
     blocks, value = _incumbent(problem, request)
-    if value <= floor * (1 + ROUNDING):
-        return Solution(blocks or [], floor, request.method)
+    if blocks is not None and value > floor * (1 + ROUNDING):
+        floor = max(
+            floor, chain_bound(problem.graph, problem.units, problem.devices, problem.options)
+        )
+    if blocks is not None and value <= floor * (1 + ROUNDING):
+        return Solution(blocks, floor, request.method)
+    request.runs([decide])
     found = ideal_search(
         problem.graph, problem.units, problem.devices, problem.options, incumbent=value,
         floor=floor, effort=request.effort, stop=request.stop, progress=request.progress,
@@ -188,7 +194,7 @@ def _exact(problem: Problem, request: Request, floor: float) -> Solution:
     if blocks is None:
         if found.bound == np.inf:
             raise _why(problem, request)
-        raise InfeasibleError("infeasible: no split was found; not all were tried")
+        raise _nothing(request)
     if request.method == "auto" and bound < value * (1 - ROUNDING):
         blocks = _windows(problem, request, blocks, value)
     return Solution(blocks, bound, request.method)
@@ -209,9 +215,16 @@ def _why(problem: Problem, request: Request) -> InfeasibleError:
     return InfeasibleError(f"infeasible: no ordered split fits {offered}")
 
 
+def _nothing(request: Request) -> LimitError:
+    """No split is known, and it is not known whether there is one."""
+    if request.stop():
+        return LimitError("no split that fits was found before the search was stopped")
+    return LimitError("no split that fits was found, and not all were tried; --effort X tries more")
+
+
 def _windows(problem: Problem, request: Request, blocks: list[Block], value: float) -> list[Block]:
     """Search ever wider windows around the best split."""
-    if problem.graph.n > MAX_WINDOW_NODES:
+    if problem.units.g > MAX_WINDOW_UNITS:
         return blocks
     for width in WINDOWS:
         while not request.stop():
@@ -228,8 +241,10 @@ def _windows(problem: Problem, request: Request, blocks: list[Block], value: flo
 
 
 def _clusters(problem: Problem, request: Request) -> Solution:
+    from dnnp.core.dp.segments import probe
     from dnnp.core.portfolio.hierarchy import hierarchy_split
 
+    request.runs([probe])
     blocks, bound = hierarchy_split(
         problem.graph, problem.units, problem.devices, problem.options,
         stop=request.stop, effort=request.effort,
@@ -239,9 +254,10 @@ def _clusters(problem: Problem, request: Request) -> Solution:
 
 def _anneal(problem: Problem, request: Request, floor: float) -> Solution:
     """Search without order, from the best ordered split."""
-    from dnnp.core.local.anneal import anneal
+    from dnnp.core.local.anneal import anneal, rounds
 
     start = _start(problem, request)
+    request.runs([rounds])
     blocks = anneal(
         problem.graph, problem.units, problem.devices, problem.options, start=start,
         seed=request.seed, effort=request.effort, stop=request.stop,
@@ -255,13 +271,14 @@ def _ip(problem: Problem, request: Request, floor: float) -> Solution:
 
     start = _start(problem, request)
     result = solve_ip(
-        problem.graph, problem.units, problem.devices, problem.options, request.validity,
-        solver=request.solver, incumbent=start, time_limit=request.time_limit, stop=request.stop,
+        problem.graph, problem.units, problem.devices, problem.options,
+        request.validity or "ordered", solver=request.solver, incumbent=start,
+        time_limit=request.time_left(), stop=request.stop,
     )  # fmt: skip
     if result.failure:
-        request.tell(f"{result.solver} failed: {result.failure}")
+        request.warn(f"the solver {result.solver} failed ({result.failure}): the best split so far")
     if result.blocks is None:
-        raise InfeasibleError("infeasible: no split was found; not all were tried")
+        raise _nothing(request)
     return Solution(result.blocks, max(floor, result.bound), "ip")
 
 
@@ -269,22 +286,28 @@ def _start(problem: Problem, request: Request) -> list[Block] | None:
     """The best ordered split, found with little effort."""
     if problem.clustered:
         return None
+    quick = replace(request, method="exact", effort=request.effort * START_EFFORT)
     try:
-        return _exact(problem, request, 0.0).blocks
-    except InfeasibleError:
+        return _exact(problem, quick, 0.0).blocks
+    except (InfeasibleError, LimitError):
         return None
 
 
 def _baseline(problem: Problem, request: Request, floor: float) -> Solution:
+    """A method of others."""
+    if request.method in request.programs:
+        blocks = request.programs[request.method](problem, request)
+        return Solution(blocks, floor, request.method)
     order = "kahn" if request.order == "best" else request.order
     settings = Settings(order, request.seed, request.effort, request.stop)
     run = BASELINES[request.method]
+    if request.method == "local-search":
+        request.runs([descend])
     blocks = run(problem.graph, problem.units, problem.devices, problem.options, settings)
     return Solution(blocks, floor, request.method)
 
 
 _SOLVERS: dict[str, Callable[[Problem, Request, float], Solution]] = {
-    "auto": _exact,
     "exact": _exact,
     "slice": _slice,
     "dpl": _dpl,
