@@ -8,102 +8,10 @@ prunes the walk.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from dnnp.core.cost.kernel import kernel
-from dnnp.core.model.graph import Floats, Ints
-
-NONE = 32767
-"""More devices than there can be."""
-
-SUM, OVERLAP, DUPLEX = range(3)
-
-
-class Problem(NamedTuple):
-    """Items 0..n-1 in a topological order, nets, and devices.
-
-    `C` classes; the last one is minimised, the others are budgets in the state. `P` passes, each
-    with a target of its own: 1, or forward and backward. `R` rows: pairs of a class that pays
-    for transfers and a pass.
-    """
-
-    comm: int
-    work: Floats
-    """f64[C, P, n]; inf: unsupported."""
-    row_class: Ints
-    row_pass: Ints
-    item_ptr: Ints
-    """Nets of each item (CSR)."""
-    item_net: Ints
-    net_size: Ints
-    """Pins of each net."""
-    net_source: Ints
-    """Item that makes the tensor; -1: a model input."""
-    net_always: Ints
-    """1: paid by every block with a pin."""
-    net_cost: Floats
-    """f64[R, p]."""
-    weights: Floats
-    """f64[C], a device's share in a lower bound; with the counts they add up to 1."""
-    rest: Floats
-    """f64[P, I], weighted work outside each ideal."""
-    counts: Ints
-    """i64[C]."""
-    strides: Ints
-    """i64[C], mixed-radix strides of the budgets; last: number of states."""
-    copies: Ints
-    """i64[C], most replicas of a block."""
-    sync: Floats
-    """f64[C], time per weight byte of an endless number of replicas."""
-    item_weight: Floats
-    """f64[n], weight bytes of each item."""
-    capacity: Floats
-    """f64[C], bytes."""
-    stream: Floats
-    """f64[C], time per byte above capacity; inf: nothing may be above."""
-    item_bytes: Floats
-    """f64[n], memory that blocks add up."""
-    param_ptr: Ints
-    """Shared parameters of each item (CSR)."""
-    param_idx: Ints
-    param_bytes: Floats
-    param_weight: Floats
-    """f64[t], the bytes of it that replicas synchronise."""
-    peak: int
-    """1: the memory of a block is not a sum, but depends on its steps."""
-    relaxed: int
-    """1: take a lower bound for that memory, whatever the order of a block's nodes."""
-    item_touch: Floats
-    """f64[n], bytes of all activations that the item reads or makes."""
-    item_own: Floats
-    """f64[n], largest memory of one of its nodes alone."""
-    node_ptr: Ints
-    """Nodes of each item (CSR), in execution order."""
-    nodes: Ints
-    read_ptr: Ints
-    """Activations that each node reads (CSR)."""
-    read_idx: Ints
-    made_ptr: Ints
-    made_idx: Ints
-    tensor_bytes: Floats
-    tensor_uses: Ints
-    """Nodes that read each tensor."""
-    tensor_kept: Ints
-    """1: a model output, which lives until the end of its block."""
-    producer: Ints
-
-
-class Memo(NamedTuple):
-    """What a pass fills: the best way into each (ideal, state)."""
-
-    least: np.ndarray
-    """i16[I, S], fewest devices of the last class; NONE: not reached."""
-    came: np.ndarray
-    """i32[I, S], the ideal before the last block."""
-    how: np.ndarray
-    """i32[I, S], class of the last block + C * (replicas - 1)."""
+from dnnp.core.dp.problem import NONE
 
 
 @kernel
@@ -253,7 +161,7 @@ def decide(  # type: ignore[no-untyped-def]
             return ideal, blocks
         reached = False
         for s in range(n_states):
-            if least[ideal, s] != 32767:
+            if least[ideal, s] != NONE:
                 reached = True
         if not reached:
             continue
@@ -285,7 +193,7 @@ def decide(  # type: ignore[no-untyped-def]
             at = parent[at]
         reached = False
         for s in range(n_states):
-            if least[ideal, s] == 32767:
+            if least[ideal, s] == NONE:
                 continue
             room = p.weights[main] * (p.counts[main] - least[ideal, s])
             free = p.counts[main] - least[ideal, s] if _is_cpu(p, main) else 0
@@ -304,7 +212,7 @@ def decide(  # type: ignore[no-untyped-def]
             if keep:
                 reached = True
             else:
-                least[ideal, s] = 32767
+                least[ideal, s] = NONE
         if reached:
             depth = 0
             where[0] = ideal
@@ -384,14 +292,14 @@ def decide(  # type: ignore[no-untyped-def]
                         worst = 0.0
                         for q in range(n_passes):
                             low = work[d, c, q]
-                            for r in range(n_rows):
-                                if p.row_class[r] == c and p.row_pass[r] == q:
-                                    if p.comm == 0:
-                                        low += sure_in[d, r] + extra
-                                    elif p.comm == 1:
-                                        low = max(low, sure_in[d, r] + extra)
-                                    else:
-                                        low = max(low, sure_in[d, r] + extra, sure_out[d, r])
+                            r = p.row_of[c, q]
+                            if r >= 0:
+                                if p.comm == 0:
+                                    low += sure_in[d, r] + extra
+                                elif p.comm == 1:
+                                    low = max(low, sure_in[d, r] + extra)
+                                else:
+                                    low = max(low, sure_in[d, r] + extra, sure_out[d, r])
                             low = low / p.copies[c] * (1 - 1e-12)
                             if low > target[q]:
                                 dead[c] = 1
@@ -407,13 +315,25 @@ def decide(  # type: ignore[no-untyped-def]
                     if not alive:
                         _drop(p, v, inside, used)
                         continue
-                    # The block itself.
+                    # The block itself, if it could save devices on the way to its end.
+                    j = where[d]
                     usable = False
+                    matters = False
+                    for s in range(n_states):
+                        a = least[ideal, s]
+                        if a == NONE:
+                            continue
+                        if a + 1 < least[j, s]:
+                            matters = True
+                            break
+                        for c in range(main):
+                            if (s // p.strides[c]) % (p.counts[c] + 1) < p.counts[c]:
+                                matters |= a < least[j, s + p.strides[c]]
                     memory = held[d] + own[d]
                     known = p.peak == 0 or p.relaxed == 1
                     for c in range(n_classes):
                         need[c] = 0
-                        if dead[c]:
+                        if dead[c] or not matters:
                             continue
                         extra = 0.0
                         if not known and held[d] + touched[d] > p.capacity[c]:
@@ -429,26 +349,25 @@ def decide(  # type: ignore[no-untyped-def]
                                 above[1] = 1.0
                         for q in range(n_passes):
                             load = work[d, c, q]
-                            for r in range(n_rows):
-                                if p.row_class[r] == c and p.row_pass[r] == q:
-                                    if p.comm == 0:
-                                        load += arriving[d, r] + extra
-                                    elif p.comm == 1:
-                                        load = max(load, arriving[d, r] + extra)
-                                    else:
-                                        load = max(load, arriving[d, r] + extra, leaving[d, r])
+                            r = p.row_of[c, q]
+                            if r >= 0:
+                                if p.comm == 0:
+                                    load += arriving[d, r] + extra
+                                elif p.comm == 1:
+                                    load = max(load, arriving[d, r] + extra)
+                                else:
+                                    load = max(load, arriving[d, r] + extra, leaving[d, r])
                             loads[q] = load
                         need[c], after = _replicas(
                             loads, weight[d], p.copies[c], target, p.sync[c], p.comm, vary
                         )
                         above[0] = min(above[0], after)
                         usable |= need[c] > 0
-                    j = where[d]
                     fuller[:] = -1
                     if usable:
                         for s in range(n_states):
                             a = least[ideal, s]
-                            if a == 32767:
+                            if a == NONE:
                                 continue
                             for c in range(main):
                                 digits[c] = (s // p.strides[c]) % (p.counts[c] + 1)
@@ -502,7 +421,7 @@ def decide(  # type: ignore[no-untyped-def]
                 given[p.item_net[i]] = False
             at = parent[at]
         for s in range(n_states):
-            if least[everything, s] != 32767:
+            if least[everything, s] != NONE:
                 return len(parent), blocks
     return len(parent), blocks
 
@@ -554,9 +473,8 @@ def _can_grow(  # type: ignore[no-untyped-def]
             extra = (bytes_ - p.capacity[c]) * p.stream[c]
         for q in range(n_passes):
             load = work[c, q] + p.work[c, q, x]
-            for r in range(len(p.row_class)):
-                if p.row_class[r] != c or p.row_pass[r] != q:
-                    continue
+            r = p.row_of[c, q]
+            if r >= 0:
                 moved, sent = arriving[r], leaving[r]
                 for i in range(p.item_ptr[x], p.item_ptr[x + 1]):
                     e = p.item_net[i]
@@ -601,4 +519,4 @@ def _drop(p, v, inside, used):  # type: ignore[no-untyped-def]
 @kernel
 def _is_cpu(p, c):  # type: ignore[no-untyped-def]
     """Whether devices of the class pay for no transfers."""
-    return (p.row_class != c).all()
+    return p.row_of[c, 0] < 0

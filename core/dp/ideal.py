@@ -15,20 +15,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dnnp.core.cost.items import Items, item_choices
-from dnnp.core.cost.kernel import interpreted, is_cold, plain
+from dnnp.core.cost.kernel import interpreted, is_cold
 from dnnp.core.cost.line import Line, make_line
 from dnnp.core.cost.load import stage_load
-from dnnp.core.cost.spread import spread
-from dnnp.core.dp.blocks import NONE, Memo, Problem, decide
+from dnnp.core.dp.blocks import decide
 from dnnp.core.dp.contract import contract_items, joined
-from dnnp.core.dp.lattice import Lattice, make_lattice
+from dnnp.core.dp.lattice import make_lattice
+from dnnp.core.dp.problem import NONE, ROUNDING, Memo, Problem, make_problem, may_bind, weights_of
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, totals
+from dnnp.core.model.graph import Floats, Graph
 from dnnp.core.model.plan import Block, CostOptions
-
-ROUNDING = 1e-12
-"""Loads that differ by less, relatively, differ by the order of their additions only."""
 
 MAX_IDEALS = 1_500_000
 MAX_BLOCKS = 1_500_000_000
@@ -175,9 +172,9 @@ class _Choice:
         lattice = make_lattice(line.n, line.tail, line.head, int(MAX_IDEALS * max(effort, 1.0)))
         if lattice is None or self.stop():
             return
-        self.ideals = lattice.count
-        problem = _problem(self.graph, line, self.classes, self.options, lattice)
-        if lattice.count * int(problem.strides[-1]) > MAX_STATES:
+        self.ideals = lattice.size
+        problem = make_problem(self.graph, line, self.classes, self.options, lattice)
+        if lattice.size * int(problem.strides[-1]) > MAX_STATES:
             return
         self.line, self.lattice = line, lattice
         try:
@@ -205,7 +202,7 @@ class _Choice:
             line = make_line(self.graph, self.units, items, order, self.devices, options)
         weighty = np.zeros(line.n, dtype=np.bool_)
         if options.max_replicas > 1 and self.graph.backward.any():
-            weighty[:] = _item_weights(self.graph, line)[0] > 0
+            weighty[:] = weights_of(self.graph, line) > 0
         fewer = contract_items(
             line, items, order, options, below=below,
             binding=may_bind(self.graph, line, options), weighty=weighty,
@@ -266,14 +263,14 @@ class _Choice:
         target = np.minimum(target, np.finfo(np.float64).max)
         states = int(problem.strides[-1])
         memo = Memo(
-            np.full((lattice.count, states), NONE, dtype=np.int16),
-            np.zeros((lattice.count, states), dtype=np.int32),
-            np.zeros((lattice.count, states), dtype=np.int32),
+            np.full((lattice.size, states), NONE, dtype=np.int16),
+            np.zeros((lattice.size, states), dtype=np.int32),
+            np.zeros((lattice.size, states), dtype=np.int32),
         )
         memo.least[0, 0] = 0
         above = np.array([np.inf, 0.0])
         first, allowed = 0, self.left // 2
-        while first < lattice.count - 1:
+        while first < lattice.size - 1:
             if self.stop():
                 raise _OutError
             run, chunk = decide, min(CHUNK, allowed)
@@ -281,14 +278,14 @@ class _Choice:
                 return None, 0.0
             if self.cold and self.walked < SMALL:
                 run, chunk = interpreted(decide), min(SMALL, chunk)
-            self.progress(first / lattice.count)
+            self.progress(first / lattice.size)
             first, walked = run(problem, *lattice, target, vary, *memo, first, chunk, above)
             self.walked += walked
             self.left -= walked
             allowed -= walked
         self.refused |= above[1] > 0
-        last = lattice.count - 1
-        state = int(memo.least[last].argmin()) if lattice.count > 1 else 0
+        last = lattice.size - 1
+        state = int(memo.least[last].argmin()) if lattice.size > 1 else 0
         if memo.least[last, state] == NONE:
             return [], float(above[0])
         path = []
@@ -366,177 +363,3 @@ class _Choice:
             if limit < least_ahead * (1 - ROUNDING):
                 break
         self.bound = self.value
-
-
-def may_bind(graph: Graph, line: Line, options: CostOptions) -> bool:
-    """Whether some block could need more memory than some accelerator has."""
-    capacity = min((d.memory_bytes for d in line.devices if not d.is_cpu), default=np.inf)
-    if not np.isfinite(capacity):
-        return False
-    if options.memory_model == "sum":
-        return bool(line.memory.sum() > capacity * (1 - ROUNDING))
-    return bool(graph.tensor_bytes.sum() > capacity * (1 - ROUNDING))
-
-
-def _item_weights(graph: Graph, line: Line) -> tuple[Floats, Ints, Ints]:
-    """Weight bytes of each item alone; and (item, tensor) pairs of the parameters it reads.
-
-    Parameters read by nodes that state their memory are part of that memory.
-    """
-    where = np.empty(graph.n, dtype=np.int64)
-    where[line.nodes] = np.repeat(np.arange(line.n), np.diff(line.node_ptr))
-    stated = ~np.isnan(graph.node_bytes)
-    own = totals(where[stated], graph.node_bytes[stated], line.n)
-    node = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
-    reads = (graph.tensor_kind[graph.in_idx] == PARAMETER) & ~stated[node]
-    width = max(graph.m, 1)
-    pairs = np.unique(where[node[reads]] * width + graph.in_idx[reads])
-    return own + totals(pairs // width, graph.tensor_bytes[pairs % width], line.n), pairs, stated
-
-
-def _problem(
-    graph: Graph, line: Line, classes: list[int], options: CostOptions, lattice: Lattice
-) -> Problem:
-    """Arrange items, nets and devices for the kernels."""
-    n = line.n
-    devices = [line.devices[c] for c in classes]
-    passes = [(line.work, np.ones(len(line.source), dtype=np.bool_))]
-    if options.objective == "gpipe":
-        ahead = line.work - line.backward_work
-        passes = [(ahead, ~line.backward_net), (line.backward_work, line.backward_net)]
-    work = np.stack([w[classes] for w, _ in passes], axis=1)
-    rows = [(c, q) for c, d in enumerate(devices) if not d.is_cpu for q in range(len(passes))]
-    net, pins, source, always, late, cost = _merged_nets(line)
-    net_cost = np.array([
-        np.where(passes[q][1][late], cost[classes[c]], 0.0) if len(passes) > 1 else cost[classes[c]]
-        for c, q in rows
-    ]).reshape(len(rows), len(source))  # fmt: skip
-    item_ptr, item_net = csr(pins, net, n)
-    counts = np.array([d.count for d in devices], dtype=np.int64)
-    finite = np.where(np.isfinite(line.work[classes]), line.work[classes], np.inf)
-    weights = spread(finite, counts.astype(np.float64))[1]
-    share = np.where(np.isfinite(work), weights[:, None, None] * work, np.inf).min(axis=0)
-    inside = _sums(lattice, share)
-    memory = _memory(graph, line, options)
-    training = bool(graph.backward.any())
-    copies = [min(options.max_replicas, d.count) for d in devices]
-    binding = may_bind(graph, line, options)
-    streamed = options.memory_mode == "overflow"
-    free = [d.is_cpu or not binding for d in devices]
-    arrays = {
-        "work": work, "row_class": np.array([c for c, _ in rows], dtype=np.int64),
-        "row_pass": np.array([q for _, q in rows], dtype=np.int64),
-        "item_ptr": item_ptr, "item_net": item_net,
-        "net_size": np.bincount(net, minlength=len(source)), "net_source": source,
-        "net_always": always.astype(np.int64), "net_cost": net_cost, "weights": weights,
-        # Less a little, so that rounding leaves nothing outside the last ideal.
-        "rest": np.maximum(share.sum(axis=1)[:, None] * (1 - 1e-11) - inside, 0.0),
-        "counts": counts,
-        "strides": np.cumprod(np.append(1, counts[:-1] + 1)).astype(np.int64),
-        "copies": np.array(copies, dtype=np.int64),
-        "sync": np.array([
-            1 / d.bandwidth_bytes_per_s if training else 0.0 for d in devices
-        ]),
-        "capacity": np.array([
-            np.inf if f else d.memory_bytes * (1 + ROUNDING)
-            for f, d in zip(free, devices, strict=True)
-        ]),
-        "stream": np.array([
-            1 / d.bandwidth_bytes_per_s if streamed else np.inf for d in devices
-        ]),
-        **memory,
-    }  # fmt: skip
-    arrays = dict(zip(arrays, plain(*arrays.values()), strict=True))
-    peak = int(binding and options.memory_model == "peak")
-    comm = {"sum": 0, "overlap": 1, "duplex": 2}[options.comm]
-    return Problem(comm=comm, peak=peak, relaxed=0, **arrays)
-
-
-def _merged_nets(line: Line) -> tuple[Ints, Ints, Ints, np.ndarray, Ints, Floats]:
-    """Nets with the same pins, source and pass as one: (net, pin) pairs, then arrays by net.
-
-    Returns (net of each pin, pin, source, always, a net of its kind in the line, cost f64[C, p]).
-    """
-    groups: dict[tuple[object, ...], int] = {}
-    of_net = np.empty(len(line.source), dtype=np.int64)
-    for e in range(len(line.source)):
-        ends = line.pins[line.pin_ptr[e] : line.pin_ptr[e + 1]].tobytes()
-        key = (ends, int(line.source[e]), bool(line.always[e]), bool(line.backward_net[e]))
-        of_net[e] = groups.setdefault(key, len(groups))
-    count = len(groups)
-    kept = np.full(count, len(of_net), dtype=np.int64)
-    np.minimum.at(kept, of_net, np.arange(len(of_net)))
-    cost = np.stack([totals(of_net, row, count) for row in line.cost])
-    sizes = np.diff(line.pin_ptr)
-    chosen = np.zeros(len(of_net), dtype=np.bool_)
-    chosen[kept] = True
-    net = np.repeat(of_net, sizes)[np.repeat(chosen, sizes)]
-    pins = line.pins[np.repeat(chosen, sizes)]
-    return net, pins, line.source[kept], line.always[kept], kept, cost
-
-
-def _sums(lattice: Lattice, share: Floats) -> Floats:
-    """Sum of `share` (f64[P, n]) over the items of each ideal; f64[P, I].
-
-    Ideals of one size stand together, so every size is one step.
-    """
-    inside = np.zeros((len(share), lattice.count))
-    first, end = 0, 1
-    while end < lattice.count:
-        # The children of one size are the next ones.
-        following = int(
-            lattice.child_ideal[lattice.child_ptr[first] : lattice.child_ptr[end]].max()
-        )
-        first, end = end, following + 1
-        rows = slice(first, end)
-        inside[:, rows] = inside[:, lattice.parent[rows]] + share[:, lattice.last[rows]]
-    return inside
-
-
-def _memory(graph: Graph, line: Line, options: CostOptions) -> dict[str, np.ndarray]:
-    """Arrays that give the memory and the weights of a block."""
-    n = line.n
-    where = np.empty(graph.n, dtype=np.int64)
-    where[line.nodes] = np.repeat(np.arange(n), np.diff(line.node_ptr))
-    node = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
-    tensor = graph.in_idx
-    static = graph.tensor_kind[tensor] >= PARAMETER
-    stated = ~np.isnan(graph.node_bytes)
-    peak = options.memory_model == "peak"
-    held = np.zeros(n) if peak else line.memory.copy()
-    weight = totals(where[stated], graph.node_bytes[stated], n)
-    # Parameters by item; one that a single item reads is that item's own.
-    width = max(graph.m, 1)
-    pairs = np.unique(where[node[static]] * width + tensor[static])
-    item, param = pairs // width, pairs % width
-    counted = np.zeros(len(pairs), dtype=np.bool_)
-    synced = np.unique((where[node] * width + tensor)[static & ~stated[node]])
-    counted[np.searchsorted(pairs, synced)] = graph.tensor_kind[synced % width] == PARAMETER
-    size = graph.tensor_bytes[param]
-    own = np.bincount(param, minlength=width)[param] == 1
-    if peak:
-        held += totals(item[own], size[own], n)
-    weight += totals(item[own & counted], size[own & counted], n)
-    names, index = np.unique(param[~own], return_inverse=True)
-    param_ptr, param_idx = csr(item[~own], index, n)
-    syncs = np.zeros(len(names))
-    syncs[index[counted[~own]]] = 1.0
-    read_ptr, read_idx = csr(node[~static], tensor[~static], graph.n)
-    made = np.flatnonzero(graph.producer >= 0)
-    made_ptr, made_idx = csr(graph.producer[made], made, graph.n)
-    each = totals(node[~static], graph.tensor_bytes[tensor[~static]], graph.n)
-    each += totals(graph.producer[made], graph.tensor_bytes[made], graph.n)
-    largest = np.zeros(n)
-    np.maximum.at(largest, where, each)
-    return {
-        "item_weight": weight, "item_bytes": held, "param_ptr": param_ptr,
-        "param_idx": param_idx,
-        "param_bytes": graph.tensor_bytes[names] * (1.0 if peak else 0.0),
-        "param_weight": graph.tensor_bytes[names] * syncs,
-        "item_touch": totals(where, each, n) if peak else np.zeros(n),
-        "item_own": largest if peak else np.zeros(n),
-        "node_ptr": line.node_ptr, "nodes": line.nodes, "read_ptr": read_ptr,
-        "read_idx": read_idx, "made_ptr": made_ptr, "made_idx": made_idx,
-        "tensor_bytes": graph.tensor_bytes, "tensor_uses": np.diff(graph.use_ptr),
-        "tensor_kept": graph.is_output.astype(np.int64), "producer": graph.producer,
-    }  # fmt: skip

@@ -33,7 +33,7 @@ class Lattice(NamedTuple):
     """i32[E], the ideal it leads to."""
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """Number of ideals, the empty one included."""
         return len(self.parent)
 
@@ -53,12 +53,12 @@ def make_lattice(n: int, tail: Ints, head: Ints, most: int) -> Lattice | None:
     """
     succ_ptr, succ = csr(tail, head, n)
     pred_ptr, pred = csr(head, tail, n)
-    arrays = plain(succ_ptr, succ, pred_ptr, pred)
+    arrays = (n, *plain(succ_ptr, succ, pred_ptr, pred))
     if is_cold([_enumerate]) and n <= SMALL:
-        found = interpreted(_enumerate)(n, *arrays, min(most, SMALL))
+        found = interpreted(_enumerate)(*arrays, min(most, SMALL))
         if len(found[0]) or most <= SMALL:
             return Lattice(*found) if len(found[0]) else None
-    found = _enumerate(n, *arrays, most)
+    found = _enumerate(*arrays, most)
     return Lattice(*found) if len(found[0]) else None
 
 
