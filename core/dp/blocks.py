@@ -146,6 +146,8 @@ def decide(  # type: ignore[no-untyped-def]
     added = np.zeros(depth_room, np.int64)
     need = np.zeros(n_classes, np.int64)
     loads = np.zeros(n_passes)
+    grow_loads = np.zeros(n_passes)
+    grown = np.zeros(len(parent), np.int64)
     fuller = np.zeros(n_classes, np.int64)
     dead = np.zeros(n_classes, np.int64)
     live = np.zeros(len(p.nodes) + 2)
@@ -395,11 +397,22 @@ def decide(  # type: ignore[no-untyped-def]
                                         if q == vary and room > 0.0:
                                             above[0] = min(above[0], owed / room)
                                 if keep and fuller[c] < 0 and p.peak == 0:
-                                    fuller[c] = _can_grow(
-                                        p, c, need[c], target, child_item, child_ptr[j],
-                                        child_ptr[j + 1], before, inside, used, work[d],
-                                        arriving[d], leaving[d], held[d], weight[d],
+                                    # What could grow by an item once often can by it again.
+                                    start, end = child_ptr[j], child_ptr[j + 1]
+                                    likely = max(start, grown[j])
+                                    more = _can_grow(
+                                        p, c, need[c], target, child_item, likely, end, before,
+                                        inside, used, d, work, arriving, leaving, held, weight,
+                                        grow_loads,
                                     )  # fmt: skip
+                                    if more < 0 and likely > start:
+                                        more = _can_grow(
+                                            p, c, need[c], target, child_item, start, likely,
+                                            before, inside, used, d, work, arriving, leaving,
+                                            held, weight, grow_loads,
+                                        )  # fmt: skip
+                                    grown[j] = max(more, 0)
+                                    fuller[c] = more >= 0
                                 if keep and fuller[c] <= 0:
                                     least[j, t] = b
                                     came[j, t] = ideal
@@ -429,9 +442,9 @@ def decide(  # type: ignore[no-untyped-def]
 @kernel
 def _can_grow(  # type: ignore[no-untyped-def]
     p, c, copies, target, child_item, first, end, before, inside, used,
-    work, arriving, leaving, held, weight,
+    d, work, arriving, leaving, held, weight, loads,
 ):  # fmt: skip
-    """Whether some item may join a block on class c without harm to any other block.
+    """Edge among first..end whose item may join a block on class c without harm to another; -1.
 
     Then the block need not be considered: the one with the item does as well. Let x be ready
     after the block D, and B the later block that holds it in some split. Without x, B pays for
@@ -440,7 +453,6 @@ def _can_grow(  # type: ignore[no-untyped-def]
     dearer; then it only matters that D with x still fits.
     """
     n_passes = p.work.shape[1]
-    loads = np.zeros(n_passes)
     for edge in range(first, end):
         x = child_item[edge]
         good = True
@@ -459,8 +471,8 @@ def _can_grow(  # type: ignore[no-untyped-def]
                 break
         if not good:
             continue
-        bytes_ = held + p.item_bytes[x]
-        heavy = weight + p.item_weight[x]
+        bytes_ = held[d] + p.item_bytes[x]
+        heavy = weight[d] + p.item_weight[x]
         for i in range(p.param_ptr[x], p.param_ptr[x + 1]):
             t = p.param_idx[i]
             if used[t] == 0:
@@ -472,10 +484,10 @@ def _can_grow(  # type: ignore[no-untyped-def]
                 continue
             extra = (bytes_ - p.capacity[c]) * p.stream[c]
         for q in range(n_passes):
-            load = work[c, q] + p.work[c, q, x]
+            load = work[d, c, q] + p.work[c, q, x]
             r = p.row_of[c, q]
             if r >= 0:
-                moved, sent = arriving[r], leaving[r]
+                moved, sent = arriving[d, r], leaving[d, r]
                 for i in range(p.item_ptr[x], p.item_ptr[x + 1]):
                     e = p.item_net[i]
                     cost = p.net_cost[r, e]
@@ -503,8 +515,8 @@ def _can_grow(  # type: ignore[no-untyped-def]
             loads[q] = load
         enough, _ = _replicas(loads, heavy, p.copies[c], target, p.sync[c], p.comm, 0)
         if 0 < enough <= copies:
-            return 1
-    return 0
+            return edge
+    return -1
 
 
 @kernel

@@ -53,12 +53,12 @@ def make_lattice(n: int, tail: Ints, head: Ints, most: int) -> Lattice | None:
     """
     succ_ptr, succ = csr(tail, head, n)
     pred_ptr, pred = csr(head, tail, n)
-    arrays = (n, *plain(succ_ptr, succ, pred_ptr, pred))
+    succ_ptr, succ, pred_ptr, pred = plain(succ_ptr, succ, pred_ptr, pred)
     if is_cold([_enumerate]) and n <= SMALL:
-        found = interpreted(_enumerate)(*arrays, min(most, SMALL))
+        found = interpreted(_enumerate)(n, succ_ptr, succ, pred_ptr, pred, min(most, SMALL))
         if len(found[0]) or most <= SMALL:
             return Lattice(*found) if len(found[0]) else None
-    found = _enumerate(*arrays, most)
+    found = _enumerate(n, succ_ptr, succ, pred_ptr, pred, most)
     return Lattice(*found) if len(found[0]) else None
 
 

@@ -1,0 +1,383 @@
+"""Blocks of a lattice with their cheapest load: the edges that the search for hierarchies walks.
+
+An edge l -> r between ideals is a block of the items r - l. Its cheapest load has every transfer
+between stages on the inner link; model inputs and outputs, where they cost something, stay on
+the outer one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.line import Line
+from dnnp.core.dp.blocks import peak_of
+from dnnp.core.dp.lattice import Lattice
+from dnnp.core.dp.sweep import COMM
+from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, totals
+from dnnp.core.model.plan import CostOptions
+
+MAX_WALK = 4_000_000
+"""Blocks that are looked at to list the edges; 72 bytes each that is listed."""
+
+
+class Costs(NamedTuple):
+    """Items 0..n-1 in a topological order, nets, and what a block needs."""
+
+    comm: int
+    factor: float
+    """Time of a transfer inside a cluster over its time outside."""
+    work: Floats
+    """f64[2, n], compute time on an accelerator and on a CPU; inf: unsupported."""
+    item_ptr: Ints
+    """Nets of each item (CSR)."""
+    item_net: Ints
+    net_size: Ints
+    """Pins of each net."""
+    net_source: Ints
+    """Item that makes the tensor; -1: a model input."""
+    net_always: np.ndarray
+    """A model output or input that costs its transfer over the outer link in any case."""
+    net_cost: Floats
+    """f64[p], time over the outer link."""
+    capacity: float
+    """Bytes of an accelerator."""
+    stream: float
+    """Time per byte above the capacity; inf: nothing may be above."""
+    item_bytes: Floats
+    """f64[n], memory that adds up."""
+    param_ptr: Ints
+    """Parameters of each item (CSR), counted once a block."""
+    param_idx: Ints
+    param_bytes: Floats
+    item_touch: Floats
+    """f64[n], activations that the item reads or makes; their sum bounds a block's peak."""
+    peak: bool
+    """Activations take their peak; the fields below say what lives when."""
+    node_ptr: Ints
+    nodes: Ints
+    read_ptr: Ints
+    read_idx: Ints
+    made_ptr: Ints
+    made_idx: Ints
+    tensor_bytes: Floats
+    tensor_uses: Ints
+    tensor_kept: Ints
+    producer: Ints
+
+
+class Arcs(NamedTuple):
+    """The lattice as kernels read it: ideals 0..I-1, and the blocks between them."""
+
+    bits: np.ndarray
+    """u64[I, W], items of each ideal."""
+    low_word: Ints
+    """i64[I], first word of `bits` that is not full."""
+    high_word: Ints
+    """i64[I], last word of `bits` that is not 0."""
+    pins: np.ndarray
+    """u64[p, W], items of each net."""
+    cut_ptr: Ints
+    """Nets with pins inside and outside of each ideal (CSR)."""
+    cut_net: Ints
+    ptr: Ints
+    """Accelerator blocks by the ideal l before them (CSR)."""
+    tail: Ints
+    head: Ints
+    """i64[E], the ideals l and r of each block."""
+    load: Floats
+    """f64[E], cheapest load."""
+    parts: Floats
+    """f64[E, 3], its compute, in (with overflow) and out."""
+    into_ptr: Ints
+    """The same blocks by the ideal r after them (CSR)."""
+    into: Ints
+    cpu_ptr: Ints
+    """CPU blocks, the same way."""
+    cpu_tail: Ints
+    cpu_head: Ints
+    cpu_load: Floats
+    cpu_into_ptr: Ints
+    cpu_into: Ints
+
+
+@kernel
+def combined(comm, compute, arriving, leaving):  # type: ignore[no-untyped-def]
+    """Load from its parts; see `dnnp.core.cost.load`."""
+    if comm == 0:
+        return compute + arriving + leaving
+    if comm == 1:
+        return max(compute, arriving + leaving)
+    return max(compute, arriving, leaving)
+
+
+@kernel
+def cuts_of(p, parent, last):  # type: ignore[no-untyped-def]
+    """Nets that each ideal cuts, CSR."""
+    count = len(parent)
+    inside = np.zeros(len(p.net_size), np.int64)
+    ptr = np.zeros(count + 1, np.int64)
+    nets = np.empty(1024, np.int64)
+    for ideal in range(count):
+        at = ideal
+        while last[at] >= 0:
+            for i in range(p.item_ptr[last[at]], p.item_ptr[last[at] + 1]):
+                inside[p.item_net[i]] += 1
+            at = parent[at]
+        size = ptr[ideal]
+        at = ideal
+        while last[at] >= 0:
+            for i in range(p.item_ptr[last[at]], p.item_ptr[last[at] + 1]):
+                e = p.item_net[i]
+                if 0 < inside[e] < p.net_size[e]:
+                    if size == len(nets):
+                        longer = np.empty(2 * size, np.int64)
+                        longer[:size] = nets
+                        nets = longer
+                    nets[size] = e
+                    size += 1
+                inside[e] = 0
+            at = parent[at]
+        ptr[ideal + 1] = size
+    return ptr, nets[: ptr[count]].copy()
+
+
+@kernel
+def _memory(p, held, touched, added, depth, live, mark, last_use):  # type: ignore[no-untyped-def]
+    """Memory of the block of the items added[1..depth], or less where it fits anyway."""
+    if not p.peak or held + touched <= p.capacity:
+        return held
+    return held + peak_of(p, added[1 : depth + 1], depth, live, mark, last_use)
+
+
+@kernel
+def walk(  # type: ignore[no-untyped-def]
+    p, parent, last, child_ptr, child_item, child_ideal, limit,
+    ptr, head, load, parts, cpu_ptr, cpu_head, cpu_load,
+):  # fmt: skip
+    """List the blocks whose cheapest load is at most `limit`, on accelerators and on CPUs.
+
+    Items are added in ascending order, so each block is met once; what can only grow prunes.
+    Fills `ptr` and what follows, as in `Arcs`. Returns whether all blocks are there: not if more
+    had to be walked than there is room for.
+    """
+    count, n = len(parent), p.work.shape[1]
+    most = len(head)
+    before = np.zeros(len(p.net_size), np.int64)
+    inside = np.zeros(len(p.net_size), np.int64)
+    outside_source = np.zeros(n, np.bool_)
+    member = np.zeros(n, np.bool_)
+    touched = np.empty(len(p.net_size), np.int64)
+    touched_at = np.zeros(n + 2, np.int64)
+    used = np.zeros(len(p.param_bytes), np.int64)
+    work, held, spread = np.zeros((n + 2, 2)), np.zeros(n + 2), np.zeros(n + 2)
+    where, child = np.zeros(n + 2, np.int64), np.zeros(n + 2, np.int64)
+    added = np.zeros(n + 2, np.int64)
+    live, mark = np.zeros(len(p.nodes) + 2), np.zeros(len(p.nodes) + 1, np.int64)
+    last_use = np.zeros(len(p.tensor_bytes) + 1, np.int64)
+    hard = p.capacity * (1 + 1e-12)
+    size, cpu_size, walked = 0, 0, 0
+    complete = True
+    for ideal in range(count):
+        at = ideal
+        while last[at] >= 0:
+            outside_source[last[at]] = True
+            for i in range(p.item_ptr[last[at]], p.item_ptr[last[at] + 1]):
+                before[p.item_net[i]] += 1
+            at = parent[at]
+        depth = 0
+        where[0] = ideal
+        child[0] = child_ptr[ideal]
+        while depth >= 0 and complete:
+            if child[depth] == child_ptr[where[depth] + 1]:
+                if depth > 0:
+                    _drop(p, added[depth], inside, used, member)
+                depth -= 1
+                continue
+            edge = child[depth]
+            child[depth] += 1
+            v, r = child_item[edge], child_ideal[edge]
+            walked += 1
+            if walked > most:
+                complete = False
+                break
+            d = depth + 1
+            added[d], where[d] = v, r
+            work[d] = work[depth] + p.work[:, v]
+            held[d] = held[depth] + p.item_bytes[v]
+            spread[d] = spread[depth] + p.item_touch[v]
+            touched_at[d] = touched_at[depth]
+            member[v] = True
+            for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
+                e = p.item_net[i]
+                inside[e] += 1
+                if inside[e] == 1:
+                    touched[touched_at[d]] = e
+                    touched_at[d] += 1
+            for i in range(p.param_ptr[v], p.param_ptr[v + 1]):
+                used[p.param_idx[i]] += 1
+                if used[p.param_idx[i]] == 1:
+                    held[d] += p.param_bytes[p.param_idx[i]]
+            alive = work[d, 1] <= limit and work[d, 1] < np.inf
+            if alive:
+                cpu_head[cpu_size], cpu_load[cpu_size] = r, work[d, 1]
+                cpu_size += 1
+            if work[d, 0] <= limit and work[d, 0] < np.inf:
+                arriving, leaving, sure_in, sure_out = 0.0, 0.0, 0.0, 0.0
+                for i in range(touched_at[d]):
+                    e = touched[i]
+                    source, cost = p.net_source[e], p.net_cost[e]
+                    near = cost * p.factor
+                    if source < 0:
+                        arriving += cost
+                        sure_in += cost
+                    elif not member[source]:
+                        arriving += near
+                        if outside_source[source]:
+                            sure_in += near
+                    elif p.net_always[e]:
+                        leaving += cost
+                        sure_out += cost
+                    elif inside[e] < p.net_size[e]:
+                        leaving += near
+                        if before[e] > 0:
+                            sure_out += near
+                memory = _memory(p, held[d], spread[d], added, d, live, mark, last_use)
+                extra = 0.0
+                fits = True
+                if p.stream < np.inf:
+                    extra = max(0.0, memory - p.capacity) * p.stream
+                elif memory > hard:
+                    fits = False
+                if fits:
+                    value = combined(p.comm, work[d, 0], arriving + extra, leaving)
+                    sure = combined(p.comm, work[d, 0], sure_in + extra, sure_out)
+                    if value <= limit:
+                        head[size], load[size] = r, value
+                        parts[size, 0] = work[d, 0]
+                        parts[size, 1] = arriving + extra
+                        parts[size, 2] = leaving
+                        size += 1
+                    alive = alive or sure * (1 - 1e-12) <= limit
+            if not alive:
+                _drop(p, v, inside, used, member)
+                continue
+            depth = d
+            e = child_ptr[r + 1]
+            while e > child_ptr[r] and child_item[e - 1] > v:
+                e -= 1
+            child[d] = e
+        ptr[ideal + 1], cpu_ptr[ideal + 1] = size, cpu_size
+        if not complete:
+            break
+        at = ideal
+        while last[at] >= 0:
+            outside_source[last[at]] = False
+            for i in range(p.item_ptr[last[at]], p.item_ptr[last[at] + 1]):
+                before[p.item_net[i]] = 0
+            at = parent[at]
+    return complete
+
+
+@kernel
+def _drop(p, v, inside, used, member):  # type: ignore[no-untyped-def]
+    """Take item v out of the block."""
+    member[v] = False
+    for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
+        inside[p.item_net[i]] -= 1
+    for i in range(p.param_ptr[v], p.param_ptr[v + 1]):
+        used[p.param_idx[i]] -= 1
+
+
+def make_costs(graph: Graph, line: Line, options: CostOptions) -> Costs:
+    """What blocks of the line's items cost on its first class; a second one is a CPU."""
+    device, n = line.devices[0], line.n
+    net_size = np.diff(line.pin_ptr)
+    net = np.repeat(np.arange(len(net_size), dtype=np.int64), net_size)
+    item_ptr, item_net = csr(line.pins, net, n)
+    where = np.empty(graph.n, dtype=np.int64)
+    where[line.nodes] = np.repeat(np.arange(n), np.diff(line.node_ptr))
+    reader = np.repeat(np.arange(graph.n, dtype=np.int64), np.diff(graph.in_ptr))
+    writer = np.repeat(np.arange(graph.n, dtype=np.int64), np.diff(graph.out_ptr))
+    static = graph.tensor_kind[graph.in_idx] >= PARAMETER
+    width = max(graph.m, 1)
+    pairs = np.unique(where[reader[static]] * width + graph.in_idx[static])
+    size = graph.tensor_bytes
+    touch = totals(where[reader[~static]], size[graph.in_idx[~static]], n)
+    touch += totals(where[writer], size[graph.out_idx], n)
+    limited = bool(np.isfinite(device.memory_bytes))
+    peak = limited and options.memory_model == "peak"
+    if not peak:
+        pairs = pairs[:0]
+    hard = options.memory_mode == "hard"
+    cpu = line.work[1] if len(line.devices) > 1 else np.full(n, np.inf)
+    work, pin_count, source, always, cost = plain(
+        np.stack([line.work[0], cpu]), net_size.astype(np.int64), line.source, line.always,
+        line.cost[0],
+    )  # fmt: skip
+    param_ptr, param_idx = csr(pairs // width, pairs % width, n)
+    read_ptr, read_idx = csr(reader[~static], graph.in_idx[~static], graph.n)
+    uses, kept = np.diff(graph.use_ptr).astype(np.int64), graph.is_output.astype(np.int64)
+    held = line.memory if limited and not peak else np.zeros(n)
+    names = ("item_ptr", "item_net", "param_ptr", "param_idx", "param_bytes", "item_touch",
+             "item_bytes", "node_ptr", "nodes", "read_ptr", "read_idx", "made_ptr", "made_idx",
+             "tensor_bytes", "tensor_uses", "tensor_kept", "producer")  # fmt: skip
+    arrays = plain(
+        item_ptr, item_net, param_ptr, param_idx, size, touch, held, line.node_ptr, line.nodes,
+        read_ptr, read_idx, graph.out_ptr, graph.out_idx, size, uses, kept, graph.producer,
+    )  # fmt: skip
+    return Costs(
+        comm=COMM[options.comm],
+        factor=float(device.inner_factor),
+        work=work,
+        net_size=pin_count,
+        net_source=source,
+        net_always=always,
+        net_cost=cost,
+        capacity=float(device.memory_bytes),
+        stream=np.inf if hard else 1 / device.bandwidth_bytes_per_s,
+        peak=peak,
+        **dict(zip(names, arrays, strict=True)),
+    )
+
+
+def make_arcs(costs: Costs, lattice: Lattice, limit: float) -> Arcs | None:
+    """Blocks of a lattice with a cheapest load of at most `limit`; None if there are too many."""
+    n, count = costs.work.shape[1], lattice.size
+    ptr, cpu_ptr = np.zeros(count + 1, dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
+    # Room that is not used costs nothing.
+    head, cpu_head = np.empty(MAX_WALK, dtype=np.int64), np.empty(MAX_WALK, dtype=np.int64)
+    load, cpu_load, parts = np.empty(MAX_WALK), np.empty(MAX_WALK), np.empty((MAX_WALK, 3))
+    if not walk(costs, *lattice, limit, ptr, head, load, parts, cpu_ptr, cpu_head, cpu_load):
+        return None
+    head, load, parts = head[: ptr[-1]], load[: ptr[-1]], parts[: ptr[-1]]
+    cpu_head, cpu_load = cpu_head[: cpu_ptr[-1]], cpu_load[: cpu_ptr[-1]]
+    words = n // 64 + 1
+    item = np.arange(n)
+    alone = np.zeros((n, words), dtype=np.uint64)
+    alone[item, item // 64] = np.uint64(1) << (item % 64).astype(np.uint64)
+    bits = np.zeros((count, words), dtype=np.uint64)
+    for i in range(1, count):
+        bits[i] = bits[lattice.parent[i]] | alone[lattice.last[i]]
+    pins = np.zeros((len(costs.net_size), words), dtype=np.uint64)
+    np.bitwise_or.at(pins, costs.item_net, alone[np.repeat(item, np.diff(costs.item_ptr))])
+    low = (bits == bits[-1]).argmin(axis=1)
+    high = words - 1 - (bits != 0)[:, ::-1].argmax(axis=1)
+    tail, into_ptr, into = _ends(ptr, head)
+    cpu_tail, cpu_into_ptr, cpu_into = _ends(cpu_ptr, cpu_head)
+    return Arcs(
+        *plain(bits, low, high, pins, *cuts_of(costs, lattice.parent, lattice.last)),
+        *plain(ptr, tail, head, load, parts, into_ptr, into),
+        *plain(cpu_ptr, cpu_tail, cpu_head, cpu_load, cpu_into_ptr, cpu_into),
+    )  # fmt: skip
+
+
+def _ends(ptr: Ints, head: Ints) -> tuple[Ints, Ints, Ints]:
+    """Tails of the blocks, and the blocks by head (CSR)."""
+    count = len(ptr) - 1
+    tail = np.repeat(np.arange(count, dtype=np.int64), np.diff(ptr))
+    into = np.argsort(head, kind="stable")
+    into_ptr = np.searchsorted(head[into], np.arange(count + 1))
+    return tail, into_ptr, into

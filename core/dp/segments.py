@@ -1,0 +1,572 @@
+"""Kernels of the search over hierarchies: which parts of a pipeline one cluster can hold.
+
+A pipeline is a chain of ideals, its stages are edges between them (`dnnp.core.dp.arcs`). In a
+cluster that holds the segment B - A less what CPUs hold there, N for short, a stage pays more
+than its cheapest load for the tensors that cross the boundary of N: for those it makes, and for
+those from outside that it reads.
+
+A segment needs the fewest devices of a path from A to B over the edges that stay within the
+target at these prices; `probe` chains segments from the empty ideal to the full one. The
+cheapest loads give lower bounds of the devices in any part, which prune both.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.kernel import kernel
+from dnnp.core.dp.arcs import Arcs, combined
+from dnnp.core.model.graph import Floats, Ints
+
+NONE = 1 << 30
+"""More devices than there can be."""
+
+
+class Platform(NamedTuple):
+    """How many devices there are."""
+
+    size: int
+    """Devices of a full cluster."""
+    full: int
+    """Full clusters."""
+    rest: int
+    """Devices of the one cluster that is not full; 0: none."""
+    cpus: int
+
+
+class Scratch(NamedTuple):
+    """What the kernels work in; `need` and `came` hold the last segment's path."""
+
+    ahead: Ints
+    """i64[I, cpus + 1], fewest devices from an ideal to the end of the segment, by CPUs used."""
+    listed: Ints
+    """i64[I], the ideals that have one, descending."""
+    edges: Ints
+    """i64[E], the blocks between them, by falling head."""
+    priced: Floats
+    """f64[E, 3], their load, in and out with the transfers over the end of the segment."""
+    sizes: Ints
+    """i64[2], how many of both."""
+    need: Ints
+    """i64[I], fewest devices from the start of the segment."""
+    came: Ints
+    """i64[I], the last block of that path; -1 at its start, -2 - e after CPU block e."""
+    inner: Ints
+    """i64[cpus + 1], CPU blocks inside the segment."""
+    fits: np.ndarray
+    """bool[E], by place in `edges`: within the target if CPUs took the inner link."""
+    front: Ints
+    """i64[I], `need` of segments without CPUs if they did."""
+    behind: Ints
+    """i64[I, cpus + 1], `ahead` if they did, and with the transfers over the start too."""
+    seen: Ints
+    """i64[2, p], when a net was last listed for the start and for the end of a segment."""
+    made: Ints
+    """i64[p], sources of the listed nets that the segment makes."""
+    made_cost: Floats
+    read: Ints
+    """i64[p], the listed nets that it reads."""
+    read_cost: Floats
+    counts: Ints
+    """i64[4], nets made, nets read, starts so far, ends so far."""
+    above: Floats
+    """f64[1], least load above the target that was met."""
+
+
+def make_scratch(arcs: Arcs, cpus: int) -> Scratch:
+    """Room to work in, with nothing listed."""
+    count, nets, edges = len(arcs.bits), len(arcs.pins), len(arcs.head)
+
+    def ints(*shape: int, fill: int = 0) -> Ints:
+        return np.full(shape, fill, dtype=np.int64)
+
+    return Scratch(
+        ahead=ints(count, cpus + 1, fill=NONE),
+        listed=ints(count),
+        edges=np.empty(edges, dtype=np.int64),
+        priced=np.empty((edges, 3)),
+        sizes=ints(2),
+        need=ints(count, fill=NONE),
+        came=ints(count),
+        inner=ints(cpus + 1),
+        fits=np.empty(edges, dtype=np.bool_),
+        front=ints(count, fill=NONE),
+        behind=ints(count, cpus + 1, fill=NONE),
+        seen=ints(2, nets),
+        made=ints(nets),
+        made_cost=np.zeros(nets),
+        read=ints(nets),
+        read_cost=np.zeros(nets),
+        counts=ints(4),
+        above=np.zeros(1),
+    )
+
+
+@kernel
+def fewest(a, target, least):  # type: ignore[no-untyped-def]
+    """Fewest accelerators for what follows each ideal, by CPUs allowed; i64[I, cpus + 1].
+
+    Every transfer takes the inner link.
+    """
+    count, width = least.shape
+    least[:] = NONE
+    least[count - 1] = 0
+    for y in range(count - 1, 0, -1):
+        if least[y, width - 1] == NONE:
+            continue
+        for i in range(a.into_ptr[y], a.into_ptr[y + 1]):
+            if a.load[a.into[i]] <= target:
+                x = a.tail[a.into[i]]
+                for c in range(width):
+                    least[x, c] = min(least[x, c], least[y, c] + 1)
+        for i in range(a.cpu_into_ptr[y], a.cpu_into_ptr[y + 1]):
+            if a.cpu_load[a.cpu_into[i]] <= target:
+                x = a.cpu_tail[a.cpu_into[i]]
+                for c in range(width - 1):
+                    least[x, c + 1] = min(least[x, c + 1], least[y, c])
+
+
+@kernel
+def _has(bits, ideal, item):  # type: ignore[no-untyped-def]
+    return (bits[ideal, item >> 6] >> np.uint64(item & 63)) & np.uint64(1) != 0
+
+
+@kernel
+def _subset(a, x, y):  # type: ignore[no-untyped-def]
+    """Whether ideal x is inside ideal y."""
+    for w in range(a.high_word[x] + 1):  # noqa: SIM110  (numba has no `all`)
+        if a.bits[x, w] & ~a.bits[y, w]:
+            return False
+    return True
+
+
+@kernel
+def _touches(pins, bits, low_word, high_word, x, y):  # type: ignore[no-untyped-def]
+    """Whether the block from ideal x to y has one of the pins."""
+    for w in range(low_word[x], high_word[y] + 1):
+        if pins[w] & bits[y, w] & ~bits[x, w]:
+            return True
+    return False
+
+
+@kernel
+def _extra(bits, pins, low_word, high_word, x, y, made, made_cost, read, read_cost):  # type: ignore[no-untyped-def]
+    """What a block pays for the listed nets: (in, out)."""
+    arriving, leaving = 0.0, 0.0
+    for i in range(len(made)):
+        if _has(bits, y, made[i]) and not _has(bits, x, made[i]):
+            leaving += made_cost[i]
+    for i in range(len(read)):
+        if _touches(pins[read[i]], bits, low_word, high_word, x, y):
+            arriving += read_cost[i]
+    return arriving, leaving
+
+
+@kernel
+def _list_net(p, s, net, makes):  # type: ignore[no-untyped-def]
+    """Note a net that the segment makes or reads over its boundary."""
+    cost = p.net_cost[net] * (1 - p.factor)
+    if makes:
+        if not p.net_always[net]:
+            s.made[s.counts[0]] = p.net_source[net]
+            s.made_cost[s.counts[0]] = cost
+            s.counts[0] += 1
+    else:
+        s.read[s.counts[1]] = net
+        s.read_cost[s.counts[1]] = cost
+        s.counts[1] += 1
+
+
+@kernel
+def _list_end(p, a, end, s):  # type: ignore[no-untyped-def]
+    """List the nets between what comes before an ideal's end and what comes after."""
+    s.counts[0], s.counts[1] = 0, 0
+    s.counts[3] += 1
+    if p.factor == 1.0:
+        return
+    for i in range(a.cut_ptr[end], a.cut_ptr[end + 1]):
+        net = a.cut_net[i]
+        s.seen[1, net] = s.counts[3]
+        if p.net_source[net] >= 0:
+            _list_net(p, s, net, _has(a.bits, end, p.net_source[net]))
+
+
+@kernel
+def _list_start(p, a, start, end, cpus, s):  # type: ignore[no-untyped-def]
+    """List the other nets on the boundary of a segment: over its start, and with its CPUs."""
+    s.counts[0], s.counts[1] = 0, 0
+    s.counts[2] += 1
+    if p.factor == 1.0:
+        return
+    for i in range(a.cut_ptr[start], a.cut_ptr[start + 1]):
+        _list_other(p, a, start, end, cpus, s, a.cut_net[i])
+    for k in range(cpus):
+        x, y = a.cpu_tail[s.inner[k]], a.cpu_head[s.inner[k]]
+        for item in range(64 * a.low_word[x], min(64 * a.high_word[y] + 64, p.work.shape[1])):
+            if _has(a.bits, y, item) and not _has(a.bits, x, item):
+                for i in range(p.item_ptr[item], p.item_ptr[item + 1]):
+                    _list_other(p, a, start, end, cpus, s, p.item_net[i])
+
+
+@kernel
+def _list_other(p, a, start, end, cpus, s, net):  # type: ignore[no-untyped-def]
+    source = p.net_source[net]
+    if source < 0 or s.seen[0, net] == s.counts[2] or not _has(a.bits, end, source):
+        return
+    s.seen[0, net] = s.counts[2]
+    makes = not _has(a.bits, start, source)
+    for k in range(cpus):
+        x, y = a.cpu_tail[s.inner[k]], a.cpu_head[s.inner[k]]
+        if _has(a.bits, y, source) and not _has(a.bits, x, source):
+            makes = False
+    # Those made inside that leave over the end are priced already.
+    if not makes or s.seen[1, net] != s.counts[3]:
+        _list_net(p, s, net, makes)
+
+
+@kernel
+def look_back(p, a, end, target, most, s):  # type: ignore[no-untyped-def]
+    """List the segments of up to `most` devices that end at an ideal; return steps.
+
+    Fills `ahead`, `listed`, `edges` and `priced`; what comes before is taken to be near.
+    """
+    _list_end(p, a, end, s)
+    made, made_cost = s.made[: s.counts[0]], s.made_cost[: s.counts[0]]
+    read, read_cost = s.read[: s.counts[1]], s.read_cost[: s.counts[1]]
+    bits, pins, low_word, high_word = a.bits, a.pins, a.low_word, a.high_word
+    load, parts, tail, into, into_ptr = a.load, a.parts, a.tail, a.into, a.into_ptr
+    ahead, edges, priced, comm = s.ahead, s.edges, s.priced, p.comm
+    width = ahead.shape[1]
+    for i in range(s.sizes[0]):
+        ahead[s.listed[i]] = NONE
+    listed, size, steps = 0, 0, 0
+    above = s.above[0]
+    ahead[end] = 0
+    lowest, x = end, end
+    while x >= lowest:
+        if ahead[x, width - 1] <= most:
+            s.listed[listed] = x
+            listed += 1
+            first = into_ptr[x] if ahead[x, width - 1] < most else into_ptr[x + 1]
+            for i in range(first, into_ptr[x + 1]):
+                e = into[i]
+                steps += 1
+                if load[e] > target:
+                    continue
+                y = tail[e]
+                more_in, more_out = _extra(
+                    bits, pins, low_word, high_word, y, x, made, made_cost, read, read_cost
+                )
+                arriving, leaving = parts[e, 1] + more_in, parts[e, 2] + more_out
+                value = combined(comm, parts[e, 0], arriving, leaving)
+                if value > target:
+                    above = min(above, value)
+                    continue
+                edges[size] = e
+                priced[size, 0], priced[size, 1], priced[size, 2] = value, arriving, leaving
+                size += 1
+                lowest = min(lowest, y)
+                for c in range(width):
+                    if ahead[x, c] < most:
+                        ahead[y, c] = min(ahead[y, c], ahead[x, c] + 1)
+            for i in range(a.cpu_into_ptr[x], a.cpu_into_ptr[x + 1]):
+                e = a.cpu_into[i]
+                if a.cpu_load[e] <= target:
+                    y = a.cpu_tail[e]
+                    lowest = min(lowest, y)
+                    for c in range(width - 1):
+                        ahead[y, c + 1] = min(ahead[y, c + 1], ahead[x, c])
+        x -= 1
+    s.sizes[0], s.sizes[1], s.above[0] = listed, size, above
+    return steps * (1 + len(made) + len(read))
+
+
+@kernel
+def _first_edge(a, start, s):  # type: ignore[no-untyped-def]
+    """Place in `edges` of the lowest head above `start`."""
+    lo, hi = 0, s.sizes[1]
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if a.head[s.edges[middle]] > start:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo - 1
+
+
+@kernel
+def _screen(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped-def]
+    """As if CPUs in the segment took the inner link: fill `fits`, `behind` and `front`.
+
+    Returns (whether the segment is possible then, steps).
+    """
+    _list_start(p, a, start, end, np.int64(0), s)
+    made, made_cost = s.made[: s.counts[0]], s.made_cost[: s.counts[0]]
+    read, read_cost = s.read[: s.counts[1]], s.read_cost[: s.counts[1]]
+    bits, pins, low_word, high_word = a.bits, a.pins, a.low_word, a.high_word
+    parts, tail, head, listed = a.parts, a.tail, a.head, s.listed
+    edges, priced, fits, comm = s.edges, s.priced, s.fits, p.comm
+    behind, front = s.behind, s.front
+    above = s.above[0]
+    steps = s.sizes[0]
+    for i in range(s.sizes[0]):
+        behind[listed[i]] = NONE
+        front[listed[i]] = NONE
+    behind[end] = 0
+    lowest = _first_edge(a, start, s)
+    at = 0
+    for k in range(s.sizes[0]):
+        y = listed[k]
+        if y <= start:
+            break
+        while at <= lowest and head[edges[at]] > y:
+            at += 1
+        while at <= lowest and head[edges[at]] == y:
+            e = edges[at]
+            x = tail[e]
+            steps += 1
+            fits[at] = x >= start and behind[y, cpus] < most
+            if fits[at]:
+                more_in, more_out = _extra(
+                    bits, pins, low_word, high_word, x, y, made, made_cost, read, read_cost
+                )
+                value = combined(
+                    comm, parts[e, 0], priced[at, 1] + more_in, priced[at, 2] + more_out
+                )
+                if value > target:
+                    fits[at] = False
+                    above = min(above, value)
+                else:
+                    for c in range(cpus + 1):
+                        behind[x, c] = min(behind[x, c], behind[y, c] + 1)
+            at += 1
+        if behind[y, cpus] <= most:
+            for i in range(a.cpu_into_ptr[y], a.cpu_into_ptr[y + 1]):
+                x = a.cpu_tail[a.cpu_into[i]]
+                if a.cpu_load[a.cpu_into[i]] <= target and x >= start:
+                    for c in range(cpus):
+                        behind[x, c + 1] = min(behind[x, c + 1], behind[y, c])
+    s.above[0] = above
+    if behind[start, cpus] > most:
+        return False, steps
+    front[start] = 0
+    for i in range(lowest, -1, -1):
+        if fits[i]:
+            front[head[edges[i]]] = min(front[head[edges[i]]], front[tail[edges[i]]] + 1)
+    return True, steps + lowest
+
+
+@kernel
+def _cover(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped-def]
+    """Fewest accelerators for a segment with the CPU blocks inner[:cpus]; (devices, steps).
+
+    Follows `look_back` at `end` and, if there are CPU blocks, `_screen`.
+    """
+    _list_start(p, a, start, end, cpus, s)
+    made, made_cost = s.made[: s.counts[0]], s.made_cost[: s.counts[0]]
+    read, read_cost = s.read[: s.counts[1]], s.read_cost[: s.counts[1]]
+    bits, pins, low_word, high_word = a.bits, a.pins, a.low_word, a.high_word
+    parts, tail, head, listed = a.parts, a.tail, a.head, s.listed
+    edges, priced, fits, comm = s.edges, s.priced, s.fits, p.comm
+    need, came = s.need, s.came
+    ahead = s.behind if cpus else s.ahead
+    most_in, most_out = read_cost.sum(), made_cost.sum()
+    above = s.above[0]
+    for i in range(s.sizes[0]):
+        need[listed[i]] = NONE
+    need[start] = 0
+    came[start] = -1
+    steps = s.sizes[0]
+    i = _first_edge(a, start, s)
+    for phase in range(cpus + 1):
+        final = end if phase == cpus else a.cpu_tail[s.inner[phase]]
+        left = cpus - phase
+        while i >= 0 and head[edges[i]] <= final:
+            at = i
+            i -= 1
+            steps += 1
+            e = edges[at]
+            x, y = tail[e], head[e]
+            devices = need[x] + 1
+            if devices >= need[y] or devices + ahead[y, left] > most:
+                continue
+            if cpus > 0 and (not fits[at] or (left > 0 and not _subset(a, y, final))):
+                continue
+            arriving, leaving = priced[at, 1], priced[at, 2]
+            value = combined(comm, parts[e, 0], arriving + most_in, leaving + most_out)
+            if value > target:
+                more_in, more_out = _extra(
+                    bits, pins, low_word, high_word, x, y, made, made_cost, read, read_cost
+                )
+                steps += len(made) + len(read)
+                value = combined(comm, parts[e, 0], arriving + more_in, leaving + more_out)
+                if value > target:
+                    above = min(above, value)
+                    continue
+            need[y] = devices
+            came[y] = e
+        if left > 0:
+            devices = need[final]
+            if devices == NONE:
+                break
+            # Only paths through the CPU block go on.
+            for k in range(s.sizes[0]):
+                need[listed[k]] = NONE
+            after = a.cpu_head[s.inner[phase]]
+            need[after] = devices
+            came[after] = -2 - s.inner[phase]
+            while i >= 0 and head[edges[i]] <= after:
+                i -= 1
+    s.above[0] = above
+    return need[end], steps
+
+
+@kernel
+def cover(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped-def]
+    """Fewest accelerators, up to `most`, for a segment with `cpus` CPU blocks strictly inside.
+
+    The first CPU blocks that fit are taken, in the order of their ideals. Follows `look_back` at
+    `end`; returns (devices or NONE, steps).
+    """
+    steps, level = 0, 0
+    if cpus > 0:
+        possible, steps = _screen(p, a, start, end, target, most, cpus, s)
+        if not possible:
+            return NONE, steps
+        s.inner[0] = a.cpu_ptr[start + 1] - 1
+    while level >= 0:
+        if cpus == 0:
+            devices, steps = _cover(p, a, start, end, target, most, cpus, s)
+            return (devices if devices <= most else NONE), steps
+        s.inner[level] += 1
+        e = s.inner[level]
+        if e >= a.cpu_ptr[end]:
+            level -= 1
+            continue
+        steps += 1
+        x, y, left = a.cpu_tail[e], a.cpu_head[e], cpus - level - 1
+        if a.cpu_load[e] > target or y == end or s.ahead[y, left] > most:
+            continue
+        if s.behind[y, left] > most:
+            continue
+        if level == 0:
+            if s.front[x] + s.behind[y, left] > most:
+                continue
+        elif not _subset(a, a.cpu_head[s.inner[level - 1]], x):
+            continue
+        if left:
+            level += 1
+            s.inner[level] = max(a.cpu_ptr[y], e + 1) - 1
+            continue
+        devices, more = _cover(p, a, start, end, target, most, cpus, s)
+        steps += more
+        if devices <= most:
+            return devices, steps
+    return NONE, steps
+
+
+@kernel
+def _improved(platform, after, clusters, start, end, kind, c, inside):  # type: ignore[no-untyped-def]
+    """Full clusters up to `end` if a segment follows `start`; NONE if that is of no use.
+
+    Kind 0 and 1: the segment takes a full cluster, and the other one is free or taken; kind 2: it
+    takes the other one. c CPUs were used before, `inside` are in the segment.
+    """
+    taken = min(kind, 1)
+    full = clusters[start, kind % 2, c] + (1 if kind < 2 else 0)
+    if full > platform.full or full >= clusters[end, taken, c + inside]:
+        return NONE
+    left = (platform.full - full) * platform.size + (1 - taken) * platform.rest
+    return full if after[end, platform.cpus - c - inside] <= left else NONE
+
+
+@kernel
+def _add_cpus(a, platform, target, after, clusters, came, how, end):  # type: ignore[no-untyped-def]
+    """Reach an ideal by a CPU block that no cluster surrounds."""
+    for i in range(a.cpu_into_ptr[end], a.cpu_into_ptr[end + 1]):
+        e = a.cpu_into[i]
+        if a.cpu_load[e] > target:
+            continue
+        for taken in range(2):
+            for c in range(platform.cpus):
+                full = clusters[a.cpu_tail[e], taken, c]
+                if full < clusters[end, taken, c + 1]:
+                    clusters[end, taken, c + 1] = full
+                    came[end, taken, c + 1] = a.cpu_tail[e]
+                    how[end, taken, c + 1] = 0
+
+
+@kernel
+def _useful(platform, after, clusters, start, end, inside):  # type: ignore[no-untyped-def]
+    """Devices that a segment may have to be of use; 0: it is not."""
+    most = np.int64(0)  # lest numba compile what follows for the constant 0 too
+    for kind in range(3):
+        for c in range(platform.cpus + 1 - inside):
+            if _improved(platform, after, clusters, start, end, kind, c, inside) < NONE:
+                most = max(most, platform.rest if kind == 2 else platform.size)
+    return most
+
+
+@kernel
+def _enter(platform, after, clusters, came, how, start, end, inside, devices):  # type: ignore[no-untyped-def]
+    """Reach an ideal by a segment of so many devices."""
+    for kind in range(3):
+        if devices > (platform.rest if kind == 2 else platform.size):
+            continue
+        for c in range(platform.cpus + 1 - inside):
+            full = _improved(platform, after, clusters, start, end, kind, c, inside)
+            if full < NONE:
+                clusters[end, min(kind, 1), c + inside] = full
+                came[end, min(kind, 1), c + inside] = start
+                how[end, min(kind, 1), c + inside] = 1 + 2 * inside + kind // 2
+
+
+@kernel
+def probe(p, a, platform, target, after, clusters, came, how, first, chunk, s):  # type: ignore[no-untyped-def]
+    """Chain segments and CPU blocks up to each ideal, from ideal `first` on.
+
+    Parameters
+    ----------
+    after
+        i64[I, cpus + 1], fewest accelerators for what follows an ideal (`fewest`).
+    clusters
+        i64[I, 2, cpus + 1], out: fewest full clusters, by use of the other one and by CPUs.
+    came, how
+        i64, out: the ideal before the last part; 0: it is a CPU block, else
+        1 + (1 if it is on the cluster that is not full) + 2 * (CPU blocks inside).
+    chunk
+        Steps after which to pause.
+
+    Returns
+    -------
+    (ideal to continue with, or their number; steps)
+    """
+    count, cpus = len(after), platform.cpus
+    steps = 0
+    if first == 0:
+        clusters[0] = 0
+    for end in range(max(first, 1), count):
+        if after[end, cpus] == NONE:
+            continue
+        _add_cpus(a, platform, target, after, clusters, came, how, end)
+        steps += look_back(p, a, end, target, platform.size, s)
+        for i in range(s.sizes[0] - 1, -1, -1):
+            start = s.listed[i]
+            if start == end or clusters[start].min() == NONE:
+                continue
+            for inside in range(cpus + 1):
+                if s.ahead[start, inside] > platform.size:
+                    continue
+                tried = _useful(platform, after, clusters, start, end, inside)
+                while s.ahead[start, inside] <= tried:
+                    devices, more = cover(p, a, start, end, target, tried, inside, s)
+                    _enter(platform, after, clusters, came, how, start, end, inside, devices)
+                    steps += more
+                    # Other CPU blocks than the first that fit may do with the smaller cluster.
+                    again = inside > 0 and platform.rest < devices <= tried
+                    tried = platform.rest if again else np.int64(-1)
+        if steps > chunk:
+            return end + 1, steps
+    return count, steps
