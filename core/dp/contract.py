@@ -20,8 +20,6 @@ because the two directions are not exchangeable.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from dnnp.core.cost.items import Items
@@ -58,6 +56,29 @@ def contract_items(
     if line.n > MOST_ITEMS or line.n < 2:
         return items
     into = _Contraction(line, options, below, binding, weighty).run()
+    return _relabelled(line, items, order, into)
+
+
+def chained(line: Line, items: Items, order: Ints, share: float) -> Items:
+    """Contract chains, each link the only way on, to at most `share` of the work of a class.
+
+    Not safe: a split that cuts a chain is lost.
+    """
+    work = np.where(np.isfinite(line.work), line.work, 0.0)
+    work = (work / np.maximum(work.sum(axis=1, keepdims=True), 1e-300)).max(axis=0)
+    outs, ins = np.bincount(line.tail, minlength=line.n), np.bincount(line.head, minlength=line.n)
+    into = np.arange(line.n)
+    held = work.copy()
+    for u, v in sorted(zip(line.tail.tolist(), line.head.tolist(), strict=True)):
+        first = into[u]
+        if outs[u] == 1 and ins[v] == 1 and held[first] + work[v] <= share:
+            into[v] = first
+            held[first] += work[v]
+    return _relabelled(line, items, order, into)
+
+
+def _relabelled(line: Line, items: Items, order: Ints, into: Ints) -> Items:
+    """Items where position v of the line has become part of `into[v]`."""
     place = np.empty(items.count, dtype=np.int64)
     place[order] = np.arange(items.count)
     kept, compact = np.unique(into, return_inverse=True)
@@ -240,21 +261,4 @@ def joined(line: Line, items: Items, order: Ints, below: float) -> Items:
     heads = np.concatenate([line.head, there, first])
     arcs = coo_array((np.ones(len(tails)), (tails, heads)), shape=(line.n, line.n))
     component = connected_components(arcs, directed=True, connection="strong")[1].astype(np.int64)
-    place = np.empty(items.count, dtype=np.int64)
-    place[order] = np.arange(items.count)
-    first_at = np.full(int(component.max()) + 1, line.n)
-    np.minimum.at(first_at, component, np.arange(line.n))
-    names = np.empty(len(first_at), dtype=np.int64)
-    names[np.argsort(first_at)] = np.arange(len(first_at))
-    component = names[component]
-    count = len(first_at)
-    tail, head = component[line.tail], component[line.head]
-    apart = tail != head
-    pairs = np.unique(tail[apart] * count + head[apart])
-    return replace(
-        items,
-        label=component[place[items.label]],
-        count=count,
-        tail=pairs // count,
-        head=pairs % count,
-    )
+    return _relabelled(line, items, order, component)

@@ -19,7 +19,7 @@ from dnnp.core.cost.kernel import interpreted, is_cold
 from dnnp.core.cost.line import Line, make_line
 from dnnp.core.cost.load import stage_load
 from dnnp.core.dp.blocks import decide
-from dnnp.core.dp.contract import contract_items, joined
+from dnnp.core.dp.contract import chained, contract_items, joined
 from dnnp.core.dp.lattice import make_lattice
 from dnnp.core.dp.problem import NONE, ROUNDING, Memo, Problem, make_problem, may_bind, weights_of
 from dnnp.core.model.cluster import Clustering
@@ -30,6 +30,10 @@ from dnnp.core.model.plan import Block, CostOptions
 MAX_IDEALS = 1_500_000
 MAX_BLOCKS = 1_500_000_000
 """Blocks to walk at effort 1; some tens of nanoseconds each."""
+FIRST_BLOCKS = 3_000_000
+"""Blocks that deciding a target may take at first; four times as many in each further round."""
+NEAR = 0.002
+"""Relative width of what is left between a bound and an undecided target to end a round."""
 CHUNK = 5_000_000
 """Blocks between two looks at the clock."""
 SMALL = 2_000
@@ -129,10 +133,45 @@ def window_search(
         tail = np.concatenate([items.tail, order[:-width]])
         head = np.concatenate([items.head, order[width:]])
         near = replace(items, tail=tail, head=head)
-        search = _Choice(graph, units, near, devices, options, incumbent, 0.0)
-        search.run(effort, stop, lambda share: None)
-        return Search(search.blocks, search.value, 0.0, search.ideals, search.walked)
+        return _within(graph, units, devices, options, near, incumbent, effort, stop)
     return Search(None, incumbent, 0.0, 0, 0)
+
+
+def coarse_search(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    *,
+    incumbent: float,
+    share: float,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Search:
+    """Search the splits that cut no chain of items, up to `share` of the work a chain.
+
+    Proves nothing: the bound is 0.
+    """
+    items = item_choices(graph, units)[0]
+    line = make_line(graph, units, items, items.order, devices, options)
+    coarse = chained(line, items, items.order, share)
+    return _within(graph, units, devices, options, coarse, incumbent, effort, stop)
+
+
+def _within(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    items: Items,
+    incumbent: float,
+    effort: float,
+    stop: Callable[[], bool],
+) -> Search:
+    """Search the splits that some items allow, which are not all."""
+    search = _Choice(graph, units, items, devices, options, incumbent, 0.0)
+    search.run(effort, stop, lambda share: None)
+    return Search(search.blocks, search.value, 0.0, search.ideals, search.walked)
 
 
 class _Choice:
@@ -220,42 +259,36 @@ class _Choice:
         bound proven so far is in `self.low`.
         """
         self.low = low
-        guess = min(high, 1.5 * low) if low > 0 else high
-        just_below = np.isfinite(high)
-        tried, unknown = 0, np.inf
-        while high - low > ROUNDING * high or high == np.inf:
-            if low == np.inf:
-                break
-            if just_below and unknown == np.inf:
-                goal = high * (1 - ROUNDING)
-            elif np.isfinite(min(high, unknown)):
+        guess = 1.5 * low if low > 0 else np.inf
+        # Targets from `unknown` on take more blocks than are allowed at present.
+        unknown, allowed, halve = np.inf, FIRST_BLOCKS, False
+        while low < np.inf and (high == np.inf or high - low > ROUNDING * high):
+            if high == np.inf and unknown == np.inf:
+                goal = guess
+            elif halve or unknown < np.inf:
                 goal = low + (min(high, unknown) - low) / 2
             else:
-                goal = guess
+                goal = high * (1 - ROUNDING)
             goal = max(goal, low)
             limits = target.copy()
             limits[vary] = goal
-            found, above = self._pass(problem, vary, limits)
+            found, above = self._pass(problem, vary, limits, allowed)
             if found is None:
-                # Out of blocks: a lower target takes fewer.
                 unknown = goal
-                tried += 1
-                if unknown - low < 0.001 * unknown or tried > 12:
-                    raise _OutError
-                continue
-            if found:
+                if goal == np.inf or goal - low < NEAR * goal:
+                    unknown, allowed = np.inf, 4 * allowed
+            elif found:
                 high = min(goal, self._take(problem, found, vary))
-                just_below = not just_below or tried == 0
-                tried += 1
+                unknown, halve = np.inf, True
             else:
                 low = max(above, float(np.nextafter(goal, np.inf)))
                 self.low = low
-                just_below = True
+                halve = False
                 guess = max(2 * goal, low)
         return low, high
 
     def _pass(
-        self, problem: Problem, vary: int, target: Floats
+        self, problem: Problem, vary: int, target: Floats, allowed: int
     ) -> tuple[list[tuple[int, int, int, int]] | None, float]:
         """Decide a target: (blocks as (from, to, class, replicas), or [], or None: no budget)."""
         lattice = self.lattice
@@ -269,11 +302,13 @@ class _Choice:
         )
         memo.least[0, 0] = 0
         above = np.array([np.inf, 0.0])
-        first, allowed = 0, self.left // 2
+        first = 0
         while first < lattice.size - 1:
             if self.stop():
                 raise _OutError
-            run, chunk = decide, min(CHUNK, allowed)
+            if self.left <= 0:
+                raise _OutError
+            run, chunk = decide, min(CHUNK, allowed, self.left)
             if chunk <= 0:
                 return None, 0.0
             if self.cold and self.walked < SMALL:
@@ -332,7 +367,7 @@ class _Choice:
             return
         claimed, self.bound = self.bound, self.floor
         relaxed = problem._replace(relaxed=1)
-        found, _ = self._pass(relaxed, 0, np.array([claimed * (1 - ROUNDING)]))
+        found, _ = self._pass(relaxed, 0, np.array([claimed * (1 - ROUNDING)]), self.left)
         if found == []:
             self.bound = claimed
 
@@ -349,7 +384,7 @@ class _Choice:
             cutoff = self.value - least_ahead
             if behind >= cutoff * (1 - ROUNDING):
                 break
-            found, _ = self._pass(problem, 1, np.array([limit, cutoff * (1 - ROUNDING)]))
+            found, _ = self._pass(problem, 1, np.array([limit, cutoff * (1 - ROUNDING)]), self.left)
             if not found:
                 if found is None:
                     raise _OutError

@@ -19,7 +19,8 @@ from dnnp.core.bound.chain import chain_bound
 from dnnp.core.bound.simple import simple_bound
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.dp.blocks import decide
-from dnnp.core.dp.ideal import ROUNDING, ideal_search, window_search
+from dnnp.core.dp.ideal import coarse_search, ideal_search, window_search
+from dnnp.core.dp.problem import ROUNDING
 from dnnp.core.dp.sweep import sweep_for
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
@@ -29,14 +30,18 @@ from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.portfolio.methods import check_options, explained, resolved, validity_asked
 from dnnp.core.portfolio.slices import best_slicing
 
-WINDOWS = (4, 6, 8, 10, 12, 14)
-"""Widths of the windows around the best split."""
+STEPS = ((0.005, (4, 6, 8)), (1.0, (10, 12, 14)))
+"""What the exact search does: efforts, each followed by windows of these widths around the best
+split if that is not proven. A better incumbent makes the next effort go further."""
 
 WINDOW_EFFORT = 0.1
 """Effort of one window search, of the effort asked for."""
 
 START_EFFORT = 0.1
 """Effort of the search for a split to start from, of the effort asked for."""
+
+CHAIN_SHARE = 0.02
+"""Share of the work up to which a chain is searched as one item."""
 
 MAX_WINDOW_UNITS = 10_000
 """Units up to which windows are searched."""
@@ -178,25 +183,27 @@ def _exact(problem: Problem, request: Request, floor: float) -> Solution:
     if blocks is not None and value <= floor * (1 + ROUNDING):
         return Solution(blocks, floor, request.method)
     request.runs([decide])
-    found = ideal_search(
-        problem.graph, problem.units, problem.devices, problem.options, incumbent=value,
-        floor=floor, effort=request.effort, stop=request.stop, progress=request.progress,
-    )  # fmt: skip
-    bound = max(floor, found.bound)
-    if found.ideals:
-        request.tell(
-            f"{found.ideals} ideals, {found.walked} blocks: {found.value:.6g}, bound {bound:.6g}"
-        )
-    else:
-        request.tell("too many ideals for the exact search")
-    if found.blocks is not None:
-        blocks, value = found.blocks, found.value
-    if blocks is None:
-        if found.bound == np.inf:
+    bound = floor
+    for effort, widths in STEPS:
+        found = ideal_search(
+            problem.graph, problem.units, problem.devices, problem.options, incumbent=value,
+            floor=bound, effort=request.effort * effort, stop=request.stop,
+            progress=request.progress,
+        )  # fmt: skip
+        bound = max(bound, found.bound)
+        if found.blocks is not None:
+            blocks, value = found.blocks, found.value
+        size = f"{found.ideals} ideals" if found.ideals else "too many ideals"
+        request.tell(f"{size}, {found.walked} blocks: {value:.6g}, bound {bound:.6g}")
+        if blocks is None and found.bound == np.inf:
             raise _why(problem, request)
+        if blocks is not None and bound < value * (1 - ROUNDING):
+            blocks, value = _coarse(problem, request, blocks, value)
+            blocks, value = _windows(problem, request, blocks, value, widths)
+        if bound >= value * (1 - ROUNDING) or request.stop():
+            break
+    if blocks is None:
         raise _nothing(request)
-    if request.method == "auto" and bound < value * (1 - ROUNDING):
-        blocks = _windows(problem, request, blocks, value)
     return Solution(blocks, bound, request.method)
 
 
@@ -222,11 +229,29 @@ def _nothing(request: Request) -> LimitError:
     return LimitError("no split that fits was found, and not all were tried; --effort X tries more")
 
 
-def _windows(problem: Problem, request: Request, blocks: list[Block], value: float) -> list[Block]:
+def _coarse(
+    problem: Problem, request: Request, blocks: list[Block], value: float
+) -> tuple[list[Block], float]:
+    """Search with chains of items as one."""
+    if problem.units.g > MAX_WINDOW_UNITS or request.stop():
+        return blocks, value
+    found = coarse_search(
+        problem.graph, problem.units, problem.devices, problem.options, incumbent=value,
+        share=CHAIN_SHARE, effort=request.effort * WINDOW_EFFORT, stop=request.stop,
+    )  # fmt: skip
+    if found.blocks is None:
+        return blocks, value
+    request.tell(f"chains as one: {found.value:.6g}")
+    return found.blocks, found.value
+
+
+def _windows(
+    problem: Problem, request: Request, blocks: list[Block], value: float, widths: Sequence[int]
+) -> tuple[list[Block], float]:
     """Search ever wider windows around the best split."""
     if problem.units.g > MAX_WINDOW_UNITS:
-        return blocks
-    for width in WINDOWS:
+        return blocks, value
+    for width in widths:
         while not request.stop():
             near = window_search(
                 problem.graph, problem.units, problem.devices, problem.options, blocks,
@@ -237,7 +262,7 @@ def _windows(problem: Problem, request: Request, blocks: list[Block], value: flo
                 break
             blocks, value = near.blocks, near.value
             request.tell(f"windows of {width}: {value:.6g}")
-    return blocks
+    return blocks, value
 
 
 def _clusters(problem: Problem, request: Request) -> Solution:
@@ -297,6 +322,7 @@ def _baseline(problem: Problem, request: Request, floor: float) -> Solution:
     """A method of others."""
     if request.method in request.programs:
         blocks = request.programs[request.method](problem, request)
+        problem.value(blocks)  # partitioners know no memory: say what does not fit
         return Solution(blocks, floor, request.method)
     order = "kahn" if request.order == "best" else request.order
     settings = Settings(order, request.seed, request.effort, request.stop)
@@ -304,6 +330,7 @@ def _baseline(problem: Problem, request: Request, floor: float) -> Solution:
     if request.method == "local-search":
         request.runs([descend])
     blocks = run(problem.graph, problem.units, problem.devices, problem.options, settings)
+    problem.value(blocks)
     return Solution(blocks, floor, request.method)
 
 

@@ -1,0 +1,88 @@
+"""The methods of dnnp-partition: what each is for, and what none of them defines."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dnnp.core.baselines.blocks import unplaceable
+from dnnp.core.cost.items import free_items_of, items_of
+from dnnp.core.cost.line import make_line
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import InfeasibleError, UsageError
+from dnnp.core.model.graph import Graph
+from dnnp.core.model.plan import CostOptions
+
+_ANY = ("ordered", "convex", "free")
+_ORDERED = ("ordered",)
+_FREE = ("free",)
+
+FINDS: dict[str, tuple[str, ...]] = {
+    "auto": _ANY, "exact": _ORDERED, "slice": _ORDERED, "dpl": _ORDERED, "ip": _ANY,
+    "anneal": _FREE, "greedy": _ORDERED, "local-search": _FREE, "pipedream": _ORDERED,
+    "scotch": _FREE, "metis": _FREE, "uniform": _ORDERED, "params": _ORDERED, "single": _ORDERED,
+}  # fmt: skip
+"""Method -> the validities that may be asked of it; the first is its own."""
+
+
+def resolved(method: str, validity: str) -> str:
+    """The method that `auto` stands for, where a split of this validity is asked for."""
+    if method != "auto":
+        return method
+    return {"free": "anneal", "convex": "ip"}.get(validity, "exact")
+
+
+def validity_asked(method: str, validity: str | None) -> str:
+    """The validity that is asked for; by default the method's own.
+
+    Raises
+    ------
+    UsageError
+        The method makes no use of this validity.
+    """
+    found = FINDS[method]
+    if validity is None or validity in found:
+        return validity or found[0]
+    others = ", ".join(name for name, finds in FINDS.items() if validity in finds)
+    raise UsageError(f"method {method} makes {found[0]} splits; {validity} ones come from {others}")
+
+
+def check_options(graph: Graph, devices: tuple[DeviceClass, ...], options: CostOptions) -> None:
+    """Refuse cost options that no method, and not the cost model itself, defines.
+
+    Raises
+    ------
+    UsageError
+        The options do not go together, or not with this graph.
+    """
+    training = bool(graph.backward.any())
+    if options.objective == "gpipe" and not training:
+        raise UsageError("--objective gpipe needs a graph with a backward pass")
+    limited = any(np.isfinite(d.memory_bytes) and not d.is_cpu for d in devices)
+    if options.objective == "gpipe" and options.memory_mode == "overflow" and limited:
+        raise UsageError(
+            "--objective gpipe is not defined with --memory-mode overflow: overflow belongs to "
+            "neither pass"
+        )
+    if options.memory_model == "peak" and training:
+        raise UsageError("--memory-model peak is not defined for a graph with a backward pass")
+
+
+def explained(
+    error: InfeasibleError,
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    validity: str,
+) -> InfeasibleError:
+    """Say what fits nowhere, if nodes that belong together are too much for every device."""
+    choices = [free_items_of(graph, units)]
+    if validity == "ordered" and not graph.backward.any():
+        choices.append(items_of(graph, units))
+    for items in choices:
+        line = make_line(graph, units, items, np.arange(items.count), devices, options)
+        reason = unplaceable(graph, units, line, options)
+        if reason is not None:
+            return reason
+    return error
