@@ -82,24 +82,22 @@ class Arcs(NamedTuple):
     cut_ptr: Ints
     """Nets with pins inside and outside of each ideal (CSR)."""
     cut_net: Ints
-    ptr: Ints
-    """Accelerator blocks by the ideal l before them (CSR)."""
     tail: Ints
     head: Ints
-    """i64[E], the ideals l and r of each block."""
+    """i64[E], the ideals l and r of each accelerator block, by rising r."""
     load: Floats
     """f64[E], cheapest load."""
     parts: Floats
     """f64[E, 3], its compute, in (with overflow) and out."""
     into_ptr: Ints
-    """The same blocks by the ideal r after them (CSR)."""
-    into: Ints
+    """Where those of each r begin (CSR)."""
     cpu_ptr: Ints
-    """CPU blocks, the same way."""
+    """CPU blocks by the ideal before them (CSR)."""
     cpu_tail: Ints
     cpu_head: Ints
     cpu_load: Floats
     cpu_into_ptr: Ints
+    """The same blocks by the ideal after them (CSR)."""
     cpu_into: Ints
 
 
@@ -160,8 +158,8 @@ def walk(  # type: ignore[no-untyped-def]
     """List the blocks whose cheapest load is at most `limit`, on accelerators and on CPUs.
 
     Items are added in ascending order, so each block is met once; what can only grow prunes.
-    Fills `ptr` and what follows, as in `Arcs`. Returns whether all blocks are there: not if more
-    had to be walked than there is room for.
+    Fills `ptr` and what follows, by the ideal before a block (CSR). Returns whether all blocks
+    are there: not if more had to be walked than there is room for.
     """
     count, n = len(parent), p.work.shape[1]
     most = len(head)
@@ -366,10 +364,11 @@ def make_arcs(costs: Costs, lattice: Lattice, limit: float) -> Arcs | None:
     low = (bits == bits[-1]).argmin(axis=1)
     high = words - 1 - (bits != 0)[:, ::-1].argmax(axis=1)
     tail, into_ptr, into = _ends(ptr, head)
+    tail, head, load, parts = tail[into], head[into], load[into], parts[into]
     cpu_tail, cpu_into_ptr, cpu_into = _ends(cpu_ptr, cpu_head)
     return Arcs(
         *plain(bits, low, high, pins, *cuts_of(costs, lattice.parent, lattice.last)),
-        *plain(ptr, tail, head, load, parts, into_ptr, into),
+        *plain(tail, head, load, parts, into_ptr),
         *plain(cpu_ptr, cpu_tail, cpu_head, cpu_load, cpu_into_ptr, cpu_into),
     )  # fmt: skip
 

@@ -153,7 +153,6 @@ def decide(  # type: ignore[no-untyped-def]
     live = np.zeros(len(p.nodes) + 2)
     mark = np.zeros(len(p.nodes) + 1, np.int64)
     last_use = np.zeros(len(p.tensor_bytes) + 1, np.int64)
-    cut = np.zeros(n_passes)
     digits = np.zeros(n_classes, np.int64)
     duplex = p.comm == 2
     blocks = 0
@@ -167,32 +166,14 @@ def decide(  # type: ignore[no-untyped-def]
                 reached = True
         if not reached:
             continue
-        # Pins that lie before the block.
-        at = ideal
-        while last_item[at] >= 0:
-            v = last_item[at]
-            for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
-                e = p.item_net[i]
-                before[e] += 1
-                given[e] |= p.net_source[e] == v
-            at = parent[at]
         # Tensors that cross from here are still to be paid for, by devices that pay.
-        cut[:] = 0.0
-        at = ideal
-        while last_item[at] >= 0:
-            v = last_item[at]
-            for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
-                e = p.item_net[i]
-                if 0 < before[e] < p.net_size[e]:
-                    for q in range(n_passes):
-                        cheapest = np.inf
-                        for r in range(n_rows):
-                            if p.row_pass[r] == q:
-                                c = p.row_class[r]
-                                cheapest = min(cheapest, p.weights[c] * p.net_cost[r, e])
-                        if cheapest < np.inf:
-                            cut[q] += cheapest / before[e]
-            at = parent[at]
+        if p.crossing[0, ideal] < 0.0:
+            _mark(p, parent, last_item, ideal, before, given)
+            for q in range(n_passes):
+                p.crossing[q, ideal] = 0.0
+                for e in range(n_nets):
+                    if 0 < before[e] < p.net_size[e]:
+                        p.crossing[q, ideal] += p.net_share[q, e]
         reached = False
         for s in range(n_states):
             if least[ideal, s] == NONE:
@@ -206,7 +187,8 @@ def decide(  # type: ignore[no-untyped-def]
                     free += p.counts[c] - digit
             keep = True
             for q in range(n_passes):
-                owed = p.rest[q, ideal] + (0.0 if free > 0 or p.comm != 0 else cut[q])
+                paid = 0.0 if free > 0 or p.comm != 0 else p.crossing[q, ideal]
+                owed = p.rest[q, ideal] + paid
                 if owed * (1 - 1e-9) > target[q] * room:
                     keep = False
                     if q == vary and room > 0.0:
@@ -216,6 +198,7 @@ def decide(  # type: ignore[no-untyped-def]
             else:
                 least[ideal, s] = NONE
         if reached:
+            _mark(p, parent, last_item, ideal, before, given)
             depth = 0
             where[0] = ideal
             child[0] = child_ptr[ideal]
@@ -426,13 +409,6 @@ def decide(  # type: ignore[no-untyped-def]
                     if depth > 0:
                         _drop(p, added[depth], inside, used)
                     depth -= 1
-        at = ideal
-        while last_item[at] >= 0:
-            v = last_item[at]
-            for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
-                before[p.item_net[i]] = 0
-                given[p.item_net[i]] = False
-            at = parent[at]
         for s in range(n_states):
             if least[everything, s] != NONE:
                 return len(parent), blocks
@@ -517,6 +493,21 @@ def _can_grow(  # type: ignore[no-untyped-def]
         if 0 < enough <= copies:
             return edge
     return -1
+
+
+@kernel
+def _mark(p, parent, last_item, ideal, before, given):  # type: ignore[no-untyped-def]
+    """Count the pins of each net in an ideal, and say whether its source is there."""
+    for e in range(len(before)):
+        before[e] = 0
+        given[e] = False
+    while last_item[ideal] >= 0:
+        v = last_item[ideal]
+        for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
+            e = p.item_net[i]
+            before[e] += 1
+            given[e] |= p.net_source[e] == v
+        ideal = parent[ideal]
 
 
 @kernel

@@ -32,6 +32,8 @@ MAX_BLOCKS = 1_500_000_000
 """Blocks to walk at effort 1; some tens of nanoseconds each."""
 FIRST_BLOCKS = 3_000_000
 """Blocks that deciding a target may take at first; four times as many in each further round."""
+CLOSE = 0.003
+"""Relative width between bound and value from which the bound is tried to be the value."""
 NEAR = 0.002
 """Relative width of what is left between a bound and an undecided target to end a round."""
 CHUNK = 5_000_000
@@ -265,7 +267,7 @@ class _Choice:
         while low < np.inf and (high == np.inf or high - low > ROUNDING * high):
             if high == np.inf and unknown == np.inf:
                 goal = guess
-            elif halve or unknown < np.inf:
+            elif unknown < np.inf or (halve and high - low > CLOSE * high):
                 goal = low + (min(high, unknown) - low) / 2
             else:
                 goal = high * (1 - ROUNDING)
@@ -283,7 +285,6 @@ class _Choice:
             else:
                 low = max(above, float(np.nextafter(goal, np.inf)))
                 self.low = low
-                halve = False
                 guess = max(2 * goal, low)
         return low, high
 

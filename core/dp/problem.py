@@ -48,6 +48,10 @@ class Problem(NamedTuple):
     """f64[R, p]."""
     weights: Floats
     """f64[C], a device's share in a lower bound; with the counts they add up to 1."""
+    net_share: Floats
+    """f64[P, p], least weighted cost of a net that some device still has to pay."""
+    crossing: Floats
+    """f64[P, I], the sum of these over the nets that leave an ideal; below 0: not known yet."""
     rest: Floats
     """f64[P, I], weighted work outside each ideal."""
     counts: Ints
@@ -172,6 +176,8 @@ def make_problem(
         "item_ptr": item_ptr, "item_net": item_net,
         "net_size": np.bincount(net, minlength=len(source)), "net_source": source,
         "net_always": always.astype(np.int64), "net_cost": net_cost, "weights": weights,
+        "net_share": _shares(rows, weights, net_cost, len(passes)),
+        "crossing": np.full((len(passes), lattice.size), -1.0),
         # Less a little, so that rounding leaves nothing outside the last ideal.
         "rest": np.maximum(share.sum(axis=1)[:, None] * (1 - 1e-11) - inside, 0.0),
         "counts": counts,
@@ -193,6 +199,16 @@ def make_problem(
     peak = int(binding and options.memory_model == "peak")
     comm = {"sum": 0, "overlap": 1, "duplex": 2}[options.comm]
     return Problem(comm=comm, peak=peak, relaxed=0, **arrays)
+
+
+def _shares(rows: list[tuple[int, int]], weights: Floats, net_cost: Floats, passes: int) -> Floats:
+    """Least weighted cost of each net over the classes that pay; f64[P, p]."""
+    share = np.zeros((passes, net_cost.shape[1]))
+    for q in range(passes):
+        paying = [weights[c] * net_cost[r] for r, (c, p) in enumerate(rows) if p == q]
+        if paying:
+            share[q] = np.min(paying, axis=0)
+    return share
 
 
 def _merged_nets(line: Line) -> tuple[Ints, Ints, Ints, np.ndarray, Ints, Floats]:

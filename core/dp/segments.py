@@ -61,6 +61,12 @@ class Scratch(NamedTuple):
     """i64[I], `need` of segments without CPUs if they did."""
     behind: Ints
     """i64[I, cpus + 1], `ahead` if they did, and with the transfers over the start too."""
+    reach: Ints
+    """i64[I, cpus + 1], fewest devices from any start of a segment to an ideal, by CPUs so far."""
+    before: Ints
+    """i64[I, cpus + 1], fewest accelerators for the ideal itself; `fewest` from the other side."""
+    tally: Ints
+    """i64[2, I], when an ideal's pins of the nets over the end were counted, and how many."""
     seen: Ints
     """i64[2, p], when a net was last listed for the start and for the end of a segment."""
     made: Ints
@@ -94,12 +100,15 @@ def make_scratch(arcs: Arcs, cpus: int) -> Scratch:
         fits=np.empty(edges, dtype=np.bool_),
         front=ints(count, fill=NONE),
         behind=ints(count, cpus + 1, fill=NONE),
+        reach=ints(count, cpus + 1),
+        before=ints(count, cpus + 1),
+        tally=ints(2, count),
         seen=ints(2, nets),
         made=ints(nets),
         made_cost=np.zeros(nets),
         read=ints(nets),
         read_cost=np.zeros(nets),
-        counts=ints(4),
+        counts=ints(12),
         above=np.zeros(1),
     )
 
@@ -116,11 +125,10 @@ def fewest(a, target, least):  # type: ignore[no-untyped-def]
     for y in range(count - 1, 0, -1):
         if least[y, width - 1] == NONE:
             continue
-        for i in range(a.into_ptr[y], a.into_ptr[y + 1]):
-            if a.load[a.into[i]] <= target:
-                x = a.tail[a.into[i]]
+        for e in range(a.into_ptr[y], a.into_ptr[y + 1]):
+            if a.load[e] <= target:
                 for c in range(width):
-                    least[x, c] = min(least[x, c], least[y, c] + 1)
+                    least[a.tail[e], c] = min(least[a.tail[e], c], least[y, c] + 1)
         for i in range(a.cpu_into_ptr[y], a.cpu_into_ptr[y + 1]):
             if a.cpu_load[a.cpu_into[i]] <= target:
                 x = a.cpu_tail[a.cpu_into[i]]
@@ -145,7 +153,7 @@ def _subset(a, x, y):  # type: ignore[no-untyped-def]
 @kernel
 def _touches(pins, bits, low_word, high_word, x, y):  # type: ignore[no-untyped-def]
     """Whether the block from ideal x to y has one of the pins."""
-    for w in range(low_word[x], high_word[y] + 1):
+    for w in range(low_word[x], high_word[y] + 1):  # noqa: SIM110  (numba has no `any`)
         if pins[w] & bits[y, w] & ~bits[x, w]:
             return True
     return False
@@ -227,17 +235,46 @@ def _list_other(p, a, start, end, cpus, s, net):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _tally(bits, pins, low_word, high_word, x, made, read, tally, now):  # type: ignore[no-untyped-def]
+    """Count the pins in an ideal by which blocks pay for the listed nets; once."""
+    if tally[0, x] < now:
+        found = 0
+        for i in range(len(made)):
+            found += _has(bits, x, made[i])
+        for i in range(len(read)):
+            for w in range(high_word[x] + 1):
+                rest = pins[read[i], w] & bits[x, w]
+                while rest:
+                    rest &= rest - np.uint64(1)
+                    found += 1
+        tally[0, x], tally[1, x] = now, found
+    return tally[1, x]
+
+
+@kernel
+def _fewest_through(ahead, x, reach, y):  # type: ignore[no-untyped-def]
+    """Fewest devices of a segment besides a block from ideal y to x."""
+    width = ahead.shape[1]
+    least = NONE
+    for c in range(width):
+        least = min(least, ahead[x, c] + reach[y, width - 1 - c])
+    return least
+
+
+@kernel
 def look_back(p, a, end, target, most, s):  # type: ignore[no-untyped-def]
     """List the segments of up to `most` devices that end at an ideal; return steps.
 
-    Fills `ahead`, `listed`, `edges` and `priced`; what comes before is taken to be near.
+    Fills `ahead`, `listed`, `edges` and `priced` where `reach` leaves enough devices; what comes
+    before is taken to be near.
     """
     _list_end(p, a, end, s)
     made, made_cost = s.made[: s.counts[0]], s.made_cost[: s.counts[0]]
     read, read_cost = s.read[: s.counts[1]], s.read_cost[: s.counts[1]]
     bits, pins, low_word, high_word = a.bits, a.pins, a.low_word, a.high_word
-    load, parts, tail, into, into_ptr = a.load, a.parts, a.tail, a.into, a.into_ptr
+    load, parts, tail, into_ptr = a.load, a.parts, a.tail, a.into_ptr
     ahead, edges, priced, comm = s.ahead, s.edges, s.priced, p.comm
+    tally, reach, now = s.tally, s.reach, s.counts[3]
     width = ahead.shape[1]
     for i in range(s.sizes[0]):
         ahead[s.listed[i]] = NONE
@@ -250,20 +287,24 @@ def look_back(p, a, end, target, most, s):  # type: ignore[no-untyped-def]
             s.listed[listed] = x
             listed += 1
             first = into_ptr[x] if ahead[x, width - 1] < most else into_ptr[x + 1]
-            for i in range(first, into_ptr[x + 1]):
-                e = into[i]
+            pins_here = _tally(bits, pins, low_word, high_word, x, made, read, tally, now)
+            for e in range(first, into_ptr[x + 1]):
                 steps += 1
-                if load[e] > target:
-                    continue
                 y = tail[e]
-                more_in, more_out = _extra(
-                    bits, pins, low_word, high_word, y, x, made, made_cost, read, read_cost
-                )
-                arriving, leaving = parts[e, 1] + more_in, parts[e, 2] + more_out
-                value = combined(comm, parts[e, 0], arriving, leaving)
-                if value > target:
-                    above = min(above, value)
+                if load[e] > target or _fewest_through(ahead, x, reach, y) >= most:
                     continue
+                arriving, leaving, value = parts[e, 1], parts[e, 2], load[e]
+                before = _tally(bits, pins, low_word, high_word, y, made, read, tally, now)
+                if before < pins_here:
+                    more_in, more_out = _extra(
+                        bits, pins, low_word, high_word, y, x, made, made_cost, read, read_cost
+                    )
+                    steps += len(made) + len(read)
+                    arriving, leaving = arriving + more_in, leaving + more_out
+                    value = combined(comm, parts[e, 0], arriving, leaving)
+                    if value > target:
+                        above = min(above, value)
+                        continue
                 edges[size] = e
                 priced[size, 0], priced[size, 1], priced[size, 2] = value, arriving, leaving
                 size += 1
@@ -273,14 +314,14 @@ def look_back(p, a, end, target, most, s):  # type: ignore[no-untyped-def]
                         ahead[y, c] = min(ahead[y, c], ahead[x, c] + 1)
             for i in range(a.cpu_into_ptr[x], a.cpu_into_ptr[x + 1]):
                 e = a.cpu_into[i]
-                if a.cpu_load[e] <= target:
-                    y = a.cpu_tail[e]
+                y = a.cpu_tail[e]
+                if a.cpu_load[e] <= target and _fewest_through(ahead, x, reach, y) <= most:
                     lowest = min(lowest, y)
                     for c in range(width - 1):
                         ahead[y, c + 1] = min(ahead[y, c + 1], ahead[x, c])
         x -= 1
     s.sizes[0], s.sizes[1], s.above[0] = listed, size, above
-    return steps * (1 + len(made) + len(read))
+    return steps
 
 
 @kernel
@@ -524,6 +565,32 @@ def _enter(platform, after, clusters, came, how, start, end, inside, devices):  
 
 
 @kernel
+def _reach(a, target, x, least):  # type: ignore[no-untyped-def]
+    """Lower the devices that an ideal takes, by CPUs so far, to what it takes by one block more."""
+    width = least.shape[1]
+    for e in range(a.into_ptr[x], a.into_ptr[x + 1]):
+        if a.load[e] <= target:
+            for c in range(width):
+                least[x, c] = min(least[x, c], least[a.tail[e], c] + 1)
+    for i in range(a.cpu_into_ptr[x], a.cpu_into_ptr[x + 1]):
+        if a.cpu_load[a.cpu_into[i]] <= target:
+            for c in range(width - 1):
+                least[x, c + 1] = min(least[x, c + 1], least[a.cpu_tail[a.cpu_into[i]], c])
+
+
+@kernel
+def _promising(platform, before, after, x):  # type: ignore[no-untyped-def]
+    """Whether a cluster may end at an ideal, by the devices that either side takes at least."""
+    size, rest = platform.size, platform.rest
+    for c in range(platform.cpus + 1):
+        full = (before[x, c] + size - 1) // size
+        spent = full * size if rest == 0 or full == 0 else (full - 1) * size + rest
+        if after[x, platform.cpus - c] <= platform.full * size + rest - spent:
+            return True
+    return False
+
+
+@kernel
 def probe(p, a, platform, target, after, clusters, came, how, first, chunk, s):  # type: ignore[no-untyped-def]
     """Chain segments and CPU blocks up to each ideal, from ideal `first` on.
 
@@ -547,11 +614,19 @@ def probe(p, a, platform, target, after, clusters, came, how, first, chunk, s): 
     steps = 0
     if first == 0:
         clusters[0] = 0
+        s.reach[0] = 0
+        s.before[0] = 0
     for end in range(max(first, 1), count):
-        if after[end, cpus] == NONE:
+        s.before[end] = NONE
+        s.reach[end] = NONE
+        _reach(a, target, end, s.before)
+        _reach(a, target, end, s.reach)
+        if s.reach[end].min() > platform.size or not _promising(platform, s.before, after, end):
             continue
         _add_cpus(a, platform, target, after, clusters, came, how, end)
-        steps += look_back(p, a, end, target, platform.size, s)
+        steps += 0
+        s.counts[4] += 1
+        s.counts[5] += look_back(p, a, end, target, platform.size, s)
         for i in range(s.sizes[0] - 1, -1, -1):
             start = s.listed[i]
             if start == end or clusters[start].min() == NONE:
@@ -564,9 +639,15 @@ def probe(p, a, platform, target, after, clusters, came, how, first, chunk, s): 
                     devices, more = cover(p, a, start, end, target, tried, inside, s)
                     _enter(platform, after, clusters, came, how, start, end, inside, devices)
                     steps += more
+                    s.counts[6] += 1
+                    s.counts[7] += more
+                    s.counts[8] += s.sizes[1]
                     # Other CPU blocks than the first that fit may do with the smaller cluster.
                     again = inside > 0 and platform.rest < devices <= tried
                     tried = platform.rest if again else np.int64(-1)
+        for c in range(cpus + 1):
+            if clusters[end, :, c].min() < NONE:
+                s.reach[end, c] = 0
         if steps > chunk:
             return end + 1, steps
     return count, steps
