@@ -20,6 +20,7 @@ from dnnp.core.cost.line import Line, make_line
 from dnnp.core.cost.load import stage_load
 from dnnp.core.dp.blocks import decide
 from dnnp.core.dp.contract import chained, contract_items, joined
+from dnnp.core.dp.fast import decide_plain, is_plain
 from dnnp.core.dp.lattice import make_lattice
 from dnnp.core.dp.problem import NONE, ROUNDING, Memo, Problem, make_problem, may_bind, weights_of
 from dnnp.core.model.cluster import Clustering
@@ -28,15 +29,17 @@ from dnnp.core.model.graph import Floats, Graph
 from dnnp.core.model.plan import Block, CostOptions
 
 MAX_IDEALS = 1_500_000
-MAX_BLOCKS = 1_500_000_000
+MAX_BLOCKS = 1_000_000_000
 """Blocks to walk at effort 1; some tens of nanoseconds each."""
-FIRST_BLOCKS = 3_000_000
+SLOWER = 5
+"""Time of a block in the general kernel over that in the plain one."""
+FIRST_BLOCKS = 10_000_000
 """Blocks that deciding a target may take at first; four times as many in each further round."""
 CLOSE = 0.003
 """Relative width between bound and value from which the bound is tried to be the value."""
 NEAR = 0.002
 """Relative width of what is left between a bound and an undecided target to end a round."""
-CHUNK = 5_000_000
+CHUNK = 4_000_000
 """Blocks between two looks at the clock."""
 SMALL = 2_000
 """Blocks that are walked before kernels that are not compiled yet are compiled."""
@@ -202,7 +205,6 @@ class _Choice:
         """Search until optimal or out of budget; leaves value, bound and blocks."""
         self.stop, self.progress = stop, progress
         self.left = int(MAX_BLOCKS * effort)
-        self.cold = is_cold([decide])
         line = self._reduced_line()
         if not np.isfinite(line.work).any(axis=0).all():
             self.bound = np.inf
@@ -218,6 +220,10 @@ class _Choice:
         if lattice.size * int(problem.strides[-1]) > MAX_STATES:
             return
         self.line, self.lattice = line, lattice
+        self.kernel = decide_plain if is_plain(problem) else decide
+        if self.kernel is decide:
+            self.left //= SLOWER
+        self.cold = is_cold([self.kernel])
         try:
             if self.options.objective == "gpipe":
                 self._least_sum(problem)
@@ -309,11 +315,11 @@ class _Choice:
                 raise _OutError
             if self.left <= 0:
                 raise _OutError
-            run, chunk = decide, min(CHUNK, allowed, self.left)
+            run, chunk = self.kernel, min(CHUNK, allowed, self.left)
             if chunk <= 0:
                 return None, 0.0
             if self.cold and self.walked < SMALL:
-                run, chunk = interpreted(decide), min(SMALL, chunk)
+                run, chunk = interpreted(run), min(SMALL, chunk)
             self.progress(first / lattice.size)
             first, walked = run(problem, *lattice, target, vary, *memo, first, chunk, above)
             self.walked += walked
