@@ -2,8 +2,10 @@
 
     python tests/tools/agree_ip.py --count 1000 --seed 0 [--solver highs] [--nodes 9]
 
-For every graph and every validity: the values are equal, the bound is not above the optimum and
-close below it, the independent checker accepts the plan, and no weaker validity costs more.
+Two graphs of three are those of every solver's tests, the third has two lanes, where validities
+differ. For every graph and every validity: the values are equal, the bound is not above the
+optimum and close below it, the independent checker accepts the plan, and no weaker validity
+costs more.
 Every other graph starts from a split: that of the next stronger validity, or the whole graph on
 one device. Exits with 1 on any disagreement.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import random
 import sys
 import time
 from collections import Counter
@@ -25,15 +28,49 @@ import numpy as np
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.mip.solve import IpResult, solve_ip
+from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.plan import Block
+from dnnp.core.model.plan import Block, CostOptions
+from dnnp.formats.graph import graph_of, units_of
 from support.brute import brute_force
 from support.cases import Case, random_case
+from support.graphs import random_stream
 
 VALIDITIES = ("ordered", "convex", "free")
 ROUNDING = 1e-9
 BOUND_GAP = 5e-6
 """How far below the optimum, relatively, a bound may stay."""
+
+
+def mixed_case(seed: int, most: int = 9, **fixed: object) -> Case:
+    """A random problem; every third one has two lanes."""
+    return lanes_case(seed, most) if seed % 3 == 2 else random_case(seed, most, **fixed)
+
+
+def lanes_case(seed: int, most: int = 9) -> Case:
+    """Two chains with some edges between them, few devices, cheap transfers and dear ones.
+
+    Contiguity costs something in a quarter of these, order in some.
+    """
+    rng = random.Random(f"lanes {seed}")
+    stream = random_stream(seed, rng.randint(min(4, most), most))
+    nodes = stream.records["node"]
+    last: list[int | None] = [None, None]
+    for node in nodes:
+        lane = rng.randrange(2)
+        before = {last[lane], last[1 - lane] if rng.random() < 0.35 else None} - {None}
+        node["inputs"] = sorted(nodes[u]["outputs"][0] for u in before) or [0]
+        last[lane] = node["id"]
+        node["time_s"] = {"dev": rng.choice([0, rng.randint(1, 30), rng.randint(1, 30)])}
+    for tensor in stream.records["tensor"]:
+        tensor["transfer_s"] = rng.choice([0, 0, 1, 2, 8, 20])
+    graph = graph_of(stream)
+    devices = (DeviceClass("dev", count=rng.randint(2, 3)),)
+    options = CostOptions(
+        comm=rng.choice(["sum", "duplex", "overlap"]), memory_model="sum",
+        charge_io=rng.random() < 0.2,
+    )  # fmt: skip
+    return Case(seed, graph, units_of(stream, graph), devices, options)
 
 
 def disagreements(case: Case, solver: str = "cbc", counts: Counter[str] | None = None) -> list[str]:
@@ -102,7 +139,7 @@ def main() -> int:
     wrong = 0
     begin = time.monotonic()
     for seed in range(args.seed, args.seed + args.count):
-        case = random_case(seed, args.nodes, **fixed)
+        case = mixed_case(seed, args.nodes, **fixed)
         reasons = disagreements(case, args.solver, counts)
         wrong += bool(reasons)
         for reason in reasons:

@@ -1,0 +1,160 @@
+"""Splits of the largest throughput by integer programming (2020 paper, section 5.1.3).
+
+The solver's solutions are priced by the cost model like any other split; what the program did
+not know of them (live activations) comes back as a constraint.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnnp.core.cost.items import Items, free_items_of, item_choices
+from dnnp.core.cost.line import make_line
+from dnnp.core.mip.best import VALIDITIES, Best
+from dnnp.core.mip.child import solver_process
+from dnnp.core.mip.contiguity import cells_of
+from dnnp.core.mip.loop import Loop
+from dnnp.core.mip.storage import item_of_node, storage_of, synchronised
+from dnnp.core.mip.task import Task
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
+from dnnp.core.model.graph import Graph
+from dnnp.core.model.plan import Block, CostOptions
+
+SOLVERS = ("cbc", "highs")
+
+
+@dataclass(frozen=True)
+class IpResult:
+    """What an integer program found."""
+
+    blocks: list[Block] | None
+    """The best split known, be it the incumbent that was given."""
+    bound: float
+    """Proven lower bound of the objective over all splits of the validity asked for."""
+    status: str
+    """`optimal`, `feasible`, or `limit`: no split is known yet."""
+    solver: str
+    failure: str = ""
+    """Why the search ended early, if it was no limit and no interrupt."""
+
+
+def solve_ip(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    validity: str,
+    *,
+    solver: str = "cbc",
+    incumbent: Sequence[Block] | None = None,
+    time_limit: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> IpResult:
+    """Find the split with the least objective by integer programming.
+
+    Parameters
+    ----------
+    graph, units
+        What is split.
+    devices, options
+        Classes of devices, and what a split costs. Memory that is not a sum over nodes, with the
+        `peak` model, is learned from solutions, which may take many solves where it binds.
+    validity
+        `ordered`, `convex` or `free`.
+    solver
+        `cbc` or `highs`.
+    incumbent
+        A split to start from; one that is invalid or too weak is not used.
+    time_limit
+        Seconds; None: until it is solved.
+    stop
+        Asked about twenty times a second: whether to end with what there is.
+
+    Raises
+    ------
+    UsageError
+        The program cannot express this: device clusters, or `gpipe` without a backward pass.
+    InfeasibleError
+        It is proven that no split fits.
+    LimitError
+        The solver failed before any split was known.
+    UnavailableError
+        The solver is not installed.
+    """
+    _refuse(graph, devices, options, validity, solver)
+    if graph.n == 0:
+        return IpResult([], 0.0, "optimal", solver)
+    devices = tuple(d for d in devices if d.count > 0)
+    if not devices:
+        raise InfeasibleError("infeasible: no devices are offered")
+    end = None if time_limit is None else time.monotonic() + time_limit
+    choices = item_choices(graph, units) if validity == "ordered" else [free_items_of(graph, units)]
+    best = Best(graph, units, devices, options, validity)
+    if incumbent is not None:
+        best.offer(list(incumbent))
+    bound, closed, failure = np.inf, True, ""
+    for number, items in enumerate(choices):
+        with solver_process() as process:
+            last = _share(end, len(choices) - number)
+            loop = Loop(best, task_of(best, items), solver, process, last, stop)
+            low, done = loop.run()
+        bound, closed, failure = min(bound, low), closed and done, failure or loop.failure
+    if best.blocks is None and closed:
+        raise InfeasibleError(f"infeasible: no {validity} split fits the devices offered")
+    if best.blocks is None and failure:
+        raise LimitError(failure)
+    status = "limit" if best.blocks is None else "optimal" if closed else "feasible"
+    return IpResult(best.blocks, min(bound, best.value), status, solver, failure)
+
+
+def task_of(best: Best, items: Items) -> Task:
+    """The problem in terms of one choice of items, laid out in a line."""
+    graph, units, options = best.graph, best.units, best.options
+    line = make_line(graph, units, items, items.order, best.devices, options)
+    item = item_of_node(graph, line)
+    cells = cells_of(graph, units) if best.validity == "convex" else None
+    synchronise = options.max_replicas > 1 and bool(graph.backward.any())
+    return Task(
+        line=line,
+        devices=best.devices,
+        options=options,
+        ordered=best.validity == "ordered",
+        cells=cells,
+        cell_item=item[cells.node] if cells else item[:0],
+        storage=storage_of(graph, line, options),
+        weights=synchronised(graph, line) if synchronise else None,
+    )
+
+
+def _share(end: float | None, parts: int) -> float | None:
+    """When the first of some equal parts of the time that is left ends."""
+    if end is None:
+        return None
+    now = time.monotonic()
+    return now + (end - now) / parts
+
+
+def _refuse(
+    graph: Graph,
+    devices: Sequence[DeviceClass],
+    options: CostOptions,
+    validity: str,
+    solver: str,
+) -> None:
+    """Raise for what the programs cannot express."""
+    if validity not in VALIDITIES:
+        raise UsageError(f"'{validity}' is not a validity; there are {', '.join(VALIDITIES)}")
+    if solver not in SOLVERS:
+        raise UsageError(f"'{solver}' is not a solver; there are {', '.join(SOLVERS)}")
+    if options.objective == "gpipe" and not graph.backward.any():
+        raise UsageError("the objective 'gpipe' needs a graph with a backward pass")
+    if any(d.cluster_size and d.count > 1 for d in devices):
+        raise UsageError(
+            "the integer programs know no clusters of devices; the method 'exact' does"
+        )
