@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,8 @@ def platform_of(stream: Stream, args: argparse.Namespace) -> tuple[DeviceClass, 
     Raises
     ------
     UsageError
-        Neither `-k` nor counted devices, no device at all, or a class that is not priced.
+        Neither `-k` nor counted devices, no device at all, a class that is not priced, or
+        clusters that lack something.
     """
     from dnnp.formats.devices import load_device_records
     from dnnp.formats.graph import device_of
@@ -59,6 +61,15 @@ def platform_of(stream: Stream, args: argparse.Namespace) -> tuple[DeviceClass, 
         )
         for d in accelerators
     ]
+    accelerators = [_clustered(d, args) for d in accelerators if d.count > 0]
+    if args.cluster_size is not None and not accelerators:
+        raise UsageError("--cluster-size: there are no accelerators to form clusters")
+    for cpu in cpus:
+        if cpu.count > 0 and cpu.cluster_size:
+            raise UsageError(
+                f"class '{cpu.name}' is a CPU and cannot have a cluster_size; only accelerators "
+                "form clusters"
+            )
     chosen = tuple(d for d in (*accelerators, *cpus) if d.count > 0)
     if not chosen:
         raise UsageError("k is 0 and there are no CPUs: there is no device to run on")
@@ -84,3 +95,24 @@ def _cpu_class(cpus: list[DeviceClass], priced: list[str]) -> list[DeviceClass]:
         if name in priced:
             return [DeviceClass(name, kind="cpu")]
     raise UsageError("--cpus: the stream prices no CPU class; run dnnp-profile --device cpu-core")
+
+
+def _clustered(device: DeviceClass, args: argparse.Namespace) -> DeviceClass:
+    """An accelerator class with the clusters that the options, or its record, give it."""
+    size = device.cluster_size if args.cluster_size is None else args.cluster_size
+    outer, inner = device.bandwidth_bytes_per_s, device.inner_bandwidth_bytes_per_s
+    inner = inner if args.inner_bandwidth is None else args.inner_bandwidth
+    if not size:
+        if args.inner_bandwidth is not None:
+            raise UsageError("--inner-bandwidth needs clusters: give --cluster-size too")
+        return device
+    if math.isinf(inner):
+        raise UsageError("--cluster-size needs --inner-bandwidth, of the links inside a cluster")
+    if math.isinf(outer):
+        raise UsageError("clusters need --bandwidth, of the links between them")
+    if inner < outer:
+        raise UsageError(
+            f"the bandwidth inside a cluster of '{device.name}' ({inner:g}) is below the one "
+            f"between clusters ({outer:g})"
+        )
+    return replace(device, cluster_size=size, inner_bandwidth_bytes_per_s=inner)

@@ -1,57 +1,38 @@
-"""Splits for clusters of accelerators with faster links inside (2020 paper, Appendix C.3).
+"""Pipelines over clusters of accelerators with faster links inside (2020 paper, Appendix C.3).
 
-What is searched: ordered splits whose pipeline gives every cluster one contiguous segment, the
-meaning of PipeDream and of the paper. Stages on CPUs may stand anywhere, also between stages of
-one cluster; transfers with them take the outer link. Over all ideals the search is exact for
-these splits; beyond `MAX_IDEALS` it is exact for each of several topological orders.
+What is searched: pipelines that give every cluster one contiguous segment, the meaning of
+PipeDream and of the paper. Stages on CPUs may stand anywhere, also between stages of one cluster;
+transfers with them take the outer link. The search is exact for the pipelines along a lattice of
+ideals, which may be that of a single order.
 
-A cluster that comes back to the pipeline after another one can do better than any such split,
-so the bound is one of all ordered splits: the optimum with every transfer between stages on the
-inner link. It is the optimum itself where every split is of this kind, or as good as one that
-is: there is only one cluster, clusters of one device, or no difference between the links.
+A target is decided by `dnnp.core.dp.segments`. The least target with every transfer between
+stages on the inner link comes first: nothing is below it. A feasible target gives a better
+split, one that is not gives the least load above it that was met.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.bound.simple import simple_bound
-from dnnp.core.cost.items import Items, item_choices
-from dnnp.core.cost.line import Line, make_line, steps_of
-from dnnp.core.cost.load import stage_load, transfer_times
+from dnnp.core.cost.line import Line
+from dnnp.core.cost.load import stage_load
 from dnnp.core.dp import segments
 from dnnp.core.dp.arcs import Arcs, Costs, make_arcs, make_costs
-from dnnp.core.dp.ideal import ideal_search
-from dnnp.core.dp.lattice import Lattice, make_lattice
-from dnnp.core.dp.problem import may_bind
-from dnnp.core.dp.segments import NONE, Platform, make_scratch
-from dnnp.core.dp.slice import ROUNDING, slice_line
+from dnnp.core.dp.boundary import NONE, look_back, make_scratch
+from dnnp.core.dp.lattice import Lattice
+from dnnp.core.dp.problem import ROUNDING
+from dnnp.core.dp.segments import Platform
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import Floats, Graph
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.order.orders import ORDERS
-
-MAX_IDEALS = 20_000
-"""Ideals up to which all of them are searched."""
-
-MAX_ITEMS = 10_000
-"""Items up to which an order is searched; longer ones are only sliced."""
-
-MAX_STEPS = 2_000_000_000
-"""Blocks tried in the segments of one lattice or order, at effort 1; nanoseconds each."""
 
 CHUNK = 30_000_000
-"""Blocks tried between two questions whether to stop."""
-
-BOUND_EFFORT = 0.1
-"""Effort of the ideal search that finds the bound of larger lattices."""
+"""Blocks tried between two questions whether to stop; nanoseconds each."""
 
 
 class Found(NamedTuple):
@@ -73,7 +54,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class _Case:
+class Case:
     """What is to be split, and on what."""
 
     graph: Graph
@@ -83,138 +64,22 @@ class _Case:
     options: CostOptions
     stop: Callable[[], bool]
     max_steps: float
+    """Blocks tried in the segments of one lattice."""
 
     @property
     def devices(self) -> tuple[DeviceClass, ...]:
         """The classes, accelerator first."""
         return (self.accelerator,) if self.cpu is None else (self.accelerator, self.cpu)
 
-    @property
-    def every_split(self) -> bool:
-        """Whether no split does better than those with contiguous clusters."""
-        device = self.accelerator
-        return device.count <= device.cluster_size or 1 in (
-            device.cluster_size,
-            device.inner_factor,
-        )
 
-
-def hierarchy_split(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
-    *,
-    stop: Callable[[], bool] = lambda: False,
-    effort: float = 1.0,
-) -> tuple[list[Block], float]:
-    """Split for one class of accelerators in clusters, and CPUs if there are any.
-
-    Parameters
-    ----------
-    stop
-        Asked now and then: whether to end with the best split so far.
-    effort
-        Scales the work after which a search ends with the best split so far.
-
-    Returns
-    -------
-    Blocks in pipeline order with their device numbers, and a lower bound of all ordered splits.
-
-    Raises
-    ------
-    UsageError
-        Other device classes, replicas, an objective other than `throughput`, or links without
-        bandwidths.
-    InfeasibleError
-        No split that was looked at meets the capacities.
-    """
-    accelerator, cpu = _checked(devices, options)
-    case = _Case(graph, units, accelerator, cpu, options, stop, MAX_STEPS * effort)
-    if graph.n == 0:
-        return [], 0.0
-    best: Found | None = None
-    failure: InfeasibleError | None = None
-    bound = np.inf
-    for items in item_choices(graph, units):
-        lines = _lines(case, items)
-        for line in lines:
-            if best is not None and stop():
-                break
-            try:
-                best = _better(best, _sliced(case, line, best))
-            except InfeasibleError as error:
-                failure = failure or error
-        best = _over_orders(case, lines, best)
-        outcome = _over_ideals(case, lines[0], best)
-        best = outcome.best
-        bound = min(bound, outcome.low if case.every_split else outcome.flat)
-    if best is None:
-        raise failure or InfeasibleError("infeasible: no split that was tried meets the capacities")
-    floor = simple_bound(graph, units, devices, options)
-    bound = max(floor, bound * (1 - ROUNDING))
-    if bound == floor < best.value * (1 - ROUNDING) and not stop():
-        bound = _flat_bound(case, best.value, floor, effort * BOUND_EFFORT)
-    return best.blocks, min(bound, best.value)
-
-
-def _checked(
-    devices: tuple[DeviceClass, ...], options: CostOptions
-) -> tuple[DeviceClass, DeviceClass | None]:
-    """The accelerator class and the CPU class."""
-    accelerators = [d for d in devices if not d.is_cpu and d.count > 0]
-    cpus = [d for d in devices if d.is_cpu and d.count > 0]
-    if len(accelerators) != 1 or not accelerators[0].cluster_size or len(cpus) > 1:
-        names = ", ".join(d.name for d in (*accelerators, *cpus))
-        raise UsageError(
-            "clusters are for one class of accelerators, with at most one class of CPUs beside "
-            f"it; offered: {names}"
-        )
-    if not 0 <= accelerators[0].inner_factor <= 1:
-        raise UsageError(
-            f"the clusters of '{accelerators[0].name}' need an outer bandwidth, and an inner one "
-            "that is not below it"
-        )
-    if options.objective != "throughput":
-        raise UsageError(f"the objective {options.objective} cannot be combined with clusters")
-    if options.max_replicas != 1:
-        raise UsageError("replicas cannot be combined with clusters")
-    return accelerators[0], cpus[0] if cpus else None
-
-
-def _lines(case: _Case, items: Items) -> list[Line]:
-    """The items in several topological orders, each once."""
-    orders = {order.tobytes(): order for order in (make(items) for make in ORDERS.values())}
-    return [
-        make_line(case.graph, case.units, items, order, case.devices, case.options)
-        for order in orders.values()
-    ]
-
-
-def _better(best: Found | None, other: Found | None) -> Found | None:
+def better(best: Found | None, other: Found | None) -> Found | None:
     """The better of two splits, the first if they are equal."""
     if best is None or other is None:
         return best or other
     return other if other.value < best.value else best
 
 
-def _sliced(case: _Case, line: Line, best: Found | None) -> Found | None:
-    """Slicing with every transfer on the outer link; the clusters only make it cheaper."""
-    streamed = case.options.memory_mode == "overflow" and np.isfinite(case.accelerator.memory_bytes)
-    steps = steps_of(case.graph, line, case.options) if streamed else None
-    below = np.inf if best is None else best.value * (1 - 1e-9)
-    slicing = slice_line(line, case.options.comm, steps, below, case.stop)
-    if slicing is None:
-        return None
-    numbers = [0, 0]
-    parts = []
-    for c, (a, b) in zip(slicing.classes.tolist(), pairwise(slicing.bounds.tolist()), strict=True):
-        parts.append((range(a, b), c, numbers[c]))
-        numbers[c] += 1
-    return _priced(case, line, parts)
-
-
-def _priced(case: _Case, line: Line, parts: Sequence[tuple[Iterable[int], int, int]]) -> Found:
+def priced(case: Case, line: Line, parts: Sequence[tuple[Iterable[int], int, int]]) -> Found:
     """A split from the items, class and device number of each block."""
     blocks = []
     for items, c, number in parts:
@@ -237,44 +102,7 @@ def _priced(case: _Case, line: Line, parts: Sequence[tuple[Iterable[int], int, i
     return Found(value, blocks)
 
 
-def _over_ideals(case: _Case, line: Line, best: Found | None) -> Outcome:
-    """Search all ideals; the bounds are 0 where there are too many."""
-    nothing = Outcome(best, 0.0, 0.0)
-    lattice = make_lattice(line.n, line.tail, line.head, MAX_IDEALS)
-    outcome = None if lattice is None else _search(case, line, lattice, best)
-    if outcome is None:
-        return nothing
-    if case.options.memory_model == "peak" and may_bind(case.graph, line, case.options):
-        # Another order of a block's nodes may take less memory.
-        return nothing._replace(best=outcome.best)
-    return outcome
-
-
-def _over_orders(case: _Case, lines: Sequence[Line], best: Found | None) -> Found | None:
-    """Search the intervals of each order."""
-    for line in lines:
-        if line.n > MAX_ITEMS or (best is not None and case.stop()):
-            break
-        position = np.arange(line.n, dtype=np.int64)
-        chain = make_lattice(line.n, position[:-1], position[1:], line.n + 1)
-        outcome = None if chain is None else _search(case, line, chain, best)
-        best = best if outcome is None else outcome.best
-    return best
-
-
-def _flat_bound(case: _Case, value: float, floor: float, effort: float) -> float:
-    """Bound of all ordered splits from the ideal search, every transfer on the inner link."""
-    device = case.accelerator
-    times = device.inner_factor * transfer_times(case.graph, device)
-    flat = replace(device, cluster_size=0, inner_bandwidth_bytes_per_s=np.inf)
-    search = ideal_search(
-        replace(case.graph, transfer_s=times), case.units, (flat, *case.devices[1:]),
-        case.options, incumbent=value, floor=floor, effort=effort, stop=case.stop,
-    )  # fmt: skip
-    return max(floor, search.bound * (1 - ROUNDING))
-
-
-def _search(case: _Case, line: Line, lattice: Lattice, best: Found | None) -> Outcome | None:
+def search(case: Case, line: Line, lattice: Lattice, best: Found | None) -> Outcome | None:
     """Best split along a lattice of the line's positions; None if it has too many blocks."""
     costs = make_costs(case.graph, line, case.options)
     limit = np.inf if best is None else best.value
@@ -300,8 +128,8 @@ def _search(case: _Case, line: Line, lattice: Lattice, best: Found | None) -> Ou
         if feasible:
             numbered = _numbered(pipelines.trace(target), device.cluster_size, full)
             parts = [(_between(lattice, a, b), c, number) for a, b, c, number in numbered]
-            found = _priced(case, line, parts)
-            best, high = _better(best, found), min(target, found.value)
+            found = priced(case, line, parts)
+            best, high = better(best, found), min(target, found.value)
         else:
             beyond = values[np.searchsorted(values, target, side="right") :]
             low = min(pipelines.above, float(beyond[0]) if len(beyond) else high)
@@ -379,7 +207,7 @@ class _Pipelines:
     ) -> list[tuple[int, int, int]]:
         """The blocks of one cluster's segment."""
         s, arcs, platform = self.scratch, self.arcs, self.platform
-        segments.look_back(self.costs, arcs, end, target, platform.size, s)
+        look_back(self.costs, arcs, end, target, platform.size, s)
         most = platform.rest if odd else platform.size
         segments.cover(self.costs, arcs, start, end, target, most, inside, s)
         blocks = []

@@ -1,13 +1,10 @@
 """Kernels of the search over hierarchies: which parts of a pipeline one cluster can hold.
 
-A pipeline is a chain of ideals, its stages are edges between them (`dnnp.core.dp.arcs`). In a
-cluster that holds the segment B - A less what CPUs hold there, N for short, a stage pays more
-than its cheapest load for the tensors that cross the boundary of N: for those it makes, and for
-those from outside that it reads.
-
-A segment needs the fewest devices of a path from A to B over the edges that stay within the
-target at these prices; `probe` chains segments from the empty ideal to the full one. The
-cheapest loads give lower bounds of the devices in any part, which prune both.
+A pipeline is a chain of ideals, its stages are edges between them (`dnnp.core.dp.arcs`). A
+cluster's segment from A to B needs the fewest devices of a path over the edges that stay within
+the target when the transfers over its boundary are priced (`dnnp.core.dp.boundary`); `probe`
+chains segments from the empty ideal to the full one. The cheapest loads give lower bounds of the
+devices in any part, which prune both.
 """
 
 from __future__ import annotations
@@ -17,11 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.kernel import kernel
-from dnnp.core.dp.arcs import Arcs, combined
-from dnnp.core.model.graph import Floats, Ints
-
-NONE = 1 << 30
-"""More devices than there can be."""
+from dnnp.core.dp.arcs import combined
+from dnnp.core.dp.boundary import BUCKETS, NONE, extra, list_start, look_back, subset
 
 
 class Platform(NamedTuple):
@@ -34,83 +28,6 @@ class Platform(NamedTuple):
     rest: int
     """Devices of the one cluster that is not full; 0: none."""
     cpus: int
-
-
-class Scratch(NamedTuple):
-    """What the kernels work in; `need` and `came` hold the last segment's path."""
-
-    ahead: Ints
-    """i64[I, cpus + 1], fewest devices from an ideal to the end of the segment, by CPUs used."""
-    listed: Ints
-    """i64[I], the ideals that have one, descending."""
-    edges: Ints
-    """i64[E], the blocks between them, by falling head."""
-    priced: Floats
-    """f64[E, 3], their load, in and out with the transfers over the end of the segment."""
-    sizes: Ints
-    """i64[2], how many of both."""
-    need: Ints
-    """i64[I], fewest devices from the start of the segment."""
-    came: Ints
-    """i64[I], the last block of that path; -1 at its start, -2 - e after CPU block e."""
-    inner: Ints
-    """i64[cpus + 1], CPU blocks inside the segment."""
-    fits: np.ndarray
-    """bool[E], by place in `edges`: within the target if CPUs took the inner link."""
-    front: Ints
-    """i64[I], `need` of segments without CPUs if they did."""
-    behind: Ints
-    """i64[I, cpus + 1], `ahead` if they did, and with the transfers over the start too."""
-    reach: Ints
-    """i64[I, cpus + 1], fewest devices from any start of a segment to an ideal, by CPUs so far."""
-    before: Ints
-    """i64[I, cpus + 1], fewest accelerators for the ideal itself; `fewest` from the other side."""
-    tally: Ints
-    """i64[2, I], when an ideal's pins of the nets over the end were counted, and how many."""
-    seen: Ints
-    """i64[2, p], when a net was last listed for the start and for the end of a segment."""
-    made: Ints
-    """i64[p], sources of the listed nets that the segment makes."""
-    made_cost: Floats
-    read: Ints
-    """i64[p], the listed nets that it reads."""
-    read_cost: Floats
-    counts: Ints
-    """i64[4], nets made, nets read, starts so far, ends so far."""
-    above: Floats
-    """f64[1], least load above the target that was met."""
-
-
-def make_scratch(arcs: Arcs, cpus: int) -> Scratch:
-    """Room to work in, with nothing listed."""
-    count, nets, edges = len(arcs.bits), len(arcs.pins), len(arcs.head)
-
-    def ints(*shape: int, fill: int = 0) -> Ints:
-        return np.full(shape, fill, dtype=np.int64)
-
-    return Scratch(
-        ahead=ints(count, cpus + 1, fill=NONE),
-        listed=ints(count),
-        edges=np.empty(edges, dtype=np.int64),
-        priced=np.empty((edges, 3)),
-        sizes=ints(2),
-        need=ints(count, fill=NONE),
-        came=ints(count),
-        inner=ints(cpus + 1),
-        fits=np.empty(edges, dtype=np.bool_),
-        front=ints(count, fill=NONE),
-        behind=ints(count, cpus + 1, fill=NONE),
-        reach=ints(count, cpus + 1),
-        before=ints(count, cpus + 1),
-        tally=ints(2, count),
-        seen=ints(2, nets),
-        made=ints(nets),
-        made_cost=np.zeros(nets),
-        read=ints(nets),
-        read_cost=np.zeros(nets),
-        counts=ints(12),
-        above=np.zeros(1),
-    )
 
 
 @kernel
@@ -137,194 +54,6 @@ def fewest(a, target, least):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _has(bits, ideal, item):  # type: ignore[no-untyped-def]
-    return (bits[ideal, item >> 6] >> np.uint64(item & 63)) & np.uint64(1) != 0
-
-
-@kernel
-def _subset(a, x, y):  # type: ignore[no-untyped-def]
-    """Whether ideal x is inside ideal y."""
-    for w in range(a.high_word[x] + 1):  # noqa: SIM110  (numba has no `all`)
-        if a.bits[x, w] & ~a.bits[y, w]:
-            return False
-    return True
-
-
-@kernel
-def _touches(pins, bits, low_word, high_word, x, y):  # type: ignore[no-untyped-def]
-    """Whether the block from ideal x to y has one of the pins."""
-    for w in range(low_word[x], high_word[y] + 1):  # noqa: SIM110  (numba has no `any`)
-        if pins[w] & bits[y, w] & ~bits[x, w]:
-            return True
-    return False
-
-
-@kernel
-def _extra(bits, pins, low_word, high_word, x, y, made, made_cost, read, read_cost):  # type: ignore[no-untyped-def]
-    """What a block pays for the listed nets: (in, out)."""
-    arriving, leaving = 0.0, 0.0
-    for i in range(len(made)):
-        if _has(bits, y, made[i]) and not _has(bits, x, made[i]):
-            leaving += made_cost[i]
-    for i in range(len(read)):
-        if _touches(pins[read[i]], bits, low_word, high_word, x, y):
-            arriving += read_cost[i]
-    return arriving, leaving
-
-
-@kernel
-def _list_net(p, s, net, makes):  # type: ignore[no-untyped-def]
-    """Note a net that the segment makes or reads over its boundary."""
-    cost = p.net_cost[net] * (1 - p.factor)
-    if makes:
-        if not p.net_always[net]:
-            s.made[s.counts[0]] = p.net_source[net]
-            s.made_cost[s.counts[0]] = cost
-            s.counts[0] += 1
-    else:
-        s.read[s.counts[1]] = net
-        s.read_cost[s.counts[1]] = cost
-        s.counts[1] += 1
-
-
-@kernel
-def _list_end(p, a, end, s):  # type: ignore[no-untyped-def]
-    """List the nets between what comes before an ideal's end and what comes after."""
-    s.counts[0], s.counts[1] = 0, 0
-    s.counts[3] += 1
-    if p.factor == 1.0:
-        return
-    for i in range(a.cut_ptr[end], a.cut_ptr[end + 1]):
-        net = a.cut_net[i]
-        s.seen[1, net] = s.counts[3]
-        if p.net_source[net] >= 0:
-            _list_net(p, s, net, _has(a.bits, end, p.net_source[net]))
-
-
-@kernel
-def _list_start(p, a, start, end, cpus, s):  # type: ignore[no-untyped-def]
-    """List the other nets on the boundary of a segment: over its start, and with its CPUs."""
-    s.counts[0], s.counts[1] = 0, 0
-    s.counts[2] += 1
-    if p.factor == 1.0:
-        return
-    for i in range(a.cut_ptr[start], a.cut_ptr[start + 1]):
-        _list_other(p, a, start, end, cpus, s, a.cut_net[i])
-    for k in range(cpus):
-        x, y = a.cpu_tail[s.inner[k]], a.cpu_head[s.inner[k]]
-        for item in range(64 * a.low_word[x], min(64 * a.high_word[y] + 64, p.work.shape[1])):
-            if _has(a.bits, y, item) and not _has(a.bits, x, item):
-                for i in range(p.item_ptr[item], p.item_ptr[item + 1]):
-                    _list_other(p, a, start, end, cpus, s, p.item_net[i])
-
-
-@kernel
-def _list_other(p, a, start, end, cpus, s, net):  # type: ignore[no-untyped-def]
-    source = p.net_source[net]
-    if source < 0 or s.seen[0, net] == s.counts[2] or not _has(a.bits, end, source):
-        return
-    s.seen[0, net] = s.counts[2]
-    makes = not _has(a.bits, start, source)
-    for k in range(cpus):
-        x, y = a.cpu_tail[s.inner[k]], a.cpu_head[s.inner[k]]
-        if _has(a.bits, y, source) and not _has(a.bits, x, source):
-            makes = False
-    # Those made inside that leave over the end are priced already.
-    if not makes or s.seen[1, net] != s.counts[3]:
-        _list_net(p, s, net, makes)
-
-
-@kernel
-def _tally(bits, pins, low_word, high_word, x, made, read, tally, now):  # type: ignore[no-untyped-def]
-    """Count the pins in an ideal by which blocks pay for the listed nets; once."""
-    if tally[0, x] < now:
-        found = 0
-        for i in range(len(made)):
-            found += _has(bits, x, made[i])
-        for i in range(len(read)):
-            for w in range(high_word[x] + 1):
-                rest = pins[read[i], w] & bits[x, w]
-                while rest:
-                    rest &= rest - np.uint64(1)
-                    found += 1
-        tally[0, x], tally[1, x] = now, found
-    return tally[1, x]
-
-
-@kernel
-def _fewest_through(ahead, x, reach, y):  # type: ignore[no-untyped-def]
-    """Fewest devices of a segment besides a block from ideal y to x."""
-    width = ahead.shape[1]
-    least = NONE
-    for c in range(width):
-        least = min(least, ahead[x, c] + reach[y, width - 1 - c])
-    return least
-
-
-@kernel
-def look_back(p, a, end, target, most, s):  # type: ignore[no-untyped-def]
-    """List the segments of up to `most` devices that end at an ideal; return steps.
-
-    Fills `ahead`, `listed`, `edges` and `priced` where `reach` leaves enough devices; what comes
-    before is taken to be near.
-    """
-    _list_end(p, a, end, s)
-    made, made_cost = s.made[: s.counts[0]], s.made_cost[: s.counts[0]]
-    read, read_cost = s.read[: s.counts[1]], s.read_cost[: s.counts[1]]
-    bits, pins, low_word, high_word = a.bits, a.pins, a.low_word, a.high_word
-    load, parts, tail, into_ptr = a.load, a.parts, a.tail, a.into_ptr
-    ahead, edges, priced, comm = s.ahead, s.edges, s.priced, p.comm
-    tally, reach, now = s.tally, s.reach, s.counts[3]
-    width = ahead.shape[1]
-    for i in range(s.sizes[0]):
-        ahead[s.listed[i]] = NONE
-    listed, size, steps = 0, 0, 0
-    above = s.above[0]
-    ahead[end] = 0
-    lowest, x = end, end
-    while x >= lowest:
-        if ahead[x, width - 1] <= most:
-            s.listed[listed] = x
-            listed += 1
-            first = into_ptr[x] if ahead[x, width - 1] < most else into_ptr[x + 1]
-            pins_here = _tally(bits, pins, low_word, high_word, x, made, read, tally, now)
-            for e in range(first, into_ptr[x + 1]):
-                steps += 1
-                y = tail[e]
-                if load[e] > target or _fewest_through(ahead, x, reach, y) >= most:
-                    continue
-                arriving, leaving, value = parts[e, 1], parts[e, 2], load[e]
-                before = _tally(bits, pins, low_word, high_word, y, made, read, tally, now)
-                if before < pins_here:
-                    more_in, more_out = _extra(
-                        bits, pins, low_word, high_word, y, x, made, made_cost, read, read_cost
-                    )
-                    steps += len(made) + len(read)
-                    arriving, leaving = arriving + more_in, leaving + more_out
-                    value = combined(comm, parts[e, 0], arriving, leaving)
-                    if value > target:
-                        above = min(above, value)
-                        continue
-                edges[size] = e
-                priced[size, 0], priced[size, 1], priced[size, 2] = value, arriving, leaving
-                size += 1
-                lowest = min(lowest, y)
-                for c in range(width):
-                    if ahead[x, c] < most:
-                        ahead[y, c] = min(ahead[y, c], ahead[x, c] + 1)
-            for i in range(a.cpu_into_ptr[x], a.cpu_into_ptr[x + 1]):
-                e = a.cpu_into[i]
-                y = a.cpu_tail[e]
-                if a.cpu_load[e] <= target and _fewest_through(ahead, x, reach, y) <= most:
-                    lowest = min(lowest, y)
-                    for c in range(width - 1):
-                        ahead[y, c + 1] = min(ahead[y, c + 1], ahead[x, c])
-        x -= 1
-    s.sizes[0], s.sizes[1], s.above[0] = listed, size, above
-    return steps
-
-
-@kernel
 def _first_edge(a, start, s):  # type: ignore[no-untyped-def]
     """Place in `edges` of the lowest head above `start`."""
     lo, hi = 0, s.sizes[1]
@@ -343,7 +72,7 @@ def _screen(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped
 
     Returns (whether the segment is possible then, steps).
     """
-    _list_start(p, a, start, end, np.int64(0), s)
+    list_start(p, a, start, end, np.int64(0), s)
     made, made_cost = s.made[: s.counts[0]], s.made_cost[: s.counts[0]]
     read, read_cost = s.read[: s.counts[1]], s.read_cost[: s.counts[1]]
     bits, pins, low_word, high_word = a.bits, a.pins, a.low_word, a.high_word
@@ -370,7 +99,7 @@ def _screen(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped
             steps += 1
             fits[at] = x >= start and behind[y, cpus] < most
             if fits[at]:
-                more_in, more_out = _extra(
+                more_in, more_out = extra(
                     bits, pins, low_word, high_word, x, y, made, made_cost, read, read_cost
                 )
                 value = combined(
@@ -405,7 +134,7 @@ def _cover(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped-
 
     Follows `look_back` at `end` and, if there are CPU blocks, `_screen`.
     """
-    _list_start(p, a, start, end, cpus, s)
+    list_start(p, a, start, end, cpus, s)
     made, made_cost = s.made[: s.counts[0]], s.made_cost[: s.counts[0]]
     read, read_cost = s.read[: s.counts[1]], s.read_cost[: s.counts[1]]
     bits, pins, low_word, high_word = a.bits, a.pins, a.low_word, a.high_word
@@ -433,12 +162,12 @@ def _cover(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped-
             devices = need[x] + 1
             if devices >= need[y] or devices + ahead[y, left] > most:
                 continue
-            if cpus > 0 and (not fits[at] or (left > 0 and not _subset(a, y, final))):
+            if cpus > 0 and (not fits[at] or (left > 0 and not subset(a, y, final))):
                 continue
             arriving, leaving = priced[at, 1], priced[at, 2]
             value = combined(comm, parts[e, 0], arriving + most_in, leaving + most_out)
             if value > target:
-                more_in, more_out = _extra(
+                more_in, more_out = extra(
                     bits, pins, low_word, high_word, x, y, made, made_cost, read, read_cost
                 )
                 steps += len(made) + len(read)
@@ -495,7 +224,7 @@ def cover(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped-d
         if level == 0:
             if s.front[x] + s.behind[y, left] > most:
                 continue
-        elif not _subset(a, a.cpu_head[s.inner[level - 1]], x):
+        elif not subset(a, a.cpu_head[s.inner[level - 1]], x):
             continue
         if left:
             level += 1
@@ -579,6 +308,24 @@ def _reach(a, target, x, least):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _sort(a, target, x, s):  # type: ignore[no-untyped-def]
+    """Fill `order` and `bucket` for the blocks into an ideal."""
+    cpus = s.reach.shape[1] - 1
+    sizes = np.zeros(BUCKETS, np.int64)
+    for e in range(a.into_ptr[x], a.into_ptr[x + 1]):
+        if a.load[e] <= target and s.reach[a.tail[e], cpus] < NONE:
+            sizes[min(s.reach[a.tail[e], cpus], BUCKETS - 1)] += 1
+    s.bucket[x, 0] = a.into_ptr[x]
+    for i in range(BUCKETS):
+        s.bucket[x, i + 1] = s.bucket[x, i] + sizes[i]
+    for e in range(a.into_ptr[x + 1] - 1, a.into_ptr[x] - 1, -1):
+        if a.load[e] <= target and s.reach[a.tail[e], cpus] < NONE:
+            i = min(s.reach[a.tail[e], cpus], BUCKETS - 1)
+            sizes[i] -= 1
+            s.order[s.bucket[x, i] + sizes[i]] = e
+
+
+@kernel
 def _promising(platform, before, after, x):  # type: ignore[no-untyped-def]
     """Whether a cluster may end at an ideal, by the devices that either side takes at least."""
     size, rest = platform.size, platform.rest
@@ -621,12 +368,11 @@ def probe(p, a, platform, target, after, clusters, came, how, first, chunk, s): 
         s.reach[end] = NONE
         _reach(a, target, end, s.before)
         _reach(a, target, end, s.reach)
+        _sort(a, target, end, s)
         if s.reach[end].min() > platform.size or not _promising(platform, s.before, after, end):
             continue
         _add_cpus(a, platform, target, after, clusters, came, how, end)
-        steps += 0
-        s.counts[4] += 1
-        s.counts[5] += look_back(p, a, end, target, platform.size, s)
+        steps += look_back(p, a, end, target, platform.size, s)
         for i in range(s.sizes[0] - 1, -1, -1):
             start = s.listed[i]
             if start == end or clusters[start].min() == NONE:
@@ -639,14 +385,11 @@ def probe(p, a, platform, target, after, clusters, came, how, first, chunk, s): 
                     devices, more = cover(p, a, start, end, target, tried, inside, s)
                     _enter(platform, after, clusters, came, how, start, end, inside, devices)
                     steps += more
-                    s.counts[6] += 1
-                    s.counts[7] += more
-                    s.counts[8] += s.sizes[1]
                     # Other CPU blocks than the first that fit may do with the smaller cluster.
                     again = inside > 0 and platform.rest < devices <= tried
                     tried = platform.rest if again else np.int64(-1)
         for c in range(cpus + 1):
-            if clusters[end, :, c].min() < NONE:
+            if clusters[end, :, : c + 1].min() < NONE:
                 s.reach[end, c] = 0
         if steps > chunk:
             return end + 1, steps

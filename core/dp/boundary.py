@@ -1,0 +1,295 @@
+"""Kernels that price the blocks of a cluster's segment at its boundary.
+
+In a cluster that holds the segment B - A less what CPUs hold there, N for short, a stage pays
+more than its cheapest load (`dnnp.core.dp.arcs`) for the tensors that cross the boundary of N:
+for those it makes, and for those from outside that it reads. What crosses the end B is priced
+once for all segments that end there, what crosses the start A or touches CPUs for each.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.kernel import kernel
+from dnnp.core.dp.arcs import Arcs, combined
+from dnnp.core.model.graph import Floats, Ints
+
+NONE = 1 << 30
+"""More devices than there can be."""
+
+BUCKETS = 16
+"""Numbers of devices by which blocks are told apart; the last one stands for all larger ones."""
+
+
+class Scratch(NamedTuple):
+    """What the kernels work in; `need` and `came` hold the last segment's path."""
+
+    ahead: Ints
+    """i64[I, cpus + 1], fewest devices from an ideal to the end of the segment, by CPUs used."""
+    listed: Ints
+    """i64[I], the ideals that have one, descending."""
+    edges: Ints
+    """i64[E], the blocks between them, by falling head."""
+    priced: Floats
+    """f64[E, 3], their load, in and out with the transfers over the end of the segment."""
+    sizes: Ints
+    """i64[2], how many of both."""
+    need: Ints
+    """i64[I], fewest devices from the start of the segment."""
+    came: Ints
+    """i64[I], the last block of that path; -1 at its start, -2 - e after CPU block e."""
+    inner: Ints
+    """i64[cpus + 1], CPU blocks inside the segment."""
+    fits: np.ndarray
+    """bool[E], by place in `edges`: within the target if CPUs took the inner link."""
+    front: Ints
+    """i64[I], `need` of segments without CPUs if they did."""
+    behind: Ints
+    """i64[I, cpus + 1], `ahead` if they did, and with the transfers over the start too."""
+    reach: Ints
+    """i64[I, cpus + 1], fewest devices from any start of a segment to an ideal, by CPUs so far."""
+    order: Ints
+    """i64[E], the blocks within the target by head, then by `reach` of their tails."""
+    bucket: Ints
+    """i64[I, BUCKETS + 1], where those into an ideal begin by that number of devices."""
+    before: Ints
+    """i64[I, cpus + 1], fewest accelerators for the ideal itself; `fewest` from the other side."""
+    tally: Ints
+    """i64[2, I], when an ideal's pins of the nets over the end were counted, and how many."""
+    seen: Ints
+    """i64[2, p], when a net was last listed for the start and for the end of a segment."""
+    made: Ints
+    """i64[p], sources of the listed nets that the segment makes."""
+    made_cost: Floats
+    read: Ints
+    """i64[p], the listed nets that it reads."""
+    read_cost: Floats
+    counts: Ints
+    """i64[4], nets made, nets read, starts so far, ends so far."""
+    above: Floats
+    """f64[1], least load above the target that was met."""
+
+
+def make_scratch(arcs: Arcs, cpus: int) -> Scratch:
+    """Room to work in, with nothing listed."""
+    count, nets, edges = len(arcs.bits), len(arcs.pins), len(arcs.head)
+
+    def ints(*shape: int, fill: int = 0) -> Ints:
+        return np.full(shape, fill, dtype=np.int64)
+
+    return Scratch(
+        ahead=ints(count, cpus + 1, fill=NONE),
+        listed=ints(count),
+        edges=np.empty(edges, dtype=np.int64),
+        priced=np.empty((edges, 3)),
+        sizes=ints(2),
+        need=ints(count, fill=NONE),
+        came=ints(count),
+        inner=ints(cpus + 1),
+        fits=np.empty(edges, dtype=np.bool_),
+        front=ints(count, fill=NONE),
+        behind=ints(count, cpus + 1, fill=NONE),
+        reach=ints(count, cpus + 1),
+        order=np.empty(edges, dtype=np.int64),
+        bucket=ints(count, BUCKETS + 1),
+        before=ints(count, cpus + 1),
+        tally=ints(2, count),
+        seen=ints(2, nets),
+        made=ints(nets),
+        made_cost=np.zeros(nets),
+        read=ints(nets),
+        read_cost=np.zeros(nets),
+        counts=ints(4),
+        above=np.zeros(1),
+    )
+
+
+@kernel
+def has(bits, ideal, item):  # type: ignore[no-untyped-def]
+    return ((bits[ideal, item >> 6] >> np.uint64(item & 63)) & np.uint64(1)) != 0
+
+
+@kernel
+def subset(a, x, y):  # type: ignore[no-untyped-def]
+    """Whether ideal x is inside ideal y."""
+    for w in range(a.high_word[x] + 1):  # noqa: SIM110  (numba has no `all`)
+        if a.bits[x, w] & ~a.bits[y, w]:
+            return False
+    return True
+
+
+@kernel
+def _touches(pins, bits, low_word, high_word, x, y):  # type: ignore[no-untyped-def]
+    """Whether the block from ideal x to y has one of the pins."""
+    for w in range(low_word[x], high_word[y] + 1):  # noqa: SIM110  (numba has no `any`)
+        if pins[w] & bits[y, w] & ~bits[x, w]:
+            return True
+    return False
+
+
+@kernel
+def extra(bits, pins, low_word, high_word, x, y, made, made_cost, read, read_cost):  # type: ignore[no-untyped-def]
+    """What a block pays for the listed nets: (in, out)."""
+    arriving, leaving = 0.0, 0.0
+    for i in range(len(made)):
+        if has(bits, y, made[i]) and not has(bits, x, made[i]):
+            leaving += made_cost[i]
+    for i in range(len(read)):
+        if _touches(pins[read[i]], bits, low_word, high_word, x, y):
+            arriving += read_cost[i]
+    return arriving, leaving
+
+
+@kernel
+def _list_net(p, s, net, makes):  # type: ignore[no-untyped-def]
+    """Note a net that the segment makes or reads over its boundary."""
+    cost = p.net_cost[net] * (1 - p.factor)
+    if makes:
+        if not p.net_always[net]:
+            s.made[s.counts[0]] = p.net_source[net]
+            s.made_cost[s.counts[0]] = cost
+            s.counts[0] += 1
+    else:
+        s.read[s.counts[1]] = net
+        s.read_cost[s.counts[1]] = cost
+        s.counts[1] += 1
+
+
+@kernel
+def _list_end(p, a, end, s):  # type: ignore[no-untyped-def]
+    """List the nets between what comes before an ideal's end and what comes after."""
+    s.counts[0], s.counts[1] = 0, 0
+    s.counts[3] += 1
+    if p.factor == 1.0:
+        return
+    for i in range(a.cut_ptr[end], a.cut_ptr[end + 1]):
+        net = a.cut_net[i]
+        s.seen[1, net] = s.counts[3]
+        if p.net_source[net] >= 0:
+            _list_net(p, s, net, has(a.bits, end, p.net_source[net]))
+
+
+@kernel
+def list_start(p, a, start, end, cpus, s):  # type: ignore[no-untyped-def]
+    """List the other nets on the boundary of a segment: over its start, and with its CPUs."""
+    s.counts[0], s.counts[1] = 0, 0
+    s.counts[2] += 1
+    if p.factor == 1.0:
+        return
+    for i in range(a.cut_ptr[start], a.cut_ptr[start + 1]):
+        _list_other(p, a, start, end, cpus, s, a.cut_net[i])
+    for k in range(cpus):
+        x, y = a.cpu_tail[s.inner[k]], a.cpu_head[s.inner[k]]
+        for item in range(64 * a.low_word[x], min(64 * a.high_word[y] + 64, p.work.shape[1])):
+            if has(a.bits, y, item) and not has(a.bits, x, item):
+                for i in range(p.item_ptr[item], p.item_ptr[item + 1]):
+                    _list_other(p, a, start, end, cpus, s, p.item_net[i])
+
+
+@kernel
+def _list_other(p, a, start, end, cpus, s, net):  # type: ignore[no-untyped-def]
+    source = p.net_source[net]
+    if source < 0 or s.seen[0, net] == s.counts[2] or not has(a.bits, end, source):
+        return
+    s.seen[0, net] = s.counts[2]
+    makes = not has(a.bits, start, source)
+    for k in range(cpus):
+        x, y = a.cpu_tail[s.inner[k]], a.cpu_head[s.inner[k]]
+        if has(a.bits, y, source) and not has(a.bits, x, source):
+            makes = False
+    # Those made inside that leave over the end are priced already.
+    if not makes or s.seen[1, net] != s.counts[3]:
+        _list_net(p, s, net, makes)
+
+
+@kernel
+def _tally(bits, pins, low_word, high_word, x, made, read, tally, now):  # type: ignore[no-untyped-def]
+    """Count the pins in an ideal by which blocks pay for the listed nets; once."""
+    if tally[0, x] < now:
+        found = 0
+        for i in range(len(made)):
+            found += has(bits, x, made[i])
+        for i in range(len(read)):
+            for w in range(high_word[x] + 1):
+                rest = pins[read[i], w] & bits[x, w]
+                while rest:
+                    rest &= rest - np.uint64(1)
+                    found += 1
+        tally[0, x], tally[1, x] = now, found
+    return tally[1, x]
+
+
+@kernel
+def _fewest_through(ahead, x, reach, y):  # type: ignore[no-untyped-def]
+    """Fewest devices of a segment besides a block from ideal y to x."""
+    width = ahead.shape[1]
+    least = NONE
+    for c in range(width):
+        least = min(least, ahead[x, c] + reach[y, width - 1 - c])
+    return least
+
+
+@kernel
+def look_back(p, a, end, target, most, s):  # type: ignore[no-untyped-def]
+    """List the segments of up to `most` devices that end at an ideal; return steps.
+
+    Fills `ahead`, `listed`, `edges` and `priced` where `reach` leaves enough devices; what comes
+    before is taken to be near.
+    """
+    _list_end(p, a, end, s)
+    made, made_cost = s.made[: s.counts[0]], s.made_cost[: s.counts[0]]
+    read, read_cost = s.read[: s.counts[1]], s.read_cost[: s.counts[1]]
+    bits, pins, low_word, high_word = a.bits, a.pins, a.low_word, a.high_word
+    load, parts, tail, order, bucket = a.load, a.parts, a.tail, s.order, s.bucket
+    ahead, edges, priced, comm = s.ahead, s.edges, s.priced, p.comm
+    tally, reach, now = s.tally, s.reach, s.counts[3]
+    width = ahead.shape[1]
+    for i in range(s.sizes[0]):
+        ahead[s.listed[i]] = NONE
+    listed, size, steps = 0, 0, 0
+    above = s.above[0]
+    ahead[end] = 0
+    lowest, x = end, end
+    while x >= lowest:
+        if ahead[x, width - 1] <= most:
+            s.listed[listed] = x
+            listed += 1
+            room = min(most - ahead[x, width - 1], BUCKETS)
+            pins_here = _tally(bits, pins, low_word, high_word, x, made, read, tally, now)
+            for i in range(bucket[x, 0], bucket[x, room]):
+                steps += 1
+                e = order[i]
+                y = tail[e]
+                if _fewest_through(ahead, x, reach, y) >= most:
+                    continue
+                arriving, leaving, value = parts[e, 1], parts[e, 2], load[e]
+                before = _tally(bits, pins, low_word, high_word, y, made, read, tally, now)
+                if before < pins_here:
+                    more_in, more_out = extra(
+                        bits, pins, low_word, high_word, y, x, made, made_cost, read, read_cost
+                    )
+                    steps += len(made) + len(read)
+                    arriving, leaving = arriving + more_in, leaving + more_out
+                    value = combined(comm, parts[e, 0], arriving, leaving)
+                    if value > target:
+                        above = min(above, value)
+                        continue
+                edges[size] = e
+                priced[size, 0], priced[size, 1], priced[size, 2] = value, arriving, leaving
+                size += 1
+                lowest = min(lowest, y)
+                for c in range(width):
+                    if ahead[x, c] < most:
+                        ahead[y, c] = min(ahead[y, c], ahead[x, c] + 1)
+            for i in range(a.cpu_into_ptr[x], a.cpu_into_ptr[x + 1]):
+                e = a.cpu_into[i]
+                y = a.cpu_tail[e]
+                if a.cpu_load[e] <= target and _fewest_through(ahead, x, reach, y) <= most:
+                    lowest = min(lowest, y)
+                    for c in range(width - 1):
+                        ahead[y, c + 1] = min(ahead[y, c + 1], ahead[x, c])
+        x -= 1
+    s.sizes[0], s.sizes[1], s.above[0] = listed, size, above
+    return steps

@@ -1,0 +1,196 @@
+"""Splits for clusters of accelerators with faster links inside (2020 paper, Appendix C.3).
+
+The best split that gives every cluster one contiguous segment of the pipeline
+(`dnnp.core.dp.hierarchy`): over all ideals where they are not too many, else over several
+topological orders.
+
+A cluster that comes back to the pipeline after another one can do better than any such split,
+so the bound is one of all ordered splits: the optimum with every transfer between stages on the
+inner link. It is the optimum itself where every split is of this kind, or as good as one that
+is: there is only one cluster, clusters of one device, or no difference between the links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from dnnp.core.bound.simple import simple_bound
+from dnnp.core.cost.items import Items, item_choices
+from dnnp.core.cost.line import Line, make_line, steps_of
+from dnnp.core.cost.load import transfer_times
+from dnnp.core.dp.hierarchy import Case, Found, Outcome, better, priced, search
+from dnnp.core.dp.ideal import ideal_search
+from dnnp.core.dp.lattice import Lattice, make_lattice
+from dnnp.core.dp.problem import ROUNDING, may_bind
+from dnnp.core.dp.slice import slice_line
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import InfeasibleError, UsageError
+from dnnp.core.model.graph import Graph
+from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.order.orders import ORDERS
+
+MAX_IDEALS = 20_000
+"""Ideals up to which all of them are searched."""
+
+MAX_ITEMS = 10_000
+"""Items up to which an order is searched; longer ones are only sliced."""
+
+MAX_STEPS = 1_000_000_000
+"""Blocks tried in the segments of one lattice or order, at effort 1; nanoseconds each."""
+
+BOUND_EFFORT = 0.1
+"""Effort of the ideal search that finds the bound of larger lattices."""
+
+
+def hierarchy_split(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    effort: float = 1.0,
+) -> tuple[list[Block], float]:
+    """Split for one class of accelerators in clusters, and CPUs if there are any.
+
+    Parameters
+    ----------
+    stop
+        Asked now and then: whether to end with the best split so far.
+    effort
+        Scales the work after which a search ends with the best split so far.
+
+    Returns
+    -------
+    Blocks in pipeline order with their device numbers, and a lower bound of all ordered splits.
+
+    Raises
+    ------
+    UsageError
+        Other device classes, replicas, an objective other than `throughput`, or links without
+        bandwidths.
+    InfeasibleError
+        No split that was looked at meets the capacities.
+    """
+    accelerator, cpu = _checked(devices, options)
+    case = Case(graph, units, accelerator, cpu, options, stop, MAX_STEPS * effort)
+    best: Found | None = None
+    failure: InfeasibleError | None = None
+    bound = np.inf
+    for items in item_choices(graph, units):
+        lines = _lines(case, items)
+        for line in lines:
+            if best is not None and stop():
+                break
+            try:
+                best = better(best, _sliced(case, line, best))
+            except InfeasibleError as error:
+                failure = failure or error
+        lattice = make_lattice(items.count, lines[0].tail, lines[0].head, MAX_IDEALS)
+        if lattice is None or lattice.size > items.count + 1:
+            best = _over_orders(case, lines, best)
+        outcome = _over_ideals(case, lines[0], lattice, best)
+        best = outcome.best
+        bound = min(bound, outcome.low if _all_alike(accelerator) else outcome.flat)
+    if best is None:
+        raise failure or InfeasibleError("infeasible: no split that was tried meets the capacities")
+    floor = simple_bound(graph, units, devices, options)
+    bound = max(floor, bound * (1 - ROUNDING))
+    if bound == floor < best.value * (1 - ROUNDING) and not stop():
+        bound = _flat_bound(case, best.value, floor, effort * BOUND_EFFORT)
+    return best.blocks, min(bound, best.value)
+
+
+def _all_alike(device: DeviceClass) -> bool:
+    """Whether no ordered split does better than those with contiguous clusters."""
+    return device.count <= device.cluster_size or 1 in (device.cluster_size, device.inner_factor)
+
+
+def _checked(
+    devices: tuple[DeviceClass, ...], options: CostOptions
+) -> tuple[DeviceClass, DeviceClass | None]:
+    """The accelerator class and the CPU class."""
+    accelerators = [d for d in devices if not d.is_cpu and d.count > 0]
+    cpus = [d for d in devices if d.is_cpu and d.count > 0]
+    if len(accelerators) != 1 or not accelerators[0].cluster_size or len(cpus) > 1:
+        names = ", ".join(d.name for d in (*accelerators, *cpus))
+        raise UsageError(
+            "clusters are for one class of accelerators, with at most one class of CPUs beside "
+            f"it; offered: {names}"
+        )
+    if not 0 <= accelerators[0].inner_factor <= 1:
+        raise UsageError(
+            f"the clusters of '{accelerators[0].name}' need an outer bandwidth, and an inner one "
+            "that is not below it"
+        )
+    if options.objective != "throughput":
+        raise UsageError(f"the objective {options.objective} cannot be combined with clusters")
+    if options.max_replicas != 1:
+        raise UsageError("replicas cannot be combined with clusters")
+    return accelerators[0], cpus[0] if cpus else None
+
+
+def _lines(case: Case, items: Items) -> list[Line]:
+    """The items in several topological orders, each once."""
+    orders = {order.tobytes(): order for order in (make(items) for make in ORDERS.values())}
+    return [
+        make_line(case.graph, case.units, items, order, case.devices, case.options)
+        for order in orders.values()
+    ]
+
+
+def _sliced(case: Case, line: Line, best: Found | None) -> Found | None:
+    """Slicing with every transfer on the outer link; the clusters only make it cheaper."""
+    streamed = case.options.memory_mode == "overflow" and np.isfinite(case.accelerator.memory_bytes)
+    steps = steps_of(case.graph, line, case.options) if streamed else None
+    below = np.inf if best is None else best.value * (1 - 1e-9)
+    slicing = slice_line(line, case.options.comm, steps, below, case.stop)
+    if slicing is None:
+        return None
+    numbers = [0, 0]
+    parts = []
+    for c, (a, b) in zip(slicing.classes.tolist(), pairwise(slicing.bounds.tolist()), strict=True):
+        parts.append((range(a, b), c, numbers[c]))
+        numbers[c] += 1
+    return priced(case, line, parts)
+
+
+def _over_orders(case: Case, lines: Sequence[Line], best: Found | None) -> Found | None:
+    """Search the intervals of each order."""
+    for line in lines:
+        if line.n > MAX_ITEMS or (best is not None and case.stop()):
+            break
+        position = np.arange(line.n, dtype=np.int64)
+        chain = make_lattice(line.n, position[:-1], position[1:], line.n + 1)
+        outcome = None if chain is None else search(case, line, chain, best)
+        best = best if outcome is None else outcome.best
+    return best
+
+
+def _over_ideals(case: Case, line: Line, lattice: Lattice | None, best: Found | None) -> Outcome:
+    """Search all ideals; the bounds are 0 where there are too many."""
+    nothing = Outcome(best, 0.0, 0.0)
+    outcome = None if lattice is None else search(case, line, lattice, best)
+    if outcome is None:
+        return nothing
+    if case.options.memory_model == "peak" and may_bind(case.graph, line, case.options):
+        # Another order of a block's nodes may take less memory.
+        return nothing._replace(best=outcome.best)
+    return outcome
+
+
+def _flat_bound(case: Case, value: float, floor: float, effort: float) -> float:
+    """Bound of all ordered splits from the ideal search, every transfer on the inner link."""
+    device = case.accelerator
+    times = device.inner_factor * transfer_times(case.graph, device)
+    flat = replace(device, cluster_size=0, inner_bandwidth_bytes_per_s=np.inf)
+    search = ideal_search(
+        replace(case.graph, transfer_s=times), case.units, (flat, *case.devices[1:]),
+        case.options, incumbent=value, floor=floor, effort=effort, stop=case.stop,
+    )  # fmt: skip
+    return max(floor, search.bound * (1 - ROUNDING))
