@@ -17,23 +17,31 @@ def kahn_order(items: Items) -> Ints:
 
 
 def dfs_order(items: Items) -> Ints:
-    """Depth-first topological order: the item freed last comes next."""
+    """Reverse postorder of a depth-first search: an item, then all that only follows from it.
+
+    The linearisation of the 2020 paper (section 5.1.2).
+    """
     ptr, successors = csr(items.tail, items.head, items.count)
     starts, targets = ptr.tolist(), successors.tolist()
     indegree = np.bincount(items.head, minlength=items.count).tolist()
-    ready: list[int] = []
-    for v in reversed(range(items.count)):
-        if indegree[v] == 0:
-            ready.append(v)
-    order: list[int] = []
-    while ready:
-        u = ready.pop()
-        order.append(u)
-        for v in reversed(targets[starts[u] : starts[u + 1]]):
-            indegree[v] -= 1
-            if indegree[v] == 0:
-                ready.append(v)
-    return np.array(order, dtype=np.int64)
+    seen = [False] * items.count
+    finished: list[int] = []
+    for root in range(items.count):
+        if indegree[root]:
+            continue
+        seen[root] = True
+        path = [(root, starts[root])]
+        while path:
+            u, edge = path.pop()
+            if edge == starts[u + 1]:
+                finished.append(u)
+                continue
+            path.append((u, edge + 1))
+            v = targets[edge]
+            if not seen[v]:
+                seen[v] = True
+                path.append((v, starts[v]))
+    return np.array(finished[::-1], dtype=np.int64)
 
 
 def _reversed(order: Callable[[Items], Ints]) -> Callable[[Items], Ints]:
