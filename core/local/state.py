@@ -1,0 +1,278 @@
+"""A free split while it is searched: who is where, and what every device spends.
+
+A device pays for a net by how many of the net's pins it holds,
+
+    pins held     none        some        all
+    pays          nothing     its cost    nothing, or its cost if always paid
+
+as `out` where it holds the source and as `in` elsewhere. So an item that moves changes two
+devices only, and its own nets say by how much.
+
+Kernels that run millions of times take plain arrays: numba counts references to every array of
+a tuple on each call.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.line import Line
+from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.plan import CostOptions
+
+COMM = {"sum": 0, "overlap": 1, "duplex": 2}
+
+IN, WORK, OUT = range(3)
+"""Columns of a device's times; those of pass p start at 3 p."""
+
+NET, SIZE, COLUMN, SOURCE = range(4)
+"""Columns of `Problem.hooks`."""
+
+ROUNDING = 1e-12
+"""Excess over a capacity that is forgiven, relatively, as `make_plan` does."""
+
+
+class Problem(NamedTuple):
+    """What kernels read: `n` items, `p` nets, `D` devices of `C` classes, `P` passes.
+
+    There is one pass, or forward and backward where the objective tells them apart.
+    """
+
+    comm: int
+    hard: bool
+    """Capacities may not be exceeded."""
+    kind: Ints
+    """i64[D], class of each device."""
+    work: Floats
+    """f64[C, P, n]; 0 where unsupported."""
+    allowed: np.ndarray
+    """bool[C, n]: the class runs the item, and it fits there alone."""
+    hook_ptr: Ints
+    """Rows of `hooks` of each item (CSR)."""
+    hooks: Ints
+    """i64[pins, 4]: the net; its number of pins, beyond all numbers if it is always paid; first
+    column of its pass; the item that makes it, or -1."""
+    pin_ptr: Ints
+    pins: Ints
+    """Items of each net (CSR)."""
+    price: Floats
+    """f64[C, p]; 0 on a CPU."""
+    weight: Floats
+    """f64[p], the largest price of any class."""
+    memory: Floats
+    """f64[n], bytes."""
+    capacity: Floats
+    """f64[C], bytes; inf on a CPU."""
+    stream: Floats
+    """f64[C], time for each byte above capacity; 0 where that is not streamed."""
+
+
+class State(NamedTuple):
+    """A split, changed in place by the kernels."""
+
+    place: Ints
+    """i64[n], device of each item."""
+    count: np.ndarray
+    """i32[p, D], pins of each net on each device."""
+    spent: Floats
+    """f64[D, 3 P], time of each device: in, compute and out of each pass."""
+    used: Floats
+    """f64[D], memory of the items on each device, bytes."""
+    ratio: Floats
+    """f64[D], true memory over `used`; 1 in the `sum` model."""
+
+
+def make_problem(line: Line, options: CostOptions) -> Problem:
+    """Arrange a line of free items (`free_items_of`, in any order) for search."""
+    devices, sizes = line.devices, np.diff(line.pin_ptr)
+    two = options.objective == "gpipe"
+    hard = options.memory_mode == "hard"
+    allowed = np.isfinite(line.work)
+    if hard:
+        # Peak memory of several nodes may fall when others join them.
+        sure = options.memory_model == "sum" or np.diff(line.node_ptr) == 1
+        allowed &= (line.reach >= np.arange(line.n)) | ~np.broadcast_to(sure, line.n)
+    work = np.where(np.isfinite(line.work), line.work, 0.0)
+    passes = [work - line.backward_work, line.backward_work] if two else [work]
+    net = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+    by_item = np.argsort(line.pins, kind="stable")
+    reached = net[by_item]
+    size = np.where(line.always, np.iinfo(np.int64).max, sizes)
+    column = 3 * line.backward_net.astype(np.int64) if two else np.zeros(len(sizes), np.int64)
+    hooks = np.stack([reached, size[reached], column[reached], line.source[reached]], axis=1)
+    speed = np.array([d.bandwidth_bytes_per_s for d in devices])
+    return Problem(
+        COMM[options.comm],
+        hard,
+        *plain(
+            np.repeat(np.arange(len(devices), dtype=np.int64), [d.count for d in devices]),
+            np.stack(passes, axis=1),
+            allowed,
+            np.searchsorted(line.pins[by_item], np.arange(line.n + 1)).astype(np.int64),
+            hooks,
+            line.pin_ptr,
+            line.pins,
+            line.cost,
+            line.cost.max(axis=0),
+            line.memory,
+            np.array([np.inf if d.is_cpu else d.memory_bytes for d in devices], dtype=np.float64),
+            np.zeros(len(devices)) if hard or two else 1 / speed,
+        ),
+    )
+
+
+def new_state(problem: Problem, place: Ints) -> State:
+    """State of a placement (i64[n], device of each item, one that is allowed)."""
+    nets, devices = len(problem.weight), len(problem.kind)
+    state = State(
+        place=np.array(place, dtype=np.int64),
+        count=np.zeros((nets, devices), dtype=np.int32),
+        spent=np.zeros((devices, 3 * problem.work.shape[1])),
+        used=np.zeros(devices),
+        ratio=np.ones(devices),
+    )
+    fill(problem, state)
+    return state
+
+
+@kernel
+def fill(problem, state):  # type: ignore[no-untyped-def]
+    """Compute everything from `place`, which also rids the sums of rounding left by moves."""
+    state.count[:, :] = 0
+    state.spent[:, :] = 0.0
+    state.used[:] = 0.0
+    for e in range(len(problem.weight)):
+        for q in range(problem.pin_ptr[e], problem.pin_ptr[e + 1]):
+            state.count[e, state.place[problem.pins[q]]] += 1
+    for i in range(len(state.place)):
+        d = state.place[i]
+        k = problem.kind[d]
+        state.used[d] += problem.memory[i]
+        for p in range(problem.work.shape[1]):
+            state.spent[d, 3 * p + WORK] += problem.work[k, p, i]
+        for q in range(problem.hook_ptr[i], problem.hook_ptr[i + 1]):
+            e = problem.hooks[q, NET]
+            held = state.count[e, d]
+            column = problem.hooks[q, COLUMN]
+            # The last pin of a net on a device pays for all of them there.
+            if held > 0 and held < problem.hooks[q, SIZE]:
+                made = problem.hooks[q, SOURCE] >= 0 and state.place[problem.hooks[q, SOURCE]] == d
+                state.spent[d, column + (OUT if made else IN)] += problem.price[k, e]
+                state.count[e, d] = -held
+    for e in range(len(problem.weight)):
+        for q in range(problem.pin_ptr[e], problem.pin_ptr[e + 1]):
+            d = state.place[problem.pins[q]]
+            state.count[e, d] = abs(state.count[e, d])
+
+
+@kernel
+def settle(  # type: ignore[no-untyped-def]
+    hook_ptr, hooks, work, price, place, count, item, device, kind, own, table, row
+):
+    """Add to the times `table[row]` of a device what an item costs there, or take it away.
+
+    `own` is 0 for an item that comes, 1 for one that is counted there and goes.
+    """
+    sign = 1.0 - 2.0 * own
+    for p in range(work.shape[1]):
+        table[row, 3 * p + WORK] += sign * work[kind, p, item]
+    for q in range(hook_ptr[item], hook_ptr[item + 1]):
+        e = hooks[q, NET]
+        cost = sign * price[kind, e]
+        others = count[e, device] - own
+        pays = others + 1 < hooks[q, SIZE]
+        column = hooks[q, COLUMN]
+        source = hooks[q, SOURCE]
+        if source == item:
+            if others > 0:
+                table[row, column + IN] -= cost
+            if pays:
+                table[row, column + OUT] += cost
+        elif others == 0:
+            if pays:
+                table[row, column + IN] += cost
+        elif not pays:
+            if source >= 0 and place[source] == device:
+                column += OUT
+            table[row, column] -= cost
+
+
+@kernel
+def carry(hook_ptr, hooks, place, count, item, device):  # type: ignore[no-untyped-def]
+    """Move an item to a device: its place and the counts of its nets only."""
+    before = place[item]
+    place[item] = device
+    for q in range(hook_ptr[item], hook_ptr[item + 1]):
+        e = hooks[q, NET]
+        count[e, before] -= 1
+        count[e, device] += 1
+
+
+@kernel
+def move(problem, state, item, device):  # type: ignore[no-untyped-def]
+    """Move an item to another device and keep the whole state up to date."""
+    before = state.place[item]
+    settle(
+        problem.hook_ptr, problem.hooks, problem.work, problem.price, state.place, state.count,
+        item, before, problem.kind[before], 1, state.spent, before,
+    )  # fmt: skip
+    settle(
+        problem.hook_ptr, problem.hooks, problem.work, problem.price, state.place, state.count,
+        item, device, problem.kind[device], 0, state.spent, device,
+    )  # fmt: skip
+    state.used[before] -= problem.memory[item]
+    state.used[device] += problem.memory[item]
+    carry(problem.hook_ptr, problem.hooks, state.place, state.count, item, device)
+
+
+@kernel
+def combine(comm, table, row, column, extra):  # type: ignore[no-untyped-def]
+    """Load from the times in `table[row]` of the pass that starts at `column`."""
+    entering = table[row, column + IN] + extra
+    work = table[row, column + WORK]
+    leaving = table[row, column + OUT]
+    if comm == 0:
+        return entering + work + leaving
+    if comm == 1:
+        return max(work, entering + leaving)
+    return max(work, max(entering, leaving))
+
+
+@kernel
+def excess(problem, state, device):  # type: ignore[no-untyped-def]
+    """Bytes above the capacity of a device."""
+    held = state.used[device] * state.ratio[device]
+    return max(0.0, held - problem.capacity[problem.kind[device]])
+
+
+@kernel
+def load(problem, state, device, p):  # type: ignore[no-untyped-def]
+    """Load of a device in pass p."""
+    stream = problem.stream[problem.kind[device]]
+    extra = excess(problem, state, device) * stream if stream > 0.0 else 0.0
+    return combine(problem.comm, state.spent, device, 3 * p, extra)
+
+
+@kernel
+def objective(problem, state):  # type: ignore[no-untyped-def]
+    """The largest load of each pass, added up."""
+    total = 0.0
+    for p in range(problem.work.shape[1]):
+        largest = 0.0
+        for d in range(len(problem.kind)):
+            largest = max(largest, load(problem, state, d, p))
+        total += largest
+    return total
+
+
+@kernel
+def fits(problem, state):  # type: ignore[no-untyped-def]
+    """Whether every device keeps to a hard capacity, but for rounding."""
+    for d in range(len(problem.kind)):
+        over = excess(problem, state, d)
+        if problem.hard and over > ROUNDING * problem.capacity[problem.kind[d]]:
+            return False
+    return True
