@@ -10,11 +10,9 @@ from dnnp.cmds.cli import Command, Context, counted
 from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from dnnp.core.model.cluster import Clustering
-    from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.graph import Graph
-    from dnnp.core.model.plan import Block, CostOptions, Plan
-    from dnnp.core.portfolio.solve import Solution
+    from dnnp.core.model.plan import Plan
+    from dnnp.core.portfolio.solve import Problem
 
 METHODS = (
     "auto", "exact", "slice", "dpl", "ip", "anneal", "greedy", "local-search", "pipedream",
@@ -45,17 +43,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     devices.add_argument("--devices", metavar="FILE", help="device records to use instead")
     how = parser.add_argument_group("method")
-    how.add_argument(
+    what = how.add_mutually_exclusive_group()
+    what.add_argument(
         "--method", choices=METHODS, default="auto", metavar="NAME",
-        help="auto (default): slicing, then the exact search; exact; slice: exact for a "
-        "topological order; dpl: for a depth-first one; ip: integer program; anneal: splits "
-        "without order; baselines: greedy, local-search, pipedream, scotch, metis, uniform, "
-        "params (equal parameter bytes), single (one device)",
+        help="auto (default): exact, or what finds the validity asked for; exact: search over "
+        "order ideals; slice: exact for a topological order; dpl: for a depth-first one; ip: "
+        "integer program; anneal: splits without order; baselines: greedy, local-search, "
+        "pipedream, scotch, metis, uniform, params (equal parameter bytes), single (one device)",
+    )  # fmt: skip
+    what.add_argument(
+        "--eval", metavar="FILE",
+        help="find nothing, price the split in FILE: JSON with fpgas and cpus, or a list of lists "
+        "of node ids",
     )  # fmt: skip
     how.add_argument(
-        "--validity", choices=("ordered", "convex", "free"), default="ordered",
-        help="ordered: stages form a pipeline (default); convex: each stage is contiguous; free: "
-        "any split",
+        "--validity", choices=("ordered", "convex", "free"),
+        help="what to ask of the split: ordered: the stages form a pipeline; convex: each stage "
+        "is contiguous; free: nothing (default: what the method makes; ordered for auto and ip)",
     )  # fmt: skip
     how.add_argument(
         "--objective", choices=("throughput", "gpipe"), default="throughput",
@@ -63,33 +67,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "load plus the largest backward load",
     )  # fmt: skip
     how.add_argument(
-        "--max-replicas", type=positive, default=1, metavar="R",
+        "--max-replicas", type=positive, metavar="R",
         help="a stage may run on up to R devices that share the samples (default: 1)",
     )  # fmt: skip
     how.add_argument(
-        "--order",
-        choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse"),
-        default="best",
-        help="topological order to slice: breadth or depth first, from inputs or from outputs; "
-        "best: the best of the four (default)",
-    )
-    how.add_argument(
-        "--solver", choices=("cbc", "highs"), default="cbc",
-        help="solver of integer programs (default: cbc)",
+        "--order", choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse"),
+        help="topological order to cut: breadth or depth first, from inputs or from outputs; "
+        "best: the best of the four (default; kahn for the methods that cut one without search)",
     )  # fmt: skip
     how.add_argument(
-        "--time-limit", type=seconds, metavar="S", help="seconds after which to keep the best"
+        "--solver", choices=("cbc", "highs"), help="solver of integer programs (default: cbc)"
     )
     how.add_argument(
-        "--effort", type=factor, default=1.0, metavar="X",
+        "--time-limit", type=seconds, metavar="S",
+        help="seconds after which to keep the best split found (default: none)",
+    )  # fmt: skip
+    how.add_argument(
+        "--effort", type=factor, metavar="X",
         help="scale the work of searches that would not end (default: 1)",
     )  # fmt: skip
     how.add_argument(
-        "--seed", type=count, default=0, metavar="N", help="seed of random choices (default: 0)"
-    )
-    how.add_argument(
-        "--eval", metavar="FILE",
-        help="price the split in FILE: JSON with fpgas and cpus, or a list of lists of node ids",
+        "--seed", type=count, metavar="N", help="seed of random choices (default: 0)"
     )  # fmt: skip
     cost = parser.add_argument_group("cost model")
     cost.add_argument(
@@ -119,6 +117,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     from dnnp.cmds.platform import platform_of
     from dnnp.cmds.pricing import ensure_costs
     from dnnp.core.model.plan import CostOptions
+    from dnnp.core.portfolio.methods import check_options
+    from dnnp.core.portfolio.solve import Problem
     from dnnp.formats.graph import digest_of, graph_of, plan_records, units_of
 
     ensure_costs(stream, context)
@@ -127,92 +127,25 @@ def run(args: argparse.Namespace, context: Context) -> int:
     devices = platform_of(stream, args)
     options = CostOptions(
         args.comm, _memory_model(args, graph), args.memory_mode, args.charge_io, args.objective,
-        args.max_replicas,
+        args.max_replicas or 1,
     )  # fmt: skip
+    check_options(graph, devices, options)
     if args.devices is None and len(units.times) > 1 and len(devices) == 1:
         others = ", ".join(name for name in units.times if name != devices[0].name)
         context.note(f"devices of class '{devices[0].name}'; the stream also prices {others}")
-    plan = _plan(args, context, graph, units, devices, options, digest_of(graph, units))
-    record, stages = plan_records(plan)
-    dropped = stream.replace("plan", [record])
-    stream.records["stage"] = stages
-    if dropped:
-        context.note(f"dropped what an earlier plan led to: {', '.join(dropped)} records")
-    _report(context, plan, units.g)
-    context.write(stream)
-    return 0
-
-
-def _plan(
-    args: argparse.Namespace,
-    context: Context,
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
-    digest: str,
-) -> Plan:
-    """Price the split in --eval, or find one."""
-    from dnnp.core.bound.simple import simple_bound
-    from dnnp.core.cost.plan import make_plan
-
-    if args.eval is not None:
-        blocks, method = _given_split(args, context, graph, devices), "given"
-        bound = simple_bound(graph, units, devices, options)
-    else:
-        found = _solve(args, context, graph, units, devices, options)
-        blocks, method, bound = found.blocks, found.method, found.bound
-    return make_plan(
-        graph, units, blocks, devices, options,
-        method=method, bound=bound, digest=digest, interrupted=context.interrupted,
-    )  # fmt: skip
-
-
-def _solve(
-    args: argparse.Namespace,
-    context: Context,
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
-) -> Solution:
-    """Run the method that was asked for, until it ends, the time is over, or Ctrl-C."""
-    from time import monotonic
-
-    from dnnp.core.portfolio.solve import Problem, Request, solve
-
-    if args.method in ("auto", "exact", "slice", "dpl", "ip", "anneal"):
-        from dnnp.core.cost.kernel import is_cold
-        from dnnp.core.dp.blocks import decide
-        from dnnp.core.dp.sweep import sweep_for
-
-        sweep = sweep_for(devices, streamed=options.memory_mode == "overflow")
-        if is_cold([sweep, *([] if args.method in ("slice", "dpl") else [decide])]):
-            context.note("compiling kernels; this happens once and takes some seconds")
-    end = None if args.time_limit is None else monotonic() + args.time_limit
-
-    def stop() -> bool:
-        return context.interrupted or (end is not None and monotonic() >= end)
-
+    _name_idle_options(args, context)
+    given = None if args.eval is None else context.read_input(args.eval)
     problem = Problem(graph, units, devices, options)
-    if args.method == "scotch":
-        from dnnp.cmds.external import scotch
-        from dnnp.core.bound.simple import simple_bound
-        from dnnp.core.portfolio.solve import Solution
-
-        blocks = scotch(graph, units, devices, options, stop)
-        return Solution(blocks, simple_bound(graph, units, devices, options), "scotch")
-    bar = context.progress("searching", 100)
-    request = Request(
-        order=args.order, seed=args.seed, effort=args.effort, stop=stop, method=args.method,
-        validity=args.validity, solver=args.solver, time_limit=args.time_limit,
-        progress=lambda share: bar.update(int(100 * share)), tell=context.detail,
-    )  # fmt: skip
-    try:
-        with context.interruptible():
-            return solve(problem, request)
-    finally:
-        bar.close()
+    with context.interruptible():
+        plan = _plan(args, context, problem, given, digest_of(graph, units))
+        record, stages = plan_records(plan)
+        dropped = stream.replace("plan", [record])
+        stream.records["stage"] = stages
+        if dropped:
+            context.note(f"dropped what an earlier plan led to: {', '.join(dropped)} records")
+        _report(context, plan, units.g)
+        context.write(stream)
+    return 0
 
 
 def _memory_model(args: argparse.Namespace, graph: Graph) -> str:
@@ -220,56 +153,73 @@ def _memory_model(args: argparse.Namespace, graph: Graph) -> str:
     import numpy as np
 
     stated = not np.isnan(graph.node_bytes).all()
-    training = bool(graph.backward.any())
-    model: str = args.memory_model or ("sum" if stated or training else "peak")
-    if model == "peak" and training:
-        raise UsageError("--memory-model peak is not defined for a graph with a backward pass")
-    return model
+    summed = stated or bool(graph.backward.any())
+    return args.memory_model or ("sum" if summed else "peak")
 
 
-def _given_split(
-    args: argparse.Namespace, context: Context, graph: Graph, devices: tuple[DeviceClass, ...]
-) -> list[Block]:
-    """Read --eval and put the nodes of each part into the graph's order."""
-    import numpy as np
+def _name_idle_options(args: argparse.Namespace, context: Context) -> None:
+    """Say which of the options given the method makes no use of."""
+    from dnnp.core.portfolio.methods import resolved
 
-    from dnnp.core.model.errors import FormatError
-    from dnnp.core.model.plan import Block
-    from dnnp.formats.msr_split import read_split
+    method = "" if args.eval is not None else resolved(args.method, args.validity)
+    heeded = {
+        "order": ("exact", "slice", "ip", "anneal", "greedy", "uniform", "params", "single"),
+        "solver": ("ip",),
+        "effort": ("exact", "ip", "anneal", "local-search"),
+        "seed": ("anneal", "local-search", "metis"),
+        "max_replicas": ("", "exact", "ip", "anneal", "pipedream"),
+    }
+    idle = [o for o, by in heeded.items() if getattr(args, o) is not None and method not in by]
+    if method == "" and args.validity is not None:
+        idle.append("validity")
+    for option in idle:
+        user = f"method {args.method}" if method else "--eval"
+        context.note(f"--{option.replace('_', '-')} has no effect with {user}")
 
-    position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
-    kinds = {d.kind: d for d in reversed(devices)}
-    blocks: list[Block] = []
-    for kind, ids in read_split(context.read_input(args.eval), args.eval):
-        if not ids:
-            continue
-        unknown = next((i for i in ids if i not in position), None)
-        if unknown is not None:
-            raise FormatError(
-                f"the split does not fit the graph: there is no node {unknown}", args.eval
-            )
-        if kind not in kinds:
-            raise UsageError(
-                f"{args.eval}: the split uses a device of kind {kind}; none is offered"
-            )
-        nodes = np.array([position[i] for i in ids], dtype=np.int64)
-        blocks.append(Block(nodes[np.argsort(graph.rank[nodes])], kinds[kind]))
-    return blocks
+
+def _plan(
+    args: argparse.Namespace, context: Context, problem: Problem, given: bytes | None, digest: str
+) -> Plan:
+    """Price the split in --eval, or find one."""
+    from dnnp.core.bound.simple import simple_bound
+    from dnnp.core.cost.plan import make_plan
+
+    graph, units, devices, options = (
+        problem.graph, problem.units, problem.devices, problem.options,
+    )  # fmt: skip
+    if given is not None:
+        from dnnp.cmds.given_split import given_split, with_replicas
+
+        blocks, method = given_split(given, args.eval, graph, devices), "given"
+        options = with_replicas(options, blocks, args.max_replicas)
+        bound = simple_bound(graph, units, devices, options)
+    else:
+        from dnnp.cmds.find_split import find_split
+
+        found = find_split(args, context, problem)
+        blocks, method, bound = found.blocks, found.method, found.bound
+    return make_plan(
+        graph, units, blocks, devices, options,
+        method=method, bound=bound, digest=digest, interrupted=context.interrupted,
+    )  # fmt: skip
 
 
 def _report(context: Context, plan: Plan, units: int) -> None:
     """One line on stderr about what was found."""
-    stages = counted(len(plan.stages), "stage")
-    if plan.k > len(plan.stages) and plan.k > units:
+    stages, used = counted(len(plan.stages), "stage"), sum(s.replicas for s in plan.stages)
+    if used > len(plan.stages):
+        stages += f" on {used} devices"
+    if plan.k > max(used, units):
         there = f"{'is' if units == 1 else 'are'} only {counted(units, 'unit')}"
         context.note(f"k = {plan.k}, but there {there}: {stages}")
-    what = "largest load" if plan.objective == "throughput" else "gpipe time"
+    what = "largest load" if plan.objective == "throughput" else "forward plus backward load"
     found = f"{stages}, {plan.method}: {what} {plan.value:.6g}"
     proven = (
         "optimal" if plan.status == "optimal"
         else f"bound {plan.bound:.6g}, gap {100 * plan.gap:.1f} %"
     )  # fmt: skip
-    context.note(f"{found}, {proven}, {plan.validity}")
+    interrupted = ", interrupted" if plan.status == "interrupted" else ""
+    context.note(f"{found}, {proven}, {plan.validity}{interrupted}")
 
 
 COMMAND = Command("dnnp-partition", "split a graph into pipeline stages", add_arguments, run)

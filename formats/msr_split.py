@@ -1,15 +1,16 @@
 """Splits as JSON: the format of the 2020 device-placement paper, and plainer ones.
 
 The paper's format is an object with the lists `fpgas` and `cpus`; each entry is a device with
-`nodes` (node ids) and `load`. A stage with replicas is one entry, with a member `replicas` that
-the paper's format does not have. Read as well: a list of lists of node ids, and an object with
-`stages`, each with `nodes` and perhaps `device` (`cpu` or `cpu/0` for a CPU).
+`nodes` (node ids) and `load`. Two members are ours: `replicas`, where a stage has more than one,
+and `device` (`v100/2`), where it matters which device it is. Read as well: a list of lists of
+node ids, and an object with `stages`, each with `nodes` and perhaps those two.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -17,22 +18,36 @@ from dnnp.core.model.errors import FormatError
 from dnnp.core.model.plan import Plan
 from dnnp.formats.fields import MAX_ID, shown
 
-Split = list[tuple[str, list[int]]]
-"""`accelerator` or `cpu`, and the ids of its nodes, for each device that has any."""
+
+class Part(NamedTuple):
+    """What one device runs, or several that share its samples."""
+
+    kind: str
+    """`accelerator` or `cpu`."""
+    nodes: list[int]
+    """Node ids, at least one."""
+    replicas: int = 1
+    device_class: str = ""
+    """Class of the device, where the file names one."""
+    number: int = -1
+    """Number of the (first) device in its class, where the file has one."""
 
 
 def split_of(plan: Plan) -> dict[str, Any]:
     """A plan in the paper's format. Stages on one device are one entry; idle devices are left out.
 
     `load` is the load of the device (or, with `replicas`, of each of them) and `maxLoad` the
-    largest of them.
+    largest of them. Devices are named if there are clusters, or several classes of a kind.
     """
     kinds = {device.name: device.kind for device in plan.devices}
+    named = len(set(kinds.values())) < len(kinds) or any(d.cluster_size for d in plan.devices)
     entries: dict[str, dict[str, Any]] = {}
     lists: dict[str, list[dict[str, Any]]] = {"fpgas": [], "cpus": []}
     for stage in plan.stages:
         if stage.device not in entries:
             entries[stage.device] = {"load": 0.0, "nodes": []}
+            if named:
+                entries[stage.device]["device"] = stage.device
             kind = kinds.get(stage.device_class, "accelerator")
             lists["cpus" if kind == "cpu" else "fpgas"].append(entries[stage.device])
         entries[stage.device]["load"] += stage.load_s
@@ -47,8 +62,8 @@ def write_split(plan: Plan) -> bytes:
     return orjson.dumps(split_of(plan), option=orjson.OPT_INDENT_2) + b"\n"
 
 
-def read_split(data: bytes, name: str) -> Split:
-    """Read a split.
+def read_split(data: bytes, name: str) -> list[Part]:
+    """Read a split; parts without nodes are left out.
 
     Parameters
     ----------
@@ -64,32 +79,33 @@ def read_split(data: bytes, name: str) -> Split:
         content = orjson.loads(data.removeprefix(b"\xef\xbb\xbf"))
     except json.JSONDecodeError as error:
         raise FormatError(f"not JSON: {error.msg}", name, error.lineno) from None
-    split: Split = []
+    split: list[Part] = []
     seen: dict[int, str] = {}
-    for kind, field, nodes in _devices(content, name):
-        if not isinstance(nodes, list):
+    for field, part in _parts(content, name):
+        if not isinstance(part.nodes, list):
             raise FormatError("expected a list of node ids", name, field=field)
-        for i, node in enumerate(nodes):
+        for i, node in enumerate(part.nodes):
             where = f"{field}[{i}]"
             if type(node) is not int or not 0 <= node <= MAX_ID:
                 raise FormatError(f"{shown(node)} is not a node id", name, field=where)
             if node in seen:
                 raise FormatError(f"node {node} is also in {seen[node]}", name, field=where)
             seen[node] = field
-        if nodes:
-            split.append((kind, nodes))
+        if part.nodes:
+            split.append(part)
     return split
 
 
-def _devices(content: Any, name: str) -> list[tuple[str, str, Any]]:
-    """Kind, field path and value of each device's list of nodes."""
+def _parts(content: Any, name: str) -> Iterator[tuple[str, Part]]:
+    """Each part, with the path of its nodes, which are not looked at yet."""
     if isinstance(content, list):
-        return [("accelerator", f"[{i}]", nodes) for i, nodes in enumerate(content)]
+        for i, nodes in enumerate(content):
+            yield f"[{i}]", Part("accelerator", nodes)
+        return
     kinds = {"fpgas": "accelerator", "cpus": "cpu", "stages": "accelerator"}
     found = [key for key in kinds if isinstance(content, dict) and key in content]
     if not found:
         raise FormatError("expected 'fpgas' and 'cpus', 'stages', or a list of lists", name)
-    devices = []
     for key in found:
         if not isinstance(content[key], list):
             raise FormatError("expected a list", name, field=key)
@@ -97,9 +113,26 @@ def _devices(content: Any, name: str) -> list[tuple[str, str, Any]]:
             field = f"{key}[{i}]"
             if not isinstance(entry, dict) or "nodes" not in entry:
                 raise FormatError("expected an object with 'nodes'", name, field=field)
-            device = entry.get("device", "") if key == "stages" else ""
+            device = entry.get("device", "")
             if not isinstance(device, str):
                 raise FormatError("expected a string", name, field=f"{field}.device")
-            kind = "cpu" if device.split("/")[0] == "cpu" else kinds[key]
-            devices.append((kind, f"{field}.nodes", entry["nodes"]))
-    return devices
+            replicas = entry.get("replicas", 1)
+            if type(replicas) is not int or not 1 <= replicas <= MAX_ID:
+                raise FormatError(
+                    f"{shown(replicas)} is not a number of replicas", name,
+                    field=f"{field}.replicas",
+                )  # fmt: skip
+            device_class, number = _device(device, name, f"{field}.device")
+            kind = "cpu" if key == "stages" and device_class == "cpu" else kinds[key]
+            yield f"{field}.nodes", Part(kind, entry["nodes"], replicas, device_class, number)
+
+
+def _device(device: str, name: str, field: str) -> tuple[str, int]:
+    """Class and number of a device: `v100/2`, or `v100`, whose number is -1."""
+    device_class, slash, digits = device.rpartition("/")
+    if not (slash and digits.isascii() and digits.isdigit()):
+        return device, -1
+    number = int(digits) if len(digits) <= len(str(MAX_ID)) else MAX_ID + 1
+    if number > MAX_ID:
+        raise FormatError(f"{shown(device)} is not a device", name, field=field)
+    return device_class, number

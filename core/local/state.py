@@ -60,7 +60,7 @@ class Problem(NamedTuple):
     """Items of each net (CSR)."""
     price: Floats
     """f64[C, p]; 0 on a CPU."""
-    weight: Floats
+    bond: Floats
     """f64[p], the largest price of any class."""
     memory: Floats
     """f64[n], bytes."""
@@ -75,7 +75,7 @@ class State(NamedTuple):
 
     place: Ints
     """i64[n], device of each item."""
-    count: np.ndarray
+    pins_on: np.ndarray
     """i32[p, D], pins of each net on each device."""
     spent: Floats
     """f64[D, 3 P], time of each device: in, compute and out of each pass."""
@@ -104,6 +104,8 @@ def make_problem(line: Line, options: CostOptions) -> Problem:
     column = 3 * line.backward_net.astype(np.int64) if two else np.zeros(len(sizes), np.int64)
     hooks = np.stack([reached, size[reached], column[reached], line.source[reached]], axis=1)
     speed = np.array([d.bandwidth_bytes_per_s for d in devices])
+    # The true peak is the sum times a ratio, which nothing can be if the sum is zero.
+    memory = line.memory if options.memory_model == "sum" else line.memory + 1.0
     return Problem(
         COMM[options.comm],
         hard,
@@ -117,7 +119,7 @@ def make_problem(line: Line, options: CostOptions) -> Problem:
             line.pins,
             line.cost,
             line.cost.max(axis=0),
-            line.memory,
+            memory,
             np.array([np.inf if d.is_cpu else d.memory_bytes for d in devices], dtype=np.float64),
             np.zeros(len(devices)) if hard or two else 1 / speed,
         ),
@@ -126,10 +128,10 @@ def make_problem(line: Line, options: CostOptions) -> Problem:
 
 def new_state(problem: Problem, place: Ints) -> State:
     """State of a placement (i64[n], device of each item, one that is allowed)."""
-    nets, devices = len(problem.weight), len(problem.kind)
+    nets, devices = len(problem.bond), len(problem.kind)
     state = State(
         place=np.array(place, dtype=np.int64),
-        count=np.zeros((nets, devices), dtype=np.int32),
+        pins_on=np.zeros((nets, devices), dtype=np.int32),
         spent=np.zeros((devices, 3 * problem.work.shape[1])),
         used=np.zeros(devices),
         ratio=np.ones(devices),
@@ -141,12 +143,12 @@ def new_state(problem: Problem, place: Ints) -> State:
 @kernel
 def fill(problem, state):  # type: ignore[no-untyped-def]
     """Compute everything from `place`, which also rids the sums of rounding left by moves."""
-    state.count[:, :] = 0
+    state.pins_on[:, :] = 0
     state.spent[:, :] = 0.0
     state.used[:] = 0.0
-    for e in range(len(problem.weight)):
+    for e in range(len(problem.bond)):
         for q in range(problem.pin_ptr[e], problem.pin_ptr[e + 1]):
-            state.count[e, state.place[problem.pins[q]]] += 1
+            state.pins_on[e, state.place[problem.pins[q]]] += 1
     for i in range(len(state.place)):
         d = state.place[i]
         k = problem.kind[d]
@@ -155,22 +157,22 @@ def fill(problem, state):  # type: ignore[no-untyped-def]
             state.spent[d, 3 * p + WORK] += problem.work[k, p, i]
         for q in range(problem.hook_ptr[i], problem.hook_ptr[i + 1]):
             e = problem.hooks[q, NET]
-            held = state.count[e, d]
+            held = state.pins_on[e, d]
             column = problem.hooks[q, COLUMN]
             # The last pin of a net on a device pays for all of them there.
             if held > 0 and held < problem.hooks[q, SIZE]:
                 made = problem.hooks[q, SOURCE] >= 0 and state.place[problem.hooks[q, SOURCE]] == d
                 state.spent[d, column + (OUT if made else IN)] += problem.price[k, e]
-                state.count[e, d] = -held
-    for e in range(len(problem.weight)):
+                state.pins_on[e, d] = -held
+    for e in range(len(problem.bond)):
         for q in range(problem.pin_ptr[e], problem.pin_ptr[e + 1]):
             d = state.place[problem.pins[q]]
-            state.count[e, d] = abs(state.count[e, d])
+            state.pins_on[e, d] = abs(state.pins_on[e, d])
 
 
 @kernel
 def settle(  # type: ignore[no-untyped-def]
-    hook_ptr, hooks, work, price, place, count, item, device, kind, own, table, row
+    hook_ptr, hooks, work, price, place, pinned, item, device, kind, own, table, row
 ):
     """Add to the times `table[row]` of a device what an item costs there, or take it away.
 
@@ -182,7 +184,7 @@ def settle(  # type: ignore[no-untyped-def]
     for q in range(hook_ptr[item], hook_ptr[item + 1]):
         e = hooks[q, NET]
         cost = sign * price[kind, e]
-        others = count[e, device] - own
+        others = pinned[e, device] - own
         pays = others + 1 < hooks[q, SIZE]
         column = hooks[q, COLUMN]
         source = hooks[q, SOURCE]
@@ -201,14 +203,14 @@ def settle(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def carry(hook_ptr, hooks, place, count, item, device):  # type: ignore[no-untyped-def]
+def carry(hook_ptr, hooks, place, pinned, item, device):  # type: ignore[no-untyped-def]
     """Move an item to a device: its place and the counts of its nets only."""
     before = place[item]
     place[item] = device
     for q in range(hook_ptr[item], hook_ptr[item + 1]):
         e = hooks[q, NET]
-        count[e, before] -= 1
-        count[e, device] += 1
+        pinned[e, before] -= 1
+        pinned[e, device] += 1
 
 
 @kernel
@@ -216,16 +218,16 @@ def move(problem, state, item, device):  # type: ignore[no-untyped-def]
     """Move an item to another device and keep the whole state up to date."""
     before = state.place[item]
     settle(
-        problem.hook_ptr, problem.hooks, problem.work, problem.price, state.place, state.count,
+        problem.hook_ptr, problem.hooks, problem.work, problem.price, state.place, state.pins_on,
         item, before, problem.kind[before], 1, state.spent, before,
     )  # fmt: skip
     settle(
-        problem.hook_ptr, problem.hooks, problem.work, problem.price, state.place, state.count,
+        problem.hook_ptr, problem.hooks, problem.work, problem.price, state.place, state.pins_on,
         item, device, problem.kind[device], 0, state.spent, device,
     )  # fmt: skip
     state.used[before] -= problem.memory[item]
     state.used[device] += problem.memory[item]
-    carry(problem.hook_ptr, problem.hooks, state.place, state.count, item, device)
+    carry(problem.hook_ptr, problem.hooks, state.place, state.pins_on, item, device)
 
 
 @kernel

@@ -1,11 +1,11 @@
 """Annealing at one temperature: kernels.
 
-The energy of a split is the sum over devices and passes of weight * (load / reference)^16, so
-that the largest loads count most, plus a price for memory above a hard capacity. Two kinds of
-moves are tried: single items, and clusters that grow from an item along nets at least as
-expensive as one drawn at random. A cluster takes with it what a single item cannot leave behind,
-at every scale that the nets have (compare Swendsen and Wang 1987). A second cluster may move in
-the same step, into the gap or on to a third device.
+The energy of a split is the sum over devices and passes of weight * (load / reference)^q with a
+large q, so that the largest loads pinned most, plus a price of memory above a hard capacity. Two
+kinds of moves are tried: single items, and clusters that grow from an item along nets at least
+as expensive as one drawn at random. Such a cluster takes along what a single item cannot leave
+behind, at every scale that the nets have. A second cluster may move in the same step, for
+example into the gap.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from dnnp.core.local.state import (
     load,
     objective,
     settle,
-)  # fmt: skip
+)
 from dnnp.core.model.graph import Floats, Ints
 
-CLUSTER, SECOND, FREE = range(3)
+CLUSTER, SECOND, LOOSE, SQUARINGS = range(4)
 """Entries of `Search.mix`."""
 
 
@@ -40,63 +40,63 @@ class Search(NamedTuple):
     """What annealing remembers beside the state, changed in place."""
 
     rng: np.ndarray
+    """u64[1]."""
     dice: Floats
+    """Exponential draws."""
     mix: Ints
-    """i64[3], per cent: cluster moves, those with a second cluster, and those that collect items
-    from several devices."""
+    """i64[4]: per cent of moves that are clusters, of those with a second cluster, and of those
+    that collect items from several devices; logarithm to base 2 of the exponent q."""
     scale: Floats
     """f64[P], one over the reference of each pass."""
     weight: Floats
     """f64[P], of each pass in the energy."""
     strict: Floats
     """f64[2], what a device above its capacity adds to the energy, and one over the bytes for
-    which it adds that again."""
+    which it adds that once more."""
     best: Ints
     """i64[n], the best placement so far that fits."""
     value: Floats
     """f64[1], its objective; inf while there is none."""
     energy: Floats
     """f64[D], of each device."""
-    loads: Floats
-    """f64[D, P]."""
-    row: Floats
-    """f64[D + 2, 3 P], times of devices: those a single move makes, those a step started from."""
+    times: Floats
+    """f64[D, 3 P], scratch: times of devices, as a move would make them or as they were."""
     bytes: Floats
-    """f64[D + 2], used memory of the same devices."""
-    old: Floats
-    """f64[D], energy of the devices that a step touched."""
+    """f64[D], scratch: used memory of the same devices."""
+    other: Floats
+    """f64[D], scratch: energy of the same devices."""
     touched: Ints
-    """i64[D], those devices."""
+    """i64[D], scratch: which devices these are."""
     mark: Ints
     """i64[D], the last step that touched a device."""
     member: Ints
-    """i64[2 n], items that a step moves."""
+    """i64[2 n], scratch: items that a step moves."""
     origin: Ints
-    """i64[2 n], where they came from."""
+    """i64[2 n], scratch: where they were."""
     stamp: Ints
     """i64[n], the last cluster that held an item."""
     clock: Ints
-    """i64[3]: steps, clusters, and the device last seen to be no better than `value`."""
+    """i64[3]: steps; clusters; a device that lately was no better than `value`."""
 
 
-def new_search(problem: Problem, seed: int, mix: tuple[int, int, int]) -> Search:
+def new_search(problem: Problem, seed: int) -> Search:
     """Memory for annealing `problem`."""
-    n, devices, passes = problem.work.shape[2], len(problem.kind), problem.work.shape[1]
+    passes, n = problem.work.shape[1:]
+    devices = len(problem.kind)
     total = float(problem.memory.sum())
     return Search(
         rng=generator(seed),
         dice=exponential_table(),
-        mix=np.array(mix, dtype=np.int64),
+        mix=np.array([20, 10, 10, 4], dtype=np.int64),
         scale=np.zeros(passes),
-        weight=np.ones(passes),
+        weight=np.zeros(passes),
         strict=np.array([1.0, n / total if total > 0 else 1.0]),
         best=np.zeros(n, dtype=np.int64),
         value=np.array([np.inf]),
         energy=np.zeros(devices),
-        loads=np.zeros((devices, passes)),
-        row=np.zeros((devices + 2, 3 * passes)),
-        bytes=np.zeros(devices + 2),
-        old=np.zeros(devices),
+        times=np.zeros((max(devices, 2), 3 * passes)),
+        bytes=np.zeros(max(devices, 2)),
+        other=np.zeros(max(devices, 2)),
         touched=np.zeros(devices, dtype=np.int64),
         mark=np.zeros(devices, dtype=np.int64),
         member=np.zeros(2 * n, dtype=np.int64),
@@ -107,33 +107,31 @@ def new_search(problem: Problem, seed: int, mix: tuple[int, int, int]) -> Search
 
 
 @kernel
-def power(x):  # type: ignore[no-untyped-def]
-    """x^16, linear where that would get out of hand."""
+def power(x, squarings):  # type: ignore[no-untyped-def]
+    """x^(2^squarings), linear where that would get out of hand."""
     y = min(x, 8.0)
-    y *= y
-    y *= y
-    y *= y
-    y *= y
-    return y * y * max(1.0, x * 0.125)
+    for _ in range(squarings):
+        y *= y
+    return y * max(1.0, x * 0.125)
 
 
 @kernel
-def weigh(problem, state, search):  # type: ignore[no-untyped-def]
-    """Loads and energies of all devices, anew."""
-    for d in range(len(problem.kind)):
-        over = excess(problem, state, d)
-        total = 0.0
-        for p in range(problem.work.shape[1]):
-            search.loads[d, p] = load(problem, state, d, p)
-            total += search.weight[p] * power(search.loads[d, p] * search.scale[p])
-        if problem.hard and over > ROUNDING * problem.capacity[problem.kind[d]]:
-            total += search.strict[0] * (1.0 + over * search.strict[1])
-        search.energy[d] = total
+def appraise(  # type: ignore[no-untyped-def]
+    comm, hard, weight, scale, strict, squarings, table, row, over, stream, capacity
+):
+    """Energy of a device with the times in `table[row]` and `over` bytes above its capacity."""
+    energy = 0.0
+    for p in range(len(weight)):
+        cost = combine(comm, table, row, 3 * p, over * stream)
+        energy += weight[p] * power(cost * scale[p], squarings)
+    if hard and over > ROUNDING * capacity:
+        energy += strict[0] * (1.0 + over * strict[1])
+    return energy
 
 
 @kernel
 def refer(problem, state, search):  # type: ignore[no-untyped-def]
-    """Make the largest loads of the state the reference of the energy."""
+    """Make the largest loads of the state the reference of the energy, as far as there is load."""
     total = 0.0
     for p in range(problem.work.shape[1]):
         largest = 0.0
@@ -149,48 +147,52 @@ def refer(problem, state, search):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def weigh(problem, state, search):  # type: ignore[no-untyped-def]
+    """Energies of all devices, anew."""
+    for d in range(len(problem.kind)):
+        k = problem.kind[d]
+        search.energy[d] = appraise(
+            problem.comm, problem.hard, search.weight, search.scale, search.strict,
+            search.mix[SQUARINGS], state.spent, d, excess(problem, state, d), problem.stream[k],
+            problem.capacity[k],
+        )  # fmt: skip
+
+
+@kernel
 def record(problem, state, live, search):  # type: ignore[no-untyped-def]
-    """Keep the state if it is the best so far; whether it was."""
+    """Keep the state, and refer to it, if it is the best so far; rid its sums of rounding."""
     fill(problem, state)
     measure(live, state)
     value = objective(problem, state)
     if value < search.value[0] and fits(problem, state):
         search.value[0] = value
         search.best[:] = state.place
-        return True
-    return False
+        refer(problem, state, search)
+    else:
+        weigh(problem, state, search)
 
 
 @kernel
-def promising(search):  # type: ignore[no-untyped-def]
-    """Whether loads are better than the best, asking first the device that last was not."""
-    value = search.value[0] * (1 - 1e-12)
-    devices, passes = search.loads.shape
-    total = 0.0
-    for p in range(passes):
-        total += search.loads[search.clock[2], p] if passes == 1 else 0.0
-    if total >= value:
-        return False
-    total = 0.0
-    for p in range(passes):
-        top = 0
-        for d in range(devices):
-            if search.loads[d, p] > search.loads[top, p]:
-                top = d
-        total += search.loads[top, p]
-        search.clock[2] = top
-    return total < value
+def note(problem, state, live, search):  # type: ignore[no-untyped-def]
+    """Keep the state if it is the best so far; else remember a device that is in the way."""
+    goal = search.value[0] * (1 - ROUNDING)
+    for d in range(len(problem.kind)):
+        if load(problem, state, d, 0) >= goal:
+            search.clock[2] = d
+            return
+    if objective(problem, state) < goal and fits(problem, state):
+        record(problem, state, live, search)
 
 
 @kernel
 def singles(problem, state, live, search, temperature, moves):  # type: ignore[no-untyped-def]
-    """Try to move single items; the cost of a try is that of the item's nets."""
-    rng, dice, row = search.rng, search.dice, search.row
-    energy, loads, scale, weight, strict = (
-        search.energy, search.loads, search.scale, search.weight, search.strict,
+    """Try to move single items; return the pins visited."""
+    rng, dice, energy, times, made, fresh = (
+        search.rng, search.dice, search.energy, search.times, search.bytes, search.other,
     )  # fmt: skip
-    place, count, spent, used, ratio = (
-        state.place, state.count, state.spent, state.used, state.ratio,
+    weight, scale, strict, value = search.weight, search.scale, search.strict, search.value
+    place, pinned, spent, used, ratio = (
+        state.place, state.pins_on, state.spent, state.used, state.ratio,
     )  # fmt: skip
     kind, work, price, hook_ptr, hooks, pin_ptr, pins = (
         problem.kind, problem.work, problem.price, problem.hook_ptr, problem.hooks,
@@ -199,9 +201,7 @@ def singles(problem, state, live, search, temperature, moves):  # type: ignore[n
     allowed, memory, capacity, stream = (
         problem.allowed, problem.memory, problem.capacity, problem.stream,
     )  # fmt: skip
-    comm, hard, passes = problem.comm, problem.hard, work.shape[1]
-    fresh = search.old
-    made = search.bytes
+    comm, hard, squarings, clock = problem.comm, problem.hard, search.mix[SQUARINGS], search.clock
     visits = 0
     for _ in range(moves):
         item = below(rng, len(place))
@@ -217,115 +217,114 @@ def singles(problem, state, live, search, temperature, moves):  # type: ignore[n
             after = below(rng, len(kind))
         if after == before or not allowed[kind[after], item]:
             continue
-        change = -energy[before] - energy[after]
+        change = 0.0
         for side in range(2):
             d = after if side else before
             k = kind[d]
-            for c in range(3 * passes):
-                row[side, c] = spent[d, c]
-            settle(
-                hook_ptr, hooks, work, price, place, count, item, d, k, 1 - side, row, side
-            )
+            for c in range(spent.shape[1]):
+                times[side, c] = spent[d, c]
+            settle(hook_ptr, hooks, work, price, place, pinned, item, d, k, 1 - side, times, side)
             made[side] = used[d] + (memory[item] if side else -memory[item])
             over = max(0.0, made[side] * ratio[d] - capacity[k])
-            total = 0.0
-            for p in range(passes):
-                total += weight[p] * power(
-                    combine(comm, row, side, 3 * p, over * stream[k]) * scale[p]
-                )
-            if hard and over > ROUNDING * capacity[k]:
-                total += strict[0] * (1.0 + over * strict[1])
-            fresh[side] = total
-            change += total
+            fresh[side] = appraise(
+                comm, hard, weight, scale, strict, squarings, times, side, over, stream[k],
+                capacity[k],
+            )  # fmt: skip
+            change += fresh[side] - energy[d]
         if change > temperature * dice[below(rng, len(dice))]:
             continue
-        carry(hook_ptr, hooks, place, count, item, after)
+        carry(hook_ptr, hooks, place, pinned, item, after)
         for side in range(2):
             d = after if side else before
-            k = kind[d]
+            for c in range(spent.shape[1]):
+                spent[d, c] = times[side, c]
             used[d] = made[side]
             energy[d] = fresh[side]
-            over = max(0.0, made[side] * ratio[d] - capacity[k])
-            for c in range(3 * passes):
-                spent[d, c] = row[side, c]
-            for p in range(passes):
-                loads[d, p] = combine(comm, row, side, 3 * p, over * stream[k])
-        if promising(search) and fits(problem, state) and record(problem, state, live, search):
-            refer(problem, state, search)
+        if combine(comm, spent, clock[2], 0, 0.0) < value[0]:
+            note(problem, state, live, search)
     return visits
 
 
 @kernel
+def grow(  # type: ignore[no-untyped-def]
+    hook_ptr, hooks, pin_ptr, pins, bond, place, pinned, rng, member, stamp, mark, start, loose
+):
+    """Grow a cluster from a random item into `member[start:]`.
+
+    It stays on the item's device, unless it is loose. Returns the end of the cluster, a random
+    device that it has nets to, or -1, and the pins visited.
+    """
+    n, nets = len(place), len(bond)
+    item = below(rng, n)
+    home = place[item]
+    stamp[item] = mark
+    member[start] = item
+    top = start + 1
+    limit = top + below(rng, 1 + below(rng, max(2, n // 2)))
+    least = bond[below(rng, nets)] if nets > 0 else 0.0
+    neighbour, seen, visits = -1, 0, 0
+    at = start
+    while at < top:
+        item = member[at]
+        at += 1
+        for q in range(hook_ptr[item], hook_ptr[item + 1]):
+            e = hooks[q, NET]
+            size = pin_ptr[e + 1] - pin_ptr[e]
+            bound = bond[e] >= least and top < limit
+            visits += 1
+            if not bound and pinned[e, home] == size:
+                continue
+            visits += size
+            for z in range(pin_ptr[e], pin_ptr[e + 1]):
+                other = pins[z]
+                if stamp[other] == mark:
+                    continue
+                if place[other] != home:
+                    seen += 1
+                    if below(rng, seen) == 0:
+                        neighbour = place[other]
+                    if not loose:
+                        continue
+                if bound and top < limit:
+                    stamp[other] = mark
+                    member[top] = other
+                    top += 1
+    return top, neighbour, visits
+
+
+@kernel
 def clusters(problem, state, live, search, temperature, moves):  # type: ignore[no-untyped-def]
-    """Try to move clusters."""
-    rng, dice, row, kept, member, origin, stamp, clock, mark, touched, old = (
-        search.rng, search.dice, search.row, search.bytes, search.member, search.origin,
-        search.stamp, search.clock, search.mark, search.touched, search.old,
+    """Try to move clusters of items, one or two at a time; return the pins visited."""
+    rng, dice, energy, times, was, old = (
+        search.rng, search.dice, search.energy, search.times, search.bytes, search.other,
     )  # fmt: skip
-    energy, loads, scale, weight, strict = (
-        search.energy, search.loads, search.scale, search.weight, search.strict,
+    mix, member, origin, stamp, clock, mark, touched = (
+        search.mix, search.member, search.origin, search.stamp, search.clock, search.mark,
+        search.touched,
     )  # fmt: skip
-    place, count, spent, used, ratio = (
-        state.place, state.count, state.spent, state.used, state.ratio,
+    weight, scale, strict, value = search.weight, search.scale, search.strict, search.value
+    place, pinned, spent, used, ratio = (
+        state.place, state.pins_on, state.spent, state.used, state.ratio,
     )  # fmt: skip
     kind, work, price, hook_ptr, hooks, pin_ptr, pins, bond = (
         problem.kind, problem.work, problem.price, problem.hook_ptr, problem.hooks,
-        problem.pin_ptr, problem.pins, problem.weight,
+        problem.pin_ptr, problem.pins, problem.bond,
     )  # fmt: skip
     allowed, memory, capacity, stream = (
         problem.allowed, problem.memory, problem.capacity, problem.stream,
     )  # fmt: skip
-    comm, hard, passes = problem.comm, problem.hard, work.shape[1]
-    n, nets = len(place), len(bond)
-    half = max(2, n // 2)
     visits = 0
     for _ in range(moves):
         clock[0] += 1
-        reached = 0
-        end = 0
-        left = -1
-        both = below(rng, 100) < search.mix[SECOND]
-        for part in range(2):
-            # Grow a cluster into member[start:top].
-            start = end
-            item = below(rng, n)
-            home = place[item]
+        reached, end, left = 0, 0, -1
+        for part in range(1 + (below(rng, 100) < mix[SECOND])):
             clock[1] += 1
-            stamp[item] = clock[1]
-            member[start] = item
-            top = start + 1
-            neighbour = -1
-            seen = 0
-            least = bond[below(rng, nets)] if nets > 0 else 0.0
-            free = below(rng, 100) < search.mix[FREE]
-            limit = top + below(rng, 1 + below(rng, half))
-            at = start
-            while at < top:
-                item = member[at]
-                at += 1
-                for q in range(hook_ptr[item], hook_ptr[item + 1]):
-                    e = hooks[q, NET]
-                    size = pin_ptr[e + 1] - pin_ptr[e]
-                    visits += 1
-                    bound = bond[e] >= least and top < limit
-                    if not bound and count[e, home] == size:
-                        continue
-                    visits += size
-                    for z in range(pin_ptr[e], pin_ptr[e + 1]):
-                        other = pins[z]
-                        if stamp[other] == clock[1]:
-                            continue
-                        if place[other] != home:
-                            seen += 1
-                            if below(rng, seen) == 0:
-                                neighbour = place[other]
-                            if not free:
-                                continue
-                        if bound and top < limit:
-                            stamp[other] = clock[1]
-                            member[top] = other
-                            top += 1
-            # Choose where it goes.
+            top, neighbour, more = grow(
+                hook_ptr, hooks, pin_ptr, pins, bond, place, pinned, rng, member, stamp, clock[1],
+                end, below(rng, 100) < mix[LOOSE],
+            )  # fmt: skip
+            visits += more + 5
+            home = place[member[end]]
             if part == 1 and home != left and below(rng, 2) == 0:
                 target = left
             elif neighbour >= 0 and below(rng, 2) == 0:
@@ -333,81 +332,61 @@ def clusters(problem, state, live, search, temperature, moves):  # type: ignore[
             else:
                 target = below(rng, len(kind))
             left = home
-            # Move it, and keep what the devices were.
-            for at in range(start, top):
+            for at in range(end, top):
                 item = member[at]
                 before = place[item]
                 if before == target or not allowed[kind[target], item]:
                     continue
-                member[end] = item
-                origin[end] = before
+                member[end], origin[end] = item, before
                 end += 1
                 for side in range(2):
                     d = target if side else before
                     if mark[d] != clock[0]:
                         mark[d] = clock[0]
-                        touched[reached] = d
-                        kept[2 + reached] = used[d]
-                        for c in range(3 * passes):
-                            row[2 + reached, c] = spent[d, c]
+                        touched[reached], was[reached] = d, used[d]
+                        for c in range(spent.shape[1]):
+                            times[reached, c] = spent[d, c]
                         reached += 1
                     settle(
-                        hook_ptr, hooks, work, price, place, count, item, d, kind[d], 1 - side,
+                        hook_ptr, hooks, work, price, place, pinned, item, d, kind[d], 1 - side,
                         spent, d,
                     )  # fmt: skip
                     used[d] += memory[item] if side else -memory[item]
-                carry(hook_ptr, hooks, place, count, item, target)
+                carry(hook_ptr, hooks, place, pinned, item, target)
                 visits += 2 * (hook_ptr[item + 1] - hook_ptr[item]) + 2
-            visits += 5
-            if end == 0 or not both:
-                break
-        if end == 0:
-            continue
         change = 0.0
         for t in range(reached):
             d = touched[t]
             k = kind[d]
-            over = max(0.0, used[d] * ratio[d] - capacity[k])
-            total = 0.0
-            for p in range(passes):
-                total += weight[p] * power(
-                    combine(comm, spent, d, 3 * p, over * stream[k]) * scale[p]
-                )
-            if hard and over > ROUNDING * capacity[k]:
-                total += strict[0] * (1.0 + over * strict[1])
             old[t] = energy[d]
-            energy[d] = total
-            change += total - old[t]
-        if change > temperature * dice[below(rng, len(dice))]:
-            for at in range(end - 1, -1, -1):
-                carry(hook_ptr, hooks, place, count, member[at], origin[at])
-            for t in range(reached):
-                d = touched[t]
-                energy[d] = old[t]
-                used[d] = kept[2 + t]
-                for c in range(3 * passes):
-                    spent[d, c] = row[2 + t, c]
+            energy[d] = appraise(
+                problem.comm, problem.hard, weight, scale, strict, mix[SQUARINGS], spent, d,
+                max(0.0, used[d] * ratio[d] - capacity[k]), stream[k], capacity[k],
+            )  # fmt: skip
+            change += energy[d] - old[t]
+        if change <= temperature * dice[below(rng, len(dice))]:
+            if end > 0 and combine(problem.comm, spent, clock[2], 0, 0.0) < value[0]:
+                note(problem, state, live, search)
             continue
+        for at in range(end - 1, -1, -1):
+            carry(hook_ptr, hooks, place, pinned, member[at], origin[at])
         for t in range(reached):
             d = touched[t]
-            k = kind[d]
-            over = max(0.0, used[d] * ratio[d] - capacity[k])
-            for p in range(passes):
-                loads[d, p] = combine(comm, spent, d, 3 * p, over * stream[k])
-        if promising(search) and fits(problem, state) and record(problem, state, live, search):
-            refer(problem, state, search)
+            energy[d], used[d] = old[t], was[t]
+            for c in range(spent.shape[1]):
+                spent[d, c] = times[t, c]
     return visits
 
 
 @kernel
 def sweep(problem, state, live, search, temperature, work):  # type: ignore[no-untyped-def]
-    """Anneal at one temperature until `work` pins were visited."""
-    fill(problem, state)
-    measure(live, state)
-    weigh(problem, state, search)
-    share = search.mix[CLUSTER]
+    """Anneal at one temperature until `work` pins were visited; return how many were."""
+    record(problem, state, live, search)
+    if search.value[0] == np.inf:
+        refer(problem, state, search)
     visits = 0
     while visits < work:
+        share = search.mix[CLUSTER]
         visits += singles(problem, state, live, search, temperature, 100 - share)
         visits += clusters(problem, state, live, search, temperature, share)
     return visits

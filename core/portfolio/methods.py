@@ -68,21 +68,20 @@ def check_options(graph: Graph, devices: tuple[DeviceClass, ...], options: CostO
         raise UsageError("--memory-model peak is not defined for a graph with a backward pass")
 
 
-def explained(
-    error: InfeasibleError,
+def unplaceable_part(
     graph: Graph,
     units: Clustering,
     devices: tuple[DeviceClass, ...],
     options: CostOptions,
     validity: str,
-) -> InfeasibleError:
-    """Say what fits nowhere, if nodes that belong together are too much for every device."""
+) -> InfeasibleError | None:
+    """What fits nowhere, if some nodes that belong together are too much for every device."""
     choices = [free_items_of(graph, units)]
     if validity == "ordered" and not graph.backward.any():
         choices.append(items_of(graph, units))
     for items in choices:
-        line = make_line(graph, units, items, np.arange(items.count), devices, options)
+        line = make_line(graph, units, items, items.order, devices, options)
         reason = unplaceable(graph, units, line, options)
         if reason is not None:
             return reason
-    return error
+    return None

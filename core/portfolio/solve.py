@@ -18,19 +18,24 @@ from dnnp.core.baselines.table import BASELINES, Settings
 from dnnp.core.bound.chain import chain_bound
 from dnnp.core.bound.simple import simple_bound
 from dnnp.core.cost.plan import make_plan
-from dnnp.core.dp.blocks import decide
+from dnnp.core.dp.fast import decide_plain
 from dnnp.core.dp.ideal import coarse_search, ideal_search, window_search
 from dnnp.core.dp.problem import ROUNDING
 from dnnp.core.dp.sweep import sweep_for
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.portfolio.methods import check_options, explained, resolved, validity_asked
+from dnnp.core.portfolio.methods import (
+    check_options,
+    resolved,
+    unplaceable_part,
+    validity_asked,
+)
 from dnnp.core.portfolio.slices import best_slicing
 
-STEPS = ((0.005, (4, 6, 8)), (1.0, (10, 12, 14)))
+STEPS = ((0.05, (4, 6, 8)), (1.0, (10, 12, 14)))
 """What the exact search does: efforts, each followed by windows of these widths around the best
 split if that is not proven. A better incumbent makes the next effort go further."""
 
@@ -123,16 +128,22 @@ def solve(problem: Problem, request: Request) -> Solution:
     check_options(graph, devices, options)
     validity = validity_asked(request.method, request.validity)
     request = replace(request, validity=validity)
+    method = resolved(request.method, validity)
+    if problem.clustered and method in ("anneal", "ip"):
+        raise UsageError(
+            f"method {method} knows no clusters of devices; splits for them come from auto and "
+            "exact, and are ordered"
+        )
     if not graph.n:
         return Solution([], 0.0, request.method)
-    method = resolved(request.method, validity)
     floor = simple_bound(graph, units, devices, options)
     try:
         if problem.clustered and method == "exact":
             return _clusters(problem, request)
         return _SOLVERS.get(method, _baseline)(problem, request, floor)
-    except InfeasibleError as error:
-        raise explained(error, graph, units, devices, options, validity) from None
+    except (InfeasibleError, LimitError) as error:
+        reason = unplaceable_part(graph, units, devices, options, validity)
+        raise reason or error from None
 
 
 def _slice(problem: Problem, request: Request, floor: float) -> Solution:
@@ -182,7 +193,7 @@ def _exact(problem: Problem, request: Request, floor: float) -> Solution:
         )
     if blocks is not None and value <= floor * (1 + ROUNDING):
         return Solution(blocks, floor, request.method)
-    request.runs([decide])
+    request.runs([decide_plain])
     bound = floor
     for effort, widths in STEPS:
         found = ideal_search(
@@ -278,15 +289,24 @@ def _clusters(problem: Problem, request: Request) -> Solution:
 
 
 def _anneal(problem: Problem, request: Request, floor: float) -> Solution:
-    """Search without order, from the best ordered split."""
-    from dnnp.core.local.anneal import anneal, rounds
+    """Search without order, from the best ordered split; the better of the two."""
+    from dnnp.core.local.anneal import anneal
+    from dnnp.core.local.sweep import sweep
 
     start = _start(problem, request)
-    request.runs([rounds])
-    blocks = anneal(
-        problem.graph, problem.units, problem.devices, problem.options, start=start,
-        seed=request.seed, effort=request.effort, stop=request.stop,
-    )  # fmt: skip
+    request.runs([sweep])
+    try:
+        blocks = anneal(
+            problem.graph, problem.units, problem.devices, problem.options, start=start,
+            seed=request.seed, effort=request.effort, stop=request.stop,
+            progress=request.progress,
+        )  # fmt: skip
+    except InfeasibleError:
+        if start is None:
+            raise
+        return Solution(start, floor, "anneal")
+    if start is not None and problem.value(start) < problem.value(blocks):
+        blocks = start  # it may have replicas, or need the order of a stage's nodes to fit
     return Solution(blocks, floor, "anneal")
 
 

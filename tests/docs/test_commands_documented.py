@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import json
 import os
 import re
@@ -139,3 +140,31 @@ def test_example_stream_is_one() -> None:
     stream = (ROOT / "man" / "sections" / "example.jsonl").read_bytes()
     result = dnnp("check", stdin=stream)
     assert (result.status, result.err.startswith("dnnp-check: ok")) == (0, True), result.err
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """Words of every `dnnp-...` command in the literal blocks of a manual page."""
+    blocks = re.findall(r"^\.nf\n(.*?)^\.fi$", text, re.M | re.S)
+    found = []
+    for line in "\n".join(blocks).replace("\\-", "-").replace("\\e\n", "").split("\n"):
+        for part in re.split(r"[|;]|&&", re.sub(r"'[^']*'", "QUOTED", line)):
+            words = part.split()
+            if words and words[0].startswith("dnnp-"):
+                found.append([w for w in words if not w.startswith((">", "<"))])
+    return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_use_options_that_exist(name: str) -> None:
+    used = commands_in((ROOT / "man" / "man1" / f"dnnp-{name}.1").read_text())
+    assert [f"dnnp-{name}"] in [words[:1] for words in used]
+    for first, *words in used:
+        known = {o: a for a in actions(first.removeprefix("dnnp-")) for o in a.option_strings}
+        for word, value in itertools.zip_longest(words, words[1:]):
+            if not re.match(r"--?[a-z]", word):
+                continue
+            option = word if word in known else word.partition("=")[0]
+            assert option in known, f"{first} {word}"
+            choices = known[option].choices
+            if choices and not str(value).startswith("$"):
+                assert value in choices, f"{first} {word} {value}"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from dnnp.samples.build import write
 from support.project import ROOT, command_names
 from support.readme import README, rendered
 
@@ -37,3 +40,21 @@ def test_make_targets_exist() -> None:
     assert len(targets) >= 4
     for target in targets:
         assert re.search(rf"^{''.join(target)}:", makefile, re.M), target
+    samples = (ROOT / "samples" / "Makefile").read_text()
+    for target in re.findall(r"`make -C samples ([a-z-]+)`", TEXT):
+        assert re.search(rf"^{target}:", samples, re.M), target
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_layers_against_operators(tmp_path: Path) -> None:
+    models, plans = tmp_path / "models", tmp_path / "plans"
+    write("bert-small", models)
+    (models / ".built").touch()
+    variables = [f"SOURCE={models}", f"OUT={plans}", f"VENV={sys.prefix}", "MODELS=bert", "K=4"]
+    done = subprocess.run(
+        ["make", "-C", ROOT / "samples", "layers", *variables], capture_output=True, text=True,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    row = next(line for line in done.stdout.splitlines() if line.startswith("bert"))
+    assert f"    {row}\n" in TEXT

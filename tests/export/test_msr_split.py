@@ -10,8 +10,9 @@ import pytest
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.graph import graph_of, plan_of
-from dnnp.formats.msr_split import read_split, split_of, write_split
+from dnnp.formats.msr_split import Part, read_split, split_of, write_split
 from dnnp.formats.stream import read_bytes
+from support import training
 from support.run import dnnp
 from support.seeds import encode, planned
 
@@ -58,12 +59,30 @@ def test_replicas_are_one_entry() -> None:
         {"load": 17.0, "nodes": [2, 3, 4]},
         {"load": 19.0, "nodes": [5], "replicas": 2},
     ]
-    assert read_split(orjson.dumps(split), "f")[2] == ("accelerator", [5])
+    assert read_split(orjson.dumps(split), "f")[2] == Part("accelerator", [5], 2)
 
 
 def test_what_is_written_is_read_back() -> None:
     split = read_split(write_split(plan_with(s1="cpu/0")), "split.json")
-    assert split == [("accelerator", [0, 1]), ("accelerator", [5]), ("cpu", [2, 3, 4])]
+    assert split == [
+        Part("accelerator", [0, 1]),
+        Part("accelerator", [5]),
+        Part("cpu", [2, 3, 4]),
+    ]
+
+
+def test_clusters_name_their_devices() -> None:
+    stream = read_bytes(encode(training.planned()), "seed")
+    plan = plan_of(stream, graph_of(stream))
+    assert plan is not None
+    assert [(e["device"], e.get("replicas", 1)) for e in split_of(plan)["fpgas"]] == [
+        ("acc/0", 1), ("acc/2", 2), ("acc/1", 1),
+    ]  # fmt: skip
+    assert read_split(write_split(plan), "f") == [
+        Part("accelerator", [0, 5], 1, "acc", 0),
+        Part("accelerator", [1, 4], 2, "acc", 2),
+        Part("accelerator", [2, 3], 1, "acc", 1),
+    ]
 
 
 def test_command() -> None:
@@ -76,24 +95,31 @@ def test_command() -> None:
 def test_expert_splits(shared_workloads: Path, name: str, nodes: int) -> None:
     file = f"{name}_inference_expert.json"
     split = read_split((shared_workloads / "expert" / file).read_bytes(), file)
-    assert [kind for kind, _ in split] == ["accelerator"] * 6
+    assert [part.kind for part in split] == ["accelerator"] * 6
     workload = json.loads(
         (shared_workloads / "throughput" / f"layer_{name}_inference.json").read_bytes()
     )
-    assert sorted(v for _, part in split for v in part) == sorted(
+    assert sorted(v for part in split for v in part.nodes) == sorted(
         node["id"] for node in workload["nodes"]
     )
-    assert sum(len(part) for _, part in split) == nodes
+    assert sum(len(part.nodes) for part in split) == nodes
 
 
 READ = {
-    b"[[3, 1], [], [2]]": [("accelerator", [3, 1]), ("accelerator", [2])],
-    b'\xef\xbb\xbf{"cpus": [{"nodes": [4]}]}': [("cpu", [4])],
+    b"[[3, 1], [], [2]]": [Part("accelerator", [3, 1]), Part("accelerator", [2])],
+    b'\xef\xbb\xbf{"cpus": [{"nodes": [4]}]}': [Part("cpu", [4])],
     b'{"stages": [{"nodes": [0]}, {"nodes": [1], "device": "cpu/0"}, '
-    b'{"nodes": [2], "device": "cpu-core/0"}]}': [
-        ("accelerator", [0]),
-        ("cpu", [1]),
-        ("accelerator", [2]),
+    b'{"nodes": [2], "device": "cpu-core/12"}]}': [
+        Part("accelerator", [0]),
+        Part("cpu", [1], 1, "cpu", 0),
+        Part("accelerator", [2], 1, "cpu-core", 12),
+    ],
+    b'{"fpgas": [{"nodes": [0], "replicas": 3}, {"nodes": [1], "device": "v100"}], '
+    b'"cpus": [{"nodes": [2], "device": "a/b/1"}, {"nodes": [3], "device": "a/"}]}': [
+        Part("accelerator", [0], 3),
+        Part("accelerator", [1], 1, "v100"),
+        Part("cpu", [2], 1, "a/b", 1),
+        Part("cpu", [3], 1, "a/"),
     ],
     b'{"fpgas": [], "other": null}': [],
     b"[]": [],
@@ -119,6 +145,13 @@ REFUSED = {
     b'{"cpus": [{}]}': "f: field 'cpus[0]': expected an object with 'nodes'",
     b'{"cpus": [{"nodes": 1}]}': "f: field 'cpus[0].nodes': expected a list of node ids",
     b'{"stages": [{"nodes": [], "device": 1}]}': "f: field 'stages[0].device': expected a string",
+    b'{"fpgas": [{"nodes": [], "device": null}]}': "f: field 'fpgas[0].device': expected a string",
+    b'{"fpgas": [{"nodes": [], "replicas": 0}]}': "f: field 'fpgas[0].replicas': 0 is not a number",
+    b'{"fpgas": [{"nodes": [], "replicas": 2.0}]}': "f: field 'fpgas[0].replicas': 2.0 is not",
+    b'{"fpgas": [{"nodes": [], "replicas": true}]}': "f: field 'fpgas[0].replicas': true is not",
+    b'{"fpgas": [{"nodes": [], "device": "a/9%s"}]}' % (b"9" * 5000): (
+        "f: field 'fpgas[0].device': 'a/999"
+    ),
     b"[1]": "f: field '[0]': expected a list of node ids",
     b"[[1.0]]": "f: field '[0][0]': 1.0 is not a node id",
     b"[[0, true]]": "f: field '[0][1]': true is not a node id",

@@ -97,7 +97,7 @@ def test_expert_splits_have_the_published_values(
     position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
     kinds = {d.kind: d for d in devices}
     blocks = []
-    for kind, ids in read_split(path.read_bytes(), path.name):
-        nodes = np.array([position[i] for i in ids], dtype=np.int64)
-        blocks.append(Block(nodes[np.argsort(graph.rank[nodes])], kinds[kind]))
+    for part in read_split(path.read_bytes(), path.name):
+        nodes = np.array([position[i] for i in part.nodes], dtype=np.int64)
+        blocks.append(Block(nodes[np.argsort(graph.rank[nodes])], kinds[part.kind]))
     assert round(priced(problem, blocks).value, 2) == value

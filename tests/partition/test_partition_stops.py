@@ -1,0 +1,163 @@
+"""Time limits, Ctrl-C and messages of dnnp-partition while it searches."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+
+from dnnp.formats.stream import Stream
+from support.graphs import header, random_stream, to_bytes
+from support.run import Result, dnnp, executable
+
+INTERRUPTED = 130
+AT_ONCE_S = 2.0
+SLACK_S = 4.0
+"""For a machine that is busy with other tests."""
+
+
+def branches(count: int, length: int) -> bytes:
+    """Parallel chains between a fork and a join: (length + 1)^count ideals, none to contract."""
+    rng = random.Random("branches")
+    tensors: list[dict] = []
+    nodes: list[dict] = []
+
+    def node(reads: list[int]) -> int:
+        out = len(tensors)
+        tensors.append({
+            "type": "tensor", "id": out, "name": f"t{out}", "kind": "activation",
+            "size_bytes": rng.randint(1, 30),
+        })  # fmt: skip
+        nodes.append({
+            "type": "node", "id": len(nodes), "name": f"n{len(nodes)}", "op": "Op",
+            "inputs": reads, "outputs": [out], "time_s": {"dev": rng.randint(100, 900)},
+        })  # fmt: skip
+        return out
+
+    fork = node([])
+    ends = []
+    for _ in range(count):
+        ends.append(fork)
+        for _ in range(length):
+            ends[-1] = node([ends[-1]])
+    node(ends)
+    return to_bytes(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
+
+
+LONG = branches(6, 9)
+"""A million ideals: the exact search takes minutes."""
+
+
+def interrupted(tmp_path: Path, *arguments: str, after: str, wait: float) -> tuple[Result, float]:
+    """Press Ctrl-C some seconds after a message; the result, and how long it took to end."""
+    path = tmp_path / "long.dnnp"
+    path.write_bytes(LONG)
+    process = subprocess.Popen(
+        [sys.executable, executable("partition"), "-v", "-k", "5", "--bandwidth", "1", *arguments,
+         str(path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr is not None
+    said = b""
+    for line in process.stderr:
+        said += line
+        if after.encode() in line:
+            break
+    time.sleep(wait)
+    assert process.poll() is None, said
+    process.send_signal(signal.SIGINT)
+    started = time.perf_counter()
+    out, err = process.communicate(timeout=60)
+    took = time.perf_counter() - started
+    return Result(process.returncode, out, (said + err).decode()), took
+
+
+CASES = {
+    "auto": ((), "slicing:", 1.0),
+    "anneal": (("--method", "anneal", "--effort", "1000"), "read the stream", 3.0),
+    "ip": (("--method", "ip", "--effort", "1e-6"), "ideals", 2.0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_interrupt(name: str, tmp_path: Path) -> None:
+    arguments, after, wait = CASES[name]
+    result, took = interrupted(tmp_path, *arguments, after=after, wait=wait)
+    assert result.status == INTERRUPTED, result.err
+    assert took < AT_ONCE_S + SLACK_S
+    assert "Traceback" not in result.err
+    assert result.records()[-1] == {"type": "end", "records": len(result.records()) - 1}
+    assert result.one("plan")["status"] == "interrupted"
+    assert result.err.splitlines()[-2].endswith(", interrupted")
+    assert dnnp("check", stdin=result.out).status == 0
+
+
+def test_time_limit() -> None:
+    started = time.perf_counter()
+    result = dnnp("partition", "-k", "5", "--bandwidth", "1", "--time-limit", "1", stdin=LONG)
+    assert time.perf_counter() - started < 1 + AT_ONCE_S + SLACK_S
+    assert result.status == 0, result.err
+    plan = result.one("plan")
+    assert plan["status"] == "feasible"
+    assert 0 < plan["bound"] < plan["value"]
+    assert dnnp("check", stdin=result.out).status == 0
+
+
+@pytest.mark.parametrize(
+    "method", ["auto", "exact", "slice", "dpl", "ip", "anneal", "local-search", "pipedream"]
+)
+def test_no_time_at_all(method: str) -> None:
+    """The first split there is, or as good as."""
+    data = to_bytes(random_stream(3, 60))
+    result = dnnp(
+        "partition", "-k", "4", "--bandwidth", "1", "--method", method, "--time-limit", "0",
+        stdin=data,
+    )  # fmt: skip
+    assert result.status == 0, result.err
+    assert result.one("plan")["status"] == "feasible"
+    assert dnnp("check", stdin=result.out).status == 0
+
+
+def test_a_limit_before_any_split() -> None:
+    """Without a split in hand, the end of the time is not the end of the possibilities."""
+    nodes = [
+        {
+            "type": "node", "id": v, "name": f"n{v}", "op": "Op", "time_s": {"dev": 1},
+            "memory_bytes": size, "inputs": [], "outputs": [],
+        }
+        for v, size in enumerate([3, 3, 2, 2])
+    ]  # fmt: skip
+    data = to_bytes(Stream(header=header(), records={"node": nodes}))
+    # Two of the nodes fit together, but not two neighbours in the order.
+    arguments = ("-k", "2", "--memory", "5")
+    assert dnnp("partition", *arguments, stdin=data).one("plan")["status"] == "optimal"
+    assert dnnp("partition", *arguments, "--method", "slice", stdin=data).status == 4
+    result = dnnp("partition", *arguments, "--time-limit", "0", stdin=data)
+    assert (result.status, result.out) == (5, b"")
+    assert "no split that fits was found before the search was stopped" in result.err
+
+
+def test_verbose() -> None:
+    data = to_bytes(random_stream(3, 60))
+    result = dnnp("partition", "-v", "-k", "4", "--bandwidth", "1", stdin=data)
+    lines = [line.removeprefix("dnnp-partition: ") for line in result.err.splitlines()]
+    assert lines[0].startswith("read the stream after ")
+    assert any(line.startswith("slicing: ") for line in lines)
+    assert any(" ideals, " in line and " blocks: " in line for line in lines)
+    assert ", auto: largest load " in lines[-2]
+    assert lines[-1].startswith("wrote the stream after ")
+    assert dnnp("partition", "-q", "-k", "4", stdin=data).err == ""
+
+
+def test_timings_are_in_the_header_only_when_asked_for() -> None:
+    data = to_bytes(random_stream(3, 10))
+    for arguments, there in (((), False), (("--timings",), True)):
+        out = dnnp("partition", "-k", "2", *arguments, stdin=data).out
+        entry = orjson.loads(out.splitlines()[0])["provenance"][-1]
+        assert ("elapsed_s" in entry) is there

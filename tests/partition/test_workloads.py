@@ -1,0 +1,81 @@
+"""The 2020 paper's workloads: optima proven, and the published values of Table 1."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dnnp.core.check.plan import check_plan
+from dnnp.core.cost.plan import make_plan
+from dnnp.core.model.plan import Plan
+from dnnp.core.portfolio import solve
+from support.problems import Problem, workload
+from support.run import dnnp
+from support.table1 import TABLE1
+
+INFERENCE = [name for name in TABLE1 if name.endswith("_inference")]
+QUICK = {
+    "layer_bert24_inference": 0.3, "layer_bert24_training": 0.3, "layer_gnmt_inference": 1.0,
+    "layer_gnmt_training": 1.0, "op_bert_l-3_inference": 0.3, "op_bert_l-3_training": 0.3,
+}  # fmt: skip
+"""Workloads on which a search without order is short -> its effort."""
+
+
+def solved(problem: Problem, **request: object) -> Plan:
+    """The plan of a method, after the independent checker has agreed."""
+    graph, units, devices, options = problem
+    found = solve.solve(solve.Problem(*problem), solve.Request(**request))  # type: ignore[arg-type]
+    plan = make_plan(
+        graph, units, found.blocks, devices, options,
+        method=found.method, bound=found.bound, digest="0" * 64,
+    )  # fmt: skip
+    assert check_plan(graph, units, plan).violations == ()
+    return plan
+
+
+@pytest.mark.parametrize("name", TABLE1)
+def test_the_best_contiguous_split_is_found_and_proven(shared_workloads: Path, name: str) -> None:
+    plan = solved(workload(shared_workloads, name))
+    assert round(plan.value, 2) == TABLE1[name].dp
+    assert (plan.status, plan.gap, plan.validity) == ("optimal", 0.0, "ordered")
+
+
+@pytest.mark.parametrize("name", TABLE1)
+def test_linearisation_gives_the_published_values(shared_workloads: Path, name: str) -> None:
+    plan = solved(workload(shared_workloads, name), method="dpl")
+    assert round(plan.value, 2) == TABLE1[name].dpl
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_splits_without_order_are_as_good_as_the_published_ones(
+    shared_workloads: Path, name: str
+) -> None:
+    problem = workload(shared_workloads, name)
+    plan = solved(problem, method="anneal", validity="free", effort=QUICK[name])
+    assert plan.value <= 1.01 * TABLE1[name].free
+
+
+@pytest.mark.parametrize("name", INFERENCE)
+def test_identical_devices_without_cpus_are_certified(shared_workloads: Path, name: str) -> None:
+    graph, units, devices, options = workload(shared_workloads, name)
+    values = []
+    for k in (2, 4, 8, 16, 32, 64):
+        same = tuple(replace(d, count=k) for d in devices if not d.is_cpu)
+        plan = solved((graph, units, same, options))
+        assert (plan.status, plan.gap) == ("optimal", 0.0)
+        values.append(plan.value)
+    assert values == sorted(values, reverse=True)
+
+
+@pytest.mark.parametrize("name", ["layer_bert24_inference", "layer_gnmt_inference"])
+def test_expert_files_as_a_user_prices_them(shared_workloads: Path, name: str) -> None:
+    graph = shared_workloads / "throughput" / f"{name}.json"
+    expert = shared_workloads / "expert" / f"{name.removeprefix('layer_')}_expert.json"
+    if not (graph.is_file() and expert.is_file()):
+        pytest.skip(f"needs {graph.name} and {expert.name}")
+    imported = dnnp("import", graph)
+    result = dnnp("partition", "--eval", expert, stdin=imported.out)
+    assert result.status == 0
+    assert round(result.one("plan")["value"], 2) == TABLE1[name].expert
