@@ -29,6 +29,10 @@ from dnnp.core.model.plan import Block, CostOptions
 SOLVERS = ("cbc", "highs")
 
 
+ATTEMPTS = 2
+"""A solver that crashed is asked once more: CBC aborts now and then on a busy machine."""
+
+
 @dataclass(frozen=True)
 class IpResult:
     """What an integer program found."""
@@ -100,10 +104,13 @@ def solve_ip(
         best.offer(list(incumbent))
     bound, closed, failure = np.inf, True, ""
     for number, items in enumerate(choices):
-        with solver_process() as process:
-            last = _share(end, len(choices) - number)
-            loop = Loop(best, task_of(best, items), solver, process, last, stop)
-            low, done = loop.run()
+        last = _share(end, len(choices) - number)
+        for _ in range(ATTEMPTS):
+            with solver_process() as process:
+                loop = Loop(best, task_of(best, items), solver, process, last, stop)
+                low, done = loop.run()
+            if not loop.failure or stop():
+                break
         bound, closed, failure = min(bound, low), closed and done, failure or loop.failure
     if best.blocks is None and closed:
         raise InfeasibleError(f"infeasible: no {validity} split fits the devices offered")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +20,7 @@ from tools.agree_ip import disagreements, lanes_case, mixed_case
 
 from dnnp.core.cost.items import free_items_of, item_choices, items_of
 from dnnp.core.cost.plan import make_plan
-from dnnp.core.mip import child
+from dnnp.core.mip import child, solve
 from dnnp.core.mip.best import Best
 from dnnp.core.mip.blocks import blocks_of, places_of_blocks
 from dnnp.core.mip.contiguity import cells_of, without_shortcuts
@@ -460,12 +461,14 @@ def test_an_interrupt_takes_effect_at_once():
     assert result.status == "feasible"
 
 
-def test_a_solver_that_dies():
+def test_a_solver_that_dies(monkeypatch):
     case, blocks = hard_case()
+    monkeypatch.setattr(solve, "ATTEMPTS", 1)
 
     def kill() -> bool:
         for process in started:
-            os.kill(process._process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(process._process.pid, signal.SIGKILL)
         return False
 
     child._close_idle()
