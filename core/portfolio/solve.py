@@ -301,9 +301,11 @@ def _anneal(problem: Problem, request: Request, floor: float) -> Solution:
             seed=request.seed, effort=request.effort, stop=request.stop,
             progress=request.progress,
         )  # fmt: skip
-    except InfeasibleError:
+    except (InfeasibleError, LimitError) as error:
         if start is None:
             raise
+        if isinstance(error, LimitError):
+            request.warn(f"{error}; this is the best ordered split")
         return Solution(start, floor, "anneal")
     if start is not None and problem.value(start) < problem.value(blocks):
         blocks = start  # it may have replicas, or need the order of a stage's nodes to fit
