@@ -27,9 +27,9 @@ LIMIT_S = 30.0
 def stream_of(model: Path, *, coarsen: bool) -> bytes:
     """The priced stream of a model."""
     data = subprocess.run(
-        [executable("dnnp-import"), "-q", model], check=True, capture_output=True
+        [executable("import"), "-q", model], check=True, capture_output=True
     ).stdout
-    for command in ("dnnp-coarsen", "dnnp-profile") if coarsen else ("dnnp-profile",):
+    for command in ("coarsen", "profile") if coarsen else ("profile",):
         run = subprocess.run(
             [executable(command), "-q"], input=data, check=True, capture_output=True
         )
