@@ -19,7 +19,7 @@ PIPELINE := dnnp-import build/models/$(or $(MODEL),resnet50-small).onnx | dnnp-c
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint bench fuzz man readme install-man models-check clean distclean
+.PHONY: help demo test lint bench agree fuzz man readme install-man models-check clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | expand -t 14
@@ -59,6 +59,10 @@ lint: $(READY) $(TYPES)
 
 bench: $(READY) ## measure, and update BENCHMARKS.md (BENCH="NAME ..." measures only these)
 	$(BIN)/python tests/bench/run.py $(BENCH)
+
+agree: $(READY) ## compare solvers and brute force on 1,000 graphs, contraction on 2,000
+	$(BIN)/python tests/tools/agree.py --count 1000
+	$(BIN)/python tests/tools/agree.py --contract --count 2000
 
 models-check: $(READY) ## take many real models from import to a verified run
 	$(BIN)/python tests/tools/models_check.py $(if $(MODELS),--models $(MODELS))

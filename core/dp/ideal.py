@@ -212,7 +212,9 @@ class _Choice:
         counts = [d.count for d in line.devices]
         main = counts.index(max(counts))
         self.classes = [c for c in range(len(counts)) if c != main] + [main]
-        lattice = make_lattice(line.n, line.tail, line.head, int(MAX_IDEALS * max(effort, 1.0)))
+        lattice = make_lattice(
+            line.n, line.tail, line.head, int(MAX_IDEALS * min(max(effort, 1.0), 4.0))
+        )
         if lattice is None or self.stop():
             return
         self.ideals = lattice.size

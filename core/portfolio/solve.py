@@ -237,7 +237,10 @@ def _nothing(request: Request) -> LimitError:
     """No split is known, and it is not known whether there is one."""
     if request.stop():
         return LimitError("no split that fits was found before the search was stopped")
-    return LimitError("no split that fits was found, and not all were tried; --effort X tries more")
+    return LimitError(
+        "no split that fits was found, but it is not proven that there is none (a larger --effort "
+        "may help)"
+    )
 
 
 def _coarse(

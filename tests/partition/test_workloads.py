@@ -11,6 +11,7 @@ from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.model.plan import Plan
 from dnnp.core.portfolio import solve
+from support.plain_dp import attached, charts_of_problem, plain_dp
 from support.problems import Problem, workload
 from support.run import dnnp
 from support.table1 import TABLE1
@@ -40,6 +41,16 @@ def test_the_best_contiguous_split_is_found_and_proven(shared_workloads: Path, n
     plan = solved(workload(shared_workloads, name))
     assert round(plan.value, 2) == TABLE1[name].dp
     assert (plan.status, plan.gap, plan.validity) == ("optimal", 0.0, "ordered")
+
+
+@pytest.mark.parametrize("name", TABLE1)
+def test_the_published_program_finds_the_same(shared_workloads: Path, name: str) -> None:
+    if TABLE1[name].ideals > 20_000:
+        pytest.skip("takes minutes")
+    charts = charts_of_problem(workload(shared_workloads, name))
+    found = [plain_dp(attached(chart)) for chart in charts]
+    assert max(reference.ideals for reference in found) == TABLE1[name].ideals
+    assert round(min(reference.value for reference in found), 2) == TABLE1[name].dp
 
 
 @pytest.mark.parametrize("name", TABLE1)
