@@ -321,12 +321,12 @@ COARSEN = command("coarsen")
 LAYERS = command("coarsen", "--layers", "--chains")
 PROFILE = command("profile")
 EXPORT = command("export", "--to", "msr-split")
-SLICE = command("partition", "-k", "2")
+SLICE = command("partition", "-k", "2", "--method", "slice")
 UNIFORM = command(
     "partition", "-k", "3", "--method", "uniform", "--comm", "overlap", "--charge-io"
 )  # fmt: skip
 STREAMED = command(
-    "partition", "-k", "2", "--memory", "150", "--memory-mode", "overflow", "--comm", "duplex"
+    "partition", "-k", "2", "--method", "slice", "--memory", "150", "--memory-mode", "overflow", "--comm", "duplex"
 )
 
 USAGE = (2, 3, 4)

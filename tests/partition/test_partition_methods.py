@@ -261,7 +261,7 @@ def test_replicas(method):
     assert "2 stages on 3 devices" in result.err
 
 
-@pytest.mark.parametrize("method", ["auto", "exact", "slice", "pipedream", "greedy", "metis"])
+@pytest.mark.parametrize("method", ["auto", "exact", "slice", "pipedream", "greedy"])
 def test_clusters(method):
     links = ("--cluster-size", "2", "--bandwidth", "1", "--inner-bandwidth", "4")
     made = stream(CHAIN, 5, 5, 5, 5, size=4)
