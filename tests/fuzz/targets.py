@@ -326,8 +326,9 @@ UNIFORM = command(
     "partition", "-k", "3", "--method", "uniform", "--comm", "overlap", "--charge-io"
 )  # fmt: skip
 STREAMED = command(
-    "partition", "-k", "2", "--method", "slice", "--memory", "150", "--memory-mode", "overflow", "--comm", "duplex"
-)
+    "partition", "-k", "2", "--method", "slice", "--memory", "150", "--memory-mode", "overflow",
+    "--comm", "duplex",
+)  # fmt: skip
 
 USAGE = (2, 3, 4)
 """Also status 2: a stream may lack what a command was not told, such as a plan or a price."""
