@@ -1,10 +1,11 @@
-"""dnnp-import: turn an ONNX model or a published workload into a stream."""
+"""dnnp-import: turn an ONNX model, a published workload or a random graph into a stream."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
+from dnnp.cmds.arguments import count
 from dnnp.cmds.cli import Command, Context
 from dnnp.core.model.errors import UsageError
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("onnx", "msr-json", "costgraph")
 SHAPES = ("value-info", "infer", "symbolic", "run")
+FAMILIES = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "stochastic-block")
+ANY_FAMILY = "regal"
 EXTENSIONS = {
     ".json": "msr-json",
     ".pbtxt": "costgraph",
@@ -29,8 +32,9 @@ EXTENSIONS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of dnnp-import."""
     parser.add_argument(
-        "model", metavar="MODEL", help="file to import; - is standard input, but not for ONNX"
-    )
+        "model", nargs="?", metavar="MODEL",
+        help="file to import; - is standard input, but not for ONNX",
+    )  # fmt: skip
     parser.add_argument(
         "--from", dest="kind", choices=FORMATS,
         help="format of MODEL: ONNX, the JSON of the 2020 device-placement workloads, or a "
@@ -46,16 +50,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inference, symbolic inference, or one run on random inputs; steps are skipped when "
         "nothing is missing (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--name", metavar="NAME", help="model name (default: from the file name)")
+    parser.add_argument(
+        "--name", metavar="NAME",
+        help="model name (default: from the file name, or family, size and seed)",
+    )  # fmt: skip
+    random = parser.add_argument_group("random graphs")
+    random.add_argument(
+        "--synthetic", nargs="?", const=ANY_FAMILY, choices=(ANY_FAMILY, *FAMILIES),
+        metavar="FAMILY",
+        help="no MODEL, but a random graph with costs, like those of REGAL: erdos-renyi, "
+        "barabasi-albert, watts-strogatz, stochastic-block, or regal: one of them by the seed "
+        "(default without FAMILY: regal)",
+    )  # fmt: skip
+    random.add_argument(
+        "--nodes", type=count, metavar="N",
+        help="number of nodes (default: from 50 to 200, by the seed)",
+    )  # fmt: skip
+    random.add_argument("--seed", type=count, metavar="N", help="seed of the graph (default: 0)")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Import MODEL and write the stream."""
-    for text in (args.model, args.name or ""):
+    """Import MODEL, or generate a graph, and write the stream."""
+    _check_usage(args)
+    for text in (args.model or "", args.name or ""):
         if text != text.encode(errors="replace").decode():
             raise UsageError(f"{text!a} is not UTF-8, so a stream cannot hold it; rename the file")
-    kind = args.kind or _kind_of(args.model)
-    if kind == "onnx":
+    kind = "synthetic" if args.synthetic else args.kind or _kind_of(args.model)
+    if kind == "synthetic":
+        stream = _generate(args)
+    elif kind == "onnx":
         if args.model == "-":
             raise UsageError(
                 "an ONNX model must be a file: later commands open it again; "
@@ -81,6 +104,34 @@ def run(args: argparse.Namespace, context: Context) -> int:
     context.elapsed("imported the model")
     context.write(stream)
     return 0
+
+
+def _check_usage(args: argparse.Namespace) -> None:
+    """One thing to import, and no option of the other."""
+    if args.synthetic is None:
+        if args.model is None:
+            raise UsageError("nothing to import: give MODEL or --synthetic")
+        for option in ("nodes", "seed"):
+            if getattr(args, option) is not None:
+                raise UsageError(f"--{option} is for --synthetic, not for a file")
+        return
+    if args.model is not None:
+        raise UsageError(f"give MODEL or --synthetic, not both ('{args.model}' and a random graph)")
+    if args.kind is not None or args.dims:
+        option = "--from" if args.kind is not None else "--dim"
+        raise UsageError(f"{option} is for files, not for --synthetic")
+
+
+def _generate(args: argparse.Namespace) -> Stream:
+    """The stream of a random graph."""
+    from dnnp.core.synthetic.regal import regal_graph
+    from dnnp.formats.synthetic import synthetic_stream
+
+    family = None if args.synthetic == ANY_FAMILY else args.synthetic
+    seed = args.seed or 0
+    graph = regal_graph(family, args.nodes, seed)
+    name = f"{graph.family}-{graph.n}-seed{seed}" if args.name is None else args.name
+    return synthetic_stream(name, graph.tail, graph.head, graph.size, graph.cost)
 
 
 def load_onnx(
@@ -116,8 +167,8 @@ def _kind_of(path: str) -> str:
 
 
 COMMAND = Command(
-    "dnnp-import", "turn an ONNX model or a published workload into a stream", add_arguments, run,
-    reads_stream=False,
+    "dnnp-import", "turn an ONNX model, a published workload or a random graph into a stream",
+    add_arguments, run, reads_stream=False,
 )  # fmt: skip
 
 

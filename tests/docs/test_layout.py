@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "core.profile": BASE,
     "core.pipeline": BASE,
     "core.check": ("core.model",),
+    "core.synthetic": ("core.model",),
     "core.runtime": ("core.model", "formats"),
 }
 """Area -> areas it may import besides itself."""

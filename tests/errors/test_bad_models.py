@@ -64,7 +64,7 @@ USAGE: dict[str, tuple[tuple[str, ...], str]] = {
     "unknown option": (("check", "--nosuch"), "unrecognized arguments: --nosuch"),
     "abbreviated option": (("check", "--js"), "unrecognized arguments: --js"),
     "unknown method": (("partition", "-k", "1", "--method", "magic"), "invalid choice: 'magic'"),
-    "no model": (("import",), "the following arguments are required: MODEL"),
+    "no model": (("import",), "nothing to import: give MODEL or --synthetic"),
 }
 
 
