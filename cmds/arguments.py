@@ -28,6 +28,11 @@ def size(text: str) -> float:
     return value
 
 
+def capacity(text: str) -> float | str:
+    """A size, or `fast`: the fast memory that the device's class states."""
+    return text if text == "fast" else size(text)
+
+
 def count(text: str) -> int:
     """A whole number from 0."""
     try:
@@ -63,11 +68,17 @@ def factor(text: str) -> float:
     return value
 
 
-def _number(text: str, least: float) -> float:
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    return _number(text, 0.0, 1.0)
+
+
+def _number(text: str, least: float, most: float = 1e9) -> float:
     try:
         value = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number") from None
-    if not least <= value <= 1e9:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number from {least:g} to 1e9")
+    if not least <= value <= most:
+        limit = "1e9" if most == 1e9 else f"{most:g}"
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from {least:g} to {limit}")
     return value

@@ -11,8 +11,10 @@ from dnnp.core.model.errors import LimitError
 
 if TYPE_CHECKING:
     from dnnp.cmds.cli import Context
+    from dnnp.core.model.graph import Floats, Ints
     from dnnp.core.model.plan import Block
-    from dnnp.core.portfolio.solve import Problem, Request, Solution
+    from dnnp.core.order.brkga import Evolution
+    from dnnp.core.portfolio.problem import Problem, Request, Solution
 
 
 def find_split(args: argparse.Namespace, context: Context, problem: Problem) -> Solution:
@@ -23,7 +25,8 @@ def find_split(args: argparse.Namespace, context: Context, problem: Problem) -> 
     KeyboardInterrupt
         Ctrl-C came before there was any split.
     """
-    from dnnp.core.portfolio.solve import Request, solve
+    from dnnp.core.portfolio.problem import Request
+    from dnnp.core.portfolio.solve import solve
 
     limit: float | None = args.time_limit
     end = None if limit is None else monotonic() + limit
@@ -31,20 +34,27 @@ def find_split(args: argparse.Namespace, context: Context, problem: Problem) -> 
     def time_left() -> float | None:
         return None if end is None else max(end - monotonic(), 0.0)
 
+    sequence, priorities = _order_files(args, context, problem)
     bar = context.progress("searching", 100)
+    runs = compilation_notice(context)
     request = Request(
         order=args.order or "best",
+        sequence=sequence,
+        priorities=priorities,
+        samples=args.samples or Request.samples,
+        evolution=evolution_of(args),
         seed=args.seed or 0,
         effort=1.0 if args.effort is None else args.effort,
         stop=lambda: context.interrupted or time_left() == 0.0,
         method=args.method,
         validity=args.validity,
         solver=args.solver or "cbc",
+        least_peak=args.memory_model == "peak",
         time_left=time_left,
         progress=lambda share: bar.update(int(100 * share)),
         tell=context.detail,
         warn=context.warn,
-        runs=_compilation_notice(context),
+        runs=runs,
         programs={"scotch": _scotch},
     )
     try:
@@ -57,6 +67,31 @@ def find_split(args: argparse.Namespace, context: Context, problem: Problem) -> 
         bar.close()
 
 
+def evolution_of(args: argparse.Namespace) -> Evolution:
+    """How an order evolves, by the options that are given."""
+    from dnnp.core.order.brkga import Evolution
+
+    names = ("population", "generations", "elite", "mutants", "bias")
+    given = {name: getattr(args, name) for name in names}
+    return Evolution(**{name: value for name, value in given.items() if value is not None})
+
+
+def _order_files(
+    args: argparse.Namespace, context: Context, problem: Problem
+) -> tuple[Ints | None, Floats | None]:
+    """What --sequence and --priorities hold."""
+    from dnnp.formats.orders import read_priorities, read_sequence
+
+    units, sequence, priorities = problem.units, None, None
+    if args.sequence is not None:
+        data = context.read_input(args.sequence)
+        sequence = read_sequence(data, args.sequence, units.group_ids)
+    if args.priorities is not None:
+        data = context.read_input(args.priorities)
+        priorities = read_priorities(data, args.priorities, units.g)
+    return sequence, priorities
+
+
 def _scotch(problem: Problem, request: Request) -> list[Block]:
     """Split with the program that comes with Scotch."""
     from dnnp.cmds.external import scotch
@@ -64,7 +99,7 @@ def _scotch(problem: Problem, request: Request) -> list[Block]:
     return scotch(problem.graph, problem.units, problem.devices, problem.options, request.stop)
 
 
-def _compilation_notice(context: Context) -> Callable[[Sequence[Callable[..., Any]]], None]:
+def compilation_notice(context: Context) -> Callable[[Sequence[Callable[..., Any]]], None]:
     """A function that says once if some kernel is about to be compiled."""
     from dnnp.core.cost.kernel import is_cold
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dnnp.cmds.arguments import count, factor, positive, seconds, size
+from dnnp.cmds.arguments import capacity, count, factor, positive, seconds, share, size
 from dnnp.cmds.cli import Command, Context, counted
 from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import Plan
-    from dnnp.core.portfolio.solve import Problem
+    from dnnp.core.portfolio.problem import Problem
 
 METHODS = (
-    "auto", "exact", "slice", "dpl", "ip", "anneal", "greedy", "local-search", "pipedream",
-    "scotch", "metis", "uniform", "params", "single",
+    "auto", "exact", "heuristic", "slice", "dpl", "random", "brkga", "mla", "mla-weighted", "ip",
+    "anneal", "greedy", "local-search", "pipedream", "scotch", "metis", "uniform", "params",
+    "single",
 )  # fmt: skip
 
 
@@ -28,8 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     devices.add_argument("--cpus", type=count, metavar="L", help="L CPUs beside them")
     devices.add_argument(
-        "--memory", type=size, metavar="BYTES", help="capacity of a device (suffixes K, M, G, Ki..)"
-    )
+        "--memory", type=capacity, metavar="BYTES",
+        help="capacity of a device (suffixes K, M, G, Ki..); fast: its on-chip memory",
+    )  # fmt: skip
     devices.add_argument(
         "--bandwidth", type=size, metavar="BYTES/S", help="bandwidth of a device's link"
     )
@@ -47,9 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--method", choices=METHODS, default="auto", metavar="NAME",
         help="auto (default): exact, or what finds the validity asked for; exact: search over "
-        "order ideals; slice: exact for a topological order; dpl: for a depth-first one; ip: "
-        "integer program; anneal: splits without order; baselines: greedy, local-search, "
-        "pipedream, scotch, metis, uniform, params (equal parameter bytes), single (one device)",
+        "order ideals, heuristics where that does not end; heuristic: slices, orders, annealing "
+        "and windows, without proof; slice: exact for a topological order; dpl: for a depth-first "
+        "one; random, brkga, mla, mla-weighted: for the best of many orders; ip: integer program; "
+        "anneal: annealing, with or without order; baselines: greedy, local-search, pipedream, "
+        "scotch, metis, uniform, params (equal parameter bytes), single (one device)",
     )  # fmt: skip
     what.add_argument(
         "--eval", metavar="FILE",
@@ -70,10 +74,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-replicas", type=positive, metavar="R",
         help="a stage may run on up to R devices that share the samples (default: 1)",
     )  # fmt: skip
-    how.add_argument(
+    order = how.add_mutually_exclusive_group()
+    order.add_argument(
         "--order", choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse"),
         help="topological order to cut: breadth or depth first, from inputs or from outputs; "
         "best: the best of the four (default; kahn for the methods that cut one without search)",
+    )  # fmt: skip
+    order.add_argument(
+        "--sequence", metavar="FILE",
+        help="order to slice: a JSON list of the ids of all groups, or of all nodes where there "
+        "are no groups",
+    )  # fmt: skip
+    order.add_argument(
+        "--priorities", metavar="FILE",
+        help="slice the order of Kahn's algorithm by these priorities: a JSON list of a number for "
+        "each group or node",
     )  # fmt: skip
     how.add_argument(
         "--solver", choices=("cbc", "highs"), help="solver of integer programs (default: cbc)"
@@ -89,6 +104,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--seed", type=count, metavar="N", help="seed of random choices (default: 0)"
     )  # fmt: skip
+    orders = parser.add_argument_group("search over orders (random, brkga, mla, mla-weighted)")
+    orders.add_argument(
+        "--samples", type=positive, metavar="T", help="orders that random tries (default: 100)"
+    )
+    orders.add_argument(
+        "--population", type=positive, metavar="P", help="orders of a generation (default: 100)"
+    )
+    orders.add_argument(
+        "--generations", type=positive, metavar="G", help="generations (default: 100)"
+    )
+    orders.add_argument(
+        "--elite", type=share, metavar="X", help="share of a generation that stays (default: 0.2)"
+    )
+    orders.add_argument(
+        "--mutants", type=share, metavar="X",
+        help="share of a generation that is drawn anew (default: 0.15)",
+    )  # fmt: skip
+    orders.add_argument(
+        "--bias", type=share, metavar="X",
+        help="probability that a priority comes from the parent of the elite (default: 0.7)",
+    )  # fmt: skip
     cost = parser.add_argument_group("cost model")
     cost.add_argument(
         "--comm", choices=("sum", "overlap", "duplex"), default="sum",
@@ -98,7 +134,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cost.add_argument(
         "--memory-model", choices=("sum", "peak"),
         help="memory of a stage: node memory added up, or parameters plus peak activations "
-        "(default: sum where nodes state memory or the graph has a backward pass, else peak)",
+        "(default: sum where nodes state memory or the graph has a backward pass, else peak); "
+        "peak, if given, also orders the nodes of each stage for a small peak",
     )  # fmt: skip
     cost.add_argument(
         "--memory-mode", choices=("hard", "overflow"), default="hard",
@@ -111,14 +148,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Read a stream, split its graph, write the stream with the plan."""
-    if args.eval == "-" and args.stream == "-":
-        raise UsageError("--eval and the stream cannot both be standard input")
+    for option in ("eval", "sequence", "priorities"):
+        if getattr(args, option) == "-" and args.stream == "-":
+            raise UsageError(f"--{option} and the stream cannot both be standard input")
+    if args.method != "slice" and (args.sequence or args.priorities):
+        raise UsageError("--sequence and --priorities are for --method slice")
+    from dnnp.cmds.find_split import evolution_of
+
+    evolution_of(args).check()
     stream = context.read(args.stream)
     from dnnp.cmds.platform import platform_of
     from dnnp.cmds.pricing import ensure_costs
     from dnnp.core.model.plan import CostOptions
     from dnnp.core.portfolio.methods import check_options
-    from dnnp.core.portfolio.solve import Problem
+    from dnnp.core.portfolio.problem import Problem
     from dnnp.formats.graph import digest_of, graph_of, plan_records, units_of
 
     ensure_costs(stream, context)
@@ -162,11 +205,26 @@ def _name_idle_options(args: argparse.Namespace, context: Context) -> None:
     from dnnp.core.portfolio.methods import resolved
 
     method = "" if args.eval is not None else resolved(args.method, args.validity)
+    orders = ("random", "brkga", "mla", "mla-weighted")
     heeded = {
-        "order": ("exact", "slice", "ip", "anneal", "greedy", "uniform", "params", "single"),
+        "order": (
+            "exact",
+            "heuristic",
+            "slice",
+            "ip",
+            "anneal",
+            "greedy",
+            "uniform",
+            "params",
+            "single",
+        ),
         "solver": ("ip",),
-        "effort": ("exact", "ip", "anneal", "local-search"),
-        "seed": ("anneal", "local-search", "metis"),
+        "effort": ("exact", "heuristic", *orders, "ip", "anneal", "local-search"),
+        "seed": ("exact", "heuristic", *orders, "anneal", "local-search", "metis"),
+        "samples": ("random",),
+        **dict.fromkeys(
+            ("population", "generations", "elite", "mutants", "bias"), tuple(orders[1:])
+        ),
         "max_replicas": ("", "exact", "ip", "anneal", "pipedream"),
     }
     idle = [o for o, by in heeded.items() if getattr(args, o) is not None and method not in by]
@@ -192,6 +250,14 @@ def _plan(
 
         blocks, method = given_split(given, args.eval, graph, devices), "given"
         options = with_replicas(options, blocks, args.max_replicas)
+        if options.memory_model == "peak":
+            from dnnp.cmds.find_split import compilation_notice
+            from dnnp.core.peak.order import with_least_peak
+
+            blocks = with_least_peak(
+                graph, blocks, stop=lambda: context.interrupted, keep=True,
+                runs=compilation_notice(context),
+            )  # fmt: skip
         bound = simple_bound(graph, units, devices, options)
     else:
         from dnnp.cmds.find_split import find_split

@@ -20,8 +20,8 @@ def platform_of(stream: Stream, args: argparse.Namespace) -> tuple[DeviceClass, 
     Raises
     ------
     UsageError
-        Neither `-k` nor counted devices, no device at all, a class that is not priced, or
-        clusters that lack something.
+        Neither `-k` nor counted devices, no device at all, a class that is not priced, one
+        without the fast memory that is asked for, or clusters that lack something.
     """
     from dnnp.formats.devices import load_device_records
     from dnnp.formats.graph import device_of
@@ -51,17 +51,18 @@ def platform_of(stream: Stream, args: argparse.Namespace) -> tuple[DeviceClass, 
         cpus = [replace(d, count=args.cpus) for d in _cpu_class(cpus, priced)]
     elif not counted:
         cpus = []
+    accelerators = [d for d in accelerators if d.count > 0]
     accelerators = [
         replace(
             d,
-            memory_bytes=d.memory_bytes if args.memory is None else args.memory,
+            memory_bytes=_capacity(d, args),
             bandwidth_bytes_per_s=(
                 d.bandwidth_bytes_per_s if args.bandwidth is None else args.bandwidth
             ),
         )
         for d in accelerators
     ]
-    accelerators = [_clustered(d, args) for d in accelerators if d.count > 0]
+    accelerators = [_clustered(d, args) for d in accelerators]
     if args.cluster_size is not None and not accelerators:
         raise UsageError("--cluster-size: there are no accelerators to form clusters")
     for cpu in cpus:
@@ -85,6 +86,19 @@ def platform_of(stream: Stream, args: argparse.Namespace) -> tuple[DeviceClass, 
                 f"run dnnp-profile --device {device.name}"
             )
     return chosen
+
+
+def _capacity(device: DeviceClass, args: argparse.Namespace) -> float:
+    """Memory of an accelerator class: what `--memory` says, or its record."""
+    if args.memory is None:
+        return device.memory_bytes
+    if args.memory != "fast":
+        return float(args.memory)
+    if device.fast_memory_bytes is None:
+        raise UsageError(
+            f"--memory fast: class '{device.name}' states no fast_memory_bytes; give --memory BYTES"
+        )
+    return device.fast_memory_bytes
 
 
 def _cpu_class(cpus: list[DeviceClass], priced: list[str]) -> list[DeviceClass]:

@@ -46,6 +46,8 @@ class DeviceSpec:
     """Factor in (0, 1] for each of `matrix`, `vector`, `memory`; 1 where absent."""
     description: str = ""
     sources: tuple[str, ...] = ()
+    fast_memory_bytes: float | None = None
+    """On-chip memory that the whole device shares; None: not stated."""
 
 
 def device_names() -> list[str]:
@@ -100,6 +102,9 @@ def parse_device(data: bytes, file: str) -> DeviceSpec:
         kind=kind,
         peak_flop_per_s=_rates(peaks, DTYPES, record["peak_flop_per_s"]),
         memory_bytes=_above_zero(fields, "memory_bytes"),
+        fast_memory_bytes=(
+            _above_zero(fields, "fast_memory_bytes") if "fast_memory_bytes" in record else None
+        ),
         memory_bandwidth_bytes_per_s=_above_zero(fields, "memory_bandwidth_bytes_per_s"),
         link_bandwidth_bytes_per_s=_above_zero(fields, "link_bandwidth_bytes_per_s"),
         launch_overhead_s=float(fields.number("launch_overhead_s")),
@@ -134,6 +139,8 @@ def class_record(spec: DeviceSpec) -> Record:
         "memory_bytes": spec.memory_bytes,
         "bandwidth_bytes_per_s": spec.link_bandwidth_bytes_per_s,
     }
+    if spec.fast_memory_bytes is not None:
+        record["fast_memory_bytes"] = spec.fast_memory_bytes
     if spec.description:
         record["name"] = spec.description
     return record

@@ -208,6 +208,7 @@ def device_of(record: Record) -> DeviceClass:
         bandwidth_bytes_per_s=float(record.get("bandwidth_bytes_per_s", math.inf)),
         cluster_size=record.get("cluster_size", 0),
         inner_bandwidth_bytes_per_s=float(record.get("inner_bandwidth_bytes_per_s", math.inf)),
+        fast_memory_bytes=_number_or_none(record, "fast_memory_bytes"),
     )
 
 
@@ -216,6 +217,8 @@ def device_record(device: DeviceClass) -> Record:
     record: Record = {"class": device.name, "kind": device.kind, "count": device.count}
     if math.isfinite(device.memory_bytes):
         record["memory_bytes"] = device.memory_bytes
+    if device.fast_memory_bytes is not None:
+        record["fast_memory_bytes"] = device.fast_memory_bytes
     if math.isfinite(device.bandwidth_bytes_per_s):
         record["bandwidth_bytes_per_s"] = device.bandwidth_bytes_per_s
     if device.cluster_size:
@@ -271,6 +274,8 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
                 sync_s=float(r.get("sync_s", 0.0)),
                 forward_s=_number_or_none(r, "forward_s"),
                 backward_s=_number_or_none(r, "backward_s"),
+                peak_bytes=_number_or_none(r, "peak_bytes"),
+                peak_bound_bytes=_number_or_none(r, "peak_bound_bytes"),
             )
             for r in sorted(stages, key=lambda r: r["id"])
         ),
@@ -389,6 +394,10 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
             entry |= {"replicas": stage.replicas, "sync_s": stage.sync_s}
         if stage.forward_s is not None and stage.backward_s is not None:
             entry |= {"forward_s": stage.forward_s, "backward_s": stage.backward_s}
+        if stage.peak_bytes is not None:
+            entry["peak_bytes"] = stage.peak_bytes
+        if stage.peak_bound_bytes is not None:
+            entry["peak_bound_bytes"] = stage.peak_bound_bytes
     return record, stages
 
 

@@ -44,6 +44,7 @@ _DEVICE = {
     "kind": _string("cpu: compute only, no capacity", required=True, enum=("accelerator", "cpu")),
     "count": Field("int", "number of devices; absent: decided by -k"),
     "memory_bytes": _number("capacity of one device"),
+    "fast_memory_bytes": _number("on-chip memory of one device, the capacity with --memory fast"),
     "bandwidth_bytes_per_s": _number("bandwidth of one device's link", positive=True),
     "cluster_size": Field(
         "int", "devices with equal number / cluster_size, rounded down, form a cluster; 0: none"
@@ -195,6 +196,8 @@ RECORDS: dict[str, dict[str, Field]] = {
         "forward_s": _number("load of the forward nodes, when training"),
         "backward_s": _number("load of the backward nodes, when training"),
         "memory_bytes": _number("memory of each device, by the memory model", required=True),
+        "peak_bytes": _number("the part of it that is live activations at their peak"),
+        "peak_bound_bytes": _number("proven lower bound of that peak over all orders of the nodes"),
     },
     "bound": {"digest": _OPTIONAL_DIGEST},
     "schedule": {"digest": _OPTIONAL_DIGEST},

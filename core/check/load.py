@@ -47,6 +47,8 @@ class Cost:
     forward_s: float | None = None
     """Load of the forward pass; None unless the graph has a backward pass."""
     backward_s: float | None = None
+    peak_bytes: float | None = None
+    """Peak of live activations, which the memory includes; None if memory is summed."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +61,20 @@ class Footprint:
     memory_bytes: float
     weight_bytes: float
     """Bytes that replicas synchronise; 0 without a backward pass."""
+    peak_bytes: float | None = None
+    """Peak of live activations, which the memory includes; None if memory is summed."""
 
 
 def footprint_of(tables: Tables, nodes: Sequence[int], options: CostOptions) -> Footprint:
     """Tensors and memory of the stage that runs `nodes` (positions, in execution order)."""
     arriving, leaving = _crossing(tables, nodes, options.charge_io)
+    peak = None
     if options.memory_model == "peak":
-        used = peak_memory(tables, nodes)
+        used, peak = peak_memory(tables, nodes)
     else:
         used = math.fsum(node_memory(tables, v) for v in nodes)
     weights = weight_bytes(tables, nodes) if tables.training else 0.0
-    return Footprint(tuple(sorted(arriving)), tuple(sorted(leaving)), used, weights)
+    return Footprint(tuple(sorted(arriving)), tuple(sorted(leaving)), used, weights, peak)
 
 
 def cost_of(
@@ -141,8 +146,9 @@ def price(
         backward_s = load((math.fsum(late[0]), compute[1], 0.0, math.fsum(late[1])), sync_s)
     whole = load((in_s, compute_s, overflow_s, out_s), sync_s)
     return Cost(
-        in_s, compute_s, overflow_s, out_s, used, whole, scale, sync_s, forward_s, backward_s
-    )
+        in_s, compute_s, overflow_s, out_s, used, whole, scale, sync_s, forward_s, backward_s,
+        footprint.peak_bytes,
+    )  # fmt: skip
 
 
 def _combined(comm: str, in_s: float, compute_s: float, overflow_s: float, out_s: float) -> float:
@@ -222,8 +228,10 @@ def _crossing(tables: Tables, nodes: Sequence[int], charge_io: bool) -> tuple[se
     return arriving, leaving
 
 
-def peak_memory(tables: Tables, nodes: Sequence[int]) -> float:
-    """Parameters once, plus the peak of live activations over the steps of a stage; bytes.
+def peak_memory(tables: Tables, nodes: Sequence[int]) -> tuple[float, float]:
+    """Memory of a stage, and the peak of live activations over its steps; bytes.
+
+    The memory is that peak plus all parameters, each once.
 
     A tensor from outside the stage is live from the first step to its last use; one made
     inside from its own step to its last use, or to the last step if it leaves the stage or
@@ -261,4 +269,4 @@ def peak_memory(tables: Tables, nodes: Sequence[int]) -> float:
         live += sum(size[tensor] for tensor in starting.get(step, ()))
         peak = max(peak, live)
         live -= sum(size[tensor] for tensor in ending.get(step, ()))
-    return math.fsum(tables.size[tensor] for tensor in weights) + peak / unit
+    return math.fsum(tables.size[tensor] for tensor in weights) + peak / unit, peak / unit

@@ -73,6 +73,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
         )  # fmt: skip
         costs.append(cost)
         found += _load(stage, cost, subject)
+        found += _peak(stage, cost, subject)
         found += _capacity(plan, cost, device, subject)
     value, undefined = _value(plan, costs, training=tables.training)
     found += undefined + _objective(plan, value)
@@ -226,6 +227,25 @@ def _load(stage: Stage, cost: Cost, subject: str) -> list[Violation]:
         else:
             continue
         found.append(Violation("load", subject, message, expected, stated))
+    return found
+
+
+def _peak(stage: Stage, cost: Cost, subject: str) -> list[Violation]:
+    """The peak of live activations, and its bound; a stage need not state them."""
+    found = []
+    peak, bound = stage.peak_bytes, stage.peak_bound_bytes
+    if cost.peak_bytes is None:
+        for name, stated in (("peak_bytes", peak), ("peak_bound_bytes", bound)):
+            if stated is not None:
+                message = f"{name} is {stated!r}, but memory is summed"
+                found.append(Violation("load", subject, message, None, stated))
+        return found
+    if peak is not None and not same(peak, cost.peak_bytes):
+        message = f"peak_bytes is {peak!r}, recomputed {cost.peak_bytes!r}"
+        found.append(Violation("load", subject, message, cost.peak_bytes, peak))
+    if bound is not None and above(bound, cost.peak_bytes):
+        message = f"the bound of the peak {bound!r} exceeds the peak {cost.peak_bytes!r}"
+        found.append(Violation("bound", subject, message, cost.peak_bytes, bound))
     return found
 
 

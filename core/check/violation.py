@@ -42,7 +42,7 @@ KINDS = {
     "capacity": "a stage needs more memory than its device has",
     "load": "a part of a stage's load differs from the recomputed one",
     "value": "the objective differs from the recomputed one",
-    "bound": "the bound exceeds the value",
+    "bound": "a bound exceeds the value, or the peak of live activations",
     "gap": "the gap does not follow from value and bound",
     "status": "the status claims more than value and bound prove",
     "digest": "a record was computed from something else than this stream holds",

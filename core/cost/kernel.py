@@ -14,11 +14,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(function: F) -> F:
-    """`numba.njit` with a cache on disk where one can be written."""
+    """`numba.njit` with a cache on disk where one can be written; other threads may run beside."""
     try:
-        return cast(F, numba.njit(cache=True)(function))
+        return cast(F, numba.njit(cache=True, nogil=True)(function))
     except RuntimeError:  # numba found no folder for its cache
-        return cast(F, numba.njit(function))
+        return cast(F, numba.njit(nogil=True)(function))
 
 
 def is_cold(kernels: Iterable[Callable[..., Any]]) -> bool:

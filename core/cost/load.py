@@ -55,6 +55,9 @@ class StageLoad:
     forward_s: float | None = None
     """Load of the forward nodes; None unless the graph has a backward pass."""
     backward_s: float | None = None
+    peak_bytes: float | None = None
+    """Peak of live activations, the part of the memory that depends on the order of the nodes;
+    None with the `sum` model."""
 
 
 def combine(comm: str, in_s: float, compute_s: float, overflow_s: float, out_s: float) -> float:
@@ -130,7 +133,7 @@ def stage_load(
     times = units.times.get(device.name)
     time = np.full(len(groups), np.inf) if times is None else times[groups]
     compute = float(time.sum())
-    memory = stage_memory(graph, nodes, step, options)
+    memory, peak = stage_memory(graph, nodes, step, options)
     training = bool(graph.backward.any())
     sync = sync_time(weight_bytes(graph, nodes), device, replicas) if training else 0.0
     incoming, outgoing = _crossing(graph, nodes, step, device, options, near)
@@ -158,7 +161,7 @@ def stage_load(
     in_s, out_s = float(incoming.sum()), float(outgoing.sum())
     return StageLoad(
         in_s, compute, overflow, out_s, memory, load(in_s, compute, overflow, out_s, sync),
-        sync, passes[0], passes[1],
+        sync, passes[0], passes[1], peak,
     )  # fmt: skip
 
 
@@ -203,15 +206,17 @@ def leaves_stage(graph: Graph, tensors: Ints, step: Ints) -> np.ndarray:
     return totals(owner, outside, len(tensors)) > 0
 
 
-def stage_memory(graph: Graph, nodes: Ints, step: Ints, options: CostOptions) -> float:
-    """Memory of a stage in bytes.
+def stage_memory(
+    graph: Graph, nodes: Ints, step: Ints, options: CostOptions
+) -> tuple[float, float | None]:
+    """Memory of a stage in bytes; and how much of it are live activations, with `peak`.
 
     `sum` adds up node memory. `peak` counts every parameter once, plus the largest total of
     live activations over the steps: inputs of the stage live from its start to their last use,
     a node's outputs from its step to their last use, or to the end if they leave the stage.
     """
     if options.memory_model == "sum":
-        return float(node_memory(graph)[nodes].sum())
+        return float(node_memory(graph)[nodes].sum()), None
     read = _gather(graph.in_ptr, graph.in_idx, nodes)
     at = np.repeat(np.arange(len(nodes)), graph.in_ptr[nodes + 1] - graph.in_ptr[nodes])
     kind = graph.tensor_kind[read]
@@ -231,7 +236,7 @@ def stage_memory(graph: Graph, nodes: Ints, step: Ints, options: CostOptions) ->
     change = totals(start, size, len(nodes) + 1)
     change -= totals(end + 1, size, len(nodes) + 1)
     peak = float(np.cumsum(change)[: len(nodes)].max(initial=0.0))
-    return float(graph.tensor_bytes[static].sum()) + peak
+    return float(graph.tensor_bytes[static].sum()) + peak, peak
 
 
 def _gather(ptr: Ints, idx: Ints, rows: Ints) -> Ints:

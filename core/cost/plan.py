@@ -162,4 +162,13 @@ def _stage(
         sync_s=cost.sync_s,
         forward_s=cost.forward_s,
         backward_s=cost.backward_s,
+        peak_bytes=cost.peak_bytes,
+        peak_bound_bytes=_peak_bound(block, cost.peak_bytes),
     )
+
+
+def _peak_bound(block: Block, peak: float | None) -> float | None:
+    """The bound that the block brings; one that is equal but for rounding is the peak itself."""
+    if peak is None or (peak and not block.peak_bound_bytes):
+        return None
+    return peak if block.peak_bound_bytes >= peak * (1 - 1e-9) else block.peak_bound_bytes

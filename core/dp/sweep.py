@@ -63,7 +63,7 @@ class SweepProblem(NamedTuple):
 
 def sweep_for(devices: tuple[DeviceClass, ...], *, streamed: bool) -> Callable[..., float]:
     """The kernel that decides a bottleneck for these devices."""
-    chosen: Callable[..., float] = _sweep if len(devices) > 1 or streamed else _sweep_one
+    chosen: Callable[..., float] = _sweep if len(devices) > 1 or streamed else decide_one
     return chosen
 
 
@@ -142,7 +142,7 @@ def _enter(problem, c, start, total, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _load(comm, compute, total, out, extra):  # type: ignore[no-untyped-def]
+def load_of(comm, compute, total, out, extra):  # type: ignore[no-untyped-def]
     if comm == 0:
         return compute + total + extra
     if comm == 1:
@@ -237,7 +237,7 @@ def _sweep(target, problem, least, choice):  # type: ignore[no-untyped-def]
                 if streamed:
                     excess = max(0.0, memory[base + r] - problem.capacity[c])
                     extra = excess / problem.bandwidth[c]
-                load = _load(problem.comm, compute, cut, leaving, extra)
+                load = load_of(problem.comm, compute, cut, leaving, extra)
                 if load > target:
                     above = min(above, load)
                 elif c == classes - 1:
@@ -258,7 +258,7 @@ def _sweep(target, problem, least, choice):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _sweep_one(target, problem, least, choice):  # type: ignore[no-untyped-def]
+def decide_one(target, problem, least, choice):  # type: ignore[no-untyped-def]
     """`_sweep` for one class without streaming: near O(n) instead of the sum of windows.
 
     The window of a start only moves left, so the cost of its longest interval is kept up to
@@ -323,7 +323,7 @@ def _sweep_one(target, problem, least, choice):  # type: ignore[no-untyped-def]
         rest = cut
         rest_out = leaving
         for r in range(end, start - 1, -1):
-            load = _load(problem.comm, prefix[r + 1] - prefix[start], rest, rest_out, 0.0)
+            load = load_of(problem.comm, prefix[r + 1] - prefix[start], rest, rest_out, 0.0)
             if load > target:
                 above = min(above, load)
             elif least[r + 1, 0] + 1 < least[start, 0]:

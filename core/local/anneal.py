@@ -1,37 +1,42 @@
-"""Splits without order by annealing: what the `free` integer program finds, without a solver.
+"""Splits by annealing: without order, or as a pipeline.
 
-Rounds of annealing (`dnnp.core.local.sweep`), each from hot to cold: the first from the split
-that is given, then in turn from random splits and, less hot, from the best one. The best split
-of all rounds that fits is returned.
+Rounds of annealing (`dnnp.core.local.sweep`), each from hot to cold, two at a time: the first
+from the split that is given, then in turn from other splits and, less hot, from the best one.
+The best split of all rounds that fits is returned. A pipeline keeps its order throughout: an
+item moves between the last stage it reads from and the first one that reads it, or pushes what
+is in its way along.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import Items, free_items_of
+from dnnp.core.cost.items import free_items_of, items_of
 from dnnp.core.cost.line import Line, make_line
 from dnnp.core.local.peak import Live, live_of
 from dnnp.core.local.state import Problem, make_problem, new_state
-from dnnp.core.local.sweep import new_search, refer, sweep
+from dnnp.core.local.sweep import exchange, new_search, refer, sweep
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block, CostOptions
 
-ROUNDS = 64
-"""Rounds at effort 1; fewer and longer ones where a round is cut to MOST_WORK."""
-
-LEAST_ROUNDS = 8
-"""Rounds at effort 1 in any case."""
-
-WORK_PER_PIN = 15_000
 LEAST_WORK, MOST_WORK = 20_000, 30_000_000
-"""Pins that one round visits: per pin of the problem, at least, at most."""
+"""Pins that one round visits, at least and at most."""
+
+WAVE = 2
+"""Rounds that run at the same time, from what was best before them; for any number of threads."""
+
+MOST_ROUNDS = 1 << 20
+
+EXCHANGES = 4
+"""Pairs of devices of different classes that may change places, at each temperature."""
 
 STEPS = 100
 """Temperatures of a round."""
@@ -51,13 +56,49 @@ class Round(NamedTuple):
     """`Search.mix`."""
 
 
-GIVEN = Round(True, 0.3, 0.01, (20, 10, 10, 4))
-CYCLE = (
-    Round(False, 1.0, 0.003, (20, 10, 10, 4)),
-    Round(True, 0.1, 0.01, (20, 40, 10, 5)),
-    Round(False, 1.0, 0.003, (20, 40, 10, 5)),
+@dataclass(frozen=True)
+class Plan:
+    """How many rounds there are, and how they go."""
+
+    rounds: int
+    """Rounds at effort 1; fewer and longer ones where a round is cut to MOST_WORK."""
+    least_rounds: int
+    """Rounds at effort 1 in any case."""
+    work_per_pin: int
+    """Pins that a round visits, per pin of the problem."""
+    given: Round
+    """The first round, where a split is given."""
+    cycle: tuple[Round, ...]
+
+
+FREE = Plan(
+    64, 8, 15_000,
     Round(True, 0.3, 0.01, (20, 10, 10, 4)),
-)
+    (
+        Round(False, 1.0, 0.003, (20, 10, 10, 4)),
+        Round(True, 0.1, 0.01, (20, 40, 10, 5)),
+        Round(False, 1.0, 0.003, (20, 40, 10, 5)),
+        Round(True, 0.3, 0.01, (20, 10, 10, 4)),
+    ),
+)  # fmt: skip
+WARM = Plan(
+    8, 4, 50_000,
+    Round(True, 0.004, 0.0005, (5, 50, 0, 2)),
+    (
+        Round(True, 0.01, 0.0005, (5, 50, 0, 2)),
+        Round(True, 0.004, 0.0005, (20, 50, 0, 2)),
+    ),
+)  # fmt: skip
+ORDERED = Plan(
+    8, 4, 50_000,
+    Round(True, 0.05, 0.001, (5, 50, 0, 2)),
+    (
+        Round(False, 0.2, 0.001, (20, 50, 0, 2)),
+        Round(True, 0.02, 0.001, (5, 50, 0, 2)),
+        Round(True, 0.05, 0.001, (20, 50, 0, 2)),
+        Round(True, 0.03, 0.001, (5, 50, 0, 3)),
+    ),
+)  # fmt: skip
 
 
 def anneal(
@@ -66,20 +107,27 @@ def anneal(
     devices: tuple[DeviceClass, ...],
     options: CostOptions,
     *,
+    ordered: bool = False,
+    warm: bool = False,
     start: Sequence[Block] | None = None,
     seed: int = 0,
     effort: float = 1.0,
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[float], None] = lambda share: None,
 ) -> list[Block]:
-    """Split without regard to order, by annealing.
+    """Split by annealing, as a pipeline or without regard to order.
 
     Blocks are not replicated. Nodes of a block run in the graph's order.
 
     Parameters
     ----------
+    ordered
+        Keep the order of a pipeline; else look at all splits.
+    warm
+        Stay near the split to start from; for pipelines only.
     start
-        A split to start from and, if it fits without replicas, never to fall behind.
+        A split to start from and, if it fits without replicas, never to fall behind. It must be
+        in pipeline order if `ordered`.
     effort
         Scales the work. The result depends on nothing else but the seed, unless `stop` ends the
         search early.
@@ -95,97 +143,146 @@ def anneal(
     """
     if any(d.cluster_size for d in devices):
         raise UsageError("annealing knows no clusters of devices; --method auto does")
-    items = free_items_of(graph, units)
-    line = make_line(graph, units, items, np.arange(items.count), devices, options)
+    items = items_of(graph, units) if ordered else free_items_of(graph, units)
+    line = make_line(graph, units, items, items.order, devices, options)
+    label = np.argsort(items.order)[items.label]  # an item is named by its position
     slots = np.repeat(np.arange(len(line.devices)), [d.count for d in line.devices])
     if len(line.source) * len(slots) > MAX_COUNTS:
         raise LimitError(
             f"{len(line.source)} tensors and {len(slots)} devices are too many for annealing; "
             "coarsen first, or offer fewer devices"
         )
-    problem = make_problem(line, options)
+    problem = make_problem(line, options, ordered=ordered)
     if not problem.allowed.any(axis=0).all():
         raise _unfit(line)
-    given = None if start is None else _placed(items, line, slots, start)
-    live = live_of(graph, items, len(slots), options)
-    best = _search(problem, live, given, seed, effort, stop, progress)
+    given = None if start is None else _placed(label, line, slots, start, ordered=ordered)
+    plan = (WARM if warm else ORDERED) if ordered else FREE
+    best = _search(
+        problem, lambda: live_of(graph, label, len(slots), options), plan, given, seed, effort,
+        stop, progress,
+    )  # fmt: skip
     if best is None:
         raise _unfit(line)
-    used = [np.flatnonzero(best[items.label] == d) for d in range(len(slots))]
+    used = [np.flatnonzero(best.place[label] == d) for d in range(len(slots))]
     names = {d.name: d for d in devices}
     return [
-        Block(nodes[np.argsort(graph.rank[nodes])], names[line.devices[slots[d]].name])
+        Block(nodes[np.argsort(graph.rank[nodes])], names[line.devices[best.kind[d]].name])
         for d, nodes in enumerate(used)
         if len(nodes)
     ]
 
 
+class Placement(NamedTuple):
+    """Which device runs each item, and of which class it is."""
+
+    place: Ints
+    """i64[n]."""
+    kind: Ints
+    """i64[D]."""
+
+
 def _search(
     problem: Problem,
-    live: Live,
-    given: Ints | None,
+    live: Callable[[], Live],
+    plan: Plan,
+    given: Placement | None,
     seed: int,
     effort: float,
     stop: Callable[[], bool],
     progress: Callable[[float], None],
-) -> Ints | None:
-    """Run the rounds; the best placement that fits, if any (i64[n])."""
-    wanted = max(WORK_PER_PIN * len(problem.pins), LEAST_WORK)
-    total = max(int(ROUNDS * effort * min(wanted, MOST_WORK)), 1)
-    work = min(wanted, max(total // LEAST_ROUNDS, LEAST_WORK), total)
+) -> Placement | None:
+    """Run the rounds; the best placement that fits, if any."""
+    wanted = max(plan.work_per_pin * len(problem.pins), LEAST_WORK)
+    total = max(int(plan.rounds * effort * min(wanted, MOST_WORK)), 1)
+    work = min(wanted, max(total // plan.least_rounds, LEAST_WORK), total)
     rng = np.random.default_rng(seed)
-    search = new_search(problem, seed)
-    best, value = None, np.inf
+    best: Placement | None = None
+    value = np.inf
+    start: Placement | None
     rounds = -(-total // work)
-    for number in range(rounds):
-        how = CYCLE[number % len(CYCLE)]
-        if number == 0 and given is not None:
-            how, place = GIVEN, given
-        elif how.again and best is not None:
-            place = best
-        else:
-            place = _random(rng, problem)
+    mixed = problem.ordered and len(problem.work) > 1
+
+    def anneal_round(number: int, how: Round, start: Placement) -> tuple[float, Placement]:
+        search = new_search(problem, seed * MOST_ROUNDS + number)
         search.mix[:] = how.mix
-        search.value[0] = np.inf
-        state = new_state(problem, place)
-        refer(problem, state, search)
+        own = problem._replace(kind=start.kind.copy())
+        held, state = live(), new_state(own, start.place)
+        refer(own, state, search)
         for step in range(STEPS):
-            progress((number + step / STEPS) / rounds)
+            if number % WAVE == 0:
+                progress(min((number + WAVE * step / STEPS) / rounds, 1.0))
             temperature = how.hot * (how.cold / how.hot) ** ((step + 0.5) / STEPS)
-            sweep(problem, state, live, search, temperature, work // STEPS)
+            sweep(own, state, held, search, temperature, work // STEPS)
+            if mixed:
+                exchange(own, state, held, search, temperature, EXCHANGES)
             if stop():
                 break
-        if search.value[0] < value:
-            best, value = search.best.copy(), float(search.value[0])
-        if value <= 0.0 or stop():
-            break
+        return float(search.value[0]), Placement(search.best, search.kind)
+
+    with ThreadPoolExecutor(WAVE) as pool:
+        for first in range(0, rounds, WAVE):
+            tasks = []
+            for number in range(first, min(first + WAVE, rounds)):
+                how = plan.cycle[number % len(plan.cycle)]
+                if number == 0 and given is not None:
+                    how, start = plan.given, given
+                elif how.again and best is not None:
+                    start = best
+                else:
+                    fresh = _even(rng, problem) if problem.ordered else _random(rng, problem)
+                    start = fresh or best or given
+                if start is not None:
+                    tasks.append((number, how, start))
+            for found, placement in pool.map(lambda task: anneal_round(*task), tasks):
+                if found < value:
+                    best, value = placement, found
+            if value <= 0.0 or stop():
+                break
     return best
 
 
-def _placed(items: Items, line: Line, slots: Ints, blocks: Sequence[Block]) -> Ints | None:
-    """Device of each item in a split; None if it needs other devices than there are."""
-    place = np.zeros(items.count, dtype=np.int64)
+def _placed(
+    label: Ints, line: Line, slots: Ints, blocks: Sequence[Block], *, ordered: bool
+) -> Placement | None:
+    """Placement of a split; None if it needs other devices than there are.
+
+    In a pipeline the blocks take the first places, whatever their classes.
+    """
+    place = np.zeros(line.n, dtype=np.int64)
     names = [line.devices[c].name for c in slots.tolist()]
-    taken: set[int] = set()
+    taken: list[int] = []
     for block in blocks:
         device = next(
             (d for d, n in enumerate(names) if n == block.device.name and d not in taken), None
         )
         if device is None:
             return None
-        taken.add(device)
-        place[items.label[block.nodes]] = device
-    return place
+        place[label[block.nodes]] = len(taken) if ordered else device
+        taken.append(device)
+    if not ordered:
+        return Placement(place, slots)
+    rest = [d for d in range(len(slots)) if d not in taken]
+    return Placement(place, slots[taken + rest])
 
 
-def _random(rng: np.random.Generator, problem: Problem) -> Ints:
+def _random(rng: np.random.Generator, problem: Problem) -> Placement:
     """A device for each item among those of the class that runs it fastest."""
     total = np.where(problem.allowed, problem.work.sum(axis=1), np.inf)
     classes = total.argmin(axis=0)
     first = np.searchsorted(problem.kind, np.arange(len(total) + 1))
     draw = rng.random(len(classes))
     counts = np.diff(first)[classes]
-    return first[classes] + (draw * counts).astype(np.int64)
+    return Placement(first[classes] + (draw * counts).astype(np.int64), problem.kind)
+
+
+def _even(rng: np.random.Generator, problem: Problem) -> Placement | None:
+    """The line in parts of about equal work on devices in any order; None if some cannot run it."""
+    kind = rng.permutation(problem.kind)
+    work = problem.work.sum(axis=1).min(axis=0)
+    share = np.cumsum(work) / max(float(work.sum()), 1e-300) * len(kind)
+    place = np.minimum(share.astype(np.int64), len(kind) - 1)
+    allowed = problem.allowed[kind[place], np.arange(len(place))].all()
+    return Placement(place, kind) if allowed else None
 
 
 def _unfit(line: Line) -> InfeasibleError:

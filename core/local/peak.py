@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import Items
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.model.graph import CONSTANT, PARAMETER, Floats, Graph, Ints
 from dnnp.core.model.plan import CostOptions
@@ -39,8 +38,8 @@ class Live(NamedTuple):
     """f64[D, 3], scratch: held throughout, live, largest live."""
 
 
-def live_of(graph: Graph, items: Items, devices: int, options: CostOptions) -> Live:
-    """Steps of a graph split over `devices` devices."""
+def live_of(graph: Graph, label: Ints, devices: int, options: CostOptions) -> Live:
+    """Steps of a graph split over `devices` devices; `label` is the item of each node."""
     order = graph.order if options.memory_model == "peak" else np.zeros(0, dtype=np.int64)
     m = graph.m if len(order) else 0
     read_ptr, reads = _rows(graph.in_ptr, graph.in_idx, order)
@@ -49,14 +48,14 @@ def live_of(graph: Graph, items: Items, devices: int, options: CostOptions) -> L
     kind = graph.tensor_kind[:m]
     return Live(
         *plain(
-            items.label[order],
+            label[order],
             read_ptr,
             reads,
             write_ptr,
             writes,
             graph.tensor_bytes[:m],
             (kind == PARAMETER) | (kind == CONSTANT),
-            np.where(made >= 0, items.label[made], -1),
+            np.where(made >= 0, label[made], -1),
             graph.is_output[:m],
             np.zeros((m, devices), dtype=np.int32),
             np.zeros(m, dtype=np.bool_),

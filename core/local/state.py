@@ -20,7 +20,7 @@ import numpy as np
 
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.line import Line
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.model.plan import CostOptions
 
 COMM = {"sum": 0, "overlap": 1, "duplex": 2}
@@ -44,6 +44,8 @@ class Problem(NamedTuple):
     comm: int
     hard: bool
     """Capacities may not be exceeded."""
+    ordered: bool
+    """Devices are stages of a pipeline, in order: no edge leads back to an earlier one."""
     kind: Ints
     """i64[D], class of each device."""
     work: Floats
@@ -68,6 +70,12 @@ class Problem(NamedTuple):
     """f64[C], bytes; inf on a CPU."""
     stream: Floats
     """f64[C], time for each byte above capacity; 0 where that is not streamed."""
+    earlier_ptr: Ints
+    earlier: Ints
+    """Items that each item follows (CSR); none unless ordered."""
+    later_ptr: Ints
+    later: Ints
+    """Items that follow each item (CSR); none unless ordered."""
 
 
 class State(NamedTuple):
@@ -85,8 +93,8 @@ class State(NamedTuple):
     """f64[D], true memory over `used`; 1 in the `sum` model."""
 
 
-def make_problem(line: Line, options: CostOptions) -> Problem:
-    """Arrange a line of free items (`free_items_of`, in any order) for search."""
+def make_problem(line: Line, options: CostOptions, *, ordered: bool = False) -> Problem:
+    """Arrange a line for search: free items (`free_items_of`) in any order, or ordered ones."""
     devices, sizes = line.devices, np.diff(line.pin_ptr)
     two = options.objective == "gpipe"
     hard = options.memory_mode == "hard"
@@ -105,25 +113,25 @@ def make_problem(line: Line, options: CostOptions) -> Problem:
     hooks = np.stack([reached, size[reached], column[reached], line.source[reached]], axis=1)
     speed = np.array([d.bandwidth_bytes_per_s for d in devices])
     # The true peak is the sum times a ratio, which nothing can be if the sum is zero.
+    tail, head = (line.tail, line.head) if ordered else (line.tail[:0], line.head[:0])
     memory = line.memory if options.memory_model == "sum" else line.memory + 1.0
-    return Problem(
-        COMM[options.comm],
-        hard,
-        *plain(
-            np.repeat(np.arange(len(devices), dtype=np.int64), [d.count for d in devices]),
-            np.stack(passes, axis=1),
-            allowed,
-            np.searchsorted(line.pins[by_item], np.arange(line.n + 1)).astype(np.int64),
-            hooks,
-            line.pin_ptr,
-            line.pins,
-            line.cost,
-            line.cost.max(axis=0),
-            memory,
-            np.array([np.inf if d.is_cpu else d.memory_bytes for d in devices], dtype=np.float64),
-            np.zeros(len(devices)) if hard or two else 1 / speed,
-        ),
+    arrays = plain(
+        np.repeat(np.arange(len(devices), dtype=np.int64), [d.count for d in devices]),
+        np.stack(passes, axis=1),
+        allowed,
+        np.searchsorted(line.pins[by_item], np.arange(line.n + 1)).astype(np.int64),
+        hooks,
+        line.pin_ptr,
+        line.pins,
+        line.cost,
+        line.cost.max(axis=0),
+        memory,
+        np.array([np.inf if d.is_cpu else d.memory_bytes for d in devices], dtype=np.float64),
+        np.zeros(len(devices)) if hard or two else 1 / speed,
+        *csr(head, tail, line.n),
+        *csr(tail, head, line.n),
     )
+    return Problem(COMM[options.comm], hard, ordered, *arrays)
 
 
 def new_state(problem: Problem, place: Ints) -> State:

@@ -35,6 +35,9 @@ from dnnp.core.model.graph import Floats, Ints
 CLUSTER, SECOND, LOOSE, SQUARINGS = range(4)
 """Entries of `Search.mix`."""
 
+MOST_DRAGGED = 200
+"""Items that one push may take along."""
+
 
 class Search(NamedTuple):
     """What annealing remembers beside the state, changed in place."""
@@ -55,6 +58,8 @@ class Search(NamedTuple):
     which it adds that once more."""
     best: Ints
     """i64[n], the best placement so far that fits."""
+    kind: Ints
+    """i64[D], the classes of the devices then."""
     value: Floats
     """f64[1], its objective; inf while there is none."""
     energy: Floats
@@ -92,6 +97,7 @@ def new_search(problem: Problem, seed: int) -> Search:
         weight=np.zeros(passes),
         strict=np.array([1.0, n / total if total > 0 else 1.0]),
         best=np.zeros(n, dtype=np.int64),
+        kind=np.zeros(devices, dtype=np.int64),
         value=np.array([np.inf]),
         energy=np.zeros(devices),
         times=np.zeros((max(devices, 2), 3 * passes)),
@@ -167,6 +173,7 @@ def record(problem, state, live, search):  # type: ignore[no-untyped-def]
     if value < search.value[0] and fits(problem, state):
         search.value[0] = value
         search.best[:] = state.place
+        search.kind[:] = problem.kind
         refer(problem, state, search)
     else:
         weigh(problem, state, search)
@@ -201,7 +208,11 @@ def singles(problem, state, live, search, temperature, moves):  # type: ignore[n
     allowed, memory, capacity, stream = (
         problem.allowed, problem.memory, problem.capacity, problem.stream,
     )  # fmt: skip
+    earlier_ptr, earlier, later_ptr, later = (
+        problem.earlier_ptr, problem.earlier, problem.later_ptr, problem.later,
+    )  # fmt: skip
     comm, hard, squarings, clock = problem.comm, problem.hard, search.mix[SQUARINGS], search.clock
+    ordered = problem.ordered
     visits = 0
     for _ in range(moves):
         item = below(rng, len(place))
@@ -209,7 +220,18 @@ def singles(problem, state, live, search, temperature, moves):  # type: ignore[n
         first = hook_ptr[item]
         degree = hook_ptr[item + 1] - first
         visits += 3 + degree
-        if degree > 0 and below(rng, 2) == 0:
+        low, high = 0, len(kind) - 1
+        for q in range(earlier_ptr[item], earlier_ptr[item + 1]):
+            low = max(low, place[earlier[q]])
+        for q in range(later_ptr[item], later_ptr[item + 1]):
+            high = min(high, place[later[q]])
+        if low == high:
+            continue
+        if ordered:
+            after = low + below(rng, high - low)
+            if after >= before:
+                after += 1
+        elif degree > 0 and below(rng, 2) == 0:
             e = hooks[first + below(rng, degree), NET]
             pin = pin_ptr[e]
             after = place[pins[pin + below(rng, pin_ptr[e + 1] - pin)]]
@@ -293,6 +315,35 @@ def grow(  # type: ignore[no-untyped-def]
 
 
 @kernel
+def drag(  # type: ignore[no-untyped-def]
+    earlier_ptr, earlier, later_ptr, later, place, member, stamp, mark, start, item, target
+):
+    """Collect into `member[start:]` an item and all that must come along to stage `target`.
+
+    Return the end, or `start` where that would be too many.
+    """
+    home = place[item]
+    limit = start + max(4, min(len(place) // 4, MOST_DRAGGED))
+    stamp[item] = mark
+    member[start] = item
+    top = start + 1
+    at = start
+    ptr, others = (later_ptr, later) if target > home else (earlier_ptr, earlier)
+    while at < top:
+        for q in range(ptr[member[at]], ptr[member[at] + 1]):
+            other = others[q]
+            behind = place[other] < target if target > home else place[other] > target
+            if behind and stamp[other] != mark:
+                if top == limit:
+                    return start
+                stamp[other] = mark
+                member[top] = other
+                top += 1
+        at += 1
+    return top
+
+
+@kernel
 def clusters(problem, state, live, search, temperature, moves):  # type: ignore[no-untyped-def]
     """Try to move clusters of items, one or two at a time; return the pins visited."""
     rng, dice, energy, times, was, old = (
@@ -316,22 +367,44 @@ def clusters(problem, state, live, search, temperature, moves):  # type: ignore[
     visits = 0
     for _ in range(moves):
         clock[0] += 1
-        reached, end, left = 0, 0, -1
+        reached, end, left, joined = 0, 0, -1, -1
         for part in range(1 + (below(rng, 100) < mix[SECOND])):
             clock[1] += 1
-            top, neighbour, more = grow(
-                hook_ptr, hooks, pin_ptr, pins, bond, place, pinned, rng, member, stamp, clock[1],
-                end, below(rng, 100) < mix[LOOSE],
-            )  # fmt: skip
-            visits += more + 5
-            home = place[member[end]]
-            if part == 1 and home != left and below(rng, 2) == 0:
-                target = left
-            elif neighbour >= 0 and below(rng, 2) == 0:
-                target = neighbour
+            if problem.ordered:
+                item = below(rng, len(place))
+                if joined >= 0 and below(rng, 4):
+                    for _ in range(4 * len(kind)):  # out of the stage that the first one joined
+                        if place[item] == joined:
+                            break
+                        item = below(rng, len(place))
+                home = place[item]
+                if joined >= 0 and home != left and below(rng, 2) == 0:
+                    target = left
+                elif below(rng, 4):
+                    target = min(max(home + 1 - 2 * below(rng, 2), 0), len(kind) - 1)
+                else:
+                    target = below(rng, len(kind))
+                visits += 5
+                if target == home:
+                    continue
+                top = drag(
+                    problem.earlier_ptr, problem.earlier, problem.later_ptr, problem.later, place,
+                    member, stamp, clock[1], end, item, target,
+                )  # fmt: skip
             else:
-                target = below(rng, len(kind))
-            left = home
+                top, neighbour, more = grow(
+                    hook_ptr, hooks, pin_ptr, pins, bond, place, pinned, rng, member, stamp,
+                    clock[1], end, below(rng, 100) < mix[LOOSE],
+                )  # fmt: skip
+                visits += more + 5
+                home = place[member[end]]
+                if part == 1 and home != left and below(rng, 2) == 0:
+                    target = left
+                elif neighbour >= 0 and below(rng, 2) == 0:
+                    target = neighbour
+                else:
+                    target = below(rng, len(kind))
+            left, joined = home, target
             for at in range(end, top):
                 item = member[at]
                 before = place[item]
@@ -376,6 +449,32 @@ def clusters(problem, state, live, search, temperature, moves):  # type: ignore[
             for c in range(spent.shape[1]):
                 spent[d, c] = times[t, c]
     return visits
+
+
+@kernel
+def exchange(problem, state, live, search, temperature, tries):  # type: ignore[no-untyped-def]
+    """Let two stages of different classes swap their devices, `tries` times."""
+    rng, kind, place = search.rng, problem.kind, state.place
+    for _ in range(tries):
+        a, b = below(rng, len(kind)), below(rng, len(kind))
+        able = kind[a] != kind[b]
+        for item in range(len(place)):
+            if place[item] == a:
+                able = able and problem.allowed[kind[b], item]
+            elif place[item] == b:
+                able = able and problem.allowed[kind[a], item]
+        if not able:
+            continue
+        before = search.energy.sum()
+        kind[a], kind[b] = kind[b], kind[a]
+        fill(problem, state)
+        measure(live, state)
+        weigh(problem, state, search)
+        if search.energy.sum() - before <= temperature * search.dice[below(rng, len(search.dice))]:
+            note(problem, state, live, search)
+        else:
+            kind[a], kind[b] = kind[b], kind[a]
+            record(problem, state, live, search)
 
 
 @kernel

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dnnp.core.cost.load import stage_load
+from dnnp.core.cost.load import StageLoad, combine, shared_load, stage_load
 from dnnp.core.mip.best import Best
 from dnnp.core.mip.blocks import blocks_of, places_of_blocks
 from dnnp.core.mip.child import SolverProcess
@@ -23,6 +23,7 @@ from dnnp.core.mip.task import Task
 from dnnp.core.mip.throughput import Cut, entries, formulate
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.plan import Block
+from dnnp.core.peak.order import with_least_peak
 
 TOLERANCES = (1e-9, 1e-7)
 """Feasibility tolerance of the solvers; the second one is for programs they call infeasible."""
@@ -50,6 +51,10 @@ COARSE = 4.0
 """A reference this many times the value found is too coarse for the bound."""
 
 
+PEAK_EFFORT = 0.2
+"""Effort for the order of the nodes in the stages of a solution."""
+
+
 class Loop:
     """Slices of solving for one task."""
 
@@ -66,6 +71,9 @@ class Loop:
         self.end, self._stop = end, stop
         self.item = item_of_node(best.graph, task.line)
         self.quantum = quantum_of(task)
+        self.ordered = best.options.memory_model == "peak" and any(
+            not d.is_cpu and not task.storage.fits(d.memory_bytes) for d in task.devices
+        )
         self.cuts: list[Cut] = []
         self.low = 0.0
         self.slice = 0.0
@@ -134,6 +142,8 @@ class Loop:
     def _examine(self, draft: Draft, outcome: Outcome) -> bool | None:
         """Price a solution; whether the task is closed by it, None if it goes on."""
         blocks = blocks_of(self.best.graph, draft, draft.assignment(outcome.values or ()))
+        if self.ordered:
+            blocks = with_least_peak(self.best.graph, blocks, effort=PEAK_EFFORT, stop=self._over)
         value = self.best.offer(blocks)
         if outcome.status != "optimal":
             return None
@@ -153,10 +163,15 @@ class Loop:
             cost = stage_load(
                 best.graph, best.units, block.nodes, device, best.options, block.replicas
             )
+            needed = cost.memory_bytes
             loads: tuple[float, ...] = (cost.load_s,)
             if self.task.passes > 1:
                 loads = cost.forward_s or 0.0, cost.backward_s or 0.0
-            over = cost.memory_bytes > device.memory_bytes * (1 + ROUNDING)
+            elif self.ordered:
+                # What is learned must hold for all orders of the nodes.
+                needed -= max((cost.peak_bytes or 0.0) - block.peak_bound_bytes, 0.0)
+                loads = (self._load(cost, block, needed),)
+            over = needed > device.memory_bytes * (1 + ROUNDING)
             full = hard and not device.is_cpu and over
             if full:
                 loads = (np.inf,) * self.task.passes
@@ -165,6 +180,15 @@ class Loop:
             cut = Cut(names.index(device.name), block.replicas, items, loads, grows)
             if sum(loads) > expected and cut not in self.cuts:
                 self.cuts.append(cut)
+
+    def _load(self, cost: StageLoad, block: Block, needed: float) -> float:
+        """Load of a stage if it needs so many bytes."""
+        device, options = block.device, self.best.options
+        overflow = 0.0
+        if options.memory_mode == "overflow" and not device.is_cpu:
+            overflow = max(needed - device.memory_bytes, 0.0) / device.bandwidth_bytes_per_s
+        alone = combine(options.comm, cost.in_s, cost.compute_s, overflow, cost.out_s)
+        return shared_load(options.comm, alone, block.replicas, cost.sync_s)
 
     def _start(self, draft: Draft) -> list[float] | None:
         """The best split as a solution of the program."""

@@ -23,6 +23,8 @@ class DeviceClass:
     """Devices i with equal i // cluster_size form a cluster; 0: no clusters."""
     inner_bandwidth_bytes_per_s: float = math.inf
     """Bandwidth of a link inside a cluster."""
+    fast_memory_bytes: float | None = None
+    """On-chip memory of one device; None: not stated."""
 
     @property
     def is_cpu(self) -> bool:

@@ -37,6 +37,8 @@ class Block(NamedTuple):
     replicas: int = 1
     number: int = -1
     """Number of its first device; -1: the next that is free."""
+    peak_bound_bytes: float = 0.0
+    """No order of the nodes has a smaller peak of live activations; 0: nothing is proven."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,10 @@ class Stage:
     forward_s: float | None = None
     """Load of the forward nodes; None unless the graph has a backward pass."""
     backward_s: float | None = None
+    peak_bytes: float | None = None
+    """Peak of live activations, a part of the memory; None with the `sum` model."""
+    peak_bound_bytes: float | None = None
+    """No order of the nodes has a smaller peak; None: nothing is proven."""
 
 
 @dataclass(frozen=True)

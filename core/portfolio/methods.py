@@ -18,9 +18,11 @@ _ORDERED = ("ordered",)
 _FREE = ("free",)
 
 FINDS: dict[str, tuple[str, ...]] = {
-    "auto": _ANY, "exact": _ORDERED, "slice": _ORDERED, "dpl": _ORDERED, "ip": _ANY,
-    "anneal": _FREE, "greedy": _ORDERED, "local-search": _FREE, "pipedream": _ORDERED,
-    "scotch": _FREE, "metis": _FREE, "uniform": _ORDERED, "params": _ORDERED, "single": _ORDERED,
+    "auto": _ANY, "exact": _ORDERED, "heuristic": _ORDERED, "slice": _ORDERED, "dpl": _ORDERED,
+    "random": _ORDERED, "brkga": _ORDERED, "mla": _ORDERED, "mla-weighted": _ORDERED, "ip": _ANY,
+    "anneal": ("free", "ordered"), "greedy": _ORDERED, "local-search": _FREE,
+    "pipedream": _ORDERED, "scotch": _FREE, "metis": _FREE, "uniform": _ORDERED,
+    "params": _ORDERED, "single": _ORDERED,
 }  # fmt: skip
 """Method -> the validities that may be asked of it; the first is its own."""
 

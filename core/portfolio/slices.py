@@ -14,7 +14,7 @@ from dnnp.core.dp.slice import Slicing, slice_line
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.order.orders import ORDERS
 
@@ -27,13 +27,14 @@ def best_slicing(
     units: Clustering,
     devices: tuple[DeviceClass, ...],
     options: CostOptions,
-    order: str = "best",
+    order: str | Ints = "best",
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Block]:
     """Slice a topological order, at the least largest load, without replicas.
 
-    `order` is a name in `ORDERS`, or `best`: the one whose slicing is best. The blocks come in
-    pipeline order. Once `stop` says so, the best split so far is returned.
+    `order` is a topological order of the items of `items_of`, a name in `ORDERS`, or `best`: the
+    one whose slicing is best. The blocks come in pipeline order. Once `stop` says so, the best
+    split so far is returned.
 
     Raises
     ------
@@ -43,10 +44,14 @@ def best_slicing(
     items = items_of(graph, units)
     found: tuple[Line, Slicing] | None = None
     failure: InfeasibleError | None = None
-    for name in ORDERS if order == "best" else [order]:
+    if isinstance(order, str):
+        orders = [ORDERS[name] for name in (ORDERS if order == "best" else [order])]
+    else:
+        orders = [lambda items: order]
+    for ordered in orders:
         if found is not None and stop():
             break
-        line = make_line(graph, units, items, ORDERS[name](items), devices, options)
+        line = make_line(graph, units, items, ordered(items), devices, options)
         streamed = options.memory_mode == "overflow" and any(
             np.isfinite(d.memory_bytes) for d in line.devices
         )

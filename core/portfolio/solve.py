@@ -2,14 +2,13 @@
 
 `auto` slices a few orders, then searches the order ideals with that incumbent: it prunes the
 exact search, which mostly ends with a proof. What the search cannot finish it leaves with a
-bound; then windows around the best split are searched, wider as long as that pays.
+bound; then heuristics improve the split, and the search goes on with the better incumbent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,95 +16,38 @@ from dnnp.core.baselines.descent import descend
 from dnnp.core.baselines.table import BASELINES, Settings
 from dnnp.core.bound.chain import chain_bound
 from dnnp.core.bound.simple import simple_bound
-from dnnp.core.cost.plan import make_plan
 from dnnp.core.dp.fast import decide_plain
-from dnnp.core.dp.ideal import coarse_search, ideal_search, window_search
+from dnnp.core.dp.ideal import coarse_search, ideal_search
 from dnnp.core.dp.problem import ROUNDING
 from dnnp.core.dp.sweep import sweep_for
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.graph import Graph
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.graph import Ints
+from dnnp.core.model.plan import Block
+from dnnp.core.peak.order import with_least_peak
 from dnnp.core.portfolio.methods import (
     check_options,
     resolved,
     unplaceable_part,
     validity_asked,
 )
+from dnnp.core.portfolio.problem import Problem, Request, Solution
 from dnnp.core.portfolio.slices import best_slicing
 
 STEPS = ((0.05, (4, 6, 8)), (1.0, (10, 12, 14)))
 """What the exact search does: efforts, each followed by windows of these widths around the best
 split if that is not proven. A better incumbent makes the next effort go further."""
 
-WINDOW_EFFORT = 0.1
-"""Effort of one window search, of the effort asked for."""
+COARSE_EFFORT = 0.1
+"""Effort of the search with chains as one, of the effort asked for."""
+
+REFINE_EFFORT = 0.25
+"""Effort of annealing within `auto`, of the effort asked for."""
 
 START_EFFORT = 0.1
 """Effort of the search for a split to start from, of the effort asked for."""
 
 CHAIN_SHARE = 0.02
 """Share of the work up to which a chain is searched as one item."""
-
-MAX_WINDOW_UNITS = 10_000
-"""Units up to which windows are searched."""
-
-
-@dataclass(frozen=True)
-class Request(Settings):
-    """What a solver is told besides the problem; each heeds what concerns it."""
-
-    method: str = "auto"
-    order: str = "best"
-    validity: str | None = None
-    """What is asked of the split: `ordered`, `convex` or `free`; None: the method's own."""
-    solver: str = "cbc"
-    time_left: Callable[[], float | None] = lambda: None
-    """Seconds that are left; None: no limit."""
-    progress: Callable[[float], None] = lambda share: None
-    """Told the share of a long step that is done."""
-    tell: Callable[[str], None] = lambda message: None
-    """Told what was found on the way."""
-    warn: Callable[[str], None] = lambda message: None
-    """Told what went wrong without ending the search."""
-    runs: Callable[[Sequence[Callable[..., Any]]], None] = lambda kernels: None
-    """Told the kernels that run next, which may have to be compiled."""
-    programs: Mapping[str, Callable[[Problem, Request], list[Block]]] = field(default_factory=dict)
-    """Methods that are programs of their own, which the caller runs."""
-
-
-@dataclass(frozen=True)
-class Solution:
-    """A split, and what was proven about it."""
-
-    blocks: list[Block]
-    bound: float
-    """No split of the validity asked for has a smaller objective."""
-    method: str
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is split."""
-
-    graph: Graph
-    units: Clustering
-    devices: tuple[DeviceClass, ...]
-    options: CostOptions
-
-    def value(self, blocks: list[Block]) -> float:
-        """Objective of a split."""
-        plan = make_plan(
-            self.graph, self.units, blocks, self.devices, self.options,
-            method="", bound=0.0, digest="",
-        )  # fmt: skip
-        return plan.value
-
-    @property
-    def clustered(self) -> bool:
-        """Whether some devices form clusters."""
-        return any(d.cluster_size for d in self.devices)
 
 
 def solve(problem: Problem, request: Request) -> Solution:
@@ -139,21 +81,119 @@ def solve(problem: Problem, request: Request) -> Solution:
     floor = simple_bound(graph, units, devices, options)
     try:
         if problem.clustered and method == "exact":
-            return _clusters(problem, request)
-        return _SOLVERS.get(method, _baseline)(problem, request, floor)
+            found = _clusters(problem, request)
+        else:
+            found = _SOLVERS.get(method, _baseline)(problem, request, floor)
     except (InfeasibleError, LimitError) as error:
         reason = unplaceable_part(graph, units, devices, options, validity)
-        raise reason or error from None
+        rescued = None if reason else _softly(problem, request)
+        if rescued is None:
+            raise reason or error from None
+        found = Solution(rescued, floor, request.method)
+    if options.memory_model == "peak":
+        return replace(found, blocks=_with_least_peak(problem, request, found.blocks))
+    return found
+
+
+def _with_least_peak(problem: Problem, request: Request, blocks: list[Block]) -> list[Block]:
+    """Let the nodes of each stage run in an order of small peak, where it may matter."""
+    least = min((d.memory_bytes for d in problem.devices if not d.is_cpu), default=np.inf)
+    wanted = request.least_peak or problem.graph.tensor_bytes.sum() > least
+    effort = request.effort if wanted else 0.0
+    return with_least_peak(
+        problem.graph, blocks, effort=effort, stop=request.stop, runs=request.runs
+    )
+
+
+def _softly(problem: Problem, request: Request) -> list[Block] | None:
+    """A split that fits once its stages run in an order of small peak, if one is found.
+
+    Every method judges peak memory in the order that it has at hand, so this looks for splits
+    with as little above the capacities as there can be.
+    """
+    options = problem.options
+    if options.memory_model != "peak" or options.memory_mode != "hard" or problem.clustered:
+        return None
+    if options.objective != "throughput" or request.stop():
+        return None
+    soft = replace(problem, options=replace(options, memory_mode="overflow"))
+    try:
+        blocks = _slice(soft, replace(request, method="slice"), 0.0).blocks
+        blocks = with_least_peak(problem.graph, blocks, stop=request.stop, runs=request.runs)
+        problem.value(blocks)
+    except (InfeasibleError, LimitError):
+        return None
+    request.tell("it fits in another order of the nodes within the stages")
+    return blocks
 
 
 def _slice(problem: Problem, request: Request, floor: float) -> Solution:
-    """The best slicing of some orders."""
+    """The best slicing of some orders, or of the one that is given."""
     _announce_slicing(problem, request)
     blocks = best_slicing(
-        problem.graph, problem.units, problem.devices, problem.options, request.order,
-        request.stop,
+        problem.graph, problem.units, problem.devices, problem.options,
+        _order_asked(problem, request), request.stop,
     )  # fmt: skip
     return Solution(blocks, floor, request.method)
+
+
+def _order_asked(problem: Problem, request: Request) -> str | Ints:
+    """The order of the items that is given, or the name of one.
+
+    Raises
+    ------
+    FormatError
+        A given order is none of all units, or does not keep to the precedence among them.
+    """
+    from dnnp.core.portfolio.orders import given_order, prioritised_order
+
+    if request.sequence is not None:
+        return given_order(problem.graph, problem.units, request.sequence)
+    if request.priorities is not None:
+        return prioritised_order(problem.graph, problem.units, request.priorities)
+    return request.order
+
+
+def _search_orders(problem: Problem, request: Request, floor: float) -> Solution:
+    """The best slicing of many orders (MTPP section 3.3)."""
+    from dnnp.core.order.appraise import LENGTH, SLICING, values_of_rows
+    from dnnp.core.portfolio.orders import OrderSpace, evolved_order, random_order
+
+    request.runs([values_of_rows])
+    _announce_slicing(problem, request)
+    space = OrderSpace(
+        problem.graph, problem.units, problem.devices, problem.options,
+        weighted=request.method != "mla",
+    )  # fmt: skip
+    if request.method == "random":
+        samples = max(round(request.samples * request.effort), 1)
+        order = random_order(space, samples, request.seed, request.stop, request.progress)
+    else:
+        generations = max(round(request.evolution.generations * request.effort), 1)
+        order = evolved_order(
+            space, replace(request.evolution, generations=generations),
+            SLICING if request.method == "brkga" else LENGTH, request.seed, request.stop,
+            request.progress,
+        )  # fmt: skip
+    blocks = best_slicing(
+        problem.graph, problem.units, problem.devices, problem.options,
+        "kahn" if order is None else order, request.stop,
+    )  # fmt: skip
+    return Solution(blocks, floor, request.method)
+
+
+def _heuristic(problem: Problem, request: Request, floor: float) -> Solution:
+    """All heuristics, and a bound that costs little."""
+    from dnnp.core.portfolio.heuristic import heuristic
+
+    blocks = _slice(problem, request, floor).blocks
+    value = problem.value(blocks)
+    request.tell(f"slicing: {value:.6g}")
+    if request.stop():
+        return Solution(blocks, floor, request.method)
+    floor = max(floor, chain_bound(problem.graph, problem.units, problem.devices, problem.options))
+    goal = floor * (1 + ROUNDING)
+    return Solution(heuristic(problem, request, blocks, value, goal)[0], floor, request.method)
 
 
 def _dpl(problem: Problem, request: Request, floor: float) -> Solution:
@@ -210,12 +250,34 @@ def _exact(problem: Problem, request: Request, floor: float) -> Solution:
             raise _why(problem, request)
         if blocks is not None and bound < value * (1 - ROUNDING):
             blocks, value = _coarse(problem, request, blocks, value)
-            blocks, value = _windows(problem, request, blocks, value, widths)
+            blocks, value = _near(problem, request, blocks, value, bound, widths)
         if bound >= value * (1 - ROUNDING) or request.stop():
             break
     if blocks is None:
         raise _nothing(request)
+    if request.time_left() is not None and bound < value * (1 - ROUNDING):
+        from dnnp.core.portfolio.heuristic import heuristic
+
+        goal = bound * (1 + ROUNDING)
+        blocks, value = heuristic(problem, request, blocks, value, goal)
     return Solution(blocks, bound, request.method)
+
+
+def _near(
+    problem: Problem,
+    request: Request,
+    blocks: list[Block],
+    value: float,
+    bound: float,
+    widths: Sequence[int],
+) -> tuple[list[Block], float]:
+    """Improve a split by annealing, and by search through windows around it."""
+    from dnnp.core.portfolio.heuristic import refined, windows
+
+    if value > bound * (1 + ROUNDING) and problem.options.max_replicas == 1:
+        quick = replace(request, effort=request.effort * REFINE_EFFORT)
+        blocks, value = refined(problem, quick, blocks, value, request.seed)
+    return windows(problem, request, blocks, value, widths)
 
 
 def _why(problem: Problem, request: Request) -> InfeasibleError:
@@ -247,36 +309,18 @@ def _coarse(
     problem: Problem, request: Request, blocks: list[Block], value: float
 ) -> tuple[list[Block], float]:
     """Search with chains of items as one."""
-    if problem.units.g > MAX_WINDOW_UNITS or request.stop():
+    from dnnp.core.portfolio.heuristic import LARGE
+
+    if problem.units.g > LARGE or request.stop():
         return blocks, value
     found = coarse_search(
         problem.graph, problem.units, problem.devices, problem.options, incumbent=value,
-        share=CHAIN_SHARE, effort=request.effort * WINDOW_EFFORT, stop=request.stop,
+        share=CHAIN_SHARE, effort=request.effort * COARSE_EFFORT, stop=request.stop,
     )  # fmt: skip
     if found.blocks is None:
         return blocks, value
     request.tell(f"chains as one: {found.value:.6g}")
     return found.blocks, found.value
-
-
-def _windows(
-    problem: Problem, request: Request, blocks: list[Block], value: float, widths: Sequence[int]
-) -> tuple[list[Block], float]:
-    """Search ever wider windows around the best split."""
-    if problem.units.g > MAX_WINDOW_UNITS:
-        return blocks, value
-    for width in widths:
-        while not request.stop():
-            near = window_search(
-                problem.graph, problem.units, problem.devices, problem.options, blocks,
-                incumbent=value, width=width, effort=request.effort * WINDOW_EFFORT,
-                stop=request.stop,
-            )  # fmt: skip
-            if near.blocks is None:
-                break
-            blocks, value = near.blocks, near.value
-            request.tell(f"windows of {width}: {value:.6g}")
-    return blocks, value
 
 
 def _clusters(problem: Problem, request: Request) -> Solution:
@@ -292,16 +336,17 @@ def _clusters(problem: Problem, request: Request) -> Solution:
 
 
 def _anneal(problem: Problem, request: Request, floor: float) -> Solution:
-    """Search without order, from the best ordered split; the better of the two."""
+    """Annealing from the best ordered split, with or without order; the better of the two."""
     from dnnp.core.local.anneal import anneal
     from dnnp.core.local.sweep import sweep
 
-    start = _start(problem, request)
+    ordered = request.validity == "ordered"
+    start = _incumbent(problem, request)[0] if ordered else _start(problem, request)
     request.runs([sweep])
     try:
         blocks = anneal(
-            problem.graph, problem.units, problem.devices, problem.options, start=start,
-            seed=request.seed, effort=request.effort, stop=request.stop,
+            problem.graph, problem.units, problem.devices, problem.options, ordered=ordered,
+            start=start, seed=request.seed, effort=request.effort, stop=request.stop,
             progress=request.progress,
         )  # fmt: skip
     except (InfeasibleError, LimitError) as error:
@@ -363,6 +408,11 @@ _SOLVERS: dict[str, Callable[[Problem, Request, float], Solution]] = {
     "exact": _exact,
     "slice": _slice,
     "dpl": _dpl,
+    "random": _search_orders,
+    "brkga": _search_orders,
+    "mla": _search_orders,
+    "mla-weighted": _search_orders,
+    "heuristic": _heuristic,
     "anneal": _anneal,
     "ip": _ip,
 }

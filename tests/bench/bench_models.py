@@ -11,7 +11,8 @@ from pathlib import Path
 
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.portfolio.solve import Problem, Request, solve
+from dnnp.core.portfolio.problem import Problem, Request
+from dnnp.core.portfolio.solve import solve
 from dnnp.formats.graph import device_of, graph_of, units_of
 from dnnp.formats.stream import read_bytes
 from support.bench import table

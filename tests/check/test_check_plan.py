@@ -80,6 +80,11 @@ def stream_weights(records: Records) -> None:
     set_plan(memory_mode="overflow")(records)
 
 
+def sum_with_peak(records: Records) -> None:
+    set_plan(memory_model="sum")(records)
+    set_stage(0, peak_bytes=1.0)(records)
+
+
 def color_0_and_5(records: Records) -> None:
     for index in (0, 5):
         one(records, "node", index)["color"] = 3
@@ -109,6 +114,13 @@ CORRUPTIONS: dict[str, tuple[Callable[[Records], None], str, str]] = {
     "out": (set_stage(0, out_s=10.0), "load", "out_s is 10.0, recomputed 12.0"),
     "overflow": (set_stage(0, overflow_s=1.0), "load", "overflow_s is 1.0, recomputed 0.0"),
     "memory": (set_stage(0, memory_bytes=296.0), "load", "memory_bytes is 296.0"),
+    "peak": (set_stage(0, peak_bytes=1.0), "load", "peak_bytes is 1.0, recomputed"),
+    "peak bound": (
+        set_stage(0, peak_bound_bytes=1e6),
+        "bound",
+        "the bound of the peak 1000000.0 exceeds",
+    ),
+    "peak of a sum": (sum_with_peak, "load", "peak_bytes is 1.0, but memory is summed"),
     "node in no stage": (set_stage(1, nodes=[2, 3]), "node", "node 4: the node is in no stage"),
     "node twice": (set_stage(2, nodes=[4, 5]), "node", "node 4: the node is in stages 1, 2"),
     "unknown node": (set_stage(2, nodes=[5, 99]), "node", "node 99 is not in the graph"),

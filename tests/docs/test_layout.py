@@ -14,7 +14,7 @@ from support.project import FOLDERS, ROOT, module_of, pyproject, sources
 
 SOLVERS = (
     "core.dp", "core.order", "core.local", "core.mip", "core.latency", "core.bound",
-    "core.baselines",
+    "core.baselines", "core.peak",
 )  # fmt: skip
 BASE = ("core.model", "core.cost")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -26,12 +26,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "core.dp": BASE,
     "core.order": (*BASE, "core.dp"),
     "core.local": (*BASE, "core.dp", "core.order"),
-    "core.mip": (*BASE, "core.dp", "core.order"),
+    "core.mip": (*BASE, "core.dp", "core.order", "core.peak"),
     "core.latency": (*BASE, "core.dp", "core.order", "core.mip"),
     "core.bound": (*BASE, "core.dp", "core.order", "core.mip"),
     "core.baselines": (*BASE, "core.dp", "core.order", "core.mip"),
     "core.portfolio": (*BASE, *SOLVERS),
     "core.coarsen": BASE,
+    "core.peak": BASE,
     "core.profile": BASE,
     "core.pipeline": BASE,
     "core.check": ("core.model",),

@@ -58,7 +58,7 @@ def test_golden_chain():
     assert result.records("stage")[1] == {
         "type": "stage", "id": 1, "device": "dev/1", "class": "dev", "nodes": [2],
         "load_s": 4.0, "in_s": 1.0, "compute_s": 2.0, "overflow_s": 0.0, "out_s": 1.0,
-        "memory_bytes": 2.0,
+        "memory_bytes": 2.0, "peak_bytes": 2.0, "peak_bound_bytes": 2.0,
     }  # fmt: skip
     said = result.err.splitlines()
     assert said[-1] == "dnnp-partition: 3 stages, auto: largest load 5, optimal, ordered"

@@ -50,6 +50,16 @@ def test_bundled_device(name: str) -> None:
     # A core moves about as much as its peak divided by 5 to 20; accelerators by 5 to 40.
     assert 4 < device.peak_flop_per_s["float32"] / device.memory_bandwidth_bytes_per_s < 40
     assert describe_fault(RECORDS["device"], class_record(device)) is None
+    # On-chip memory is a small part of all memory; the file says where it is.
+    assert device.fast_memory_bytes is not None
+    assert 2**20 <= device.fast_memory_bytes < device.memory_bytes / 500
+    assert class_record(device)["fast_memory_bytes"] == device.fast_memory_bytes
+
+
+def test_fast_memory_need_not_be_stated() -> None:
+    device = parse_device(json.dumps(GOOD).encode(), "toy.json")
+    assert device.fast_memory_bytes is None
+    assert "fast_memory_bytes" not in class_record(device)
 
 
 def test_file_by_path(tmp_path: Path) -> None:
@@ -68,6 +78,8 @@ def test_file_by_path(tmp_path: Path) -> None:
         ({"memory_bytes": -1}, "field 'memory_bytes': -1"),
         ({"memory_bytes": 0}, "field 'memory_bytes': 0 is not above 0"),
         ({"memory_bytes": "16G"}, "field 'memory_bytes': '16G' is not a number"),
+        ({"fast_memory_bytes": 0}, "field 'fast_memory_bytes': 0 is not above 0"),
+        ({"fast_memory_bytes": "40M"}, "field 'fast_memory_bytes': '40M' is not a number"),
         ({"launch_overhead_s": True}, "field 'launch_overhead_s': true is not a number"),
         ({"peak_flop_per_s": 1e12}, "field 'peak_flop_per_s'"),
         ({"peak_flop_per_s": {"float16": 1}}, "field 'peak_flop_per_s.float32': is missing"),

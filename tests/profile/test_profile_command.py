@@ -20,7 +20,8 @@ from support.split_models import array, make, node, value
 
 V100 = {
     "type": "device", "class": "v100", "kind": "accelerator", "memory_bytes": 34359738368.0,
-    "bandwidth_bytes_per_s": 150e9, "name": "NVIDIA Tesla V100 SXM2 32 GB",
+    "bandwidth_bytes_per_s": 150e9, "fast_memory_bytes": 6291456.0,
+    "name": "NVIDIA Tesla V100 SXM2 32 GB",
 }  # fmt: skip
 
 

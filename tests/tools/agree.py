@@ -38,7 +38,8 @@ from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
-from dnnp.core.portfolio.solve import Problem, Request, solve
+from dnnp.core.portfolio.problem import Problem, Request
+from dnnp.core.portfolio.solve import solve
 from support.ablation import no_contraction
 from support.brute import brute_force
 from support.cases import Case, random_case

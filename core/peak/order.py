@@ -1,0 +1,145 @@
+"""Orders of the nodes of a block for the least peak of live activations, with a lower bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.plan import Block
+from dnnp.core.peak.segment import KERNELS, Segment, below
+from dnnp.core.peak.steps import Steps, cuts, largest_step, part_of, steps_of, walk_given
+
+WORK = 25_000_000
+"""Visits of nodes and tensors that one block may cost at effort 1."""
+
+KEPT_BLOCKS = 4
+"""Blocks up to which each has the work of one to itself."""
+
+
+class PeakOrder(NamedTuple):
+    """An order of the nodes of a block."""
+
+    nodes: Ints
+    """Node positions in execution order."""
+    peak_bytes: float
+    """Peak of live activations, bytes; parameters are not in it."""
+    bound_bytes: float
+    """No order of these nodes has a smaller peak."""
+
+
+Kernels = Sequence[Callable[..., Any]]
+
+
+def _never() -> bool:
+    return False
+
+
+def _unheard(kernels: Kernels) -> None:
+    pass
+
+
+def peak_order(
+    graph: Graph,
+    nodes: Ints,
+    *,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = _never,
+    runs: Callable[[Kernels], None] = _unheard,
+) -> PeakOrder:
+    """Find an order of `nodes` with the least peak, or as small a one as `effort` allows.
+
+    Effort 0 finds nothing but a bound.
+
+    `nodes` are positions in some execution order, which comes back if none found is better.
+    Deterministic unless stopped.
+    """
+    nodes = np.asarray(nodes, dtype=np.int64)
+    steps, start = steps_of(graph, nodes)
+    search = _Search(steps, start, effort, stop, runs)
+    if effort > 0:
+        search.improve()
+    return PeakOrder(nodes[search.order], search.peak, search.bound)
+
+
+def with_least_peak(
+    graph: Graph,
+    blocks: Sequence[Block],
+    *,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = _never,
+    runs: Callable[[Kernels], None] = _unheard,
+    keep: bool = False,
+) -> list[Block]:
+    """Put the nodes of every block in an order of small peak, never a larger one than theirs.
+
+    The blocks know the lower bound of their peak then; with `keep`, their orders stay. `runs` is
+    told the kernels that run next.
+    """
+    share = effort * min(1.0, KEPT_BLOCKS / max(len(blocks), 1))
+    best = []
+    for block in blocks:
+        found = peak_order(graph, block.nodes, effort=share, stop=stop, runs=runs)
+        nodes = block.nodes if keep else found.nodes
+        best.append(block._replace(nodes=nodes, peak_bound_bytes=found.bound_bytes))
+    return best
+
+
+class _Search:
+    """Segments between nodes that stand at one place in all orders, the worst one first."""
+
+    def __init__(
+        self,
+        steps: Steps,
+        start: float,
+        effort: float,
+        stop: Callable[[], bool],
+        runs: Callable[[Kernels], None],
+    ) -> None:
+        n = len(steps.made)
+        self.steps, self.start, self.stop, self.runs = steps, start, stop, runs
+        self.order = np.arange(n, dtype=np.int64)
+        self.before, during = walk_given(steps, start)
+        cut = cuts(steps)
+        self.bound = float(max(largest_step(steps, start), during[cut].max(initial=0.0)))
+        self.first = np.flatnonzero(np.append(True, cut[:-1])) if n else np.zeros(0, np.int64)
+        self.end = np.append(self.first[1:], n)
+        self.peaks = np.maximum.reduceat(during, self.first) if n else np.zeros(0)
+        self.given = self.peak
+        self.work = effort * WORK
+
+    @property
+    def peak(self) -> float:
+        """Peak of the order."""
+        return float(max(self.start, self.peaks.max(initial=0.0)))
+
+    def improve(self) -> None:
+        """Put one segment after the other in a better order, while that can help."""
+        seen = np.zeros(len(self.peaks), dtype=np.bool_)
+        while len(self.peaks) and not self.stop():
+            s = int(self.peaks.argmax())
+            if seen[s] or not below(self.bound, self.peaks[s]):
+                break
+            seen[s] = True
+            self._segment(s)
+        self.bound = min(self.bound, self.peak)
+        if not below(self.peak, self.given):
+            self.order = np.arange(len(self.order), dtype=np.int64)
+            self.peaks[:] = self.given
+        if not below(self.bound, self.peak):
+            self.bound = self.peak
+
+    def _segment(self, s: int) -> None:
+        a, b = int(self.first[s]), int(self.end[s])
+        part = self.steps
+        if b - a < len(self.order):
+            everything = np.arange(b, dtype=np.int64)
+            part = part_of(self.steps, everything[a:], everything[:a])
+        self.runs(KERNELS)
+        task = Segment(part, float(self.before[a]), self.bound, self.stop)
+        self.work -= task.improve(self.work)
+        self.order[a:b] = a + task.order
+        self.peaks[s] = task.peak
+        self.bound = max(self.bound, task.bound)

@@ -1,0 +1,169 @@
+"""Large graphs by levels: coarsen, split the coarsest graph, refine while expanding.
+
+A level joins pairs of items of the level below. In a topological order, an item may join the
+last one it reads from: with it moved there the order stays topological, because all else that
+it reads comes earlier still. So any number of such pairs, each with an anchor that stays where
+it is, leave the graph acyclic; likewise an item may join the first one that reads it. The two
+kinds take turns; of the pairs that compete, those with the dearest tensors between them win.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dnnp.core.cost.items import items_of
+from dnnp.core.cost.line import Line, make_line
+from dnnp.core.local.anneal import anneal
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.graph import Graph, Ints, csr, totals
+from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.order.orders import dfs_order
+from dnnp.core.portfolio.slices import best_slicing
+
+COARSEST = 1_000
+"""Units at which coarsening ends."""
+
+LEVEL_RATIO = 1.8
+"""Levels that are less coarse than the one before by this factor are searched; others not."""
+
+UNITS_PER_DEVICE = 8
+"""A pair may have at most this part of a device's share of the work."""
+
+LEVEL_EFFORT, LAST_EFFORT = 0.25, 0.5
+"""Effort of a level and of the graph itself, of the effort asked for."""
+
+
+def multilevel(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    blocks: Sequence[Block],
+    value: Callable[[list[Block]], float],
+    *,
+    seed: int = 0,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[float], None] = lambda share: None,
+) -> list[Block]:
+    """Split by levels; never worse than the ordered split `blocks`.
+
+    `value` prices a split. A graph with a backward pass has one level.
+    """
+    best = list(blocks)
+    levels = _levels(graph, units, devices, options, stop)
+    current: list[Block] | None = None
+    for number, level in enumerate(reversed(levels)):
+        if stop():
+            break
+        progress(number / len(levels))
+        last = level is units
+        try:
+            if last and (current is None or value(current) > value(best)):
+                current = best
+            start = current or best_slicing(graph, level, devices, options, stop=stop)
+            found = anneal(
+                graph, level, devices, options, ordered=True, start=start, warm=number > 0,
+                seed=seed + number, effort=effort * (LAST_EFFORT if last else LEVEL_EFFORT),
+                stop=stop,
+            )  # fmt: skip
+            current = found if value(found) < value(start) else start
+        except (InfeasibleError, LimitError):
+            continue
+        if value(current) < value(best):
+            best = current
+    return best
+
+
+def _levels(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    stop: Callable[[], bool],
+) -> list[Clustering]:
+    """The units, and ever fewer of them."""
+    levels, level, late = [units], units, True
+    while not graph.backward.any() and level.g > COARSEST and not stop():
+        coarser = coarsened(graph, level, devices, options, late=late)
+        if coarser.g > 0.95 * level.g:
+            break
+        level, late = coarser, not late
+        if levels[-1].g > LEVEL_RATIO * level.g:
+            levels.append(level)
+    return levels
+
+
+def coarsened(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    *,
+    late: bool,
+) -> Clustering:
+    """Join units in pairs: with the last one they read from if `late`, else the first reader."""
+    items = items_of(graph, units)
+    order = dfs_order(items)
+    line = make_line(graph, units, items, order, devices, options)
+    of_item = np.empty(items.count, dtype=np.int64)
+    of_item[order] = _pairs(line, late=late)
+    return _merged(graph, units, of_item[items.label[units.member_idx[units.member_ptr[:-1]]]])
+
+
+def _pairs(line: Line, *, late: bool) -> Ints:
+    """Label of every position, 0..; pairs share one."""
+    n = line.n
+    if late:
+        anchor = np.full(n, -1, dtype=np.int64)
+        np.maximum.at(anchor, line.head, line.tail)
+        joining = np.flatnonzero(anchor >= 0)
+    else:
+        anchor = np.full(n, n, dtype=np.int64)
+        np.minimum.at(anchor, line.tail, line.head)
+        joining = np.flatnonzero(anchor < n)
+    anchor = anchor[joining]
+    tail, head = (anchor, joining) if late else (joining, anchor)
+    work = np.where(np.isfinite(line.work), line.work, 0.0).max(axis=0)
+    most = work.sum() / sum(d.count for d in line.devices) / UNITS_PER_DEVICE
+    gain = _bond(line, tail, head)
+    fits = np.flatnonzero(work[tail] + work[head] <= most)
+    mate = np.arange(n)
+    for i in fits[np.argsort(-gain[fits], kind="stable")].tolist():
+        u, v = tail[i], head[i]
+        if mate[u] == u and mate[v] == v:
+            mate[u], mate[v] = v, u
+    return np.unique(np.minimum(mate, np.arange(n)), return_inverse=True)[1]
+
+
+def _bond(line: Line, tail: Ints, head: Ints) -> np.ndarray:
+    """Cost of the tensors from `tail` to `head`, shared among their readers; f64[pairs]."""
+    sizes = np.diff(line.pin_ptr)
+    net = np.repeat(np.arange(len(sizes)), sizes)
+    key = line.source[net] * line.n + line.pins
+    order = np.argsort(key, kind="stable")
+    share = (line.cost.max(axis=0)[net] / np.maximum(sizes[net] - 1, 1))[order]
+    before = np.append(0.0, np.cumsum(share))
+    wanted = tail * line.n + head
+    low = np.searchsorted(key[order], wanted)
+    return before[np.searchsorted(key[order], wanted, side="right")] - before[low]
+
+
+def _merged(graph: Graph, units: Clustering, label: Ints) -> Clustering:
+    """Units of units; times are sums."""
+    g = int(label.max()) + 1
+    of_node = label[units.label]
+    order = graph.order
+    member_ptr, member_idx = csr(of_node[order], order, g)
+    return Clustering(
+        label=of_node,
+        member_ptr=member_ptr,
+        member_idx=member_idx,
+        group_ids=np.arange(g, dtype=np.int64),
+        names=tuple(str(i) for i in range(g)),
+        times={name: totals(label, t, g) for name, t in units.times.items()},
+    )

@@ -1,0 +1,201 @@
+"""Search over topological orders, each valued by its best slicing (MTPP section 3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dnnp.core.cost.items import Items, items_of
+from dnnp.core.cost.line import Line, make_line, steps_of
+from dnnp.core.dp.slice import slice_line
+from dnnp.core.model.cluster import Clustering, contract
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
+from dnnp.core.model.graph import Floats, Graph, Ints
+from dnnp.core.model.plan import CostOptions
+from dnnp.core.order.appraise import (
+    LENGTH,
+    SLICING,
+    Appraiser,
+    OrderProblem,
+    kahn_with_priorities,
+    order_problem,
+)
+from dnnp.core.order.brkga import Evolution, brkga
+
+BATCH_ITEMS = 50_000
+"""Items that are put in order between two questions whether to stop."""
+
+MOST_BATCH = 1_024
+"""Orders between two such questions, at most."""
+
+
+class OrderSpace:
+    """The topological orders of the items of a graph, by node priorities."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        units: Clustering,
+        devices: tuple[DeviceClass, ...],
+        options: CostOptions,
+        *,
+        weighted: bool = True,
+        threads: int = 0,
+    ) -> None:
+        """`weighted`: whether the length of an edge counts its transfer time, or 1."""
+        self.items: Items = items_of(graph, units)
+        self.base = make_line(graph, units, self.items, self.items.order, devices, options)
+        self._make = lambda order: make_line(graph, units, self.items, order, devices, options)
+        self._steps = lambda line: steps_of(graph, line, options)
+        self._comm = options.comm
+        limited = _may_bind(graph, self.base, options)
+        self._streamed = limited and options.memory_mode == "overflow"
+        self._problem: OrderProblem = order_problem(self.base, options.comm, weighted=weighted)
+        one = len(self.base.devices) == 1 and bool(np.isfinite(self.base.work).all())
+        self.compiled = one and not limited and self.base.n > 0
+        self._threads = threads
+
+    @property
+    def n(self) -> int:
+        """Number of items, and of priorities."""
+        return self.base.n
+
+    def order(self, priorities: Floats) -> Ints:
+        """Kahn's order of the items by priorities, f64[n] in the items' own Kahn order."""
+        return self.items.order[kahn_with_priorities(self.base.tail, self.base.head, priorities)]
+
+    def values(
+        self,
+        priorities: Floats,
+        goal: int = SLICING,
+        below: float = np.inf,
+        *,
+        reject: bool = False,
+    ) -> Floats:
+        """As `Appraiser.values`; inf where no slicing meets the limits."""
+        if goal == LENGTH or self.compiled:
+            with Appraiser(self._problem, self._threads) as appraiser:
+                return appraiser.values(priorities, goal, below, reject=reject)
+        values = np.full(len(priorities), np.inf)
+        for row, keys in enumerate(priorities):
+            line = self._make(self.order(keys))
+            steps = self._steps(line) if self._streamed else None
+            try:
+                found = slice_line(line, self._comm, steps, below if reject else np.inf)
+            except InfeasibleError:
+                continue
+            if found is not None:
+                values[row] = found.value
+                below = min(below, found.value)
+        return values
+
+
+def _may_bind(graph: Graph, line: Line, options: CostOptions) -> bool:
+    """Whether a block of some order may need more memory than a device has."""
+    limit = min((d.memory_bytes for d in line.devices if not d.is_cpu), default=np.inf)
+    held = line.memory if options.memory_model == "sum" else graph.tensor_bytes
+    return bool(held.sum() > limit)
+
+
+def given_order(graph: Graph, units: Clustering, sequence: Ints) -> Ints:
+    """Order of the items by a sequence of units (i64[g]); an item comes where its first unit does.
+
+    What an item needs for its other units comes before it, too.
+
+    Raises
+    ------
+    FormatError
+        The sequence is not topological; the message names two units.
+    """
+    items = items_of(graph, units)
+    at = np.empty(units.g, dtype=np.int64)
+    at[sequence] = np.arange(units.g)
+    item = _item_of_unit(items, units)
+    tail, head = contract(graph, units).edges
+    wrong = np.flatnonzero((at[tail] > at[head]) & (item[tail] != item[head]))
+    if len(wrong):
+        first, needs = units.group_ids[[head[wrong[0]], tail[wrong[0]]]]
+        raise FormatError(
+            f"the order is not topological: {first} comes before {needs}, which it needs"
+        )
+    place = np.full(items.count, units.g, dtype=np.int64)
+    np.minimum.at(place, item, at)
+    return kahn_with_priorities(items.tail, items.head, -place.astype(np.float64))
+
+
+def prioritised_order(graph: Graph, units: Clustering, priorities: Floats) -> Ints:
+    """Kahn's order of the items by priorities of the units, f64[g] (MTPP Algorithm 3).
+
+    An item has the largest priority of its units; ties go to the first item.
+    """
+    items = items_of(graph, units)
+    best = np.full(items.count, -np.inf)
+    item = _item_of_unit(items, units)
+    np.maximum.at(best, item, priorities)
+    return kahn_with_priorities(items.tail, items.head, best)
+
+
+def _item_of_unit(items: Items, units: Clustering) -> Ints:
+    return items.label[units.member_idx[units.member_ptr[:-1]]]
+
+
+def random_order(
+    space: OrderSpace,
+    samples: int,
+    seed: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Ints | None:
+    """The best of `samples` orders by random priorities (random-T); None if none can be sliced.
+
+    Raises
+    ------
+    UsageError
+        Not even one sample.
+    """
+    if samples < 1:
+        raise UsageError(f"{samples} samples are too few: at least 1")
+    rng = np.random.default_rng(seed)
+    best, value = None, np.inf
+    size = _batch(space)
+    for first in range(0, samples, size):
+        if stop():
+            break
+        progress(first / samples)
+        keys = rng.random((min(size, samples - first), space.n))
+        values = space.values(keys, SLICING, value, reject=True)
+        if values.min() < value:
+            best, value = keys[int(values.argmin())], float(values.min())
+    return None if best is None else space.order(best)
+
+
+def evolved_order(
+    space: OrderSpace,
+    how: Evolution,
+    goal: int = SLICING,
+    seed: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Ints | None:
+    """The order that evolution finds; None if it was stopped before it had any.
+
+    `goal` is what is minimised: `SLICING` or `LENGTH` (minimum linear arrangement).
+    """
+    size = _batch(space)
+
+    def fitness(keys: Floats) -> Floats:
+        values = np.full(len(keys), np.inf)
+        for first in range(0, len(keys), size):
+            if stop():
+                break
+            values[first : first + size] = space.values(keys[first : first + size], goal)
+        return values
+
+    keys, value = brkga(fitness, space.n, how, seed=seed, stop=stop, progress=progress)
+    return space.order(keys) if value < np.inf else None
+
+
+def _batch(space: OrderSpace) -> int:
+    return min(max(BATCH_ITEMS // max(space.n, 1), 2), MOST_BATCH)

@@ -1,0 +1,81 @@
+"""What is asked of a solver, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dnnp.core.baselines.table import Settings
+from dnnp.core.cost.plan import make_plan
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import Floats, Graph, Ints
+from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.order.brkga import Evolution
+
+
+@dataclass(frozen=True)
+class Request(Settings):
+    """What a solver is told besides the problem; each heeds what concerns it."""
+
+    method: str = "auto"
+    order: str = "best"
+    sequence: Ints | None = None
+    """i64[g], units in the order to slice, instead of a named one."""
+    priorities: Floats | None = None
+    """f64[g], priorities of the units for the order to slice, instead of a named one."""
+    samples: int = 100
+    """Orders that method `random` tries."""
+    evolution: Evolution = field(default_factory=Evolution)
+    """How `brkga`, `mla` and `mla-weighted` evolve an order."""
+    validity: str | None = None
+    """What is asked of the split: `ordered`, `convex` or `free`; None: the method's own."""
+    solver: str = "cbc"
+    least_peak: bool = False
+    """Order the nodes of a stage for a small peak even where memory does not bind."""
+    time_left: Callable[[], float | None] = lambda: None
+    """Seconds that are left; None: no limit."""
+    progress: Callable[[float], None] = lambda share: None
+    """Told the share of a long step that is done."""
+    tell: Callable[[str], None] = lambda message: None
+    """Told what was found on the way."""
+    warn: Callable[[str], None] = lambda message: None
+    """Told what went wrong without ending the search."""
+    runs: Callable[[Sequence[Callable[..., Any]]], None] = lambda kernels: None
+    """Told the kernels that run next, which may have to be compiled."""
+    programs: Mapping[str, Callable[[Problem, Request], list[Block]]] = field(default_factory=dict)
+    """Methods that are programs of their own, which the caller runs."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A split, and what was proven about it."""
+
+    blocks: list[Block]
+    bound: float
+    """No split of the validity asked for has a smaller objective."""
+    method: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is split."""
+
+    graph: Graph
+    units: Clustering
+    devices: tuple[DeviceClass, ...]
+    options: CostOptions
+
+    def value(self, blocks: list[Block]) -> float:
+        """Objective of a split."""
+        plan = make_plan(
+            self.graph, self.units, blocks, self.devices, self.options,
+            method="", bound=0.0, digest="",
+        )  # fmt: skip
+        return plan.value
+
+    @property
+    def clustered(self) -> bool:
+        """Whether some devices form clusters."""
+        return any(d.cluster_size for d in self.devices)
