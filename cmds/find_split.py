@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from dnnp.core.model.errors import LimitError
+from dnnp.core.model.errors import FormatError, LimitError
 
 if TYPE_CHECKING:
     from dnnp.cmds.cli import Context
@@ -80,12 +80,17 @@ def _order_files(
     args: argparse.Namespace, context: Context, problem: Problem
 ) -> tuple[Ints | None, Floats | None]:
     """What --sequence and --priorities hold."""
+    from dnnp.core.portfolio.orders import given_order
     from dnnp.formats.orders import read_priorities, read_sequence
 
     units, sequence, priorities = problem.units, None, None
     if args.sequence is not None:
         data = context.read_input(args.sequence)
         sequence = read_sequence(data, args.sequence, units.group_ids)
+        try:
+            given_order(problem.graph, units, sequence)
+        except FormatError as error:
+            raise FormatError(str(error), args.sequence) from None
     if args.priorities is not None:
         data = context.read_input(args.priorities)
         priorities = read_priorities(data, args.priorities, units.g)

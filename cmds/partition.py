@@ -225,7 +225,7 @@ def _name_idle_options(args: argparse.Namespace, context: Context) -> None:
         **dict.fromkeys(
             ("population", "generations", "elite", "mutants", "bias"), tuple(orders[1:])
         ),
-        "max_replicas": ("", "exact", "ip", "anneal", "pipedream"),
+        "max_replicas": ("", "exact", "heuristic", "ip", "anneal", "pipedream"),
     }
     idle = [o for o, by in heeded.items() if getattr(args, o) is not None and method not in by]
     if method == "" and args.validity is not None:

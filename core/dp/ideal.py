@@ -33,6 +33,9 @@ MAX_BLOCKS = 1_000_000_000
 """Blocks to walk at effort 1; some tens of nanoseconds each."""
 SLOWER = 5
 """Time of a block in the general kernel over that in the plain one."""
+SLOWER_PEAK = 12
+"""How many times longer a block takes where its peak memory has to be known."""
+
 FIRST_BLOCKS = 10_000_000
 """Blocks that deciding a target may take at first; four times as many in each further round."""
 CLOSE = 0.003
@@ -204,7 +207,7 @@ class _Choice:
     ) -> None:
         """Search until optimal or out of budget; leaves value, bound and blocks."""
         self.stop, self.progress = stop, progress
-        self.left = int(MAX_BLOCKS * effort)
+        self.left, self.chunk = int(MAX_BLOCKS * effort), CHUNK
         line = self._reduced_line()
         if not np.isfinite(line.work).any(axis=0).all():
             self.bound = np.inf
@@ -225,6 +228,9 @@ class _Choice:
         self.kernel = decide_plain if is_plain(problem) else decide
         if self.kernel is decide:
             self.left //= SLOWER
+        if problem.peak:
+            self.left //= SLOWER_PEAK
+            self.chunk //= SLOWER_PEAK
         self.cold = is_cold([self.kernel])
         try:
             if self.options.objective == "gpipe":
@@ -317,7 +323,7 @@ class _Choice:
                 raise _OutError
             if self.left <= 0:
                 raise _OutError
-            run, chunk = self.kernel, min(CHUNK, allowed, self.left)
+            run, chunk = self.kernel, min(self.chunk, allowed, self.left)
             if chunk <= 0:
                 return None, 0.0
             if self.cold and self.walked < SMALL:

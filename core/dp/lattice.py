@@ -18,6 +18,13 @@ SMALL = 1_000
 """Ideals up to which compiling takes longer than enumerating."""
 
 
+MOST_WORDS = 20_000_000
+"""Words of bit sets of the ideals of one size; 8 bytes each, twice."""
+
+MOST_CHILDREN = 60_000_000
+"""Pairs of an ideal and one with an item more; 8 bytes each."""
+
+
 class Lattice(NamedTuple):
     """`I` ideals by size; subsets come before supersets, 0 is empty, I - 1 is everything."""
 
@@ -49,7 +56,7 @@ class Lattice(NamedTuple):
 def make_lattice(n: int, tail: Ints, head: Ints, most: int) -> Lattice | None:
     """Enumerate the ideals of items 0..n-1 with precedence pairs tail < head.
 
-    Returns None if there are more than `most` of them.
+    Returns None if there are more than `most` of them, or they take too much memory.
     """
     succ_ptr, succ = csr(tail, head, n)
     pred_ptr, pred = csr(head, tail, n)
@@ -110,6 +117,8 @@ def _enumerate(n, succ_ptr, succ, pred_ptr, pred, most):  # type: ignore[no-unty
                             at -= 1
                         ready[at] = v
                         size += 1
+            if edges + size > MOST_CHILDREN:
+                return parent[:0], last[:0], child_ptr[:0], child_item[:0], child_ideal[:0]
             if edges + size > len(child_item):
                 child_item = _longer(child_item, 2 * len(child_item) + size)
                 child_ideal = _longer(child_ideal, len(child_item))
@@ -117,7 +126,7 @@ def _enumerate(n, succ_ptr, succ, pred_ptr, pred, most):  # type: ignore[no-unty
                 v = ready[i]
                 if v > newest:
                     target = count
-                    if count == most:
+                    if count == most or (count - stop + 1) * words > MOST_WORDS:
                         return parent[:0], last[:0], child_ptr[:0], child_item[:0], child_ideal[:0]
                     if count == len(parent):
                         parent = _longer(parent, 2 * count)

@@ -391,6 +391,10 @@ def clusters(problem, state, live, search, temperature, moves):  # type: ignore[
                     problem.earlier_ptr, problem.earlier, problem.later_ptr, problem.later, place,
                     member, stamp, clock[1], end, item, target,
                 )  # fmt: skip
+                for at in range(end, top):
+                    if not allowed[kind[target], member[at]]:
+                        top = end  # it would stay behind, out of order
+                        break
             else:
                 top, neighbour, more = grow(
                     hook_ptr, hooks, pin_ptr, pins, bond, place, pinned, rng, member, stamp,

@@ -27,6 +27,9 @@ from dnnp.core.order.brkga import Evolution, brkga
 BATCH_ITEMS = 50_000
 """Items that are put in order between two questions whether to stop."""
 
+SLOWER = 25
+"""Fewer of them where orders are not valued by compiled code alone."""
+
 MOST_BATCH = 1_024
 """Orders between two such questions, at most."""
 
@@ -198,4 +201,5 @@ def evolved_order(
 
 
 def _batch(space: OrderSpace) -> int:
-    return min(max(BATCH_ITEMS // max(space.n, 1), 2), MOST_BATCH)
+    items = BATCH_ITEMS if space.compiled else BATCH_ITEMS // SLOWER
+    return min(max(items // max(space.n, 1), 1), MOST_BATCH)

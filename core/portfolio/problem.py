@@ -11,7 +11,7 @@ from dnnp.core.cost.plan import make_plan
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, Graph, Ints
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.plan import Block, CostOptions, Plan
 from dnnp.core.order.brkga import Evolution
 
 
@@ -67,13 +67,16 @@ class Problem:
     devices: tuple[DeviceClass, ...]
     options: CostOptions
 
-    def value(self, blocks: list[Block]) -> float:
-        """Objective of a split."""
-        plan = make_plan(
+    def plan(self, blocks: list[Block]) -> Plan:
+        """Price a split."""
+        return make_plan(
             self.graph, self.units, blocks, self.devices, self.options,
             method="", bound=0.0, digest="",
         )  # fmt: skip
-        return plan.value
+
+    def value(self, blocks: list[Block]) -> float:
+        """Objective of a split."""
+        return self.plan(blocks).value
 
     @property
     def clustered(self) -> bool:

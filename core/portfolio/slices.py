@@ -22,6 +22,10 @@ WORTHWHILE = 1e-9
 """Relative gain for which another order is searched through."""
 
 
+def _never() -> bool:
+    return False
+
+
 def best_slicing(
     graph: Graph,
     units: Clustering,
@@ -57,8 +61,10 @@ def best_slicing(
         )
         steps = steps_of(graph, line, options) if streamed else None
         below = found[1].value * (1 - WORTHWHILE) if found else np.inf
+        # The first slicing takes a moment, unless there are classes or streams to tell apart.
+        hasty = found is not None or streamed or len(devices) > 1
         try:
-            better = slice_line(line, options.comm, steps, below, stop)
+            better = slice_line(line, options.comm, steps, below, stop if hasty else _never)
         except InfeasibleError as error:
             failure = failure or unplaceable(graph, units, line, options) or error
         else:

@@ -40,6 +40,13 @@ split if that is not proven. A better incumbent makes the next effort go further
 COARSE_EFFORT = 0.1
 """Effort of the search with chains as one, of the effort asked for."""
 
+REFINE_UNITS = 20_000
+"""Units from which it gets less effort the more there are."""
+
+MOST_RETRIED = 5_000
+"""Units up to which the exact search tries again with a better incumbent, where the ideals were
+too many."""
+
 REFINE_EFFORT = 0.25
 """Effort of annealing within `auto`, of the effort asked for."""
 
@@ -71,7 +78,7 @@ def solve(problem: Problem, request: Request) -> Solution:
     validity = validity_asked(request.method, request.validity)
     request = replace(request, validity=validity)
     method = resolved(request.method, validity)
-    if problem.clustered and method in ("anneal", "ip"):
+    if problem.clustered and method in ("anneal", "heuristic", "ip"):
         raise UsageError(
             f"method {method} knows no clusters of devices; splits for them come from auto and "
             "exact, and are ordered"
@@ -96,13 +103,17 @@ def solve(problem: Problem, request: Request) -> Solution:
 
 
 def _with_least_peak(problem: Problem, request: Request, blocks: list[Block]) -> list[Block]:
-    """Let the nodes of each stage run in an order of small peak, where it may matter."""
-    least = min((d.memory_bytes for d in problem.devices if not d.is_cpu), default=np.inf)
-    wanted = request.least_peak or problem.graph.tensor_bytes.sum() > least
-    effort = request.effort if wanted else 0.0
+    """Let the nodes of each stage run in an order of small peak, where that matters."""
+    wanted = request.least_peak
+    if not wanted:
+        try:
+            wanted = any(stage.overflow_s > 0 for stage in problem.plan(blocks).stages)
+        except InfeasibleError:
+            wanted = True
     return with_least_peak(
-        problem.graph, blocks, effort=effort, stop=request.stop, runs=request.runs
-    )
+        problem.graph, blocks, effort=request.effort if wanted else 0.0, stop=request.stop,
+        runs=request.runs,
+    )  # fmt: skip
 
 
 def _softly(problem: Problem, request: Request) -> list[Block] | None:
@@ -175,10 +186,11 @@ def _search_orders(problem: Problem, request: Request, floor: float) -> Solution
             SLICING if request.method == "brkga" else LENGTH, request.seed, request.stop,
             request.progress,
         )  # fmt: skip
+    if order is None:
+        return _slice(problem, replace(request, order="kahn"), floor)
     blocks = best_slicing(
-        problem.graph, problem.units, problem.devices, problem.options,
-        "kahn" if order is None else order, request.stop,
-    )  # fmt: skip
+        problem.graph, problem.units, problem.devices, problem.options, order
+    )
     return Solution(blocks, floor, request.method)
 
 
@@ -227,6 +239,8 @@ def _incumbent(problem: Problem, request: Request) -> tuple[list[Block] | None, 
 def _exact(problem: Problem, request: Request, floor: float) -> Solution:
     """The ideal search; and what it could not finish, by windows if the method is `auto`."""
     blocks, value = _incumbent(problem, request)
+    if blocks is not None and request.stop():
+        return Solution(blocks, floor, request.method)
     if blocks is not None and value > floor * (1 + ROUNDING):
         floor = max(
             floor, chain_bound(problem.graph, problem.units, problem.devices, problem.options)
@@ -253,6 +267,8 @@ def _exact(problem: Problem, request: Request, floor: float) -> Solution:
             blocks, value = _near(problem, request, blocks, value, bound, widths)
         if bound >= value * (1 - ROUNDING) or request.stop():
             break
+        if not found.ideals and problem.units.g > MOST_RETRIED:
+            break
     if blocks is None:
         raise _nothing(request)
     if request.time_left() is not None and bound < value * (1 - ROUNDING):
@@ -274,8 +290,10 @@ def _near(
     """Improve a split by annealing, and by search through windows around it."""
     from dnnp.core.portfolio.heuristic import refined, windows
 
-    if value > bound * (1 + ROUNDING) and problem.options.max_replicas == 1:
-        quick = replace(request, effort=request.effort * REFINE_EFFORT)
+    goal = bound * (1 + ROUNDING)
+    if value > goal and problem.options.max_replicas == 1 and not request.stop():
+        share = REFINE_EFFORT * min(1.0, REFINE_UNITS / problem.units.g)
+        quick = replace(request, effort=request.effort * share)
         blocks, value = refined(problem, quick, blocks, value, request.seed)
     return windows(problem, request, blocks, value, widths)
 

@@ -2,6 +2,7 @@
 
     python tests/tools/agree.py --count 1000 --seed 0
     python tests/tools/agree.py --contract --count 2000
+    python tests/tools/agree.py --orders --count 1000
 
 For every graph: the ideal search has the value and the bound of brute force over ordered splits,
 with and without a guess; on every tenth graph so has the integer program; annealing is never
@@ -10,6 +11,10 @@ chain drawn from the same seed equal to it; the independent checker accepts ever
 
 With `--contract` the ideal search runs with and without safe contractions, from several guesses,
 which may make more contractions safe; values and bounds must be equal.
+
+With `--orders` one random order is sliced: the value is that of all cuts, of the ideal search
+kept to that order, and of the table of segment costs. On every fourth graph the priorities of an
+optimal split (MTPP Theorem 3.4) recover the optimum.
 
 Prints a line for every disagreement and one in the end; exits with 1 if there was any.
 """
@@ -31,22 +36,35 @@ if __name__ == "__main__":
 import numpy as np
 
 from dnnp.core.check.plan import check_plan
+from dnnp.core.cost.line import steps_of
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.dp.ideal import Search, ideal_search
+from dnnp.core.dp.matrix import segment_costs, slice_matrix
 from dnnp.core.mip.solve import solve_ip
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
+from dnnp.core.portfolio.orders import prioritised_order
 from dnnp.core.portfolio.problem import Problem, Request
+from dnnp.core.portfolio.slices import best_slicing
 from dnnp.core.portfolio.solve import solve
 from support.ablation import no_contraction
 from support.brute import brute_force
 from support.cases import Case, random_case
 from support.problems import chain, problem_of
+from support.slicing import (
+    best_cuts,
+    line_of,
+    optimum_and_priorities,
+    random_order_of,
+    searched_in_order,
+)
 
 ROUNDING = 1e-9
 IP_EVERY = 10
+RECOVER_EVERY = 4
 ANNEAL_EFFORT = 0.02
 GUESSES = (1.0 + 1e-9, 1.001, 1.2, 2.0)
 """Guesses of `--contract`, in optima: from those that rule out almost everything."""
@@ -180,6 +198,53 @@ def contraction_disagreements(seed: int, nodes: int, counts: Counter[str]) -> li
     return judge.wrong
 
 
+def order_disagreements(seed: int, nodes: int, counts: Counter[str]) -> list[str]:
+    """Whether slicing one order is exact, and whether priorities recover an optimal split."""
+    case = random_case(seed, nodes, max_replicas=1, objective="throughput")
+    judge = Judge(case, counts)
+    order = random_order_of(case, seed)
+    expected = best_cuts(case, order)
+    counts["infeasible orders"] += expected == math.inf
+    answers = {"slicing": sliced(judge, order), "search": searched_in_order(case, order)}
+    if len(case.devices) == 1:
+        counts["tables"] += 1
+        answers["table"] = tabulated(case, order)
+    for name, value in answers.items():
+        judge.expect(same(value, expected), f"{name}: {value}, not {expected}")
+    if seed % RECOVER_EVERY:
+        return judge.wrong
+    case = random_case(
+        seed, nodes, max_replicas=1, objective="throughput", training=False, memory_model="sum"
+    )
+    again = Judge(case, counts)
+    optimum, priorities = optimum_and_priorities(case)
+    if priorities is not None:
+        counts["optima recovered"] += 1
+        value = sliced(again, prioritised_order(case.graph, case.units, priorities))
+        again.expect(same(value, optimum), f"recovered: {value}, not {optimum}")
+    return judge.wrong + again.wrong
+
+
+def sliced(judge: Judge, order: Ints) -> float:
+    """Value of the best slicing of an order; inf if nothing fits."""
+    case = judge.case
+    try:
+        blocks = best_slicing(case.graph, case.units, case.devices, case.options, order)
+    except InfeasibleError:
+        return math.inf
+    return judge.value("slicing", blocks, ("ordered",))
+
+
+def tabulated(case: Case, order: Ints) -> float:
+    """Value of the best slicing of an order by the table of segment costs."""
+    line, options = line_of(case, order), case.options
+    steps = steps_of(case.graph, line, options) if options.memory_mode == "overflow" else None
+    try:
+        return slice_matrix(segment_costs(line, options.comm, 0, steps), case.devices[0].count)[0]
+    except InfeasibleError:
+        return math.inf
+
+
 def light_case(seed: int, nodes: int) -> Case:
     """A random problem most nodes of which take little time, so that they can be contracted."""
     case = random_case(seed, nodes)
@@ -208,13 +273,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=1000, help="number of graphs")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first graph")
-    parser.add_argument("--nodes", type=int, help="most nodes of a graph (9; with --contract 12)")
-    parser.add_argument(
+    parser.add_argument("--nodes", type=int, help="most nodes (9; with --contract 12)")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
         "--contract", action="store_true", help="compare with and without safe contractions"
     )
+    what.add_argument(
+        "--orders", action="store_true", help="slice one order in several ways, recover optima"
+    )
     args = parser.parse_args()
-    test = contraction_disagreements if args.contract else disagreements
-    nodes = args.nodes or (12 if args.contract else 9)
+    name, test, nodes = "solvers", disagreements, args.nodes or 9
+    if args.contract:
+        name, test, nodes = "contraction", contraction_disagreements, args.nodes or 12
+    elif args.orders:
+        name, test = "orders", order_disagreements
     counts: Counter[str] = Counter()
     wrong = 0
     begin = time.monotonic()
@@ -224,9 +296,8 @@ def main() -> int:
         for reason in reasons:
             print(f"seed {seed}: {reason}", flush=True)
     told = ", ".join(f"{number} {what}" for what, number in sorted(counts.items()))
-    what = "contraction" if args.contract else "solvers"
     elapsed = time.monotonic() - begin
-    print(f"{what}: {args.count} graphs, {wrong} disagree; {told}; {elapsed:.0f} s")
+    print(f"{name}: {args.count} graphs, {wrong} disagree; {told}; {elapsed:.0f} s")
     return 1 if wrong else 0
 
 
