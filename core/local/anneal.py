@@ -38,8 +38,8 @@ MOST_ROUNDS = 1 << 20
 EXCHANGES = 4
 """Pairs of devices of different classes that may change places, at each temperature."""
 
-STEPS = 100
-"""Temperatures of a round."""
+LEAST_STEPS, MOST_STEPS = 20, 100
+"""Temperatures of a round; each costs a look at the whole problem."""
 
 MAX_COUNTS = 200_000_000
 """Nets times devices; 4 bytes each."""
@@ -57,7 +57,7 @@ class Round(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Schedule:
     """How many rounds there are, and how they go."""
 
     rounds: int
@@ -71,7 +71,7 @@ class Plan:
     cycle: tuple[Round, ...]
 
 
-FREE = Plan(
+FREE = Schedule(
     64, 8, 15_000,
     Round(True, 0.3, 0.01, (20, 10, 10, 4)),
     (
@@ -81,7 +81,7 @@ FREE = Plan(
         Round(True, 0.3, 0.01, (20, 10, 10, 4)),
     ),
 )  # fmt: skip
-WARM = Plan(
+WARM = Schedule(
     8, 4, 50_000,
     Round(True, 0.004, 0.0005, (5, 50, 0, 2)),
     (
@@ -89,7 +89,7 @@ WARM = Plan(
         Round(True, 0.004, 0.0005, (20, 50, 0, 2)),
     ),
 )  # fmt: skip
-ORDERED = Plan(
+ORDERED = Schedule(
     8, 4, 50_000,
     Round(True, 0.05, 0.001, (5, 50, 0, 2)),
     (
@@ -156,9 +156,9 @@ def anneal(
     if not problem.allowed.any(axis=0).all():
         raise _unfit(line)
     given = None if start is None else _placed(label, line, slots, start, ordered=ordered)
-    plan = (WARM if warm else ORDERED) if ordered else FREE
+    schedule = (WARM if warm else ORDERED) if ordered else FREE
     best = _search(
-        problem, lambda: live_of(graph, label, len(slots), options), plan, given, seed, effort,
+        problem, lambda: live_of(graph, label, len(slots), options), schedule, given, seed, effort,
         stop, progress,
     )  # fmt: skip
     if best is None:
@@ -184,7 +184,7 @@ class Placement(NamedTuple):
 def _search(
     problem: Problem,
     live: Callable[[], Live],
-    plan: Plan,
+    schedule: Schedule,
     given: Placement | None,
     seed: int,
     effort: float,
@@ -192,14 +192,16 @@ def _search(
     progress: Callable[[float], None],
 ) -> Placement | None:
     """Run the rounds; the best placement that fits, if any."""
-    wanted = max(plan.work_per_pin * len(problem.pins), LEAST_WORK)
-    total = max(int(plan.rounds * effort * min(wanted, MOST_WORK)), 1)
-    work = min(wanted, max(total // plan.least_rounds, LEAST_WORK), total)
+    wanted = max(schedule.work_per_pin * len(problem.pins), LEAST_WORK)
+    total = max(int(schedule.rounds * effort * min(wanted, MOST_WORK)), 1)
+    work = min(wanted, max(total // schedule.least_rounds, LEAST_WORK), total)
     rng = np.random.default_rng(seed)
     best: Placement | None = None
     value = np.inf
     start: Placement | None
     rounds = -(-total // work)
+    whole = len(problem.pins) + len(live().reads)
+    steps = min(max(work // max(whole, 1), LEAST_STEPS), MOST_STEPS)
     mixed = problem.ordered and len(problem.work) > 1
 
     def anneal_round(number: int, how: Round, start: Placement) -> tuple[float, Placement]:
@@ -208,11 +210,11 @@ def _search(
         own = problem._replace(kind=start.kind.copy())
         held, state = live(), new_state(own, start.place)
         refer(own, state, search)
-        for step in range(STEPS):
+        for step in range(steps):
             if number % WAVE == 0:
-                progress(min((number + WAVE * step / STEPS) / rounds, 1.0))
-            temperature = how.hot * (how.cold / how.hot) ** ((step + 0.5) / STEPS)
-            sweep(own, state, held, search, temperature, work // STEPS)
+                progress(min((number + WAVE * step / steps) / rounds, 1.0))
+            temperature = how.hot * (how.cold / how.hot) ** ((step + 0.5) / steps)
+            sweep(own, state, held, search, temperature, work // steps)
             if mixed:
                 exchange(own, state, held, search, temperature, EXCHANGES)
             if stop():
@@ -223,9 +225,9 @@ def _search(
         for first in range(0, rounds, WAVE):
             tasks = []
             for number in range(first, min(first + WAVE, rounds)):
-                how = plan.cycle[number % len(plan.cycle)]
+                how = schedule.cycle[number % len(schedule.cycle)]
                 if number == 0 and given is not None:
-                    how, start = plan.given, given
+                    how, start = schedule.given, given
                 elif how.again and best is not None:
                     start = best
                 else:
