@@ -9,7 +9,7 @@ import numpy as np
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.formats.checked_json import parse_json
-from dnnp.formats.fields import shown
+from dnnp.formats.fields import MAX_NUMBER, shown
 
 
 def read_sequence(data: bytes, name: str, ids: Ints) -> Ints:
@@ -47,15 +47,10 @@ def read_priorities(data: bytes, name: str, g: int) -> Floats:
     entries = _list(data, name)
     if len(entries) != g:
         raise FormatError(f"{len(entries)} priorities for {g} units", name)
-    values = np.empty(g)
     for i, entry in enumerate(entries):
-        if type(entry) not in (int, float) or entry != entry:
-            raise FormatError(f"priority {i} is {shown(entry)}, not a number", name)
-        try:
-            values[i] = entry
-        except OverflowError:
-            raise FormatError(f"priority {i} is {shown(entry)}, too large", name) from None
-    return values
+        if type(entry) not in (int, float) or not abs(entry) <= MAX_NUMBER:
+            raise FormatError(f"priority {i} is {shown(entry)}, not a number up to 1e100", name)
+    return np.array(entries, dtype=np.float64)
 
 
 def _list(data: bytes, name: str) -> list[Any]:

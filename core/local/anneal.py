@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -155,6 +155,8 @@ def anneal(
     problem = make_problem(line, options, ordered=ordered)
     if not problem.allowed.any(axis=0).all():
         raise _unfit(line)
+    if not np.isfinite(problem.capacity).any():
+        options = replace(options, memory_model="sum")  # spares looking at peaks
     given = None if start is None else _placed(label, line, slots, start, ordered=ordered)
     schedule = (WARM if warm else ORDERED) if ordered else FREE
     best = _search(

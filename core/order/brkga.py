@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnnp.core.model.errors import UsageError
+from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.graph import Floats
+
+MOST_KEYS = 500_000_000
+"""Priorities of a generation; 8 bytes each, a few times."""
 
 Fitness = Callable[[Floats], Floats]
 """Values of the rows of f64[c, n], each row a chromosome; less is better."""
@@ -40,9 +43,9 @@ class Evolution:
         if self.generations < 1:
             raise UsageError(f"{self.generations} generations are too few: at least 1")
         if not 0 < self.elite < 1:
-            raise UsageError(f"an elite of {self.elite:g} of the population is not in (0, 1)")
+            raise UsageError(f"an elite share of {self.elite:g} is not between 0 and 1")
         if not 0 <= self.mutants < 1:
-            raise UsageError(f"{self.mutants:g} of the population as mutants is not in [0, 1)")
+            raise UsageError(f"a share of mutants of {self.mutants:g} is not below 1")
         if not 0 <= self.bias <= 1:
             raise UsageError(f"a bias of {self.bias:g} is no probability")
         if self.kept + self.drawn > self.population:
@@ -81,8 +84,14 @@ def brkga(
     ------
     UsageError
         See `Evolution.check`.
+    LimitError
+        A population that would not fit in memory.
     """
     how.check()
+    if how.population * n > MOST_KEYS:
+        raise LimitError(
+            f"a population of {how.population} with {n} priorities each takes too much memory"
+        )
     rng = np.random.default_rng(seed)
     keys = rng.random((how.population, n))
     values = fitness(keys)

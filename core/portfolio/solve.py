@@ -187,7 +187,13 @@ def _search_orders(problem: Problem, request: Request, floor: float) -> Solution
             request.progress,
         )  # fmt: skip
     if order is None:
-        return _slice(problem, replace(request, order="kahn"), floor)
+        try:
+            return _slice(problem, replace(request, order="kahn"), floor)
+        except InfeasibleError as error:
+            if "no slicing" not in str(error):
+                raise
+            tried = "infeasible: no slicing of any order that was tried fits"
+            raise InfeasibleError(tried) from None
     blocks = best_slicing(
         problem.graph, problem.units, problem.devices, problem.options, order
     )
@@ -198,9 +204,15 @@ def _heuristic(problem: Problem, request: Request, floor: float) -> Solution:
     """All heuristics, and a bound that costs little."""
     from dnnp.core.portfolio.heuristic import heuristic
 
-    blocks = _slice(problem, request, floor).blocks
+    try:
+        blocks = _slice(problem, request, floor).blocks
+    except InfeasibleError:
+        start = _start(problem, request)
+        if start is None:
+            raise
+        blocks = start
     value = problem.value(blocks)
-    request.tell(f"slicing: {value:.6g}")
+    request.tell(f"start: {value:.6g}")
     if request.stop():
         return Solution(blocks, floor, request.method)
     floor = max(floor, chain_bound(problem.graph, problem.units, problem.devices, problem.options))
