@@ -1,29 +1,36 @@
 """A bound from the heaviest path: an ordered split can only be cut in certain places.
 
-Let b1 < b2 < ... be items on a path. Every ideal holds a first part of the path, b1..bi, so its
-work lies between that of the ancestors of bi and what the descendants of b(i+1) leave. Boundaries
-of stages are ideals: their works lie in the union of these intervals. A target T is infeasible
-if the devices, each going as far as T and the intervals allow, do not get to the end; going less
-far never helps. With several classes, work is weighed as in `dnnp.core.cost.spread`. Transfers
-do not count.
+Let b1 < b2 < ... < bm be items on a path. Every ideal holds a first part of the path, b1..bi: it
+lies in zone i, and its work between that of the ancestors of bi and what the descendants of
+b(i+1) leave. Boundaries of stages are ideals. A target T is infeasible if the devices, each going
+as far as T and the zones allow, do not get to the end; further within a zone is never worse.
+
+With one class of accelerators and `sum` a stage between zones i' < i also pays for the nets that
+it cuts whatever its ideals are. An item is surely inside if it follows b(i'+1) and precedes bi
+(or is one of them), surely outside if it precedes bi' or follows b(i+1); a net with a pin of
+both kinds is paid. With several classes, work is weighed as in `dnnp.core.cost.spread`, and
+transfers do not count.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from dnnp.core.cost.items import Items, item_choices
+from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.line import make_line
 from dnnp.core.cost.spread import spread
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Floats, Graph, csr, totals
+from dnnp.core.model.graph import Floats, Graph, Ints, csr, totals
 from dnnp.core.model.plan import CostOptions
 
-MOST_ITEMS = 20_000
-"""Items up to which the bound is computed; what is reachable takes items^2 / 8 bytes."""
+MOST_ZONES = 2_500
+"""Items of the path that are looked at, where transfers count; zones^2 costs of 8 bytes."""
 
 MOST_STATES = 2_000
 """Mixes of device classes."""
@@ -55,7 +62,7 @@ def _bound(
 ) -> float:
     offered = [d for d in devices if d.count > 0]
     counts = [min(d.count, units.g * options.max_replicas) for d in offered]
-    if items.count > MOST_ITEMS or np.prod([float(c + 1) for c in counts]) > MOST_STATES:
+    if np.prod([float(c + 1) for c in counts]) > MOST_STATES:
         return 0.0
     first = units.member_idx[units.member_ptr[:-1]]
     nowhere = np.full(units.g, np.inf)
@@ -66,15 +73,39 @@ def _bound(
     share = (weights[:, None] * work).min(axis=0)
     if not np.isfinite(share).all():
         return 0.0
-    low, high = _places(items, share)
     total = float(share.sum())
+    path = _heaviest_path(items, share)
+    device = offered[0]
+    if (
+        len(offered) == 1 and options.comm == "sum" and options.max_replicas == 1
+        and not device.is_cpu and not device.cluster_size
+    ):  # fmt: skip
+        share, total = work[0], float(work[0].sum())
+        path = path[:: -(-len(path) // MOST_ZONES)]
+        after, until = _zones(items, path)
+        line = make_line(graph, units, items, items.order, (device,), _without_memory(options))
+        least, most = _works(share, after, until, len(path))
+        paid = np.zeros((len(path) + 1, len(path) + 2))
+        pin_ptr, pins, always, cost = plain(
+            line.pin_ptr, items.order[line.pins], line.always, line.cost[0]
+        )
+        _surely_paid(pin_ptr, pins, always, cost, after, until, paid)
 
-    def feasible(target: float) -> bool:
-        steps = [w * target for w in weights.tolist()]
-        return _covers(low, high, steps, counts, options.max_replicas, total * (1 - SLACK))
+        def feasible(target: float) -> bool:
+            wide = target * (1 + SLACK)
+            return bool(_reaches_end(least, most, paid, wide, counts[0], total * (1 - SLACK)))
 
-    # The weighted target of all devices is the work: no split is below `lower`.
-    lower, upper = total * (1 - SLACK), total / float(weights.max())
+        # No split is below the mean, and one device can take all.
+        lower, upper = total / counts[0] * (1 - SLACK), total * (1 + SLACK) + float(cost.sum())
+    else:
+        low, high = _merged(*_works(share, *_zones(items, path), len(path)))
+
+        def feasible(target: float) -> bool:
+            steps = [w * target for w in weights.tolist()]
+            return _covers(low, high, steps, counts, options.max_replicas, total * (1 - SLACK))
+
+        # The weighted target of all devices is the work: no split is below `lower`.
+        lower, upper = total * (1 - SLACK), total / float(weights.max())
     if feasible(lower):
         return 0.0
     while upper - lower > SLACK * upper:
@@ -86,45 +117,135 @@ def _bound(
     return lower
 
 
-def _places(items: Items, share: Floats) -> tuple[list[float], list[float]]:
-    """Disjoint intervals, ascending, that hold the work of every ideal."""
-    order, n = items.order, items.count
-    place = np.empty(n, dtype=np.int64)
-    place[order] = np.arange(n)
-    weight = share[order]
-    ptr, before = csr(place[items.head], place[items.tail], n)
-    starts, pred = ptr.tolist(), before.tolist()
-    ancestors = [0] * n
-    above, below = weight.copy(), weight.copy()
-    longest, came = weight.tolist(), [-1] * n
-    width = (n + 7) // 8
-    for v in range(n):
-        bits, own = 0, longest[v]
-        for u in pred[starts[v] : starts[v + 1]]:
-            bits |= ancestors[u] | 1 << u
-            if longest[u] + own > longest[v]:
-                longest[v], came[v] = longest[u] + own, u
-        ancestors[v] = bits
-        packed = np.frombuffer(bits.to_bytes(width, "little"), dtype=np.uint8)
-        inside = np.unpackbits(packed, count=n, bitorder="little").view(np.bool_)
-        above[v] += weight[inside].sum()
-        below[inside] += weight[v]
+def _without_memory(options: CostOptions) -> CostOptions:
+    """Options under which laying items out asks for no memory."""
+    return replace(options, memory_model="sum", memory_mode="overflow")
+
+
+def _heaviest_path(items: Items, share: Floats) -> Ints:
+    """Items of the path with the most work, from its start."""
+    ptr, successors = csr(items.tail, items.head, items.count)
+    starts, targets = ptr.tolist(), successors.tolist()
+    longest, came = share.tolist(), [-1] * items.count
+    work = share.tolist()
+    for u in items.order.tolist():
+        far = longest[u]
+        for v in targets[starts[u] : starts[u + 1]]:
+            if far + work[v] > longest[v]:
+                longest[v], came[v] = far + work[v], u
     path = [int(np.argmax(longest))]
     while came[path[-1]] >= 0:
         path.append(came[path[-1]])
-    path.reverse()
-    total = float(weight.sum())
-    # The empty ideal, then a first part of the path of 1, 2, ... items.
-    least = np.append(0.0, above[path]) - SLACK * total
-    most = total - np.append(below[path], 0.0) + SLACK * total
-    low, high = [float(least[0])], [float(max(most[0], least[0]))]
+    return np.array(path[::-1], dtype=np.int64)
+
+
+def _zones(items: Items, path: Ints) -> tuple[Ints, Ints]:
+    """(after, until), i64[n] each: an item is in no ideal of a zone below `after`, and in all from
+    zone `until` on. 0 and m + 1 where the path says nothing. O(items + edges).
+    """
+    n, m = items.count, len(path)
+    after = _first_met(*csr(items.tail, items.head, n), path[::-1], m, -1, 0)
+    until = _first_met(*csr(items.head, items.tail, n), path, 1, 1, m + 1)
+    return after, until
+
+
+def _first_met(ptr: Ints, others: Ints, path: Ints, first: int, step: int, never: int) -> Ints:
+    """Number of the first item of `path` from which each item is reached, or `never`."""
+    starts, targets = ptr.tolist(), others.tolist()
+    met = [never] * (len(starts) - 1)
+    seen = [False] * len(met)
+    number = first
+    for root in path.tolist():
+        if not seen[root]:
+            seen[root] = True
+            stack = [root]
+            while stack:
+                u = stack.pop()
+                met[u] = number
+                for v in targets[starts[u] : starts[u + 1]]:
+                    if not seen[v]:
+                        seen[v] = True
+                        stack.append(v)
+        number += step
+    return np.array(met, dtype=np.int64)
+
+
+def _works(share: Floats, after: Ints, until: Ints, m: int) -> tuple[Floats, Floats]:
+    """Least and most work of the ideals of each zone, f64[m + 1] each."""
+    total = float(share.sum())
+    least = np.cumsum(totals(until, share, m + 2))[: m + 1] - SLACK * total
+    most = np.cumsum(totals(after, share, m + 2))[: m + 1] + SLACK * total
+    return least, np.maximum(most, least)
+
+
+def _merged(least: Floats, most: Floats) -> tuple[list[float], list[float]]:
+    """Disjoint intervals, ascending, that hold the work of every ideal."""
+    low, high = [float(least[0])], [float(most[0])]
     for a, b in zip(least[1:].tolist(), most[1:].tolist(), strict=True):
         if a > high[-1]:
             low.append(a)
-            high.append(max(a, b))
+            high.append(b)
         else:
             high[-1] = max(high[-1], b)
     return low, high
+
+
+@kernel
+def _surely_paid(pin_ptr, pins, always, cost, after, until, paid):  # type: ignore[no-untyped-def]
+    """Add to `paid[i', i]` the cost of each net that any stage between these zones pays.
+
+    A pin is surely inside if after > i' and until <= i, surely outside if until <= i' or
+    after > i.
+    """
+    m = len(paid) - 1
+    # soonest[i']: the first zone i by which some pin with after > i' is surely inside.
+    soonest = np.empty(m + 1, np.int64)
+    for e in range(len(cost)):
+        left, right = m + 1, 0
+        soonest[:] = m + 1
+        for q in range(pin_ptr[e], pin_ptr[e + 1]):
+            v = pins[q]
+            left = min(left, until[v])
+            right = max(right, after[v])
+            if after[v] > 0:
+                soonest[after[v] - 1] = min(soonest[after[v] - 1], until[v])
+        for before in range(right - 1, -1, -1):
+            if before + 1 < right:
+                soonest[before] = min(soonest[before], soonest[before + 1])
+            end = m if always[e] or before >= left else right - 1
+            if soonest[before] <= end:
+                paid[before, soonest[before]] += cost[e]
+                paid[before, end + 1] -= cost[e]
+    for before in range(m + 1):
+        total = 0.0
+        for i in range(m + 1):
+            total += paid[before, i]
+            paid[before, i] = total
+
+
+@kernel
+def _reaches_end(least, most, paid, target, stages, end):  # type: ignore[no-untyped-def]
+    """Whether `stages` stages of load `target` may get to work `end`."""
+    m = len(least) - 1
+    place = np.full(m + 1, -np.inf)
+    place[0] = 0.0
+    for _ in range(stages):
+        further = place.copy()
+        for before in range(m + 1):
+            if place[before] == -np.inf:
+                continue
+            far = place[before] + target
+            further[before] = max(further[before], min(most[before], far))
+            for i in range(before + 1, m + 1):
+                if least[i] > far:
+                    break
+                reached = min(most[i], far - paid[before, i])
+                if reached >= least[i] and reached > further[i]:
+                    further[i] = reached
+        place = further
+        if place[m] >= end:
+            return True
+    return False
 
 
 def _covers(

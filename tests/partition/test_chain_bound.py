@@ -1,0 +1,90 @@
+"""The bound of the heaviest path, against brute force and by hand."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dnnp.core.bound.chain import chain_bound
+from dnnp.core.bound.simple import simple_bound
+from dnnp.core.cost.plan import make_plan
+from dnnp.core.model.cluster import singletons
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.plan import CostOptions
+from dnnp.core.portfolio.slices import best_slicing
+from dnnp.core.synthetic.regal import regal_graph
+from dnnp.formats.graph import graph_of, units_of
+from dnnp.formats.synthetic import synthetic_stream
+from support.brute import brute_force
+from support.cases import random_case
+from support.graphs import random_stream
+from support.problems import chain
+
+SUM = CostOptions(memory_model="sum")
+
+
+def bound(graph, k, options=SUM):
+    device = DeviceClass("dev", count=k, bandwidth_bytes_per_s=1.0)
+    return chain_bound(graph, singletons(graph), (device,), options)
+
+
+@pytest.mark.parametrize("first", range(0, 160, 40))
+def test_never_above_the_optimum(first):
+    better = 0
+    for seed in range(first, first + 40):
+        rng = random.Random(seed)
+        kinds = {kind: True for kind in ("params", "colors", "training") if rng.random() < 0.3}
+        stream = random_stream(seed, rng.randint(3, 7), **kinds)
+        graph = graph_of(stream)
+        units = units_of(stream, graph)
+        speed = rng.choice([0.5, 2.0, 8.0])
+        device = DeviceClass("dev", count=rng.randint(1, 4), bandwidth_bytes_per_s=speed)
+        options = CostOptions(
+            comm=rng.choice(["sum", "sum", "overlap", "duplex"]), memory_model="sum",
+            charge_io=rng.random() < 0.3,
+        )  # fmt: skip
+        optimum, _ = brute_force(graph, units, (device,), options)
+        found = chain_bound(graph, units, (device,), options)
+        assert found <= optimum * (1 + 1e-9), seed
+        better += found > simple_bound(graph, units, (device,), options) * (1 + 1e-6)
+    assert better > 5
+
+
+def test_never_above_the_optimum_with_classes_memory_and_replicas():
+    for seed in range(60):
+        case = random_case(seed, 6)
+        optimum, _ = brute_force(case.graph, case.units, case.devices, case.options)
+        found = chain_bound(case.graph, case.units, case.devices, case.options)
+        assert found <= optimum * (1 + 1e-9), seed
+
+
+def test_a_chain_is_bounded_by_its_optimum():
+    # Cut before the last: 3 + 3 + 1 out, and 1 in + 3; after the first: 3 + 1, and 1 + 3 + 3.
+    assert bound(chain(3, 3, 3), 2) == pytest.approx(7)
+    # Three stages: the middle one pays on both sides.
+    assert bound(chain(3, 3, 3), 3) == pytest.approx(5)
+    # Dear transfers: better on one device; only the mean and what that rules out remain.
+    assert bound(chain(3, 3, 3, transfer=9.0), 3) == pytest.approx(9)
+
+
+@pytest.mark.parametrize("comm", ["overlap", "duplex"])
+def test_transfers_count_only_where_they_add(comm):
+    assert bound(chain(3, 3, 3), 2, CostOptions(comm=comm, memory_model="sum")) == pytest.approx(6)
+
+
+def test_long_chains_are_thinned_but_bounded():
+    graph = chain(*[1.0] * 6_000, transfer=0.0)
+    found = bound(graph, 7)
+    assert 857 < found <= 858 * (1 + 1e-9)
+
+
+def test_large_random_graphs():
+    made = regal_graph("watts-strogatz", 3_000, 1)
+    stream = synthetic_stream("large", made.tail, made.head, made.size, made.cost)
+    graph = graph_of(stream)
+    units = units_of(stream, graph)
+    devices = (DeviceClass("unit", count=16, bandwidth_bytes_per_s=1.0),)
+    blocks = best_slicing(graph, units, devices, SUM)
+    plan = make_plan(graph, units, blocks, devices, SUM, method="", bound=0.0, digest="")
+    assert chain_bound(graph, units, devices, SUM) <= plan.value
