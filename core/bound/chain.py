@@ -15,7 +15,6 @@ transfers do not count.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -27,7 +26,7 @@ from dnnp.core.cost.spread import spread
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, Graph, Ints, csr, totals
-from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.plan import CostOptions, without_memory
 
 MOST_ZONES = 2_500
 """Items of the path that are looked at, where transfers count; zones^2 costs of 8 bytes."""
@@ -83,7 +82,7 @@ def _bound(
         share, total = work[0], float(work[0].sum())
         path = path[:: -(-len(path) // MOST_ZONES)]
         after, until = _zones(items, path)
-        line = make_line(graph, units, items, items.order, (device,), _without_memory(options))
+        line = make_line(graph, units, items, items.order, (device,), without_memory(options))
         least, most = _works(share, after, until, len(path))
         paid = np.zeros((len(path) + 1, len(path) + 2))
         pin_ptr, pins, always, cost = plain(
@@ -115,11 +114,6 @@ def _bound(
         else:
             lower = middle
     return lower
-
-
-def _without_memory(options: CostOptions) -> CostOptions:
-    """Options under which laying items out asks for no memory."""
-    return replace(options, memory_model="sum", memory_mode="overflow")
 
 
 def _heaviest_path(items: Items, share: Floats) -> Ints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dnnp.core.model.device import DeviceClass
@@ -26,6 +26,11 @@ class CostOptions:
     backward load (2020 paper, section 5.3)."""
     max_replicas: int = 1
     """Devices that one stage may be replicated over (2020 paper, Appendix C.2)."""
+
+
+def without_memory(options: CostOptions) -> CostOptions:
+    """The same options where memory neither costs nor constrains, as far as nets and work go."""
+    return replace(options, memory_model="sum", memory_mode="overflow")
 
 
 class Block(NamedTuple):

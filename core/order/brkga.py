@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnnp.core.model.errors import LimitError, UsageError
+from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Floats
 
 MOST_KEYS = 500_000_000
@@ -83,13 +83,11 @@ def brkga(
     Raises
     ------
     UsageError
-        See `Evolution.check`.
-    LimitError
-        A population that would not fit in memory.
+        See `Evolution.check`; or a population that would not fit in memory.
     """
     how.check()
     if how.population * n > MOST_KEYS:
-        raise LimitError(
+        raise UsageError(
             f"a population of {how.population} with {n} priorities each takes too much memory"
         )
     rng = np.random.default_rng(seed)

@@ -15,6 +15,7 @@ import numpy as np
 from dnnp.core.baselines.descent import descend
 from dnnp.core.baselines.table import BASELINES, Settings
 from dnnp.core.bound.chain import chain_bound
+from dnnp.core.bound.node_cut import max_flow, node_cut_bound
 from dnnp.core.bound.simple import simple_bound
 from dnnp.core.dp.fast import decide_plain
 from dnnp.core.dp.ideal import coarse_search, ideal_search
@@ -127,6 +128,8 @@ def _softly(problem: Problem, request: Request) -> list[Block] | None:
         return None
     if options.objective != "throughput" or request.stop():
         return None
+    if all(np.isinf(d.memory_bytes) for d in problem.devices):
+        return None
     soft = replace(problem, options=replace(options, memory_mode="overflow"))
     try:
         blocks = _slice(soft, replace(request, method="slice"), 0.0).blocks
@@ -215,7 +218,7 @@ def _heuristic(problem: Problem, request: Request, floor: float) -> Solution:
     request.tell(f"start: {value:.6g}")
     if request.stop():
         return Solution(blocks, floor, request.method)
-    floor = max(floor, chain_bound(problem.graph, problem.units, problem.devices, problem.options))
+    floor = _quick_bound(problem, request, floor)
     goal = floor * (1 + ROUNDING)
     return Solution(heuristic(problem, request, blocks, value, goal)[0], floor, request.method)
 
@@ -254,9 +257,7 @@ def _exact(problem: Problem, request: Request, floor: float) -> Solution:
     if blocks is not None and request.stop():
         return Solution(blocks, floor, request.method)
     if blocks is not None and value > floor * (1 + ROUNDING):
-        floor = max(
-            floor, chain_bound(problem.graph, problem.units, problem.devices, problem.options)
-        )
+        floor = _quick_bound(problem, request, floor)
     if blocks is not None and value <= floor * (1 + ROUNDING):
         return Solution(blocks, floor, request.method)
     request.runs([decide_plain])
@@ -289,6 +290,16 @@ def _exact(problem: Problem, request: Request, floor: float) -> Solution:
         goal = bound * (1 + ROUNDING)
         blocks, value = heuristic(problem, request, blocks, value, goal)
     return Solution(blocks, bound, request.method)
+
+
+def _quick_bound(problem: Problem, request: Request, floor: float) -> float:
+    """The best of the bounds that cost little."""
+    graph, units, devices, options = (
+        problem.graph, problem.units, problem.devices, problem.options,
+    )  # fmt: skip
+    request.runs([max_flow])
+    floor = max(floor, chain_bound(graph, units, devices, options))
+    return max(floor, node_cut_bound(graph, units, devices, options, above=floor))
 
 
 def _near(

@@ -358,3 +358,8 @@ def test_short_edges_are_the_shortest(weighted):
             for row in keys
         ]
         assert space.values(keys, LENGTH) == pytest.approx(expected)
+
+
+def test_a_population_that_fits_no_memory_is_refused():
+    with pytest.raises(UsageError, match="takes too much memory"):
+        brkga(lambda keys: keys.sum(axis=1), 100, Evolution(population=10**9))
