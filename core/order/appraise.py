@@ -26,6 +26,9 @@ from dnnp.core.model.graph import Floats, Ints, csr
 CHUNK_ITEMS, MOST_CHUNK = 20_000, 32
 """Items, and orders at most, that one thread takes at a time; for any number of threads."""
 
+FIRST_STEP = 0.004
+"""Relative step away from a guessed bottleneck."""
+
 SLICING, LENGTH = 0, 1
 """What is minimised: the bottleneck of the best slicing, or the length of all edges."""
 
@@ -284,8 +287,11 @@ def _largest(problem, layout):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _slice(problem, layout, below):  # type: ignore[no-untyped-def]
-    """Least largest load of slicing `layout.order`, if it is smaller than `below`; else inf."""
+def _slice(problem, layout, below, guess):  # type: ignore[no-untyped-def]
+    """Least largest load of slicing `layout.order`, if it is smaller than `below`; else inf.
+
+    A good `guess` (0: none) saves sweeps: targets leave it in growing steps, both ways.
+    """
     sweep, least, choice = layout.sweep, layout.least, layout.choice
     n = len(problem.work)
     low = 0.0
@@ -294,7 +300,8 @@ def _slice(problem, layout, below):  # type: ignore[no-untyped-def]
     low = max(low, sweep.prefix[0, n] / problem.devices * (1 - ROUNDING))
     high = below
     limit = below * (1 - ROUNDING)
-    target = limit if below < np.inf else 1.25 * low
+    step = FIRST_STEP if guess > low else 0.25
+    target = limit if below < np.inf else max(guess, 1.25 * low if guess <= low else low)
     while True:
         above = decide_one(target, sweep, least, choice)
         if least[0, 0] <= problem.devices:
@@ -303,14 +310,18 @@ def _slice(problem, layout, below):  # type: ignore[no-untyped-def]
         if target >= limit:
             return np.inf
         low = max(low, above)
-        target = min(limit, max(above, 1.25 * target))
+        target = min(limit, max(above, (1 + step) * target))
+        step *= 2
+    step = FIRST_STEP
     while high - low > ROUNDING * high:
-        middle = low + (high - low) / 2
+        middle = max(low + (high - low) / 2, (1 - step) * high)
+        step *= 2
         above = decide_one(middle, sweep, least, choice)
         if least[0, 0] <= problem.devices:
             high = min(middle, _largest(problem, layout))
         else:
             low = max(above, np.nextafter(middle, np.inf))
+            step = 1.0
     return high
 
 
@@ -332,6 +343,7 @@ def values_of_rows(problem, layout, goal, priorities, below, reject, values):  #
 
     With `reject`, inf where a value is no smaller than `below` or than one before it.
     """
+    guess = 0.0
     for c in range(len(priorities)):
         _kahn(
             problem.ptr, problem.successors, problem.indegree, priorities[c], layout.order,
@@ -341,7 +353,8 @@ def values_of_rows(problem, layout, goal, priorities, below, reject, values):  #
             values[c] = _length(problem, layout)
         else:
             _lay_out(problem, layout)
-            values[c] = _slice(problem, layout, below)
+            values[c] = _slice(problem, layout, below, guess)
+            guess = values[c] if values[c] < np.inf else guess
         if reject:
             below = min(below, values[c])
 
