@@ -44,6 +44,9 @@ COARSE_EFFORT = 0.1
 REFINE_UNITS = 20_000
 """Units from which it gets less effort the more there are."""
 
+CLOSE_ENOUGH = 0.02
+"""Relative gap up to which a large graph is not annealed within `auto`."""
+
 MOST_RETRIED = 5_000
 """Units up to which the exact search tries again with a better incumbent, where the ideals were
 too many."""
@@ -311,11 +314,12 @@ def _near(
     widths: Sequence[int],
 ) -> tuple[list[Block], float]:
     """Improve a split by annealing, and by search through windows around it."""
-    from dnnp.core.portfolio.heuristic import refined, windows
+    from dnnp.core.portfolio.heuristic import LARGE, refined, windows
 
-    goal = bound * (1 + ROUNDING)
+    large = problem.units.g > LARGE
+    goal = bound * (1 + (CLOSE_ENOUGH if large else ROUNDING))
     if value > goal and problem.options.max_replicas == 1 and not request.stop():
-        share = REFINE_EFFORT * min(1.0, REFINE_UNITS / problem.units.g)
+        share = REFINE_EFFORT * min(1.0, (REFINE_UNITS / problem.units.g) ** 2)
         quick = replace(request, effort=request.effort * share)
         blocks, value = refined(problem, quick, blocks, value, request.seed)
     return windows(problem, request, blocks, value, widths)
