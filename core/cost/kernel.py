@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -36,9 +37,17 @@ def is_cold(kernels: Iterable[Callable[..., Any]]) -> bool:
 def interpreted(function: F) -> F:
     """The kernel as plain Python, with every kernel that it calls.
 
-    For small problems while nothing is compiled: compiling takes seconds.
+    For small problems while nothing is compiled: compiling takes seconds. Like compiled code it
+    says nothing about overflow.
     """
-    return cast(F, _twin(function, {}))
+    twin = _twin(function, {})
+
+    @wraps(twin)
+    def quiet(*arguments: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return twin(*arguments)
+
+    return cast(F, quiet)
 
 
 def _twin(function: Any, twins: dict[Any, Any]) -> Any:
