@@ -47,6 +47,9 @@ REFINE_UNITS = 20_000
 CLOSE_ENOUGH = 0.02
 """Relative gap up to which a large graph is not annealed within `auto`."""
 
+SMALL_UNITS = 300
+"""Units up to which the exact search comes before the quick bounds: it mostly ends at once."""
+
 MOST_RETRIED = 5_000
 """Units up to which the exact search tries again with a better incumbent, where the ideals were
 too many."""
@@ -259,7 +262,8 @@ def _exact(problem: Problem, request: Request, floor: float) -> Solution:
     blocks, value = _incumbent(problem, request)
     if blocks is not None and request.stop():
         return Solution(blocks, floor, request.method)
-    if blocks is not None and value > floor * (1 + ROUNDING):
+    small = problem.units.g <= SMALL_UNITS
+    if blocks is not None and not small and value > floor * (1 + ROUNDING):
         floor = _quick_bound(problem, request, floor)
     if blocks is not None and value <= floor * (1 + ROUNDING):
         return Solution(blocks, floor, request.method)
@@ -274,6 +278,8 @@ def _exact(problem: Problem, request: Request, floor: float) -> Solution:
         bound = max(bound, found.bound)
         if found.blocks is not None:
             blocks, value = found.blocks, found.value
+        if small and bound < value * (1 - ROUNDING):
+            bound, small = _quick_bound(problem, request, bound), False
         size = f"{found.ideals} ideals" if found.ideals else "too many ideals"
         request.tell(f"{size}, {found.walked} blocks: {value:.6g}, bound {bound:.6g}")
         if blocks is None and found.bound == np.inf:
