@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from dnnp.core.bound.chain import chain_bound
@@ -17,8 +15,7 @@ from dnnp.core.synthetic.regal import regal_graph
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.synthetic import synthetic_stream
 from support.brute import brute_force
-from support.cases import random_case
-from support.graphs import random_stream
+from support.cases import accelerators_case, random_case
 from support.problems import chain
 
 SUM = CostOptions(memory_model="sum")
@@ -33,21 +30,12 @@ def bound(graph, k, options=SUM):
 def test_never_above_the_optimum(first):
     better = 0
     for seed in range(first, first + 40):
-        rng = random.Random(seed)
-        kinds = {kind: True for kind in ("params", "colors", "training") if rng.random() < 0.3}
-        stream = random_stream(seed, rng.randint(3, 7), **kinds)
-        graph = graph_of(stream)
-        units = units_of(stream, graph)
-        speed = rng.choice([0.5, 2.0, 8.0])
-        device = DeviceClass("dev", count=rng.randint(1, 4), bandwidth_bytes_per_s=speed)
-        options = CostOptions(
-            comm=rng.choice(["sum", "sum", "overlap", "duplex"]), memory_model="sum",
-            charge_io=rng.random() < 0.3,
-        )  # fmt: skip
-        optimum, _ = brute_force(graph, units, (device,), options)
-        found = chain_bound(graph, units, (device,), options)
+        case = accelerators_case(seed, comms=("sum", "sum", "overlap", "duplex"))
+        problem = (case.graph, case.units, case.devices, case.options)
+        optimum, _ = brute_force(*problem)
+        found = chain_bound(*problem)
         assert found <= optimum * (1 + 1e-9), seed
-        better += found > simple_bound(graph, units, (device,), options) * (1 + 1e-6)
+        better += found > simple_bound(*problem) * (1 + 1e-6)
     assert better > 5
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 
@@ -13,9 +11,8 @@ from dnnp.core.cost.line import make_line
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
-from dnnp.formats.graph import graph_of, units_of
 from support.brute import brute_force
-from support.graphs import random_stream
+from support.cases import accelerators_case
 from support.problems import chain
 
 SUM = CostOptions(memory_model="sum")
@@ -38,21 +35,15 @@ def cheapest_sets(line):
 @pytest.mark.parametrize("first", range(0, 60, 20))
 def test_equals_all_sets_and_is_never_above_the_optimum(first):
     for seed in range(first, first + 20):
-        rng = random.Random(seed)
-        kinds = {kind: True for kind in ("params", "colors", "training") if rng.random() < 0.3}
-        stream = random_stream(seed, rng.randint(3, 7), **kinds)
-        graph = graph_of(stream)
-        units = units_of(stream, graph)
-        speed = rng.choice([0.5, 2.0, 8.0])
-        device = DeviceClass("dev", count=rng.randint(1, 6), bandwidth_bytes_per_s=speed)
-        options = CostOptions(memory_model="sum", charge_io=rng.random() < 0.3)
-        found = node_cut_bound(graph, units, (device,), options)
+        case = accelerators_case(seed)
+        problem = (case.graph, case.units, case.devices, case.options)
+        found = node_cut_bound(*problem)
         expected = min(
-            cheapest_sets(make_line(graph, units, items, items.order, (device,), options)).max()
-            for items in item_choices(graph, units)
+            cheapest_sets(make_line(*problem[:2], items, items.order, *problem[2:])).max()
+            for items in item_choices(case.graph, case.units)
         )
         assert found == pytest.approx(expected, rel=1e-9), seed
-        assert found <= brute_force(graph, units, (device,), options)[0] * (1 + 1e-9), seed
+        assert found <= brute_force(*problem)[0] * (1 + 1e-9), seed
 
 
 def test_a_dear_tensor_keeps_its_neighbours():

@@ -77,3 +77,16 @@ def random_case(seed: int, most: int = 9, **fixed: object) -> Case:
             )
         )  # fmt: skip
     return Case(seed, graph, units_of(stream, graph), tuple(devices), options)
+
+
+def accelerators_case(seed: int, most: int = 7, comms: tuple[str, ...] = ("sum",)) -> Case:
+    """A random problem of 3 to `most` nodes for one class of accelerators without limits."""
+    rng = random.Random(seed)
+    kinds = {kind: True for kind in ("params", "colors", "training") if rng.random() < 0.3}
+    stream = random_stream(seed, rng.randint(3, most), **kinds)
+    graph = graph_of(stream)
+    speed = rng.choice([0.5, 2.0, 8.0])
+    device = DeviceClass("dev", count=rng.randint(1, 5), bandwidth_bytes_per_s=speed)
+    charged = rng.random() < 0.3
+    options = CostOptions(comm=rng.choice(comms), memory_model="sum", charge_io=charged)
+    return Case(seed, graph, units_of(stream, graph), (device,), options)
