@@ -10,16 +10,17 @@ kinds take turns; of the pairs that compete, those with the dearest tensors betw
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from dnnp.core.cost.items import items_of
 from dnnp.core.cost.line import Line, make_line
 from dnnp.core.local.anneal import anneal
-from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.cluster import Clustering, clustering_of_labels
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.graph import Graph, Ints, csr, totals
+from dnnp.core.model.graph import Graph, Ints, totals
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.order.orders import dfs_order
 from dnnp.core.portfolio.slices import best_slicing
@@ -155,15 +156,5 @@ def _bond(line: Line, tail: Ints, head: Ints) -> np.ndarray:
 
 def _merged(graph: Graph, units: Clustering, label: Ints) -> Clustering:
     """Units of units; times are sums."""
-    g = int(label.max()) + 1
-    of_node = label[units.label]
-    order = graph.order
-    member_ptr, member_idx = csr(of_node[order], order, g)
-    return Clustering(
-        label=of_node,
-        member_ptr=member_ptr,
-        member_idx=member_idx,
-        group_ids=np.arange(g, dtype=np.int64),
-        names=tuple(str(i) for i in range(g)),
-        times={name: totals(label, t, g) for name, t in units.times.items()},
-    )
+    merged = clustering_of_labels(graph, label[units.label])
+    return replace(merged, times={c: totals(label, t, merged.g) for c, t in units.times.items()})
