@@ -1,0 +1,28 @@
+"""What an argument for a lower bound says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dnnp.core.model.plan import Block
+
+SOLVED, LIMIT, REFUSED, FAILED = "solved", "limit", "refused", "failed"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A lower bound of the objective of all splits of a validity, and what proves it."""
+
+    value: float
+    """No such split has a smaller objective; 0: nothing is proven."""
+    status: str = SOLVED
+    """`solved`: the argument gave all it can; `limit`: it was stopped before, and the value still
+    holds; `refused`: it does not hold for this cost model; `failed`: the solver did."""
+    reason: str = ""
+    """Why it was refused, or failed."""
+    certificate: Mapping[str, Any] | None = None
+    """With what another program verifies it (`dnnp-graph(5)`)."""
+    blocks: list[Block] | None = None
+    """A split better than the one known, if one was found on the way."""
