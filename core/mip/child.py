@@ -12,11 +12,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe
 
-from dnnp.core.mip.program import Outcome, Program
+from dnnp.core.mip.program import Outcome, Program, Row
 from dnnp.core.model.errors import UnavailableError
 
 POLL_S = 0.05
@@ -74,9 +74,42 @@ class SolverProcess:
         seconds, or as soon as `stop` says so, and the outcome is `limit`. A solver that crashes
         gives `failed`.
         """
+        request = "solve", solver, program, start, seconds, tolerance
+        return self._ask(request, patience, stop)
+
+    def relax(
+        self,
+        solver: str,
+        program: Program,
+        *,
+        patience: float | None,
+        stop: Callable[[], bool],
+    ) -> Outcome:
+        """Have a program without integers solved, and kept for `refine`."""
+        return self._ask(("relax", solver, program), patience, stop)
+
+    def refine(
+        self,
+        rows: Sequence[Row],
+        closed: Sequence[int],
+        dropped: Sequence[int],
+        *,
+        patience: float | None,
+        stop: Callable[[], bool],
+    ) -> Outcome:
+        """Solve the program of `relax` again, from its last basis.
+
+        Rows are added, the upper limit of the `closed` columns becomes 0, and the rows with the
+        numbers `dropped` are taken out first (the ones behind them move up).
+        """
+        return self._ask(("refine", rows, closed, dropped), patience, stop)
+
+    def _ask(
+        self, request: tuple[object, ...], patience: float | None, stop: Callable[[], bool]
+    ) -> Outcome:
         end = None if patience is None else time.monotonic() + patience
         try:
-            self._pipe.send((solver, program, start, seconds, tolerance))
+            self._pipe.send(request)
             while not self._pipe.poll(POLL_S):
                 if stop() or (end is not None and time.monotonic() > end):
                     self.close()

@@ -95,7 +95,7 @@ class Loop:
                 return self.low, False
             outcome = Outcome("infeasible") if draft.hopeless else self._solve(draft)
             if outcome.status == "missing":
-                raise UnavailableError(_missing(self.solver, outcome.reason))
+                raise UnavailableError(missing(self.solver, outcome.reason))
             if outcome.status == "infeasible":
                 return self._nothing_better(), True
             self._raise_bound(outcome, reference)
@@ -228,7 +228,7 @@ class Loop:
         return total if total > 0 else 1.0
 
 
-def _missing(solver: str, reason: str) -> str:
+def missing(solver: str, reason: str) -> str:
     """What to install."""
     if solver == "highs":
         return "the solver HiGHS is not installed: pip install 'dnnp[highs]'"

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
+Row = tuple[list[int], list[float], str, float]
+"""Columns, their weights, one of `<`, `=`, `>`, and the right-hand side."""
+
+
 @dataclass
 class Program:
     """Minimise objective * x over lower <= x <= upper and the rows; some x are integers."""
@@ -14,8 +18,7 @@ class Program:
     lower: list[float] = field(default_factory=list)
     upper: list[float] = field(default_factory=list)
     integer: list[bool] = field(default_factory=list)
-    rows: list[tuple[list[int], list[float], str, float]] = field(default_factory=list)
-    """Columns, their weights, one of `<`, `=`, `>`, and the right-hand side."""
+    rows: list[Row] = field(default_factory=list)
 
     def column(
         self,
@@ -54,3 +57,5 @@ class Outcome:
     """The best solution found."""
     reason: str = ""
     """Why it failed, or what is missing."""
+    duals: tuple[float, ...] | None = None
+    """Of each row, where the program has no integers."""

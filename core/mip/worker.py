@@ -13,9 +13,12 @@ import resource
 import signal
 import sys
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
+from typing import Any
 
-from dnnp.core.mip.program import Outcome, Program
+from dnnp.core.mip.program import Outcome, Program, Row
 
 GAP = 1e-9
 """Absolute gap at which a solver may stop; programs are scaled to about 1."""
@@ -37,17 +40,7 @@ def solve(
     missing = _missing(solver)
     if missing:
         return Outcome("missing", reason=missing)
-    model = mip.Model(solver_name={"cbc": mip.CBC, "highs": mip.HIGHS}[solver])
-    model.verbose = 0
-    columns = [
-        model.add_var(lb=lower, ub=upper, obj=cost, var_type=mip.INTEGER if whole else "C")
-        for lower, upper, cost, whole in zip(
-            program.lower, program.upper, program.objective, program.integer, strict=True
-        )
-    ]
-    for indices, weights, sense, bound in program.rows:
-        chosen = [columns[i] for i in indices]
-        model.add_constr(mip.LinExpr(chosen, weights, -bound, sense))
+    model, columns = _model(solver, program)
     model.max_mip_gap = 0.0
     model.max_mip_gap_abs = GAP
     _set_tolerances(solver, model, tolerance)
@@ -57,6 +50,64 @@ def solve(
         model.start = [(c, value) for c, value, whole in pairs if whole or solver == "highs"]
     status = model.optimize(max_seconds=mip.INF if seconds is None else seconds)
     return _outcome(model, columns, status)
+
+
+class Relaxation:
+    """A program without integers that is solved again and again, each time from the last basis."""
+
+    def __init__(self) -> None:
+        self._model: Any = None
+        self._columns: list[Any] = []
+
+    def relax(self, solver: str, program: Program) -> Outcome:
+        """Solve a program, and keep it."""
+        missing = _missing(solver)
+        if missing:
+            return Outcome("missing", reason=missing)
+        self._model, self._columns = _model(solver, program)
+        return self._optimize()
+
+    def refine(
+        self, rows: Sequence[Row], closed: Sequence[int], dropped: Sequence[int]
+    ) -> Outcome:
+        """Solve it without some rows, with new ones, and with some columns at 0."""
+        if dropped:
+            self._model.remove([self._model.constrs[i] for i in dropped])
+        _add_rows(self._model, self._columns, rows)
+        for column in closed:
+            self._columns[column].ub = 0.0
+        return self._optimize()
+
+    def _optimize(self) -> Outcome:
+        outcome = _outcome(self._model, self._columns, self._model.optimize(relax=True))
+        if outcome.status != "optimal":
+            return outcome
+        duals = tuple(float(row.pi) for row in self._model.constrs)
+        return replace(outcome, bound=float(self._model.objective_value), duals=duals)
+
+
+def _model(solver: str, program: Program):  # type: ignore[no-untyped-def]
+    """A program as python-mip has it: (model, columns)."""
+    import mip
+
+    model = mip.Model(solver_name={"cbc": mip.CBC, "highs": mip.HIGHS}[solver])
+    model.verbose = 0
+    columns = [
+        model.add_var(lb=lower, ub=upper, obj=cost, var_type=mip.INTEGER if whole else "C")
+        for lower, upper, cost, whole in zip(
+            program.lower, program.upper, program.objective, program.integer, strict=True
+        )
+    ]
+    _add_rows(model, columns, program.rows)
+    return model, columns
+
+
+def _add_rows(model, columns, rows: Sequence[Row]) -> None:  # type: ignore[no-untyped-def]
+    import mip
+
+    for indices, weights, sense, bound in rows:
+        chosen = [columns[i] for i in indices]
+        model.add_constr(mip.LinExpr(chosen, weights, -bound, sense))
 
 
 def _missing(solver: str) -> str:
@@ -126,10 +177,12 @@ def main() -> None:
     pipe = Connection(int(sys.argv[1]))
     requests: queue.SimpleQueue = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, requests), daemon=True).start()
+    relaxation = Relaxation()
+    answers = {"solve": solve, "relax": relaxation.relax, "refine": relaxation.refine}
     while True:
-        request = requests.get()
+        what, *request = requests.get()
         try:
-            outcome = solve(*request)
+            outcome = answers[what](*request)
         except ImportError as error:
             outcome = Outcome("missing", reason=str(error))
         except BaseException as error:

@@ -1,0 +1,337 @@
+"""A bound from a linear program about which items share a stage.
+
+The rows of `dnnp.core.bound.together` hold for every split, so its least T is a bound; most rows
+are only added once a solution violates them. If the optimum is below a target, no stage holds two
+items that cost a stage the target or more (`dnnp.core.bound.pairs`), nor three: with their X at 0
+the least T may rise, and the smaller of it and the target is a bound. The target starts at the
+value of the split that is known and comes down to where both meet.
+
+The bound does not rest on the solver: any multipliers y >= 0 of the rows prove one. With r = c - y A
+no point of the box l <= x <= u has an objective below y b + sum of min(l r, u r). Multipliers are
+rounded to whole numbers, and this sum is computed in whole numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from dnnp.core.bound.between import Between, between_of
+from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim
+from dnnp.core.bound.pairs import cuts_of, pair_costs
+from dnnp.core.bound.quantised import Stop, Whole, never, refused, whole_of
+from dnnp.core.bound.together import PARTS, Named, Together
+from dnnp.core.mip.child import SolverProcess, solver_process
+from dnnp.core.mip.program import Outcome, Row
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import UnavailableError
+from dnnp.core.model.graph import Floats, Graph, totals
+from dnnp.core.model.plan import CostOptions
+
+MOST_ITEMS = 250
+MOST_COLUMNS = 100_000
+"""Sizes of programs that a solver gets somewhere with."""
+
+MOST_ROWS = 4_000
+"""Rows that are added at a time."""
+
+PATIENCE = 4
+"""Solves without progress after which a program is as good as solved."""
+
+PROGRESS = 2e-5
+"""Relative growth of the bound that counts as progress."""
+
+IDLE = 3
+"""Solves for which a row may be loose before it is taken out."""
+
+LOOSE = 1e-2
+"""By how much a row must hold to be loose."""
+
+STEP = 0.5
+"""Where the next target lies between bound and target."""
+
+SCALE = 1 << 40
+"""Multipliers of rows of loads are counted in parts of 1 / SCALE."""
+
+FORGIVEN = 1e-9
+"""Relative: a target this close above the value known is the value."""
+
+
+def same_block_claim(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    *,
+    validity: str = "ordered",
+    value: float = np.inf,
+    solver: str = "cbc",
+    time_left: Callable[[], float | None] = lambda: None,
+    stop: Stop = never,
+    tell: Callable[[str], None] = lambda message: None,
+) -> Claim:
+    """The bound with a certificate.
+
+    For accelerators of one class without replicas. `value` is the objective of a split that is
+    known; the bound is at most that.
+
+    Raises
+    ------
+    UnavailableError
+        The solver is not installed.
+    """
+    offered = [d for d in devices if d.count > 0]
+    if len(offered) != 1 or offered[0].is_cpu:
+        return refused("only for one class of accelerators")
+    if options.max_replicas != 1 or options.objective != "throughput":
+        return refused("only for the largest load, without replicas")
+    if graph.n == 0:
+        return Claim(0.0)
+    whole = whole_of(graph, units, devices, options, validity)
+    if not np.isfinite(whole.work).all():
+        return refused("a unit runs on no device that is offered")
+    n = whole.items.count
+    if n > MOST_ITEMS:
+        return refused(f"more than {MOST_ITEMS} items")
+    program = Together(whole.work[0], whole.nets(0), min(offered[0].count, n), PARTS[options.comm])
+    if program.columns > MOST_COLUMNS:
+        return refused(f"a program of more than {MOST_COLUMNS} columns")
+    between = between_of(graph, whole.items, validity)
+    with solver_process() as process:
+        search = _Search(program, whole, between, value, process, solver, time_left, stop, tell)
+        search.run()
+    return search.claim()
+
+
+class _Search:
+    """Solve, add rows, lower the target."""
+
+    def __init__(
+        self,
+        program: Together,
+        whole: Whole,
+        between: Between,
+        value: float,
+        process: SolverProcess,
+        solver: str,
+        time_left: Callable[[], float | None],
+        stop: Stop,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.program, self.whole, self.between = program, whole, between
+        self.process, self.solver = process, solver
+        self.time_left, self.stop, self.tell = time_left, stop, tell
+        everything = sum(program.work) + sum(
+            c * len(p) for c, p in zip(program.cost, program.pins, strict=True)
+        )
+        most = everything if not isfinite(value) else int(value / whole.quantum)
+        self.target = min(most, everything)
+        """Quanta."""
+        self.reference = float(max(self.target, 1))
+        self.costs: Floats = np.zeros((program.n, program.n))
+        if PARTS["sum"] == program.parts:
+            self.costs = pair_costs(
+                whole.work[0], whole.nets(0), between, enough=float(self.target)
+            )
+        self.closed = np.zeros((program.n, program.n), dtype=np.bool_)
+        self.names: list[Named] = []
+        self.rows: list[Row] = []
+        self.idle: list[int] = []
+        self.best: tuple[int, dict[str, Any]] = (0, {})
+        self.last: tuple[list[Named], tuple[float, ...]] = ([], ())
+        self.outcome = Outcome("limit")
+
+    def run(self) -> None:
+        """Until target and bound meet, or nothing more is to be had."""
+        first, self.names = self.program.program(self.reference)
+        self.rows = list(first.rows)
+        self.idle = [0] * len(self.names)
+        for column in self._close():
+            first.upper[column] = 0.0
+        self._take(self.process.relax(self.solver, first, **self._limits()))
+        while self.outcome.status == "optimal":
+            low = self._converge()
+            if low >= self.target - 1 or self.outcome.status != "optimal":
+                break
+            self.target -= max(int((self.target - low) * STEP), 1)
+            before, closing = low, self._close()
+            if not closing:
+                continue
+            self._take(self._refine([], closing, []))
+            if self.outcome.status == "optimal" and self._bound() <= before * (1 + PROGRESS):
+                break
+
+    def claim(self) -> Claim:
+        """What the multipliers of the last solve prove."""
+        if self.outcome.status == "missing":
+            raise UnavailableError(self.outcome.reason)
+        status = {"optimal": SOLVED, "limit": LIMIT}.get(self.outcome.status, FAILED)
+        reason = "" if status != FAILED else f"the solver {self.solver}: {self.outcome.reason}"
+        self._prove()
+        units, proof = self.best
+        if units <= 0:
+            return Claim(0.0, status, reason)
+        claim = self.whole.claim("same-block", units, proof)
+        return Claim(claim.value, status, reason, claim.certificate)
+
+    def _converge(self) -> float:
+        """Add rows until there is none that is violated, or no progress; the bound in quanta."""
+        low, waiting = self._bound(), 0
+        while waiting < PATIENCE:
+            rows = self.program.violated(self.outcome.values or (), self.between, MOST_ROWS)
+            known = set(self.names)
+            rows = [name for name in rows if name not in known]
+            if not rows:
+                break
+            self._take(self._refine(rows, [], self._useless()))
+            if self.outcome.status != "optimal":
+                break
+            bound = self._bound()
+            waiting = 0 if bound > low * (1 + PROGRESS) else waiting + 1
+            low = max(low, bound)
+            self.tell(f"{len(self.names)} rows: bound {low * self.whole.quantum:.6g}")
+            if low >= self.target:
+                break
+        return low
+
+    def _bound(self) -> float:
+        """Least T, quanta, as far as the solver's tolerances go."""
+        return self.outcome.bound * self.reference
+
+    def _take(self, outcome: Outcome) -> None:
+        """Keep what a solve gave."""
+        self.outcome = outcome
+        if outcome.status != "optimal" or outcome.duals is None:
+            return
+        self.last = list(self.names), outcome.duals
+        slack = slacks(self.rows, outcome.values or ())
+        self.idle = [
+            0 if tight else idle + 1
+            for tight, idle in zip((slack < LOOSE).tolist(), self.idle, strict=True)
+        ]
+
+    def _useless(self) -> list[int]:
+        """Rows that have been idle for long, which are forgotten."""
+        kept = [
+            kind_is_base(name) or idle < IDLE
+            for name, idle in zip(self.names, self.idle, strict=True)
+        ]
+        dropped = [i for i, keep in enumerate(kept) if not keep]
+        self.names = [name for name, keep in zip(self.names, kept, strict=True) if keep]
+        self.rows = [row for row, keep in zip(self.rows, kept, strict=True) if keep]
+        self.idle = [idle for idle, keep in zip(self.idle, kept, strict=True) if keep]
+        return dropped
+
+    def _refine(self, rows: list[Named], closing: list[int], dropped: list[int]) -> Outcome:
+        added = [self.program.row(name, self.reference) for name in rows]
+        self.names += rows
+        self.rows += added
+        self.idle += [0] * len(rows)
+        return self.process.refine(added, closing, dropped, **self._limits())
+
+    def _close(self) -> list[int]:
+        """Columns of the pairs that have become too expensive for one stage."""
+        new = (self.costs >= self.target) & ~self.closed
+        self.closed |= new
+        return self.program.pair[np.triu(new, 1)].tolist()
+
+    def _limits(self) -> dict[str, Any]:
+        return {"patience": self.time_left(), "stop": self.stop}
+
+    def _prove(self) -> None:
+        """Take over what the last multipliers prove, if it is more."""
+        names, duals = self.last
+        if not names:
+            return
+        rows = multipliers(self.program, names, duals, self.reference)
+        bound, pairs = proven(self.program, rows, self.closed)
+        units = min(bound, self.target)
+        if units > self.best[0]:
+            cuts = cuts_of(self.whole, self.between, self.costs, self.target, pairs)
+            self.best = units, self._proof(rows, cuts)
+
+    def _proof(
+        self, rows: Sequence[tuple[Named, int]], cuts: dict[tuple[int, int], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """The certificate."""
+        item, tensor = self.whole.names.tolist(), self.whole.tensors[self.program.first].tolist()
+        named = []
+        for (kind, numbers), y in rows:
+            first, *rest = numbers
+            if kind == "total":
+                about = [first]
+            elif kind == "stage":
+                about = [first, *(item[v] for v in rest)]
+            elif kind in ("cut", "inside", "paid"):
+                about = [tensor[first], *(item[v] for v in rest)]
+            else:
+                about = [item[v] for v in numbers]
+            named.append([kind, about, y])
+        return {
+            "target": self.target,
+            "scale": SCALE,
+            "rows": named,
+            "cuts": [
+                {"items": [item[u], item[v]], **proof} for (u, v), proof in sorted(cuts.items())
+            ],
+        }
+
+
+def kind_is_base(name: Named) -> bool:
+    """Whether a row is one of loads."""
+    return name[0] in ("total", "stage")
+
+
+def slacks(rows: Sequence[Row], values: Sequence[float]) -> Floats:
+    """By how much a solution is above the least that each row asks for; f64[rows]."""
+    solution = np.array(values)
+    columns = np.array([c for row in rows for c in row[0]], dtype=np.int64)
+    weights = np.array([w for row in rows for w in row[1]])
+    number = np.repeat(np.arange(len(rows)), [len(row[0]) for row in rows])
+    return totals(number, weights * solution[columns], len(rows)) - [row[3] for row in rows]
+
+
+def multipliers(
+    program: Together, names: Sequence[Named], duals: Sequence[float], reference: float
+) -> list[tuple[Named, int]]:
+    """Multipliers of rows in whole numbers, in parts of 1 / SCALE of T."""
+    rows = []
+    for name, dual in zip(names, duals, strict=True):
+        scale = SCALE if kind_is_base(name) else SCALE * reference
+        y = int(dual * scale) if dual > 0 else 0
+        if y:
+            rows.append((name, y))
+    loads = sum(y * program.terms(name).weights[0] for name, y in rows if kind_is_base(name))
+    if loads > SCALE:
+        rows = [(name, y * SCALE // loads) for name, y in rows]
+    return [(name, y) for name, y in rows if y]
+
+
+def proven(
+    program: Together, rows: Sequence[tuple[Named, int]], closed: np.ndarray
+) -> tuple[int, set[tuple[int, int]]]:
+    """The bound that multipliers prove, quanta; and the closed pairs that this needs."""
+    total = 0
+    reduced: dict[int, int] = {}
+    for name, y in rows:
+        columns, weights, least, _ = program.terms(name)
+        total += y * least
+        for column, weight in zip(columns, weights, strict=True):
+            reduced[column] = reduced.get(column, 0) - y * weight
+    most = {int(c): len(p) for c, p in zip(program.paid, program.pins, strict=True)}
+    for u, v in np.argwhere(np.triu(closed, 1)).tolist():
+        most[int(program.pair[u, v])] = 0
+    used = set()
+    for column, rest in reduced.items():
+        if column and rest < 0:
+            total += rest * most.get(column, 1)
+            if most.get(column) == 0:
+                used.add(column)
+    pairs = {
+        (u, v) for u, v in np.argwhere(np.triu(closed, 1)).tolist() if program.pair[u, v] in used
+    }
+    return total // SCALE, pairs
