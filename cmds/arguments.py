@@ -1,4 +1,4 @@
-"""Values of options that several commands take."""
+"""Options, and values of options, that several commands take."""
 
 from __future__ import annotations
 
@@ -82,3 +82,28 @@ def _number(text: str, least: float, most: float = 1e9) -> float:
         limit = "1e9" if most == 1e9 else f"{most:g}"
         raise argparse.ArgumentTypeError(f"'{text}' is not a number from {least:g} to {limit}")
     return value
+
+
+def device_options(parser: argparse.ArgumentParser, title: str = "devices") -> None:
+    """Declare the options that say what devices there are."""
+    devices = parser.add_argument_group(title)
+    devices.add_argument(
+        "-k", type=count, metavar="N", help="N identical devices of the priced class"
+    )
+    devices.add_argument("--cpus", type=count, metavar="L", help="L CPUs beside them")
+    devices.add_argument(
+        "--memory", type=capacity, metavar="BYTES",
+        help="capacity of a device (suffixes K, M, G, Ki..); fast: its on-chip memory",
+    )  # fmt: skip
+    devices.add_argument(
+        "--bandwidth", type=size, metavar="BYTES/S", help="bandwidth of a device's link"
+    )
+    devices.add_argument(
+        "--cluster-size", type=positive, metavar="N",
+        help="every N accelerators form a cluster with faster links inside",
+    )  # fmt: skip
+    devices.add_argument(
+        "--inner-bandwidth", type=size, metavar="BYTES/S",
+        help="bandwidth of a link inside a cluster",
+    )  # fmt: skip
+    devices.add_argument("--devices", metavar="FILE", help="device records to use instead")

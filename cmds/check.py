@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dnnp.cmds.cli import Command, Context, counted
-from dnnp.core.model.errors import FormatError, InfeasibleError
+from dnnp.core.model.errors import FormatError, InfeasibleError, VerificationError
 
 if TYPE_CHECKING:
+    from dnnp.core.check.certificate import CertificateReport
     from dnnp.core.check.plan import PlanReport
     from dnnp.core.check.violation import Violation
     from dnnp.core.model.plan import Plan
@@ -38,12 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print one JSON object that sums up the findings"
     )
     parser.add_argument(
+        "--certificate",
+        action="store_true",
+        help="verify that the bound is one, exactly, from its certificate",
+    )
+    parser.add_argument(
         "--schema", action=_Schema, nargs=0, help="print the JSON Schema of a record and exit"
     )
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Check a stream; 0 if all holds, 4 if only capacities are exceeded, else 3."""
+    """Check a stream; 0 if all holds, 4 if only capacities are exceeded, else 3 (or 6)."""
+    from dnnp.core.check.certificate import NOT_CHECKABLE, check_certificate
     from dnnp.core.check.graph import check_clustering, check_graph
     from dnnp.core.check.plan import INFEASIBLE, check_plan
     from dnnp.core.check.stream import check_stream
@@ -62,10 +69,14 @@ def run(args: argparse.Namespace, context: Context) -> int:
         graph = graph_of(stream)
         clustering = clustering_of(stream, graph)
         plan = plan_of(stream, graph, check_digest=False)
+        bounds = stream.get("bound") if args.certificate else []
+        if args.certificate and (plan is None or not bounds):
+            missing = "plan" if plan is None else "bound"
+            raise FormatError(f"there is no {missing} record, so no bound to verify", stream.name)
     except FormatError as error:
         if args.json:
             fault = Violation("format", "stream", str(error))
-            _print(context, _summary([fault], {}, None, None))
+            _print(context, _summary([fault], {}, None, None, None))
         raise
     violations = check_graph(graph)
     if clustering is not None:
@@ -80,24 +91,45 @@ def run(args: argparse.Namespace, context: Context) -> int:
     report = None if plan is None else check_plan(graph, clustering, plan)
     if report is not None:
         violations += report.violations
+    proofs = None
+    if args.certificate and plan is not None:
+        proofs = [
+            check_certificate(graph, clustering, plan.devices, plan.options, record)
+            for record in bounds
+        ]
+        violations += [violation for proof in proofs for violation in proof.violations]
     context.elapsed("checked the stream")
     counts = {kind: len(stream.get(kind)) for kind in COUNTED}
     if args.json:
-        _print(context, _summary(violations, counts, plan, report))
+        _print(context, _summary(violations, counts, plan, report, proofs))
     shown = violations if context.verbose else violations[:SHOWN]
     for violation in shown:
         context.warn(str(violation))
     if len(shown) < len(violations):
         context.warn(f"and {len(violations) - len(shown)} more; --verbose or --json show all")
+    for proof in proofs or ():
+        if proof.verdict == NOT_CHECKABLE:
+            context.warn(
+                f"the bound is not verified: its certificate ({proof.argument}) is not checkable; "
+                f"{proof.detail}"
+            )
     if not violations:
-        context.note(f"ok: {_described(counts, plan, report)}")
+        context.note(f"ok: {_described(counts, plan, report, proofs)}")
         return 0
     context.note(counted(len(violations), "violation"))
-    fits = all(violation.kind in INFEASIBLE for violation in violations)
+    kinds = {violation.kind for violation in violations}
+    if kinds == {"certificate"}:
+        return VerificationError.exit_status
+    fits = kinds <= set(INFEASIBLE)
     return InfeasibleError.exit_status if fits else FormatError.exit_status
 
 
-def _described(counts: dict[str, int], plan: Plan | None, report: PlanReport | None) -> str:
+def _described(
+    counts: dict[str, int],
+    plan: Plan | None,
+    report: PlanReport | None,
+    proofs: Sequence[CertificateReport] | None,
+) -> str:
     """One line about a stream that holds."""
     parts = [counted(count, kind) for kind, count in counts.items() if count]
     if plan is not None and report is not None:
@@ -107,6 +139,7 @@ def _described(counts: dict[str, int], plan: Plan | None, report: PlanReport | N
         else:
             parts.append(f"{plan.objective} value {report.value:.6g}")
         parts.append(f"gap {plan.gap:.3g}")
+    parts += [f"bound {proof.verdict} ({proof.argument})" for proof in proofs or ()]
     return ", ".join(parts)
 
 
@@ -115,6 +148,7 @@ def _summary(
     counts: dict[str, int],
     plan: Plan | None,
     report: PlanReport | None,
+    proofs: Sequence[CertificateReport] | None,
 ) -> dict[str, Any]:
     """The object of --json; what the stream does not hold is null."""
     summary: dict[str, Any] = {
@@ -126,6 +160,10 @@ def _summary(
         "loads": None if report is None else [_number(cost.load_s) for cost in report.costs],
     }
     summary |= {f"{kind}s": counts.get(kind) for kind in COUNTED}
+    summary["certificates"] = proofs and [
+        {"argument": proof.argument, "verdict": proof.verdict, "detail": proof.detail}
+        for proof in proofs
+    ]
     fields = ("kind", "subject", "message", "expected", "got")
     summary["violations"] = [
         {name: _number(getattr(violation, name)) for name in fields} for violation in violations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dnnp.cmds.arguments import capacity, count, factor, positive, seconds, share, size
+from dnnp.cmds.arguments import count, device_options, factor, positive, seconds, share
 from dnnp.cmds.cli import Command, Context, counted
 from dnnp.core.model.errors import UsageError
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import Plan
     from dnnp.core.portfolio.problem import Problem
+    from dnnp.formats.stream import Stream
 
 METHODS = (
     "auto", "exact", "heuristic", "slice", "dpl", "random", "brkga", "mla", "mla-weighted", "ip",
@@ -23,27 +24,7 @@ METHODS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    devices = parser.add_argument_group("devices")
-    devices.add_argument(
-        "-k", type=count, metavar="N", help="N identical devices of the priced class"
-    )
-    devices.add_argument("--cpus", type=count, metavar="L", help="L CPUs beside them")
-    devices.add_argument(
-        "--memory", type=capacity, metavar="BYTES",
-        help="capacity of a device (suffixes K, M, G, Ki..); fast: its on-chip memory",
-    )  # fmt: skip
-    devices.add_argument(
-        "--bandwidth", type=size, metavar="BYTES/S", help="bandwidth of a device's link"
-    )
-    devices.add_argument(
-        "--cluster-size", type=positive, metavar="N",
-        help="every N accelerators form a cluster with faster links inside",
-    )  # fmt: skip
-    devices.add_argument(
-        "--inner-bandwidth", type=size, metavar="BYTES/S",
-        help="bandwidth of a link inside a cluster",
-    )  # fmt: skip
-    devices.add_argument("--devices", metavar="FILE", help="device records to use instead")
+    device_options(parser)
     how = parser.add_argument_group("method")
     what = how.add_mutually_exclusive_group()
     what.add_argument(
@@ -157,12 +138,23 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
     evolution_of(args).check()
     stream = context.read(args.stream)
+    problem = problem_of(stream, args, context)
+    _name_idle_options(args, context)
+    given = None if args.eval is None else context.read_input(args.eval)
+    with context.interruptible():
+        add_plan(stream, problem, args, context, given)
+        context.write(stream)
+    return 0
+
+
+def problem_of(stream: Stream, args: argparse.Namespace, context: Context) -> Problem:
+    """What is to be split: the graph, priced if it is not, the devices and the cost model."""
     from dnnp.cmds.platform import platform_of
     from dnnp.cmds.pricing import ensure_costs
     from dnnp.core.model.plan import CostOptions
     from dnnp.core.portfolio.methods import check_options
     from dnnp.core.portfolio.problem import Problem
-    from dnnp.formats.graph import digest_of, graph_of, plan_records, units_of
+    from dnnp.formats.graph import graph_of, units_of
 
     ensure_costs(stream, context)
     graph = graph_of(stream)
@@ -176,19 +168,26 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if args.devices is None and len(units.times) > 1 and len(devices) == 1:
         others = ", ".join(name for name in units.times if name != devices[0].name)
         context.note(f"devices of class '{devices[0].name}'; the stream also prices {others}")
-    _name_idle_options(args, context)
-    given = None if args.eval is None else context.read_input(args.eval)
-    problem = Problem(graph, units, devices, options)
-    with context.interruptible():
-        plan = _plan(args, context, problem, given, digest_of(graph, units))
-        record, stages = plan_records(plan)
-        dropped = stream.replace("plan", [record])
-        stream.records["stage"] = stages
-        if dropped:
-            context.note(f"dropped what an earlier plan led to: {', '.join(dropped)} records")
-        _report(context, plan, units.g)
-        context.write(stream)
-    return 0
+    return Problem(graph, units, devices, options)
+
+
+def add_plan(
+    stream: Stream,
+    problem: Problem,
+    args: argparse.Namespace,
+    context: Context,
+    given: bytes | None = None,
+) -> None:
+    """Split a graph by the options, or take the split given, and put the plan into the stream."""
+    from dnnp.formats.graph import digest_of, plan_records
+
+    plan = _plan(args, context, problem, given, digest_of(problem.graph, problem.units))
+    record, stages = plan_records(plan)
+    dropped = stream.replace("plan", [record])
+    stream.records["stage"] = stages
+    if dropped:
+        context.note(f"dropped what an earlier plan led to: {', '.join(dropped)} records")
+    _report(context, plan, problem.units.g)
 
 
 def _memory_model(args: argparse.Namespace, graph: Graph) -> str:

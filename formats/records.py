@@ -199,7 +199,57 @@ RECORDS: dict[str, dict[str, Field]] = {
         "peak_bytes": _number("the part of it that is live activations at their peak"),
         "peak_bound_bytes": _number("proven lower bound of that peak over all orders of the nodes"),
     },
-    "bound": {"digest": _OPTIONAL_DIGEST},
+    "bound": {
+        "method": _string(
+            "the argument that proves it: simple, chain, node-cut, ...", required=True
+        ),
+        "value": _number(
+            "proven lower bound of the objective of any split of this validity", required=True
+        ),
+        "gap": _number("(value of the plan - bound) / value of the plan", required=True),
+        "status": _string(
+            "optimal: no split is better than the plan; interrupted: by a signal",
+            required=True,
+            enum=("optimal", "proven", "interrupted"),
+        ),
+        "validity": _string(
+            "the splits it holds for; those of a stronger validity are among them",
+            required=True,
+            enum=("ordered", "convex", "free"),
+        ),
+        "tried": Field(
+            "list",
+            "every argument that was tried, in order",
+            required=True,
+            items=Field(
+                "object",
+                "",
+                fields={
+                    "method": _string("the argument", required=True),
+                    "status": _string(
+                        "solved: it gave all it can; limit: it was stopped before, what it proved "
+                        "holds; refused: it does not apply here; failed: its solver did",
+                        required=True,
+                        enum=("solved", "limit", "refused", "failed"),
+                    ),
+                    "value": _number("bound that it proves; absent: none"),
+                    "reason": _string("why it was stopped, was refused or failed"),
+                    "time_s": _number("time it took, with --timings"),
+                },
+            ),
+        ),
+        "certificate": Field(
+            "object",
+            "with what another program verifies the bound",
+            fields={"argument": _string("what kind of certificate", required=True)},
+        ),
+        "digest": Field(
+            "string",
+            "digest of the plan, its devices and its cost model",
+            required=True,
+            pattern=_HEX,
+        ),
+    },
     "schedule": {"digest": _OPTIONAL_DIGEST},
     "block": {"digest": _OPTIONAL_DIGEST},
     "run": {

@@ -25,8 +25,11 @@ LEVELS = (
 )
 """What depends on what: replacing one level drops all later ones."""
 
-COMPUTED = ("group", "plan", "stage")
+COMPUTED = ("group", "plan", "stage", "bound")
 """Records whose numbers are sums and quotients of what was read."""
+
+SINGLE = ("plan", "bound")
+"""Records of which there is one at most."""
 
 MAX_DEPTH = 100
 """Objects and lists inside each other in one record."""
@@ -120,8 +123,9 @@ def _read_bytes(data: bytes, name: str) -> Stream:
     for kind in UNIQUE_IDS:
         _check_unique(by_type.get(kind, []), kind, numbers.get(kind, []), name)
     _check_unique(by_type.get("device", []), "device", numbers.get("device", []), name, "class")
-    if len(by_type.get("plan", [])) > 1:
-        raise FormatError("a second plan; a stream holds one", name, numbers["plan"][1])
+    for kind in SINGLE:
+        if len(by_type.get(kind, [])) > 1:
+            raise FormatError(f"a second {kind}; a stream holds one", name, numbers[kind][1])
     declared = records[-1]["records"]
     if declared != len(records) - 1:
         stream.warnings.append(

@@ -8,17 +8,25 @@ as far as T and the zones allow, do not get to the end; further within a zone is
 With one class of accelerators and `sum` a stage between zones i' < i also pays for the nets that
 it cuts whatever its ideals are. An item is surely inside if it follows b(i'+1) and precedes bi
 (or is one of them), surely outside if it precedes bi' or follows b(i+1); a net with a pin of
-both kinds is paid. With several classes, work is weighed as in `dnnp.core.cost.spread`, and
-transfers do not count.
+both kinds is paid.
+
+Otherwise transfers and memory, which only add to loads, do not count. A device of class c gets the
+weight y_c: a stage of load T on r of them advances the weighed work, that of each item on the class
+where it weighs least, by at most r * y_c * T. The mixes of devices that are used up say how far.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import product
+from collections.abc import Sequence
+from itertools import accumulate, product
+from math import isfinite
 
 import numpy as np
 
+from dnnp.core.bound.between import mixes_passes
+from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
+from dnnp.core.bound.quantised import Stop, Whole, never, refused, whole_of
 from dnnp.core.cost.items import Items, item_choices
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.line import make_line
@@ -33,6 +41,12 @@ MOST_ZONES = 2_500
 
 MOST_STATES = 2_000
 """Mixes of device classes."""
+
+MOST_CHECKED = 1_000
+"""Items of the path in a certificate."""
+
+SHARPNESS = 2**40
+"""Steps of the weights of several classes in a certificate."""
 
 SLACK = 1e-9
 """Relative, against rounding in the sums."""
@@ -97,7 +111,8 @@ def _bound(
         # No split is below the mean, and one device can take all.
         lower, upper = total / counts[0] * (1 - SLACK), total * (1 + SLACK) + float(cost.sum())
     else:
-        low, high = _merged(*_works(share, *_zones(items, path), len(path)))
+        works = _works(share, *_zones(items, path), len(path))
+        low, high = _merged(works[0].tolist(), works[1].tolist())
 
         def feasible(target: float) -> bool:
             steps = [w * target for w in weights.tolist()]
@@ -114,6 +129,119 @@ def _bound(
         else:
             lower = middle
     return lower
+
+
+def chain_claim(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    *,
+    validity: str = "ordered",
+    floor: float = 0.0,
+    stop: Stop = never,
+) -> Claim:
+    """The bound with a certificate, for `ordered` splits.
+
+    The largest whole target that is infeasible is found by bisection. Graphs with a backward
+    pass have more than one order of items; there the bound has no certificate.
+    """
+    if validity != "ordered" or options.objective != "throughput":
+        return refused("only for the throughput of ordered splits")
+    if mixes_passes(graph, units):
+        return refused("a group holds nodes of both passes")
+    if graph.backward.any():
+        value = chain_bound(graph, units, devices, options)
+        return Claim(value, certificate={"argument": "chain", "checkable": False})
+    whole = whole_of(graph, units, devices, options, validity)
+    counts = [min(d.count, whole.items.count * options.max_replicas) for d in whole.devices]
+    if np.prod([float(c + 1) for c in counts]) > MOST_STATES:
+        return refused(f"more than {MOST_STATES} mixes of devices")
+    if not np.isfinite(whole.work.min(axis=0)).all():
+        return refused("a unit runs on no device that is offered")
+    chain = _Chain(whole, counts, options)
+    lower, upper = int(floor / whole.quantum) - chain.step, chain.most
+    status = SOLVED
+    if lower >= upper or chain.feasible(max(lower, 0)):
+        return Claim(0.0)
+    lower = max(lower, 0)
+    while upper - lower > 1:
+        if stop():
+            status = LIMIT
+            break
+        middle = (lower + upper) // 2
+        if chain.feasible(middle):
+            upper = middle
+        else:
+            lower = middle
+    claim = whole.claim("chain", lower + chain.step, chain.proof)
+    return Claim(claim.value, status, certificate=claim.certificate)
+
+
+class _Chain:
+    """What a target in quanta is judged by."""
+
+    def __init__(self, whole: Whole, counts: list[int], options: CostOptions) -> None:
+        self.counts, self.most_replicas = counts, options.max_replicas
+        items, device = whole.items, whole.devices[0]
+        # Without replicas loads are whole, so that a split beats an infeasible target by 1.
+        self.step = 1 if options.max_replicas == 1 else 0
+        self.with_nets = (
+            len(whole.devices) == 1 and options.comm == "sum" and options.max_replicas == 1
+            and not device.is_cpu
+        )  # fmt: skip
+        weights = [1]
+        if len(whole.devices) > 1:
+            found = spread(whole.work, np.array(counts, dtype=np.float64))[1]
+            weights = [round(w / float(found.max()) * SHARPNESS) for w in found.tolist()]
+        self.weights = weights
+        share = _least_weighed(whole.work, weights)
+        path = _heaviest_path(items, np.array(share, dtype=np.float64))
+        path = path[:: -(-len(path) // MOST_CHECKED)]
+        m = len(path)
+        after, until = _zones(items, path)
+        least, most = _exact_works(share, until, m), _exact_works(share, after, m)
+        self.total = sum(share)
+        names = [d.name for d in whole.devices]
+        self.proof = {
+            "path": [int(whole.names[v]) for v in path],
+            "weights": dict(zip(names, weights, strict=True)),
+        }
+        self.most = self.total // max(weights) + 1
+        if self.with_nets:
+            self.least, self.reach = np.array(least, np.float64), np.array(most, np.float64)
+            self.paid = np.zeros((m + 1, m + 2))
+            ptr, pins, always, cost = plain(whole.ptr, whole.pins, whole.always, whole.cost[0])
+            _surely_paid(ptr, pins, always, cost, after, until, self.paid)
+            self.most += int(whole.cost[0].sum())
+        else:
+            self.low, self.high = _merged(least, most)
+
+    def feasible(self, target: int) -> bool:
+        """Whether the devices may get to the end if no load is above `target` quanta."""
+        if self.with_nets:
+            return bool(
+                _reaches_end(
+                    self.least, self.reach, self.paid, float(target), self.counts[0],
+                    float(self.total),
+                )
+            )  # fmt: skip
+        steps = [y * target for y in self.weights]
+        return _covers(self.low, self.high, steps, self.counts, self.most_replicas, self.total)
+
+
+def _least_weighed(work: Floats, weights: list[int]) -> list[int]:
+    """Work of each item on the class where it weighs least, exactly; `work` is f64[C, n]."""
+    columns = (zip(column, weights, strict=True) for column in work.T.tolist())
+    return [min(y * int(t) for t, y in column if isfinite(t)) for column in columns]
+
+
+def _exact_works(share: list[int], first: Ints, m: int) -> list[int]:
+    """Work of the items whose `first` zone is at most each of 0..m."""
+    sums = [0] * (m + 2)
+    for work, zone in zip(share, first.tolist(), strict=True):
+        sums[zone] += work
+    return list(accumulate(sums[: m + 1]))
 
 
 def _heaviest_path(items: Items, share: Floats) -> Ints:
@@ -172,10 +300,10 @@ def _works(share: Floats, after: Ints, until: Ints, m: int) -> tuple[Floats, Flo
     return least, np.maximum(most, least)
 
 
-def _merged(least: Floats, most: Floats) -> tuple[list[float], list[float]]:
+def _merged(least: Sequence[float], most: Sequence[float]) -> tuple[list[float], list[float]]:
     """Disjoint intervals, ascending, that hold the work of every ideal."""
-    low, high = [float(least[0])], [float(most[0])]
-    for a, b in zip(least[1:].tolist(), most[1:].tolist(), strict=True):
+    low, high = [least[0]], [most[0]]
+    for a, b in zip(least[1:], most[1:], strict=True):
         if a > high[-1]:
             low.append(a)
             high.append(b)
@@ -243,9 +371,9 @@ def _reaches_end(least, most, paid, target, stages, end):  # type: ignore[no-unt
 
 
 def _covers(
-    low: list[float],
-    high: list[float],
-    steps: list[float],
+    low: Sequence[float],
+    high: Sequence[float],
+    steps: Sequence[float],
     counts: list[int],
     max_replicas: int,
     end: float,
@@ -265,5 +393,5 @@ def _covers(
                 # The furthest place that is not beyond it.
                 at = min(far, high[bisect_right(low, far) - 1])
                 mix = (*used[:c], used[c] + r, *used[c + 1 :])
-                furthest[mix] = max(furthest.get(mix, 0.0), at)
+                furthest[mix] = max(furthest.get(mix, 0), at)
     return False

@@ -5,32 +5,52 @@ The load of a set S of items on an accelerator under `sum` is
     f(S) = work(S) + cost of the nets with pins both inside and outside of S,
 
 so an item v costs its device at least min f(S) over all sets S that hold v, whether or not they
-could be stages. That is a minimum cut between v and a sink: an edge from each item to the sink
-carries its work, and a net of cost c with the pins u is
+could be stages: a minimum cut (`dnnp.core.bound.flows`). With several classes it costs the least
+over those that can run it. A CPU moves nothing: there the set of v alone is the cheapest. Memory
+only adds to a load, or forbids it.
 
-    u -> a (unlimited)     a -> b (c)     b -> u (unlimited).
+r replicas divide a load by r and add what their weights cost: it is at least f(S) over the most
+replicas that there may be. For `gpipe` the largest forward and the largest backward load add up to
+at least both loads of the stage with v, which under `sum` are f(S) together.
 
-No other split is better than the largest of these costs. For many devices, which leave little
-but transfers around large items, it is often the optimum.
+Where transfers overlap with compute, the load is at least any mean of its parts: at least
+(a * work(S) + b * cut(S)) / d with a + b = d for `overlap`, and a + 2b = d for `duplex`, where the
+cut is what comes in plus what goes out. That is the same cut with other capacities.
+
+No split, whatever its validity, is better than the largest of these costs. For many devices, which
+leave little but transfers around large items, it is often the optimum.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from dnnp.core.bound.between import mixes_passes
+from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
+from dnnp.core.bound.flows import Nets, Network, max_flow, network_of, push, pushed
+from dnnp.core.bound.quantised import Stop, Whole, flows_of, never, refused, whole_of
 from dnnp.core.cost.items import Items, item_choices
-from dnnp.core.cost.kernel import kernel
-from dnnp.core.cost.line import Line, make_line
+from dnnp.core.cost.line import make_line
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Floats, Graph, Ints, csr, totals
+from dnnp.core.model.graph import Graph, totals
 from dnnp.core.model.plan import CostOptions, without_memory
+
+__all__ = ["max_flow", "node_cut_bound", "node_cut_claim"]
 
 MOST_PINS = 20_000
 """Pins of nets up to which the bound is computed."""
 
 MOST_CUTS = 200
 """Items whose cut is computed, the most expensive ones first."""
+
+FORBIDDEN = 2.0**50
+"""Work of an item on a class that cannot run it."""
+
+LITTLE = 1e-9
+"""Relative growth of a bound that is not worth giving up its certificate."""
 
 SLACK = 1e-12
 """Relative, against rounding in the sums."""
@@ -50,8 +70,8 @@ def node_cut_bound(
     without clusters and replicas.
     """
     offered = [d for d in devices if d.count > 0]
-    plain = options.comm == "sum" and options.max_replicas == 1
-    if len(offered) != 1 or not plain or options.objective != "throughput" or not graph.n:
+    simple = options.comm == "sum" and options.max_replicas == 1
+    if len(offered) != 1 or not simple or options.objective != "throughput" or not graph.n:
         return 0.0
     if offered[0].is_cpu or offered[0].cluster_size:
         return 0.0
@@ -74,103 +94,111 @@ def _bound(
         return 0.0
     net = np.repeat(np.arange(len(line.source), dtype=np.int64), np.diff(line.pin_ptr))
     alone = line.work[0] + totals(line.pins, line.cost[0, net], line.n)
-    network = _network(line, net)
+    nets = Nets(line.pin_ptr, line.pins, line.always, line.cost[0])
+    network = network_of(line.work[0], nets)
     best = above
     for v in np.argsort(-alone, kind="stable")[:MOST_CUTS].tolist():
         if alone[v] * (1 - SLACK) <= best:
             break
-        flow = max_flow(*network[:3], network[3].copy(), v)
-        best = max(best, min(float(flow), float(alone[v])) * (1 - SLACK))
+        flow = push(network, network.capacity.copy(), np.array([v]))
+        best = max(best, min(flow, float(alone[v])) * (1 - SLACK))
     return best if best > above else 0.0
 
 
-def _network(line: Line, net: Ints) -> tuple[Ints, Ints, Ints, Floats]:
-    """Residual network (CSR): (ptr, heads, index of the reverse arc, capacities).
+MIXES = {"sum": ((1, 1, 1),), "overlap": ((1, 1, 2), (2, 1, 3), (1, 2, 3)), "duplex": ((1, 1, 3),)}
+"""Weights (a, b, d) of work and cut that are tried for each way to combine them."""
 
-    Nodes: the items, two for each net, the sink.
+
+def node_cut_claim(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    *,
+    validity: str = "free",
+    floor: float = 0.0,
+    stop: Stop = never,
+) -> Claim:
+    """The bound with a certificate; 0 if it is not above `floor`.
+
+    Any classes and replicas; `validity` says what items are kept whole. With a backward pass
+    `ordered` splits keep more whole than a certificate says; the bound of that, if it is larger,
+    cannot be checked.
     """
-    n, p = line.n, len(line.source)
-    sink = n + 2 * p
-    enter, leave = n + 2 * np.arange(p), n + 2 * np.arange(p) + 1
-    open_net = ~line.always[net]
-    tail = np.concatenate([np.arange(n), line.pins, enter, leave[net][open_net]])
-    head = np.concatenate([
-        np.full(n, sink), enter[net], np.where(line.always, sink, leave), line.pins[open_net]
-    ])  # fmt: skip
-    capacity = np.concatenate([
-        line.work[0], np.full(len(net), np.inf), line.cost[0], np.full(int(open_net.sum()), np.inf)
-    ])  # fmt: skip
-    arcs = len(tail)
-    tails, heads = np.concatenate([tail, head]), np.concatenate([head, tail])
-    ptr, order = csr(tails, np.arange(2 * arcs), sink + 1)
-    place = np.empty(2 * arcs, dtype=np.int64)
-    place[order] = np.arange(2 * arcs)
-    twin = place[np.where(order < arcs, order + arcs, order - arcs)]
-    return ptr, heads[order], twin, np.concatenate([capacity, np.zeros(arcs)])[order]
+    whole = whole_of(graph, units, devices, options, validity)
+    if len(whole.pins) > MOST_PINS:
+        return refused(f"more than {MOST_PINS} uses of tensors")
+    if not np.isfinite(whole.work.min(axis=0)).all():
+        return refused("a unit runs on no device that is offered")
+    copies = [min(options.max_replicas, d.count) for d in whole.devices]
+    search = _Search(whole, copies, options.comm)
+    known = int(floor / whole.quantum)
+    status = SOLVED
+    for v in np.argsort(-search.alone, kind="stable")[:MOST_CUTS].tolist():
+        if search.alone[v] <= known:
+            break
+        if stop():
+            status = LIMIT
+            break
+        known = search.try_item(v, known)
+    if validity == "ordered" and graph.backward.any() and not mixes_passes(graph, units):
+        least = max(floor, known * whole.quantum)
+        value = node_cut_bound(graph, units, devices, options, above=least * (1 + LITTLE))
+        if value:
+            return Claim(value, status, certificate={"argument": "node-cut", "checkable": False})
+    if search.best is None:
+        return Claim(0.0, status)
+    claim = whole.claim("node-cut", known, search.best)
+    return Claim(claim.value, status, certificate=claim.certificate)
 
 
-@kernel
-def max_flow(ptr, heads, twin, capacity, source):  # type: ignore[no-untyped-def]
-    """Flow from `source` to the last node (Dinic); uses up `capacity`."""
-    nodes = len(ptr) - 1
-    sink = nodes - 1
-    level = np.empty(nodes, np.int64)
-    queue = np.empty(nodes, np.int64)
-    arc = np.empty(nodes, np.int64)
-    path = np.empty(nodes, np.int64)
-    total = 0.0
-    while True:
-        level[:] = -1
-        level[source] = 0
-        queue[0] = source
-        first, last = 0, 1
-        while first < last and level[sink] < 0:
-            u = queue[first]
-            first += 1
-            for i in range(ptr[u], ptr[u + 1]):
-                v = heads[i]
-                if level[v] < 0 and capacity[i] > 0.0:
-                    level[v] = level[u] + 1
-                    queue[last] = v
-                    last += 1
-        if level[sink] < 0:
-            return total
-        arc[:] = ptr[:nodes]
-        depth = 0
-        u = source
-        while True:
-            if u == sink:
-                least = np.inf
-                for d in range(depth):
-                    least = min(least, capacity[path[d]])
-                total += least
-                back = depth
-                for d in range(depth - 1, -1, -1):
-                    i = path[d]
-                    if capacity[i] <= least:
-                        capacity[i] = 0.0
-                        back = d
-                    else:
-                        capacity[i] -= least
-                    capacity[twin[i]] += least
-                depth = back
-                u = heads[twin[path[depth]]]
+class _Search:
+    """Cuts of items in a problem of whole numbers."""
+
+    def __init__(self, whole: Whole, copies: list[int], comm: str) -> None:
+        self.whole, self.copies = whole, copies
+        self.mixes = [
+            ((1, 0, 1),) if d.is_cpu else MIXES[comm] for d in whole.devices
+        ]  # fmt: skip
+        self.networks: dict[tuple[int, int, int], Network] = {}
+        self.best: dict[str, Any] | None = None
+        net = np.repeat(np.arange(len(whole.tensors), dtype=np.int64), np.diff(whole.ptr))
+        # No bound of an item is above what it costs by itself.
+        self.alone = np.full(whole.items.count, np.inf)
+        for c, device in enumerate(whole.devices):
+            around = totals(whole.pins, whole.cost[c, net], whole.items.count)
+            load = whole.work[c] + (0.0 if device.is_cpu else around)
+            self.alone = np.minimum(self.alone, load / copies[c])
+
+    def try_item(self, v: int, known: int) -> int:
+        """Cut around item `v` on every class; return what is proven then."""
+        proofs = {}
+        units = 2**62
+        for c, device in enumerate(self.whole.devices):
+            if not np.isfinite(self.whole.work[c, v]):
                 continue
-            moved = False
-            while arc[u] < ptr[u + 1]:
-                i = arc[u]
-                if capacity[i] > 0.0 and level[heads[i]] == level[u] + 1:
-                    path[depth] = i
-                    depth += 1
-                    u = heads[i]
-                    moved = True
-                    break
-                arc[u] += 1
-            if moved:
-                continue
-            if u == source:
-                break
-            level[u] = -1
-            depth -= 1
-            u = heads[twin[path[depth]]]
-            arc[u] += 1
+            mixes = [self.cut(c, v, mix) for mix in self.mixes[c]]
+            found, proof = max(mixes, key=lambda pair: pair[0])
+            units = min(units, found)
+            proofs[device.name] = proof
+            if units <= known:
+                return known
+        self.best = {"item": int(self.whole.names[v]), "classes": proofs}
+        return units
+
+    def cut(self, c: int, v: int, mix: tuple[int, int, int]) -> tuple[int, dict[str, Any]]:
+        """Bound of item `v` on class `c`, and its proof."""
+        whole = self.whole
+        a, b, d = mix
+        if not b:
+            return int(whole.work[c, v]) // self.copies[c], {"mix": list(mix), "flows": []}
+        if (c, a, b) not in self.networks:
+            # An item that cannot run here is in no set: its work is beyond all costs.
+            work = np.where(np.isfinite(whole.work[c]), whole.work[c], FORBIDDEN)
+            nets = whole.nets(c)._replace(cost=b * whole.cost[c])
+            self.networks[c, a, b] = network_of(a * work, nets)
+        network = self.networks[c, a, b]
+        capacity = network.capacity.copy()
+        flow = int(push(network, capacity, np.array([v])))
+        proof = {"mix": list(mix), "flows": flows_of(whole, pushed(network, capacity))}
+        return flow // (d * self.copies[c]), proof

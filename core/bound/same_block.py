@@ -2,13 +2,13 @@
 
 The rows of `dnnp.core.bound.together` hold for every split, so its least T is a bound; most rows
 are only added once a solution violates them. If the optimum is below a target, no stage holds two
-items that cost a stage the target or more (`dnnp.core.bound.pairs`), nor three: with their X at 0
-the least T may rise, and the smaller of it and the target is a bound. The target starts at the
-value of the split that is known and comes down to where both meet.
+items that cost a stage the target or more (`dnnp.core.bound.pairs`): with their X at 0 the least T
+may rise, and the smaller of it and the target is a bound. The target starts at the value of the
+split that is known and comes down to where both meet.
 
-The bound does not rest on the solver: any multipliers y >= 0 of the rows prove one. With r = c - y A
-no point of the box l <= x <= u has an objective below y b + sum of min(l r, u r). Multipliers are
-rounded to whole numbers, and this sum is computed in whole numbers.
+The bound does not rest on the solver: any multipliers y >= 0 of the rows prove one. With the
+reduced costs r = c - y A no point of the box l <= x <= u has an objective below y b + the sum of
+min(l r, u r). Multipliers are rounded to whole numbers, and this sum is computed in whole numbers.
 """
 
 from __future__ import annotations
@@ -57,8 +57,6 @@ STEP = 0.5
 SCALE = 1 << 40
 """Multipliers of rows of loads are counted in parts of 1 / SCALE."""
 
-FORGIVEN = 1e-9
-"""Relative: a target this close above the value known is the value."""
 
 
 def same_block_claim(

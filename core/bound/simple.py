@@ -1,9 +1,28 @@
-"""The simple combinatorial bound (MTPP Lemma 4.2), for any mix of device classes."""
+"""The simple combinatorial bound (MTPP Lemma 4.2), for any mix of device classes.
+
+A load is at least the compute time over the replicas, whatever transfers and memory add. So
+
+mean
+    Give a device of class c the weight y_c. If no load is above L, the weighed loads of all
+    devices are at most L * sum y_c n_c, and at least the sum over units of the least weighed time.
+item
+    Units that a colour joins share a device: their time, by at most as many replicas as the class
+    and the options allow, on the class where it is least.
+
+Both hold for any sets of units (`free`), and for each pass by itself; `gpipe` adds the passes.
+Without replicas loads of whole numbers are whole, so the mean is rounded up.
+"""
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import ceil, isfinite
+from typing import Any
+
 import numpy as np
 
+from dnnp.core.bound.claim import Claim
+from dnnp.core.bound.quantised import Stop, Whole, never, refused, whole_of
 from dnnp.core.cost.spread import spread
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
@@ -58,3 +77,69 @@ def _compute_bound(
     finite = [b for b in bounds if np.isfinite(b)]
     # Rounding in the sums must not lift the bound above a value that is exact.
     return max(finite, default=0.0) * (1 - 1e-12)
+
+
+SHARPNESS = 2**40
+"""Steps of the weights of several classes."""
+
+
+def simple_claim(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    *,
+    validity: str = "free",
+    floor: float = 0.0,
+    stop: Stop = never,
+) -> Claim:
+    """The bound with a certificate; it holds for every validity and every cost model.
+
+    `floor` and `stop` are for arguments that take longer.
+    """
+    del floor, stop
+    whole = whole_of(graph, units, devices, options, validity)
+    late = totals(units.label, ~graph.backward, units.g) == 0
+    everything = np.ones(units.g, dtype=np.bool_)
+    passes = {"all": everything}
+    if options.objective == "gpipe":
+        passes = {"forward": ~late, "backward": late}
+    parts = []
+    for name, part in passes.items():
+        proof = _whole_bound(whole, units, part, options.max_replicas)
+        if proof is None:
+            return refused("a unit runs on no device that is offered")
+        parts.append({"pass": name, **proof})
+    return whole.claim("simple", sum(part["units"] for part in parts), {"parts": parts})
+
+
+def _whole_bound(
+    whole: Whole, units: Clustering, part: Bools, max_replicas: int
+) -> dict[str, Any] | None:
+    """The best bound of the units in `part`; None if one of them runs nowhere."""
+    times = np.where(part, whole.unit_work, 0.0)
+    if not np.isfinite(times.min(axis=0)).all():
+        return None
+    counts = [d.count for d in whole.devices]
+    weights = spread(times, np.array(counts, dtype=np.float64))[1]
+    shares = [round(w / float(weights.max()) * SHARPNESS) for w in weights.tolist()]
+    if len(shares) == 1:
+        shares = [1]
+    work = 0
+    for row in times.T.tolist():
+        work += min(y * int(t) for y, t in zip(shares, row, strict=True) if isfinite(t))
+    weight = sum(y * n for y, n in zip(shares, counts, strict=True))
+    mean = ceil(Fraction(work, weight)) if max_replicas == 1 else work // weight
+    names = [d.name for d in whole.devices]
+    best = {"kind": "mean", "weights": dict(zip(names, shares, strict=True)), "units": mean}
+    of_unit = whole.items.label[units.member_idx[units.member_ptr[:-1]]]
+    together = np.stack([totals(of_unit, t, whole.items.count) for t in times])
+    copies = [min(max_replicas, n) for n in counts]
+    least = (together / np.array(copies)[:, None]).min(axis=0)
+    v = int(np.argmax(least))
+    if np.isfinite(least[v]):
+        on = zip(together[:, v].tolist(), copies, strict=True)
+        alone = min(int(t) // r for t, r in on if isfinite(t))
+        if alone > mean:
+            best = {"kind": "item", "item": int(whole.names[v]), "units": alone}
+    return best

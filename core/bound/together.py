@@ -13,7 +13,6 @@ net e is paid; Y[e, v], whether the stage of v pays for it. For any split these 
             Where the net is always paid, from one pin on.
 `between`   X[u, w] >= X[u, v] for w on a path between u and v
 `triangle`  X[u, w] >= X[u, v] + X[v, w] - 1
-`crowd`     X[u, v] + X[v, w] + X[u, w] <= 1 if no stage holds all three
 
 Loads combine in parts: (t, a, b) says that t T is at least a times work and b times transfers.
 """
@@ -162,12 +161,9 @@ class Together:
         elif kind == "between":
             u, w, v = numbers
             pairs = [(u, w, 1), (u, v, -1)]
-        elif kind == "triangle":
+        else:
             u, v, w = numbers
             least, pairs = -1, [(u, w, 1), (u, v, -1), (v, w, -1)]
-        else:  # crowd
-            u, v, w = numbers
-            least, pairs = -1, [(u, w, -1), (u, v, -1), (v, w, -1)]
         for u, v, weight in pairs:
             if u == v:
                 least -= weight
@@ -188,8 +184,8 @@ class Together:
         together, paid, cut = self.shares(values)
         found: list[tuple[float, Named]] = []
         nets = self.nets
-        flat = plain(nets.ptr, nets.pins, nets.always)
-        ins, outs, by = violated_cuts(*flat, together, cut)
+        arrays = plain(nets.ptr, nets.pins, nets.always, together, cut)
+        ins, outs, by = violated_cuts(*arrays)
         for e, v in np.argwhere(by > EPSILON).tolist():
             a, b = int(ins[e, v]), int(outs[e, v])
             name = ("inside", (e, v, a)) if b < 0 else ("cut", (e, v, a, b))
@@ -201,8 +197,8 @@ class Together:
                 some, total = _scattered(pins, together, always=bool(nets.always[e]))
                 if total > paid[e] + EPSILON:
                     found.append((float(weight[e] * (total - paid[e])), ("paid", (e, *some))))
-        things = plain(between.label, between.after, between.before)
-        middle, by = violated_between(*things, together)
+        arrays = plain(between.label, between.after, between.before, together)
+        middle, by = violated_between(*arrays)
         found += [
             (float(by[u, v]), ("between", (u, int(middle[u, v]), v)))
             for u, v in np.argwhere(by > EPSILON).tolist()

@@ -5,11 +5,14 @@ Everything here works on plain records, as decoded from JSON and already checked
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dnnp.core.check.tables import shown
-from dnnp.core.check.violation import Violation, same
+from dnnp.core.check.validity import STRENGTH
+from dnnp.core.check.violation import Violation, above, same
 
 Record = Mapping[str, Any]
 
@@ -73,7 +76,7 @@ def _present(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
 def _digests(
     records: Mapping[str, Sequence[Record]], graph_digest: str, plan_digest: str | None
 ) -> list[Violation]:
-    """Plan against graph; runs and later results against the plan."""
+    """Plan against graph; bounds, runs and later results against the plan."""
     found = []
     for plan in records.get("plan", ()):
         if plan["digest"] != graph_digest:
@@ -83,11 +86,36 @@ def _digests(
         if plan_digest is not None and run["digest"] != plan_digest:
             message = "was made with another plan"
             found.append(Violation("digest", f"run {number}", message, plan_digest, run["digest"]))
+    if records.get("plan") and plan_digest is not None:
+        expected = _bound_digest(records["plan"][0], plan_digest)
+        for bound in records.get("bound", ()):
+            if bound["digest"] != expected:
+                message = "was proven for another plan, other devices or another cost model"
+                found.append(Violation("digest", "bound", message, expected, bound["digest"]))
     return found
 
 
+def _bound_digest(plan: Record, plan_digest: str) -> str:
+    """Digest of all that a bound depends on (`dnnp-graph(5)`)."""
+    content: list[Any] = [plan_digest]
+    for name in ("objective", "validity", "comm", "memory_model", "memory_mode", "charge_io"):
+        content.append(plan[name])
+    content += [plan.get("max_replicas", 1), []]
+    for device in plan["devices"]:
+        row = [device["class"], device["kind"], device.get("count", 0)]
+        for name in (
+            "memory_bytes", "bandwidth_bytes_per_s", "cluster_size", "inner_bandwidth_bytes_per_s",
+        ):  # fmt: skip
+            if name == "cluster_size":
+                row.append(device.get(name, 0))
+            else:
+                row.append(float(device[name]) if name in device else None)
+        content[-1].append(row)
+    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+
+
 def _numbers(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
-    """The gap follows from value and bound."""
+    """The gap follows from value and bound, of the plan and of a bound record."""
     found = []
     for plan in records.get("plan", ()):
         value, bound = float(plan["value"]), float(plan["bound"])
@@ -95,21 +123,53 @@ def _numbers(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
         if not same(gap, plan["gap"], 1.0):
             message = f"the gap is {plan['gap']!r}, recomputed {gap!r}"
             found.append(Violation("gap", "plan", message, gap, plan["gap"]))
+        for record in records.get("bound", ()):
+            found += _bound(plan, record)
+    return found
+
+
+def _bound(plan: Record, record: Record) -> list[Violation]:
+    """What a bound says about its plan; that it is a bound is the certificate's business."""
+    found = []
+    value, bound = float(plan["value"]), float(record["value"])
+    gap = (value - bound) / value if value > 0 else 0.0
+    if above(bound, value):
+        message = f"the bound {bound!r} exceeds the value {value!r} of the plan"
+        found.append(Violation("bound", "bound", message, value, bound))
+    elif not same(gap, record["gap"], 1.0):
+        message = f"the gap is {record['gap']!r}, recomputed {gap!r}"
+        found.append(Violation("gap", "bound", message, gap, record["gap"]))
+    if record["status"] == "optimal" and not same(bound, value):
+        message = f"says that the plan is optimal, but its value {value!r} is above {bound!r}"
+        found.append(Violation("status", "bound", message, value, bound))
+    if above(bound, float(plan["bound"])):
+        message = f"is {bound!r}, but the plan states only {plan['bound']!r}"
+        found.append(Violation("bound", "bound", message, bound, plan["bound"]))
+    if STRENGTH[record["validity"]] > STRENGTH[plan["validity"]]:
+        message = f"holds for {record['validity']} splits, but the plan is {plan['validity']}"
+        found.append(Violation("validity", "bound", message, plan["validity"], record["validity"]))
+    for entry in record["tried"]:
+        if "value" in entry and above(float(entry["value"]), bound):
+            message = f"{entry['method']} proves {entry['value']!r}, which is more than {bound!r}"
+            found.append(Violation("bound", "bound", message, bound, entry["value"]))
     return found
 
 
 def _provenance(header: Record, records: Mapping[str, Sequence[Record]]) -> list[Violation]:
-    """A plan is younger than costs and groups, a run is younger than the plan."""
+    """A plan is younger than costs and groups, bounds and runs are younger than the plan."""
     last: dict[str, int] = {}
     for position, entry in enumerate(header["provenance"]):
         last[entry["tool"]] = position
     found = []
-    for kind, maker, earlier in (
-        ("plan", "dnnp-partition", PRICING),
-        ("run", "dnnp-run", (*PRICING, "dnnp-partition")),
+    for kind, makers, earlier in (
+        ("plan", ("dnnp-partition", "dnnp-bound"), PRICING),
+        ("bound", ("dnnp-bound",), (*PRICING, "dnnp-partition")),
+        ("run", ("dnnp-run",), (*PRICING, "dnnp-partition", "dnnp-bound")),
     ):
-        if not records.get(kind) or maker not in last:
+        made = [tool for tool in makers if tool in last]
+        if not records.get(kind) or not made:
             continue
+        maker = max(made, key=last.__getitem__)
         for tool in earlier:
             if last.get(tool, -1) > last[maker]:
                 message = f"{tool} ran after {maker}, yet the {kind} records are still there"

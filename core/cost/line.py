@@ -82,7 +82,7 @@ def make_line(
         totals(where[first], units.times.get(d.name, absent), items.count)
         for d in devices
     ])  # fmt: skip
-    pin_ptr, pins, tensor, always = _nets(graph, where, options)
+    pin_ptr, pins, tensor, always = nets_of(graph, where, options)
     costs = np.stack([
         np.zeros(len(tensor)) if d.is_cpu else transfer_times(graph, d)[tensor] for d in devices
     ])  # fmt: skip
@@ -129,7 +129,7 @@ def _execution_order(graph: Graph, units: Clustering, where: Ints) -> Ints:
     return np.lexsort((key, where))
 
 
-def _nets(graph: Graph, where: Ints, options: CostOptions) -> tuple[Ints, Ints, Ints, np.ndarray]:
+def nets_of(graph: Graph, where: Ints, options: CostOptions) -> tuple[Ints, Ints, Ints, np.ndarray]:
     """Pins of every tensor that can cost a transfer: (ptr, pins, tensor, always)."""
     made = graph.producer >= 0
     always = np.zeros(graph.m, dtype=np.bool_)

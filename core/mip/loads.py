@@ -120,9 +120,7 @@ def _cut(formulas: Formulas, part: Part, pins: list[int]) -> Sum:
     return _touched(formulas, part, pins) - least
 
 
-def _one_way(
-    formulas: Formulas, part: Part, readers: list[int], source: int, *, into: bool
-) -> Sum:
+def _one_way(formulas: Formulas, part: Part, readers: list[int], source: int, *, into: bool) -> Sum:
     """1 if a tensor crosses the border in one direction."""
     cells, maker, number = part.cell[readers], part.cell[source], part.number
 

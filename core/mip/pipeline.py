@@ -53,9 +53,7 @@ class Pipeline:
     ) -> None:
         self.formulas = Formulas(lower, upper)
         line = task.line
-        self.y = [
-            self._columns(v, stages, int(earliest[v]), int(latest[v])) for v in range(line.n)
-        ]
+        self.y = [self._columns(v, stages, int(earliest[v]), int(latest[v])) for v in range(line.n)]
         """For every item and block 0 to `stages`, whether the item is there or before."""
         tail, head = without_shortcuts(line.n, line.tail, line.head)
         for u, v in zip(tail.tolist(), head.tolist(), strict=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-
 Row = tuple[list[int], list[float], str, float]
 """Columns, their weights, one of `<`, `=`, `>`, and the right-hand side."""
 

@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -178,7 +178,9 @@ def main() -> None:
     requests: queue.SimpleQueue = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, requests), daemon=True).start()
     relaxation = Relaxation()
-    answers = {"solve": solve, "relax": relaxation.relax, "refine": relaxation.refine}
+    answers: dict[str, Callable[..., Outcome]] = {
+        "solve": solve, "relax": relaxation.relax, "refine": relaxation.refine,
+    }  # fmt: skip
     while True:
         what, *request = requests.get()
         try:

@@ -15,7 +15,8 @@ import numpy as np
 from dnnp.core.baselines.descent import descend
 from dnnp.core.baselines.table import BASELINES, Settings
 from dnnp.core.bound.chain import chain_bound
-from dnnp.core.bound.node_cut import max_flow, node_cut_bound
+from dnnp.core.bound.flows import max_flow
+from dnnp.core.bound.node_cut import node_cut_bound
 from dnnp.core.bound.simple import simple_bound
 from dnnp.core.dp.fast import decide_plain
 from dnnp.core.dp.ideal import coarse_search, ideal_search

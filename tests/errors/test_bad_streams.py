@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "coarsen": (),
     "profile": (),
     "partition": ("-k", "2"),
+    "bound": (),
     "run": (),
     "export": ("--to", "msr-split"),
 }
@@ -222,7 +223,7 @@ STALE: dict[str, Callable[[Records], Any]] = {
 
 
 @pytest.mark.parametrize("name", STALE)
-@pytest.mark.parametrize("command", ["run", "export", "check"])
+@pytest.mark.parametrize("command", ["bound", "run", "export", "check"])
 def test_plan_that_no_longer_fits(name: str, command: str) -> None:
     records = seeds.planned()
     STALE[name](records)

@@ -90,6 +90,13 @@ def read_stream(data: bytes, _: Path) -> None:
     plan_of(stream, graph)
 
 
+@functools.cache
+def _bounded() -> list[bytes]:
+    """Streams with a plan; one has a bound too."""
+    bounded = dnnp("bound", "-q", "--method", "node-cut", stdin=_streams()[0])
+    return [*_streams(), bounded.out]
+
+
 class RefusedError(DnnpError):
     """What a command refused, with its exit status."""
 
@@ -300,6 +307,13 @@ def export_stages(data: bytes, folder: Path) -> None:
     judge("export", dnnp("export", "-q", "--to", "stages", "-o", out, stdin=planned.out))
 
 
+def bound_plan(data: bytes, _: Path) -> None:
+    """dnnp-bound; it recomputes not all of a plan, so only what was right must stay so."""
+    result = dnnp("bound", "-q", "--method", "node-cut", stdin=data)
+    if result.status or dnnp("check", stdin=data).status == 0:
+        judge("bound", result)
+
+
 KEY = "0" * 64
 
 
@@ -334,8 +348,9 @@ USAGE = (2, 3, 4)
 """Also status 2: a stream may lack what a command was not told, such as a plan or a price."""
 
 TARGETS = [
-    Target("stream", mutate.STREAM, _streams, read_stream, 36),
-    Target("check", mutate.STREAM, _streams, CHECK, 4),
+    Target("stream", mutate.STREAM, _bounded, read_stream, 36),
+    Target("check", mutate.STREAM, _bounded, CHECK, 4),
+    Target("bound", mutate.STREAM, _bounded, bound_plan, 3, USAGE),
     Target("coarsen", mutate.STREAM, _graphs, COARSEN, 4),
     Target("layers", mutate.STREAM, _graphs, LAYERS, 2),
     Target("slice", mutate.STREAM, _graphs, SLICE, 6, USAGE),

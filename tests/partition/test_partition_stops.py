@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import subprocess
 import sys
@@ -15,39 +14,12 @@ import pytest
 from dnnp.formats.stream import Stream
 from support.graphs import header, random_stream, to_bytes
 from support.run import Result, dnnp, executable
+from support.wide import branches
 
 INTERRUPTED = 130
 AT_ONCE_S = 2.0
 SLACK_S = 4.0
 """For a machine that is busy with other tests."""
-
-
-def branches(count: int, length: int) -> bytes:
-    """Parallel chains between a fork and a join: (length + 1)^count ideals, none to contract."""
-    rng = random.Random("branches")
-    tensors: list[dict] = []
-    nodes: list[dict] = []
-
-    def node(reads: list[int]) -> int:
-        out = len(tensors)
-        tensors.append({
-            "type": "tensor", "id": out, "name": f"t{out}", "kind": "activation",
-            "size_bytes": rng.randint(1, 30),
-        })  # fmt: skip
-        nodes.append({
-            "type": "node", "id": len(nodes), "name": f"n{len(nodes)}", "op": "Op",
-            "inputs": reads, "outputs": [out], "time_s": {"dev": rng.randint(100, 900)},
-        })  # fmt: skip
-        return out
-
-    fork = node([])
-    ends = []
-    for _ in range(count):
-        ends.append(fork)
-        for _ in range(length):
-            ends[-1] = node([ends[-1]])
-    node(ends)
-    return to_bytes(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
 
 
 LONG = branches(6, 9)

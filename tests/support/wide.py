@@ -18,7 +18,7 @@ from dnnp.core.model.cluster import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.formats.graph import device_of, graph_of
 from dnnp.formats.stream import Stream
-from support.graphs import header
+from support.graphs import header, to_bytes
 from support.problems import Problem
 
 FLOP_PER_S = 4e12
@@ -78,6 +78,34 @@ def wide_stream(
         "device": [d for d in devices if d["count"]], "tensor": net.tensors, "node": net.nodes
     }  # fmt: skip
     return Stream(header=header(), records=records)
+
+
+def branches(count: int, length: int) -> bytes:
+    """Parallel chains between a fork and a join: (length + 1)^count ideals, none to contract."""
+    rng = random.Random("branches")
+    tensors: list[dict] = []
+    nodes: list[dict] = []
+
+    def node(reads: list[int]) -> int:
+        out = len(tensors)
+        tensors.append({
+            "type": "tensor", "id": out, "name": f"t{out}", "kind": "activation",
+            "size_bytes": rng.randint(1, 30),
+        })  # fmt: skip
+        nodes.append({
+            "type": "node", "id": len(nodes), "name": f"n{len(nodes)}", "op": "Op",
+            "inputs": reads, "outputs": [out], "time_s": {"dev": rng.randint(100, 900)},
+        })  # fmt: skip
+        return out
+
+    fork = node([])
+    ends = []
+    for _ in range(count):
+        ends.append(fork)
+        for _ in range(length):
+            ends[-1] = node([ends[-1]])
+    node(ends)
+    return to_bytes(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
 
 
 class _Network:

@@ -1,0 +1,235 @@
+"""dnnp-bound: prove how good a plan is."""
+
+from __future__ import annotations
+
+import argparse
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from dnnp.cmds.arguments import count, device_options, factor, seconds
+from dnnp.cmds.cli import Command, Context
+from dnnp.core.model.errors import FormatError, UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from dnnp.core.model.plan import Block
+    from dnnp.core.portfolio.arguments import Ask
+    from dnnp.core.portfolio.bounds import Proof
+    from dnnp.core.portfolio.problem import Problem
+    from dnnp.formats.stream import Stream
+
+ARGUMENTS = {
+    "simple": "mean load, largest group or set that must stay together",
+    "chain": "where stages can end along the heaviest path",
+    "node-cut": "the cheapest set of groups around each group, by minimum cuts",
+    "ideal": "exact search over order ideals",
+    "pairs": "groups that no stage can hold both of, and the tensors that must cross then",
+    "same-block": "linear program about which groups share a stage",
+    "cover": "prices of groups: how many stages of a small load it takes to hold them all",
+    "no-dag": "integer program for one stage with its share of the work, whatever the order",
+    "no-io": "integer program for one such stage, without transfers",
+    "bottleneck": "integer program for one such stage, what precedes it and what follows it",
+    "guess": "the same for each place in the pipeline",
+    "exact": "integer program for the whole split",
+}
+"""Name -> what the argument is."""
+
+DEVICES = ("k", "cpus", "memory", "bandwidth", "cluster_size", "inner_bandwidth", "devices")
+"""Options for a stream without a plan."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    how = parser.add_argument_group("method")
+    lines = "; ".join(f"{name}: {what}" for name, what in ARGUMENTS.items())
+    how.add_argument(
+        "--method", choices=("auto", *ARGUMENTS), default="auto", metavar="NAME",
+        help=f"auto (default): one argument after the other, the cheapest first, until the gap is "
+        f"0; {lines}",
+    )  # fmt: skip
+    how.add_argument(
+        "--solver", choices=("cbc", "highs"), help="solver of integer programs (default: cbc)"
+    )
+    how.add_argument(
+        "--time-limit", type=seconds, metavar="S",
+        help="seconds after which to keep the best bound (default: none, but 60 for all integer "
+        "programs together)",
+    )  # fmt: skip
+    how.add_argument(
+        "--effort", type=factor, metavar="X", default=1.0,
+        help="scale the work of searches that would not end (default: 1)",
+    )  # fmt: skip
+    how.add_argument(
+        "--seed",
+        type=count,
+        metavar="N",
+        default=0,
+        help="seed of the search for a plan, where there is none (default: 0)",
+    )
+    device_options(parser, "devices, for a stream without a plan: it is made first")
+
+
+def run(args: argparse.Namespace, context: Context) -> int:
+    """Read a stream, bound the optimum of its plan, write the stream with the bound."""
+    if args.solver == "highs":
+        _check_highs()
+    stream = context.read(args.stream)
+    started = monotonic()
+    with context.interruptible():
+        _check_plan(stream, args, context)
+        from dnnp.formats.graph import graph_of, plan_of, units_of
+
+        graph = graph_of(stream)
+        units = units_of(stream, graph)
+        plan = plan_of(stream, graph)
+        if plan is None:
+            raise FormatError("the stream has no plan", stream.name)
+        if plan.objective == "latency":
+            raise UsageError(
+                "the objective of the plan is latency; there are bounds for throughput and gpipe"
+            )
+        from dnnp.core.portfolio.bounds import bound
+        from dnnp.core.portfolio.given import given_plan
+
+        try:
+            problem, blocks, value = given_plan(graph, units, plan)
+        except FormatError as error:
+            raise stream.fault_at("plan", 0, error.field, error.reason) from None
+        context.elapsed("recomputed the plan")
+        ask = _ask(args, context, plan.validity, blocks, value, started)
+        proof = bound(problem, ask, args.method)
+        _put(stream, context, problem, proof, plan.validity)
+        context.write(stream)
+    return 0
+
+
+def _check_highs() -> None:
+    """Fail early where HiGHS is asked for and is not there."""
+    import os
+    from importlib.util import find_spec
+
+    if "PMIP_HIGHS_LIBRARY" not in os.environ and not any(map(find_spec, ("highspy", "highsbox"))):
+        raise UnavailableError("the solver HiGHS is not installed: pip install 'dnnp[highs]'")
+
+
+def _check_plan(stream: Stream, args: argparse.Namespace, context: Context) -> None:
+    """Make the plan of a stream that has none, as dnnp-partition does by default."""
+    given = [name for name in DEVICES if getattr(args, name) is not None]
+    if stream.get("plan"):
+        if given:
+            option = "-k" if given[0] == "k" else f"--{given[0].replace('_', '-')}"
+            raise UsageError(f"{option} is for streams without a plan; this one has a plan")
+        return
+    if not given and not any("count" in r for r in stream.get("device")):
+        from dnnp.formats.graph import graph_of
+
+        graph_of(stream)
+        raise UsageError("there is no plan in the stream: run dnnp-partition, or give -k N")
+    from dnnp.cmds import partition
+
+    context.note("no plan in the stream: split as by dnnp-partition")
+    split = partition.COMMAND.parser().parse_args([])
+    for name in DEVICES:
+        setattr(split, name, getattr(args, name))
+    split.seed = args.seed
+    split.time_limit = None if args.time_limit is None else args.time_limit / 2
+    partition.add_plan(stream, partition.problem_of(stream, split, context), split, context)
+
+
+def _ask(
+    args: argparse.Namespace,
+    context: Context,
+    validity: str,
+    blocks: list[Block],
+    value: float,
+    started: float,
+) -> Ask:
+    """What is asked of the arguments, by the options."""
+    from dnnp.cmds.find_split import compilation_notice
+    from dnnp.core.portfolio.arguments import Ask
+
+    end = None if args.time_limit is None else started + args.time_limit
+
+    def time_left() -> float | None:
+        return None if end is None else max(end - monotonic(), 0.0)
+
+    return Ask(
+        validity, blocks, value,
+        solver=args.solver or "cbc", effort=args.effort,
+        stop=lambda: context.interrupted or time_left() == 0.0, time_left=time_left,
+        tell=context.detail, warn=context.warn, runs=compilation_notice(context),
+    )  # fmt: skip
+
+
+def _put(stream: Stream, context: Context, problem: Problem, proof: Proof, validity: str) -> None:
+    """Put the bound, and a better plan if there is one, into the stream; say what it is."""
+    from dnnp.formats.bounds import bound_record, is_closed, raise_bound
+
+    stated = float(stream.get("plan")[0]["bound"])
+    old = (
+        {"bound"}
+        if proof.blocks is None
+        else {"bound", *_replace_plan(stream, context, problem, proof)}
+    )
+    claim, plan = proof.claim, raise_bound(stream.get("plan")[0], proof.claim.value)
+    stream.records["plan"] = [plan]
+    timed = ("method", "status", "value", "reason", "time_s")
+    tried = [
+        {
+            name: value
+            for name, value in zip(timed, trial, strict=True)
+            if value not in (None, "") and (name != "time_s" or context.timings)
+        }
+        for trial in proof.tried
+    ]
+    closed = is_closed(plan["value"], claim.value)
+    record = bound_record(
+        plan, stream.get("stage"), method=proof.method, value=claim.value, validity=validity,
+        certificate=claim.certificate, tried=tried, interrupted=context.interrupted,
+    )  # fmt: skip
+    dropped = [kind for kind in (*old, *stream.replace("bound", [record])) if kind != "bound"]
+    if dropped:
+        context.note(f"dropped what earlier records led to: {', '.join(dropped)} records")
+    found = f"bound {claim.value:.6g} by {proof.method}"
+    value = f"value {plan['value']:.6g}"
+    gap = "optimal" if closed else f"gap {100 * record['gap']:.2g} %"
+    claimed = stated > claim.value and not is_closed(stated, claim.value)
+    more = f" (the plan states {stated:.6g})" if claimed and not closed else ""
+    interrupted = ", interrupted" if record["status"] == "interrupted" else ""
+    context.note(f"{found}{more}: {value}, {gap}, {validity}{interrupted}")
+
+
+def _replace_plan(stream: Stream, context: Context, problem: Problem, proof: Proof) -> list[str]:
+    """Put the better split into the stream; returns what that dropped."""
+    from dnnp.core.cost.plan import make_plan
+    from dnnp.formats.bounds import raise_bound
+    from dnnp.formats.graph import plan_records
+
+    old = stream.get("plan")[0]
+    plan = make_plan(
+        problem.graph, problem.units, proof.blocks or [], problem.devices, problem.options,
+        method=f"bound-{proof.found_by}", bound=0.0, digest=old["digest"],
+        interrupted=context.interrupted,
+    )  # fmt: skip
+    record, stages = plan_records(plan)
+    if old["bound"] <= plan.value:
+        record = raise_bound(record, float(old["bound"]))
+    else:
+        context.warn(
+            f"the bound {old['bound']:.6g} that the plan states is wrong: there is a split of "
+            f"{plan.value:.6g}"
+        )
+    context.note(
+        f"{proof.found_by} found a better split: {old['value']:.6g} -> {plan.value:.6g}; the plan "
+        "and its stages are replaced"
+    )
+    dropped = stream.replace("plan", [record])
+    stream.records["stage"] = stages
+    return dropped
+
+
+COMMAND = Command("dnnp-bound", "prove how good a plan is", add_arguments, run)
+
+
+def main() -> int:
+    """Entry point."""
+    return COMMAND.main()

@@ -1,0 +1,56 @@
+"""Pairs of units that a split better than a known one cannot put into one stage.
+
+The stage that holds both holds all between them (`dnnp.core.bound.between`), and costs at least
+the minimum cut around these (`dnnp.core.bound.pairs`). Integer programs fix such pairs.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil, isfinite
+
+import numpy as np
+
+from dnnp.core.bound.between import between_of
+from dnnp.core.bound.pairs import pair_costs
+from dnnp.core.bound.quantised import whole_of
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import Graph
+from dnnp.core.model.plan import CostOptions
+
+MOST_ITEMS = 250
+"""Items up to which all pairs are looked at."""
+
+
+def pairs_apart(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    *,
+    validity: str,
+    value: float,
+) -> list[tuple[int, int]]:
+    """Pairs of units, one of each item, that cost a stage `value` or more; ascending.
+
+    Empty where the argument does not hold: other than one class of accelerators under `sum`,
+    without replicas, for throughput; or where there are too many items.
+    """
+    offered = [d for d in devices if d.count > 0]
+    simple = options.comm == "sum" and options.max_replicas == 1
+    if len(offered) != 1 or offered[0].is_cpu or not simple or not isfinite(value):
+        return []
+    if options.objective != "throughput" or not graph.n:
+        return []
+    whole = whole_of(graph, units, devices, options, validity)
+    if whole.items.count > MOST_ITEMS or not np.isfinite(whole.work).all():
+        return []
+    enough = ceil(Fraction(value) / Fraction(whole.quantum))
+    between = between_of(graph, whole.items, validity)
+    costs = pair_costs(whole.work[0], whole.nets(0), between, enough=float(enough))
+    unit = np.full(whole.items.count, units.g, dtype=np.int64)
+    of_unit = whole.items.label[units.member_idx[units.member_ptr[:-1]]]
+    np.minimum.at(unit, of_unit, np.arange(units.g))
+    u, v = np.nonzero(np.triu(costs >= enough, 1))
+    return [(int(unit[a]), int(unit[b])) for a, b in zip(u, v, strict=True)]

@@ -1,0 +1,301 @@
+"""A bound from covers: how many stages of a small load it takes to hold all items.
+
+Let items have prices p >= 0. If no set of items that could be a stage with a load below a target
+has a price above t, then k such stages hold prices of at most k t; if all prices together are more,
+no split has a largest load below the target. The best prices are the duals of covering the items
+with the fewest such sets, in fractions. They are found by generating sets: prices that satisfy the
+sets known so far come from a linear program, and `dnnp.core.bound.prices` looks for a set that
+violates them, or proves that there is none. The bound does not rest on the linear program.
+
+Far stronger than other relaxations where stages hold a few items each; the search for sets takes
+exponential time where they hold many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from math import isfinite
+from time import monotonic
+from typing import Any
+
+import numba
+import numpy as np
+
+from dnnp.core.bound.between import between_of
+from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim
+from dnnp.core.bound.pairs import pair_costs
+from dnnp.core.bound.prices import best_sets, field_of
+from dnnp.core.bound.quantised import Stop, Whole, never, refused, whole_of
+from dnnp.core.bound.together import merged
+from dnnp.core.cost.kernel import plain
+from dnnp.core.mip.child import SolverProcess, solver_process
+from dnnp.core.mip.program import Outcome, Program, Row
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import UnavailableError
+from dnnp.core.model.graph import Bools, Floats, Graph
+from dnnp.core.model.plan import Block, CostOptions
+
+MOST_ITEMS = 200
+"""The search takes n^3 bytes."""
+
+UNIT = float(1 << 30)
+"""Prices are whole numbers: that of a set that is just allowed."""
+
+FIRST_STEPS = 3_000
+"""Steps that the search from one item may take at first; more once nothing is found."""
+
+MORE = 4
+"""How many times more steps are allowed then."""
+
+MOST_STEPS = 100_000_000
+"""Steps from one item at most."""
+
+SMOOTH = 0.3
+"""Weight of the newest prices against a mean of the earlier ones, which swing less."""
+
+KEPT = 6
+"""Sets that each search may add: the most valuable ones, which it meets last."""
+
+STEP = 0.4
+"""Where the next target lies between what is proven and what is not."""
+
+PRECISION = 3e-4
+"""Relative width of that interval at which the search for a target ends."""
+
+POLL_S = 0.02
+
+
+def cover_claim(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    *,
+    validity: str = "ordered",
+    value: float = np.inf,
+    floor: float = 0.0,
+    blocks: Sequence[Block] | None = None,
+    solver: str = "cbc",
+    time_left: Callable[[], float | None] = lambda: None,
+    stop: Stop = never,
+    tell: Callable[[str], None] = lambda message: None,
+) -> Claim:
+    """The bound with a certificate; 0 if it is not above `floor`.
+
+    For accelerators of one class under `sum` without replicas. `value` is the objective of a
+    split that is known, `blocks`; the bound is at most that.
+
+    Raises
+    ------
+    UnavailableError
+        The solver is not installed.
+    """
+    offered = [d for d in devices if d.count > 0]
+    if len(offered) != 1 or offered[0].is_cpu:
+        return refused("only for one class of accelerators")
+    if options.comm != "sum" or options.max_replicas != 1 or options.objective != "throughput":
+        return refused("only where transfers add to compute, without replicas")
+    if not isfinite(value):
+        return refused("no split is known")
+    if graph.n == 0:
+        return Claim(0.0)
+    whole = whole_of(graph, units, devices, options, validity)
+    if not np.isfinite(whole.work).all():
+        return refused("a unit runs on no device that is offered")
+    if whole.items.count > MOST_ITEMS:
+        return refused(f"more than {MOST_ITEMS} items")
+    with solver_process() as process:
+        search = _Search(
+            graph, whole, min(offered[0].count, whole.items.count), validity, value, process,
+            solver, time_left, stop, tell,
+        )  # fmt: skip
+        search.begin(blocks or ())
+        search.run(floor)
+    return search.claim()
+
+
+class _Search:
+    """Sets that are known, and what was proven with prices."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        whole: Whole,
+        k: int,
+        validity: str,
+        value: float,
+        process: SolverProcess,
+        solver: str,
+        time_left: Callable[[], float | None],
+        stop: Stop,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.whole, self.k, self.n = whole, k, whole.items.count
+        self.process, self.solver = process, solver
+        self.stop, self.tell = stop, tell
+        left = time_left()
+        self.end = None if left is None else monotonic() + left
+        self.target = int(value / whole.quantum)
+        """Quanta: the value of the split that is known."""
+        self.nets = merged(whole.nets(0))[0]
+        between = between_of(graph, whole.items, validity)
+        pairs = pair_costs(whole.work[0], self.nets, between)
+        self.field = field_of(whole.work[0], self.nets, between, pairs)
+        self.pairs = pairs
+        self.sets: dict[bytes, tuple[Bools, float]] = {}
+        self.center: Floats | None = None
+        self.proof: tuple[int, dict[str, Any]] = (0, {})
+        self.outcome = Outcome("optimal")
+        self.searched = 0
+
+    def begin(self, blocks: Sequence[Block]) -> None:
+        """Sets to start from: stages that are known, and intervals of an order."""
+        label, order = self.whole.items.label, self.whole.items.order
+        for block in blocks:
+            self._add(np.isin(np.arange(self.n), label[block.nodes]))
+        for first in range(self.n):
+            some = np.zeros(self.n, dtype=np.bool_)
+            best = None
+            for v in order[first:].tolist():
+                some[v] = True
+                load = self._load(some)
+                if load < self.target:
+                    best = some.copy()
+                elif float(self.field.work[some].sum()) >= self.target:
+                    break
+            if best is not None:
+                self._add(best)
+
+    def run(self, floor: float) -> None:
+        """Raise the target that is proven until it meets one that is not."""
+        proven, open_from = int(floor / self.whole.quantum), self.target
+        while open_from - proven > PRECISION * self.target and not self._over():
+            target = proven + max(int((open_from - proven) * STEP), 1)
+            answer, reached = self._decide(target)
+            if answer is None:
+                return
+            if answer:
+                proven = target
+                self.tell(f"{len(self.sets)} sets: bound {target * self.whole.quantum:.6g}")
+            else:
+                open_from = min(reached, target)
+        # Loads are often equal to the optimum or clearly above it.
+        if open_from == self.target and not self._over():
+            self._decide(self.target)
+
+    def claim(self) -> Claim:
+        """What was proven."""
+        if self.outcome.status == "missing":
+            raise UnavailableError(self.outcome.reason)
+        if self.outcome.status in ("optimal", "limit"):
+            status, reason = LIMIT if self._over() else SOLVED, ""
+        else:
+            status, reason = FAILED, f"the solver {self.solver}: {self.outcome.reason}"
+        units, proof = self.proof
+        if not units:
+            return Claim(0.0, status, reason)
+        claim = self.whole.claim("cover", units, proof)
+        return Claim(claim.value, status, reason, claim.certificate)
+
+    def _decide(self, target: int) -> tuple[bool | None, int]:
+        """Whether no split has a largest load below a target; None if that is not known.
+
+        False: k sets cover all items in fractions, the largest of them with the load that comes
+        with the answer.
+        """
+        used = [s for s, load in self.sets.values() if load < target]
+        program = Program()
+        for _ in range(self.n):
+            program.column(self.k + 1.0, cost=-1.0)
+        program.rows = [_row(s) for s in used]
+        outcome = self.process.relax(self.solver, program, **self._limits())
+        limit = FIRST_STEPS
+        while True:
+            self.outcome = outcome
+            if outcome.status != "optimal":
+                return None, target
+            prices = np.array(outcome.values)
+            if prices.sum() <= self.k * (1 + 1e-9):
+                return False, target
+            mean = prices if self.center is None else self.center
+            self.center = SMOOTH * prices + (1 - SMOOTH) * mean
+            whole = np.floor(np.maximum(self.center, 0.0) * UNIT)
+            least = (int(whole.sum()) - 1) // self.k
+            new, complete = self._violating(whole, target, least, limit)
+            if complete and not new:
+                self._prove(target, whole)
+                return True, target
+            fresh = [s for s in new if self._add(s)]
+            if self._over():
+                return None, target
+            if not fresh:
+                self.center = prices
+                if not new:
+                    limit *= MORE
+                    if limit > MOST_STEPS:
+                        return None, target
+                continue
+            rows = [_row(s) for s in fresh]
+            outcome = self.process.refine(rows, [], [], **self._limits())
+
+    def _violating(
+        self, prices: Floats, target: int, least: int, limit: int
+    ) -> tuple[list[Bools], bool]:
+        """Sets of a load below the target and a price above `least`; whether that is all."""
+        roots = np.argsort(-prices / np.maximum(self.field.work, 1.0), kind="stable")
+        sets = np.zeros((self.n * KEPT, self.n), dtype=np.bool_)
+        found, ended = np.zeros(self.n, dtype=np.int64), np.zeros(self.n, dtype=np.bool_)
+        halt = np.zeros(1, dtype=np.bool_)
+        price, order = plain(prices, roots)
+        threads = numba.get_num_threads()
+        inputs: tuple[Any, ...] = plain(*self.field)
+        inputs += price, float(target), float(least), order
+
+        def search(thread: int) -> int:
+            every: tuple[Any, ...] = (*inputs, thread, threads, limit, halt, sets, found, ended)
+            return int(best_sets(*every))
+
+        with ThreadPoolExecutor(threads) as pool:
+            jobs = [pool.submit(search, thread) for thread in range(threads)]
+            for job in jobs:
+                while not job.done():
+                    try:
+                        job.result(POLL_S)
+                    except TimeoutError:
+                        halt[0] = self._over()
+            self.searched = sum(job.result() for job in jobs)
+        return [some for some in sets if some.any()], bool(ended.all())
+
+    def _prove(self, target: int, prices: Floats) -> None:
+        names = self.whole.names.tolist()
+        listed = [[names[v], int(p)] for v, p in enumerate(prices.tolist()) if p > 0]
+        self.proof = target, {"prices": listed, "searched": self.searched}
+
+    def _add(self, some: Bools) -> bool:
+        key = some.tobytes()
+        if key in self.sets:
+            return False
+        self.sets[key] = some, self._load(some)
+        return True
+
+    def _load(self, some: Bools) -> float:
+        """Load of a set, quanta."""
+        nets = self.nets
+        inside = np.add.reduceat(some[nets.pins].astype(np.int64), nets.ptr[:-1])
+        cut = (inside > 0) & ((inside < np.diff(nets.ptr)) | nets.always)
+        return float(self.field.work[some].sum() + nets.cost[cut].sum())
+
+    def _over(self) -> bool:
+        return self.stop() or (self.end is not None and monotonic() > self.end)
+
+    def _limits(self) -> dict[str, Any]:
+        left = None if self.end is None else max(self.end - monotonic(), 0.01)
+        return {"patience": left, "stop": self.stop}
+
+
+def _row(some: Bools) -> Row:
+    """The price of a set is at most 1."""
+    items = np.flatnonzero(some).tolist()
+    return items, [1.0] * len(items), "<", 1.0

@@ -1,0 +1,141 @@
+"""The exact mixed-integer program (MTPP Figure 3), and the general one where it does not serve.
+
+The program of `dnnp.core.mip.pipeline` is for ordered splits over one class of devices without
+replicas and clusters, where memory does not bind. The blocks that an item may be in are fixed by
+what a better split leaves room for (`dnnp.core.bound.windows`). All else is solved by
+`dnnp.core.mip.solve`, which knows several classes, CPUs, capacities, replicas, `gpipe`, and convex
+and free splits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
+from dnnp.core.bound.hierarchy import MOST_NUMBERS, Call, claim_of, numbers_of, too_large
+from dnnp.core.bound.programs import Candidate, Search
+from dnnp.core.bound.windows import windows
+from dnnp.core.mip.best import Best
+from dnnp.core.mip.formulas import Formulas
+from dnnp.core.mip.loop import SAFETY
+from dnnp.core.mip.pipeline import Pipeline
+from dnnp.core.mip.solve import solve_ip
+from dnnp.core.mip.storage import item_of_node, storage_of
+from dnnp.core.mip.task import Task
+from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
+from dnnp.core.model.graph import Ints
+from dnnp.core.model.plan import Block
+
+BETTER = 1e-9
+"""Relative: by how much a split must be better to be one."""
+
+
+def exact_bound(call: Call) -> Claim:
+    """The least objective of all splits, as far as it can be solved; splits that are better."""
+    if call.validity == "ordered" and call.options.objective == "throughput":
+        trivial = call.trivial()
+        if trivial is not None:
+            return trivial
+        tasks = call.tasks("ordered")
+        if all(_plain(call, task) for task in tasks):
+            stages = [min(task.devices[0].count, task.line.n) for task in tasks]
+            sizes = [k * numbers_of(task) for k, task in zip(stages, tasks, strict=True)]
+            return too_large(call) if max(sizes) > MOST_NUMBERS else _Exact(call, tasks).claim()
+    return _general(call)
+
+
+def _plain(call: Call, task: Task) -> bool:
+    """Whether Figure 3 says everything about a task."""
+    if len(task.devices) > 1 or call.options.max_replicas > 1 or task.devices[0].cluster_size:
+        return False
+    device = call.devices[0]
+    limited = not device.is_cpu and np.isfinite(device.memory_bytes)
+    if limited and not storage_of(call.graph, task.line, call.options).fits(device.memory_bytes):
+        return False
+    return bool(np.isfinite(task.line.work).all())
+
+
+class _Exact:
+    """Figure 3 for every choice of items."""
+
+    def __init__(self, call: Call, tasks: Sequence[Task]) -> None:
+        self.call = call
+        self.best = Best(call.graph, call.units, call.devices, call.options, "ordered")
+        self.search: Search = call.search(tasks)
+        self.search.found = self.found
+        self.programs: dict[int, tuple[Task, Pipeline]] = {}
+        lower = call.lower() / self.search.reference
+        order = call.pipeline()
+        self.candidates = []
+        for task in tasks:
+            placed = call.placed(task)
+            starts = [] if placed is None or order is None else [order[placed] + 1]
+            self.candidates.append(Candidate(self._maker(task), starts, lower))
+
+    def _maker(self, task: Task):  # type: ignore[no-untyped-def]
+        call, search = self.call, self.search
+        stages = min(task.devices[0].count, task.line.n)
+        cuts = call.options.comm == "sum" and not task.devices[0].is_cpu
+        pairs = call.pairs(task)
+
+        def make(upper: float) -> Formulas:
+            lower = min(call.lower() / search.reference, upper)
+            first, last = windows(task.line, upper * search.reference, stages, cuts=cuts)
+            program = Pipeline(task, stages, first, last, search.reference, lower, upper, pairs)
+            self.programs[id(program.formulas)] = task, program
+            return program.formulas
+
+        return make
+
+    def found(self, candidate: Candidate, formulas: Formulas, values: Sequence[float]) -> float:
+        """Price a solution by the cost model."""
+        task, program = self.programs[id(formulas)]
+        value = self.best.offer(self._blocks(task, program.blocks(values)))
+        return value / self.search.reference
+
+    def _blocks(self, task: Task, at: Ints) -> list[Block]:
+        graph = self.call.graph
+        of_node = at[item_of_node(graph, task.line)]
+        ordered = graph.order[np.argsort(of_node[graph.order], kind="stable")]
+        borders = np.flatnonzero(np.diff(of_node[ordered])) + 1
+        return [Block(part, self.call.devices[0]) for part in np.split(ordered, borders)]
+
+    def claim(self) -> Claim:
+        """Solve, and say what was proven."""
+        low, done = self.search.least(self.candidates)
+        value, blocks = self.best.value, self.best.blocks
+        if not value < self.call.value * (1 - BETTER):
+            value, blocks = self.call.value, None
+        return claim_of(self.call, "exact", self.search, low, done=done, value=value, blocks=blocks)
+
+
+def _general(call: Call) -> Claim:
+    """The program of 2020, for everything that Figure 3 does not say."""
+    try:
+        result = solve_ip(
+            call.graph, call.units, call.devices, call.options, call.validity,
+            solver=call.solver, incumbent=call.blocks, time_limit=call.time_left(), stop=call.stop,
+        )  # fmt: skip
+    except UsageError as error:
+        return Claim(0.0, REFUSED, str(error))
+    except (InfeasibleError, LimitError) as error:
+        return Claim(call.simple, FAILED, str(error))
+    best = Best(call.graph, call.units, call.devices, call.options, call.validity)
+    value = call.value
+    blocks = None
+    if result.blocks is not None:
+        found = best.offer(result.blocks)
+        if found < value * (1 - BETTER):
+            value, blocks = found, best.blocks
+    status = SOLVED if result.status == "optimal" else FAILED if result.failure else LIMIT
+    if result.bound <= call.simple:
+        return Claim(min(call.simple, value), status, result.failure, blocks=blocks)
+    certificate = {
+        "argument": "exact", "solver": result.solver, "status": result.status,
+        "bound": result.bound, "tolerance": SAFETY, "checkable": False,
+    }  # fmt: skip
+    if status == FAILED:
+        status = LIMIT
+    return Claim(min(result.bound, value), status, result.failure, certificate, blocks)

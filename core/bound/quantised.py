@@ -1,0 +1,157 @@
+"""A problem in whole numbers, so that a bound is exact and can be checked exactly.
+
+Times and transfers are divided by a quantum, a power of two, and rounded down. Loads only shrink,
+so a bound of the rounded problem, times the quantum, is a bound. The quantum is so small that what
+is lost is near the rounding of floating-point numbers, and so large that sums of everything
+stay below 2^53, where they are exact in floating point.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from dnnp.core.bound.between import items_for
+from dnnp.core.bound.claim import REFUSED, SOLVED, Claim
+from dnnp.core.bound.flows import Nets
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.line import nets_of
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import Floats, Graph, Ints, totals
+from dnnp.core.model.plan import CostOptions
+
+BITS = 48
+"""The times and transfers of a class add up to less than 2^BITS quanta."""
+
+SMALLEST = -1022
+"""Exponent of the smallest quantum."""
+
+Stop = Callable[[], bool]
+
+
+def never() -> bool:
+    """Do not stop."""
+    return False
+
+
+def refused(reason: str) -> Claim:
+    """The argument does not hold here."""
+    return Claim(0.0, REFUSED, reason)
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """Items and nets with whole loads, for `C` device classes that are offered."""
+
+    items: Items
+    names: Ints
+    """i64[n], id of the first unit of each item."""
+    devices: tuple[DeviceClass, ...]
+    quantum: float
+    unit_work: Floats
+    """f64[C, g], whole numbers; inf: unsupported."""
+    work: Floats
+    """f64[C, n], the same of items."""
+    ptr: Ints
+    pins: Ints
+    """Items of each net (CSR)."""
+    tensors: Ints
+    """i64[p], ids of the tensors that the nets are."""
+    always: np.ndarray
+    """bool[p]: paid by every stage with a pin."""
+    cost: Floats
+    """f64[C, p], whole numbers; 0 on a CPU."""
+
+    def nets(self, c: int) -> Nets:
+        """The nets, priced for class `c`."""
+        return Nets(self.ptr, self.pins, self.always, self.cost[c])
+
+    def claim(self, argument: str, units: int, proof: Mapping[str, Any]) -> Claim:
+        """A claim of `units` quanta."""
+        certificate = {"argument": argument, "quantum": self.quantum, "units": units, **proof}
+        return Claim(units * self.quantum, SOLVED, certificate=certificate)
+
+
+def whole_of(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    validity: str,
+) -> Whole:
+    """Round a problem down to whole numbers.
+
+    Inside a cluster a transfer costs what it does on the faster one of both links: at most what
+    it costs anywhere.
+    """
+    offered = tuple(d for d in devices if d.count > 0)
+    items = items_for(graph, units, validity)
+    ptr, pins, tensor, always = nets_of(graph, items.label, options)
+    exact = [[_transfer(graph, t, d) for t in tensor.tolist()] for d in offered]
+    absent = np.full(units.g, np.inf)
+    times = np.stack([units.times.get(d.name, absent) for d in offered])
+    finite = np.where(np.isfinite(times), times, 0.0)
+    most = max(
+        math.fsum(row.tolist()) + math.fsum(map(float, costs))
+        for row, costs in zip(finite, exact, strict=True)
+    )
+    exponent = math.frexp(most)[1] - BITS if most > 0 else 0
+    quantum = math.ldexp(1.0, max(exponent, SMALLEST))
+    unit_work = np.floor(times / quantum)
+    of_unit = items.label[units.member_idx[units.member_ptr[:-1]]]
+    work = np.stack([totals(of_unit, row, items.count) for row in unit_work])
+    ratio = Fraction(quantum)
+    cost = np.array([[float(t // ratio) for t in row] for row in exact]).reshape(len(offered), -1)
+    first = np.full(items.count, units.g, dtype=np.int64)
+    np.minimum.at(first, of_unit, np.arange(units.g))
+    return Whole(
+        items=items,
+        names=units.group_ids[first],
+        devices=offered,
+        quantum=quantum,
+        unit_work=unit_work,
+        work=work,
+        ptr=ptr,
+        pins=pins,
+        tensors=graph.tensor_ids[tensor],
+        always=always,
+        cost=cost,
+    )
+
+
+def _transfer(graph: Graph, tensor: int, device: DeviceClass) -> Fraction:
+    """Least time to move a tensor once, exactly."""
+    if device.is_cpu:
+        return Fraction(0)
+    link = device.bandwidth_bytes_per_s
+    given = float(graph.transfer_s[tensor])
+    if not math.isnan(given):
+        time = Fraction(given)
+    elif math.isinf(link):
+        return Fraction(0)
+    else:
+        time = Fraction(float(graph.tensor_bytes[tensor])) / Fraction(link)
+    inner = device.inner_bandwidth_bytes_per_s
+    if device.cluster_size and inner > link:
+        time = Fraction(0) if math.isinf(inner) else time * Fraction(link) / Fraction(inner)
+    return time
+
+
+def flows_of(whole: Whole, pushed: Floats) -> list[Any]:
+    """Flows in a certificate: [tensor id, [[item id, amount pushed into the net], ...]].
+
+    `pushed` is f64[pins].
+    """
+    rows = []
+    for e, tensor in enumerate(whole.tensors.tolist()):
+        span = range(int(whole.ptr[e]), int(whole.ptr[e + 1]))
+        row = [[int(whole.names[whole.pins[q]]), int(pushed[q])] for q in span if pushed[q]]
+        if row:
+            rows.append([tensor, row])
+    return rows

@@ -1,0 +1,287 @@
+"""What a certificate speaks of, made anew from graph, groups and devices in whole numbers.
+
+Times and transfers are divided by the quantum and rounded down, exactly; loads only shrink. Items
+are sets of units that every split of a validity keeps whole:
+
+* units that share a colour, through other units too;
+* for `ordered` splits without a backward pass also the strongly connected components of the graph
+  that this leaves: stages have an order, so that a cycle lies in one of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+
+from dnnp.core.check.fields import UnprovenError
+from dnnp.core.check.load import node_memory
+from dnnp.core.check.tables import tables_of
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import ACTIVATION, INPUT, Graph
+from dnnp.core.model.plan import CostOptions
+
+
+class Exact:
+    """Items, nets and loads in whole numbers of a quantum."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        clustering: Clustering | None,
+        devices: Sequence[DeviceClass],
+        options: CostOptions,
+        validity: str,
+        quantum: Fraction,
+    ) -> None:
+        self.tables = tables_of(graph)
+        self.options, self.validity, self.quantum = options, validity, quantum
+        self.devices = {d.name: d for d in devices if d.count > 0}
+        if not self.devices:
+            raise UnprovenError("there are no devices")
+        if options.max_replicas < 1:
+            raise UnprovenError("no replica of a stage is allowed")
+        self.tensor_ids: list[int] = graph.tensor_ids.tolist()
+        n = self.tables.n
+        if clustering is None:
+            self.unit_of = list(range(n))
+            self.unit_ids, times = list(self.tables.ids), graph.times
+        else:
+            self.unit_of = clustering.label.tolist()
+            self.unit_ids, times = clustering.group_ids.tolist(), clustering.times
+        g = len(self.unit_ids)
+        self.unit_work = {
+            name: [self._rounded(t) for t in times[name].tolist()] if name in times else [None] * g
+            for name in self.devices
+        }
+        self.late = [True] * g
+        """Whether all members of each unit belong to the backward pass."""
+        for node, unit in enumerate(self.unit_of):
+            self.late[unit] &= self.tables.backward[node]
+        self.in_order = validity == "ordered" and not self.tables.training
+        self._make_items(graph.color.tolist(), g)
+        self._make_paths()
+        self.nets = self._make_nets()
+        self.costs: dict[tuple[str, int], int] = {}
+        self._met: dict[tuple[int, bool], int] = {}
+        self._held: dict[tuple[int, int], int] = {}
+
+    def _rounded(self, time: float) -> int | None:
+        return int(Fraction(time) // self.quantum) if math.isfinite(time) else None
+
+    def _make_items(self, color: Sequence[int], g: int) -> None:
+        """Join units by colour, then by cycles; number items by their first unit."""
+        parent = list(range(g))
+
+        def find(x: int) -> int:
+            while parent[x] != x:
+                parent[x] = parent[parent[x]]
+                x = parent[x]
+            return x
+
+        first: dict[int, int] = {}
+        for node, c in enumerate(color):
+            if c >= 0:
+                unit = self.unit_of[node]
+                parent[find(unit)] = find(first.setdefault(c, unit))
+        label = [find(u) for u in range(g)]
+        pairs = self._pairs(label)
+        if self.in_order:
+            component = components(g, pairs)
+            label = [component[x] for x in label]
+            pairs = self._pairs(label)
+        number: dict[int, int] = {}
+        for x in label:
+            number.setdefault(x, len(number))
+        self.item_of = [number[x] for x in label]
+        """Item of each unit."""
+        self.n = len(number)
+        self.names: list[int] = [-1] * self.n
+        for unit in reversed(range(g)):
+            self.names[self.item_of[unit]] = self.unit_ids[unit]
+        self.item = {name: i for i, name in enumerate(self.names)}
+        self.edges = sorted((number[a], number[b]) for a, b in pairs)
+        self.work: dict[str, list[int | None]] = {}
+        for name, row in self.unit_work.items():
+            work: list[int | None] = [0] * self.n
+            for unit, i in enumerate(self.item_of):
+                sum_, more = work[i], row[unit]
+                work[i] = None if sum_ is None or more is None else sum_ + more
+            self.work[name] = work
+
+    def _pairs(self, label: Sequence[int]) -> set[tuple[int, int]]:
+        """Pairs of labels with an edge from the first to the second."""
+        ends = (
+            (label[self.unit_of[u]], label[self.unit_of[v]])
+            for v in range(self.tables.n)
+            for u in self.tables.producers(v)
+        )
+        return {(a, b) for a, b in ends if a != b}
+
+    def _make_paths(self) -> None:
+        """What paths between items are made of: items in order, else nodes of one pass."""
+        if self.in_order:
+            self.label, edges = list(range(self.n)), self.edges
+        else:
+            self.label = [self.item_of[unit] for unit in self.unit_of]
+            late = self.tables.backward
+            edges = [
+                (u, v)
+                for v in range(self.tables.n)
+                for u in self.tables.producers(v)
+                if late[u] == late[v]
+            ]
+        self.things: list[list[int]] = [[] for _ in range(self.n)]
+        for x, i in enumerate(self.label):
+            self.things[i].append(x)
+        self.onward: list[list[int]] = [[] for _ in self.label]
+        self.back: list[list[int]] = [[] for _ in self.label]
+        for u, v in edges:
+            self.onward[u].append(v)
+            self.back[v].append(u)
+
+    def _make_nets(self) -> dict[int, tuple[frozenset[int], bool, int]]:
+        """Tensor id -> items that make or read it, whether it is always paid, its position."""
+        label = [self.item_of[unit] for unit in self.unit_of]
+        nets = {}
+        for t, kind in enumerate(self.tables.kind):
+            pins = {label[v] for v in self.tables.users.get(t, ())}
+            if t in self.tables.writer:
+                pins.add(label[self.tables.writer[t]])
+            moves = kind == INPUT or (kind == ACTIVATION and self.tables.output[t])
+            always = self.options.charge_io and moves
+            if (kind == ACTIVATION and len(pins) > 1) or (always and pins):
+                nets[self.tensor_ids[t]] = (frozenset(pins), always, t)
+        return nets
+
+    def cost(self, name: str, tensor_id: int) -> int:
+        """Quanta that a net costs on a class where it is paid; 0 on a CPU."""
+        if (name, tensor_id) not in self.costs:
+            time = self._transfer(self.devices[name], self.nets[tensor_id][2])
+            self.costs[name, tensor_id] = int(time // self.quantum)
+        return self.costs[name, tensor_id]
+
+    def _transfer(self, device: DeviceClass, tensor: int) -> Fraction:
+        """The least that moving a tensor may take, within a cluster or not."""
+        if device.is_cpu:
+            return Fraction(0)
+        links = [device.bandwidth_bytes_per_s]
+        if device.cluster_size:
+            links.append(device.inner_bandwidth_bytes_per_s)
+        fastest = max(links)
+        given = self.tables.transfer[tensor]
+        if not math.isnan(given):
+            if fastest == links[0]:
+                return Fraction(given)
+            return Fraction(given) * _ratio(links[0], fastest)
+        return _ratio(self.tables.size[tensor], fastest)
+
+    def named(self, name: object) -> int:
+        """Number of the item with this name."""
+        if isinstance(name, bool) or not isinstance(name, int) or name not in self.item:
+            raise UnprovenError("it names an item that there is not")
+        return self.item[name]
+
+    def total(self, name: str) -> int:
+        """Work of all items on a class; those that cannot run there do not count."""
+        return sum(w for w in self.work[name] if w is not None)
+
+    def met(self, item: int, onward: bool) -> int:
+        """Things on paths from an item, or to it, itself included; a bit mask."""
+        if (item, onward) not in self._met:
+            steps = self.onward if onward else self.back
+            seen = bytearray(b"0" * len(steps))
+            waiting = list(self.things[item])
+            for x in waiting:
+                seen[-1 - x] = ord("1")
+            while waiting:
+                for y in steps[waiting.pop()]:
+                    if seen[-1 - y] == ord("0"):
+                        seen[-1 - y] = ord("1")
+                        waiting.append(y)
+            self._met[item, onward] = int(bytes(seen), 2)
+        return self._met[item, onward]
+
+    def between(self, u: int, v: int) -> int:
+        """Items that are in a stage with items u and v if both are, as a bit mask; these too."""
+        ends = 1 << u | 1 << v
+        if self.validity == "free":
+            return ends
+        pair = (u, v) if u <= v else (v, u)
+        if pair not in self._held:
+            after = self.met(u, True) | self.met(v, True)
+            things = after & (self.met(u, False) | self.met(v, False))
+            if not self.in_order:
+                things = sum(1 << i for i in {self.label[x] for x in bits(things)})
+            self._held[pair] = things | ends
+        return self._held[pair]
+
+    def memory(self, items: set[int]) -> Fraction:
+        """Memory of some items, added up; bytes."""
+        nodes = (v for v, unit in enumerate(self.unit_of) if self.item_of[unit] in items)
+        return sum((Fraction(node_memory(self.tables, v)) for v in nodes), Fraction(0))
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Numbers of the bits that are set, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _ratio(a: float, b: float) -> Fraction:
+    return Fraction(0) if math.isinf(b) else Fraction(a) / Fraction(b)
+
+
+def weights_of(exact: Exact, weights: Mapping[str, object]) -> dict[str, int]:
+    """A weight >= 0 for every class that is offered; those not listed weigh nothing."""
+    for name, y in weights.items():
+        if name not in exact.devices:
+            raise UnprovenError("it weighs a device class that is not offered")
+        if isinstance(y, bool) or not isinstance(y, int) or y < 0:
+            raise UnprovenError("a weight is not a whole number >= 0")
+    found = {name: weights.get(name, 0) for name in exact.devices}
+    if not any(found.values()):
+        raise UnprovenError("all weights are 0")
+    return found  # type: ignore[return-value]
+
+
+def components(n: int, edges: set[tuple[int, int]]) -> list[int]:
+    """A vertex of each vertex's strongly connected component, the same for all of it.
+
+    Kosaraju: vertices by the end of a depth-first search, then searches against the edges.
+    """
+    onward: list[list[int]] = [[] for _ in range(n)]
+    back: list[list[int]] = [[] for _ in range(n)]
+    for a, b in sorted(edges):
+        onward[a].append(b)
+        back[b].append(a)
+    ended: list[int] = []
+    seen = [False] * n
+    for root in range(n):
+        if seen[root]:
+            continue
+        seen[root] = True
+        path = [(root, iter(onward[root]))]
+        while path:
+            vertex, rest = path[-1]
+            child = next(rest, None)
+            if child is None:
+                ended.append(vertex)
+                path.pop()
+            elif not seen[child]:
+                seen[child] = True
+                path.append((child, iter(onward[child])))
+    owner = [-1] * n
+    for root in reversed(ended):
+        if owner[root] < 0:
+            owner[root] = root
+            waiting = [root]
+            while waiting:
+                for y in back[waiting.pop()]:
+                    if owner[y] < 0:
+                        owner[y] = root
+                        waiting.append(y)
+    return owner

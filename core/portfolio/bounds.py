@@ -1,0 +1,293 @@
+"""Arguments for lower bounds by name, and the order in which `auto` tries them.
+
+Each argument is a function of the problem and of what is asked, and makes a claim. Here claims
+are judged: none may exceed the value of a split that exists, and the best one wins. A split that
+an argument finds on the way replaces the one known, and the next arguments start from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic
+from typing import NamedTuple
+
+from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
+from dnnp.core.dp.problem import ROUNDING
+from dnnp.core.mip.best import VALIDITIES
+from dnnp.core.model.errors import (
+    FormatError,
+    InfeasibleError,
+    LimitError,
+    UnavailableError,
+    UsageError,
+)
+from dnnp.core.model.plan import Block
+from dnnp.core.peak.order import with_least_peak
+from dnnp.core.portfolio.arguments import BOUNDS, Ask
+from dnnp.core.portfolio.problem import Problem
+
+CLOSED = 1e-9
+"""Relative gap up to which a split is optimal."""
+
+SOLVER_S = 60.0
+"""Seconds that integer programs may take together, where there is no other limit."""
+
+TOLERANCE = 2e-6
+"""Relative gap that is left where integer programs are solved; then no solver is asked again."""
+
+SMALL_EFFORT = 0.05
+"""Effort of the first search over ideals, of the effort asked for; the second one has all."""
+
+
+class Trial(NamedTuple):
+    """One argument that was tried."""
+
+    method: str
+    status: str
+    value: float | None
+    """What it proves, or the simple bound if that is larger; None: nothing."""
+    reason: str
+    seconds: float
+
+
+class Proof(NamedTuple):
+    """The best bound, and how it came about."""
+
+    method: str
+    claim: Claim
+    tried: list[Trial]
+    value: float
+    """Objective of the best split known now."""
+    blocks: list[Block] | None
+    """That split, if it is better than the one that was given."""
+    found_by: str
+    """The argument that found it."""
+
+
+class Step(NamedTuple):
+    """One argument within `auto`."""
+
+    name: str
+    effort: float = 1.0
+    """Of the effort asked for."""
+    share: float | None = None
+    """Of the time left for solvers; None: that of the argument."""
+
+
+AUTO = (
+    Step("chain"),
+    Step("node-cut"),
+    Step("ideal", SMALL_EFFORT),
+    Step("pairs"),
+    Step("same-block"),
+    Step("cover"),
+    Step("ideal"),
+    Step("no-dag"),
+    Step("bottleneck"),
+    Step("guess"),
+    Step("exact"),
+)
+"""What `auto` tries after `simple`, cheapest first."""
+
+FEW = 2
+FEW_AUTO = (
+    *AUTO[:4],
+    Step("ideal"),
+    Step("exact", share=0.5),
+    Step("guess", share=0.4),
+    Step("no-dag", share=0.3),
+    Step("bottleneck", share=0.3),
+    Step("same-block", share=0.5),
+    Step("cover", share=1.0),
+)
+"""The same for up to `FEW` devices, where integer programs for whole splits mostly end."""
+
+SMALL = 8
+SMALL_AUTO = (
+    *AUTO[:4],
+    Step("ideal"),
+    Step("cover", share=0.7),
+    Step("same-block", share=0.6),
+    Step("no-dag"),
+    Step("bottleneck"),
+    Step("exact", share=1.0),
+)
+"""The same for up to `SMALL` units a device, where few sets of them fit a stage."""
+
+STEPS = {"ideal": (Step("ideal", SMALL_EFFORT), Step("ideal"))}
+"""Arguments that try more than once; a better split lets the next one go further."""
+
+
+def bound(problem: Problem, ask: Ask, method: str = "auto") -> Proof:
+    """Prove as large a bound as `method` can: the name of an argument, or `auto`.
+
+    The simple bound is always tried first; `ask.floor` is not taken for granted. Ends at gap 0,
+    when `ask.stop` says so, or when the time is over.
+
+    Raises
+    ------
+    UnavailableError
+        The solver that is asked for is not installed.
+    UsageError
+        There are no bounds for this objective, or the argument that is asked for does not hold
+        for this problem.
+    """
+    objective = problem.options.objective
+    if objective not in ("throughput", "gpipe"):
+        raise UsageError(f"the objective is {objective}; there are bounds for throughput and gpipe")
+    judge = _Judge(problem, ask, strict=method != "auto")
+    judge.run(Step("simple"))
+    steps: tuple[Step, ...] = STEPS.get(method, (Step(method),))
+    if method == "auto":
+        count = sum(d.count for d in problem.devices)
+        small = SMALL_AUTO if problem.units.g <= SMALL * count else AUTO
+        steps = FEW_AUTO if count <= FEW else small
+        steps = tuple(s for s in steps if s.name != "no-dag" or ask.validity == "free")
+    for step in steps:
+        if judge.done():
+            break
+        if method == "auto" and judge.hopeless(step.name):
+            continue
+        if step.name != "simple":
+            judge.run(step)
+        if method != "auto" and judge.tried[-1].status == REFUSED:
+            raise UsageError(f"--method {method}: {judge.tried[-1].reason}")
+    return judge.proof()
+
+
+class _Judge:
+    """Runs arguments, and keeps what holds."""
+
+    def __init__(self, problem: Problem, ask: Ask, *, strict: bool) -> None:
+        self.problem, self.ask = problem, ask
+        self.strict = strict
+        """Whether a missing solver is an error."""
+        self.value = ask.value
+        self.blocks: list[Block] | None = None
+        self.found_by = ""
+        self.held: list[tuple[str, Claim]] = []
+        self.tried: list[Trial] = []
+        self.solver_s = SOLVER_S
+        """Seconds left for solvers, where there is no other limit."""
+        self.last: dict[str, tuple[float, Claim]] = {}
+        """Argument -> the value that it last ended with, and its claim."""
+
+    def done(self) -> bool:
+        """Whether nothing is left to prove, or no time to prove it."""
+        left = self.ask.time_left()
+        closed = self.best()[1].value >= self.value * (1 - CLOSED)
+        return closed or self.ask.stop() or (left is not None and left <= 0)
+
+    def hopeless(self, name: str) -> bool:
+        """Whether an argument has nothing to add.
+
+        Solvers prove no more than their tolerance allows. Where there were too many
+        ideals to begin with, there are as many later, unless there is a better split.
+        """
+        if BOUNDS[name].share and self.best()[1].value >= self.value * (1 - TOLERANCE):
+            return True
+        last = self.last.get(name)
+        if last is None or last[0] != self.value or last[1].certificate is None:
+            return False
+        return last[1].certificate.get("ideals") == 0 and self.ask.effort <= 1
+
+    def best(self) -> tuple[str, Claim]:
+        """The largest claim; of those that hardly differ, the first."""
+        best = self.held[0]
+        for name, claim in self.held[1:]:
+            if claim.value > best[1].value * (1 + CLOSED):
+                best = name, claim
+        return best
+
+    def proof(self) -> Proof:
+        """What came out of it."""
+        return Proof(*self.best(), self.tried, self.value, self.blocks, self.found_by)
+
+    def run(self, step: Step) -> None:
+        """Try one argument."""
+        name, argument = step.name, BOUNDS[step.name]
+        share = argument.share if step.share is None else step.share
+        ask = replace(
+            self.ask, value=self.value, blocks=self.blocks or self.ask.blocks,
+            floor=self.best()[1].value if self.held else 0.0, effort=self.ask.effort * step.effort,
+            time_left=self._limit(share),
+        )  # fmt: skip
+        started = monotonic()
+        try:
+            claim = argument.prove(self.problem, ask)
+        except UsageError as error:
+            claim = Claim(0.0, REFUSED, str(error))
+        except (InfeasibleError, LimitError) as error:
+            claim = Claim(0.0, FAILED, str(error))
+        except UnavailableError as error:
+            if self.strict or ask.solver != "cbc":
+                raise
+            claim = Claim(0.0, FAILED, str(error))
+        seconds = monotonic() - started
+        if share:
+            self.solver_s = max(self.solver_s - seconds, 0.0)
+        self._take(name, claim, seconds)
+
+    def _limit(self, share: float) -> Callable[[], float | None]:
+        """The time that an argument has."""
+        if not share:
+            return self.ask.time_left
+        left = self.ask.time_left()
+        end = monotonic() + share * (self.solver_s if left is None else left)
+        return lambda: max(end - monotonic(), 0.0)
+
+    def _take(self, name: str, claim: Claim, seconds: float) -> None:
+        """Judge a claim, and keep it if it holds."""
+        if claim.blocks is not None:
+            self._improve(name, claim.blocks)
+        if claim.status != REFUSED and not claim.value <= self.value * (1 + CLOSED):
+            claim = self._refuted(name, claim)
+        claim = replace(claim, value=min(claim.value, self.value))
+        if claim.status == SOLVED and not claim.value and not claim.reason and self.held:
+            claim = replace(claim, reason=f"nothing above {self.best()[0]}")
+        if claim.status == FAILED:
+            self.ask.warn(f"{name} failed: {claim.reason}")
+        if claim.status != REFUSED and (claim.value > 0 or not self.held):
+            self.held.append((name, claim))
+        self.last[name] = self.value, claim
+        shown = None
+        if claim.status in (SOLVED, LIMIT) or (claim.status == FAILED and claim.value > 0):
+            shown = max(claim.value, self.held[0][1].value)
+        self.tried.append(Trial(name, claim.status, shown, claim.reason, seconds))
+        what = claim.status if shown is None else f"{shown:.6g}, {claim.status}"
+        because = f" ({claim.reason})" if claim.reason else ""
+        self.ask.tell(f"{name}: {what}{because}, {seconds:.3f} s")
+
+    def _refuted(self, name: str, claim: Claim) -> Claim:
+        """What is left of a claim that a split contradicts."""
+        reason = f"it claims {claim.value:.9g}, but there is a split of {self.value:.9g}"
+        return Claim(0.0, FAILED, reason)
+
+    def _improve(self, name: str, blocks: list[Block]) -> None:
+        """Take over a better split; claims that it contradicts are dropped."""
+        problem = self.problem
+        try:
+            if problem.options.memory_model == "peak":
+                blocks = with_least_peak(problem.graph, blocks, effort=0.0, runs=self.ask.runs)
+            plan = problem.plan(blocks)
+        except (InfeasibleError, FormatError):
+            return
+        weak = VALIDITIES.index(plan.validity) < VALIDITIES.index(self.ask.validity)
+        if weak or plan.value >= self.value * (1 - ROUNDING):
+            return
+        self.value, self.blocks, self.found_by = plan.value, blocks, name
+        wrong = [n for n, claim in self.held if claim.value > plan.value * (1 + CLOSED)]
+        for other in wrong:
+            self.ask.warn(f"{other} failed: it is refuted by a split of {plan.value:.9g}")
+        if wrong:
+            self.tried = [
+                t._replace(status=FAILED, value=None, reason="refuted by a better split")
+                if t.method in wrong
+                else t
+                for t in self.tried
+            ]
+            kept = [(n, c) for n, c in self.held if n not in wrong]
+            self.held = kept or [("simple", Claim(0.0))]
+        # What rounding leaves above the new value.
+        self.held = [(n, replace(c, value=min(c.value, plan.value))) for n, c in self.held]

@@ -1,0 +1,82 @@
+"""dnnp-check --certificate: what is verified, what is not, and what it says of either."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from support.graphs import random_stream, to_bytes
+from support.run import Result, dnnp
+
+CERTIFICATE = ("check", "--certificate")
+
+
+def bounded(method: str) -> bytes:
+    """A stream with a plan and a bound by this argument."""
+    plan = dnnp("partition", "-k", "3", stdin=to_bytes(random_stream(3, 7)))
+    assert plan.status == 0, plan.err
+    bound = dnnp("bound", "--method", method, stdin=plan.out)
+    assert bound.status == 0, bound.err
+    return bound.out
+
+
+def edited(data: bytes, **fields: object) -> bytes:
+    """The stream with other fields in the certificate of its bound."""
+    records = [orjson.loads(line) for line in data.splitlines()]
+    for record in records:
+        if record["type"] == "bound":
+            record["certificate"] |= fields
+    return b"".join(orjson.dumps(record) + b"\n" for record in records)
+
+
+def told(result: Result) -> list[dict]:
+    """The certificates in the object of --json."""
+    return orjson.loads(result.out)["certificates"]
+
+
+@pytest.mark.parametrize("method", ["simple", "pairs"])
+def test_a_proof_is_verified(method):
+    result = dnnp(*CERTIFICATE, "--json", stdin=bounded(method))
+    assert result.status == 0, result.err
+    assert told(result) == [{"argument": method, "verdict": "verified", "detail": ""}]
+    assert f"bound verified ({method})" in result.err
+
+
+def test_a_claim_beyond_the_proof_fails():
+    data = bounded("pairs")
+    units = next(r for r in map(orjson.loads, data.splitlines()) if r["type"] == "bound")
+    for fields in (
+        {"units": units["certificate"]["units"] * 2}, {"cuts": []}, {"cliques": 3},
+        {"quantum": -1.0}, {"argument": "simple"}, {"argument": "none"}, {"argument": "x" * 900},
+        {"argument": "two\nlines\x1b[2J"},
+    ):  # fmt: skip
+        result = dnnp(*CERTIFICATE, "--json", stdin=edited(data, **fields))
+        assert result.status == 6, fields
+        assert told(result)[0]["verdict"] == "refuted"
+        (violation,) = orjson.loads(result.out)["violations"]
+        assert violation["kind"] == "certificate"
+        assert "does not prove it" in result.err
+        assert len(result.err.splitlines()) == 2
+        assert max(map(len, result.err.splitlines())) < 300
+        assert "\x1b" not in result.err
+        # Without the option the record is taken at its word.
+        assert dnnp("check", stdin=edited(data, **fields)).status == 0
+
+
+def test_what_is_not_checkable_is_said_plainly():
+    result = dnnp(*CERTIFICATE, "--quiet", "--json", stdin=bounded("ideal"))
+    assert result.status == 0
+    (line,) = result.err.splitlines()
+    assert "the bound is not verified" in line
+    assert "ideals" in line
+    assert told(result)[0]["verdict"] == "not checkable"
+
+
+def test_no_bound_to_verify():
+    plan = dnnp("partition", "-k", "3", stdin=to_bytes(random_stream(3, 7))).out
+    for data, missing in ((plan, "bound"), (to_bytes(random_stream(3, 7)), "plan")):
+        result = dnnp(*CERTIFICATE, stdin=data)
+        assert result.status == 3
+        assert result.err.count("\n") == 1
+        assert f"no {missing} record" in result.err
+    assert told(dnnp("check", "--json", stdin=plan)) is None
