@@ -71,10 +71,11 @@ def item_choices(graph: Graph, units: Clustering) -> list[Items]:
     if not graph.backward.any():
         tail, head = coarse.edges
         return [_number(graph, units, _components(label, tail, head), tail, head)]
-    image = _mirror(coarse, label)
+    image = _mirror(graph, units, coarse, label)
     choices = []
     for along in (False, True):
-        tail, head = ordered_edges(coarse, along)
+        # Edges between nodes: a unit may have some in each pass.
+        tail, head = (units.label[ends] for ends in ordered_edges(graph, along))
         choices.append(_number(graph, units, _components(image, tail, head), tail, head))
     choices.sort(key=lambda items: -items.count)
     return [items for items in choices if items.count > 1] or choices[:1]
@@ -101,14 +102,16 @@ def _merge_colors(coarse: Graph) -> Ints:
     return label
 
 
-def _mirror(coarse: Graph, label: Ints) -> Ints:
+def _mirror(graph: Graph, units: Clustering, coarse: Graph, label: Ints) -> Ints:
     """Join the backward units of a colour to its forward units.
 
     Components within a pass are contracted first, so that an item is contiguous in each.
     """
-    tail, head = coarse.edges
-    same_pass = coarse.backward[tail] == coarse.backward[head]
-    part = _components(label, tail[same_pass], head[same_pass])
+    tail, head = graph.edges
+    part = label
+    for late in (False, True):
+        inside = (graph.backward[tail] == late) & (graph.backward[head] == late)
+        part = _components(part, units.label[tail[inside]], units.label[head[inside]])
     colored = np.flatnonzero(coarse.color >= 0)
     colors, index = np.unique(coarse.color[colored], return_inverse=True)
     base = int(part.max()) + 1

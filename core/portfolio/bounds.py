@@ -111,7 +111,8 @@ SMALL_AUTO = (
     Step("same-block", share=0.6),
     Step("no-dag"),
     Step("bottleneck"),
-    Step("exact", share=1.0),
+    Step("guess"),
+    Step("exact"),
 )
 """The same for up to `SMALL` units a device, where few sets of them fit a stage."""
 

@@ -12,7 +12,7 @@ from dnnp.core.model.errors import InfeasibleError, UnavailableError, UsageError
 from dnnp.core.model.plan import Block
 from dnnp.core.portfolio import bounds
 from dnnp.core.portfolio.arguments import BOUNDS, Argument, Ask
-from dnnp.core.portfolio.bounds import AUTO, CLOSED, FEW_AUTO, Proof, Step, bound
+from dnnp.core.portfolio.bounds import AUTO, CLOSED, FEW_AUTO, SMALL_AUTO, Proof, Step, bound
 from dnnp.core.portfolio.problem import Problem
 from support.brute import brute_force
 from support.cases import Case, random_case
@@ -110,7 +110,7 @@ def easy() -> tuple[Problem, Ask]:
 
 def plan_for(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Make `auto` try these arguments."""
-    for table in ("AUTO", "FEW_AUTO"):
+    for table in ("AUTO", "FEW_AUTO", "SMALL_AUTO"):
         monkeypatch.setattr(bounds, table, tuple(map(Step, names)))
 
 
@@ -241,7 +241,7 @@ def test_latency_is_refused():
 
 
 def test_every_argument_of_auto_is_in_the_table():
-    for table in (AUTO, FEW_AUTO):
+    for table in (AUTO, FEW_AUTO, SMALL_AUTO):
         assert {step.name for step in table} | {"simple", "no-io"} == set(BOUNDS)
         assert all(0 < step.effort <= 1 for step in table)
         assert all(step.share or BOUNDS[step.name].share or step.share is None for step in table)

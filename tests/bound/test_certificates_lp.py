@@ -314,6 +314,22 @@ def test_multipliers_by_hand():
     assert verdict_of(graph, 2, {**proof, "units": 14, "target": 21}) == REFUTED
 
 
+def test_large_numbers_may_be_text():
+    graph = chain(10, 10, transfer=4.0)
+    tensor = int(graph.tensor_ids[graph.out_idx[0]])
+    one = 2**60
+    rows = [["total", [0], str(one)], ["paid", [tensor, 0, 1], str(4 * one)]]
+    proof = {"argument": "same-block", "target": 14, "scale": str(2 * one), "units": 14}
+    cuts = [{"items": [0, 1], "flows": []}]
+    assert verdict_of(graph, 2, {**proof, "rows": rows, "cuts": cuts}) == VERIFIED
+    cuts[0]["flows"] = [[tensor, [[0, str(one)], [1, str(-one)]]]]
+    assert verdict_of(graph, 2, {**proof, "rows": rows, "cuts": cuts}) == REFUTED
+    rows[0][1] = [str(one)]
+    assert verdict_of(graph, 2, {**proof, "rows": rows, "cuts": []}) == REFUTED
+    rows[0][1], rows[1][1][0] = [0], str(one)
+    assert verdict_of(graph, 2, {**proof, "rows": rows, "cuts": []}) == REFUTED
+
+
 def test_cuts_bound_no_load_where_transfers_and_compute_overlap():
     graph = chain(10, 10, transfer=30.0)
     proof = {

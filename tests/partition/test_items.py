@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,13 +14,42 @@ from dnnp.core.cost.items import items_of
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.validity import validity_of
+from dnnp.core.dp.ideal import ideal_search
+from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.order.orders import ORDERS
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.stream import Stream
+from support.brute import brute_force
 from support.graphs import header, random_stream
+
+
+def with_groups(seed: int, n: int) -> tuple[Graph, Clustering]:
+    """A random training graph in random groups, most of which hold nodes of both passes."""
+    stream = random_stream(seed, n, training=True)
+    graph = graph_of(stream)
+    rng = random.Random(seed)
+    group = [rng.randrange(n - 2) for _ in range(n)]
+    order = graph.order.tolist()
+    stream.records["group"] = [
+        {"type": "group", "id": i, "name": str(i), "nodes": [v for v in order if group[v] == i]}
+        for i in sorted(set(group))
+    ]
+    return graph, units_of(stream, graph)
+
+
+@pytest.mark.parametrize("seed", range(0, 80, 2))
+def test_groups_of_both_passes(seed):
+    """Only edges within a pass order what is split, also where groups hold nodes of both."""
+    graph, units = with_groups(seed, 6)
+    devices = (DeviceClass("dev", count=3, bandwidth_bytes_per_s=3.0),)
+    options = CostOptions(memory_model="sum")
+    least, _ = brute_force(graph, units, devices, options)
+    found = ideal_search(graph, units, devices, options)
+    assert (found.value, found.bound) == (pytest.approx(least), pytest.approx(least))
 
 
 def reachable(graph) -> np.ndarray:

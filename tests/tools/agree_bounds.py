@@ -1,0 +1,148 @@
+"""Compare every argument for a lower bound with brute force on random graphs.
+
+    python tests/tools/agree_bounds.py --count 2000 --seed 0 [--solver highs] [--nodes 8]
+
+Half of the graphs run on one class of accelerators under `sum`, which all arguments know; the
+others are those of every solver's tests: several classes, CPUs, memory, replicas, colours, all
+ways to combine loads, both objectives of training. For each graph, a validity in turn: no
+claim is above the optimum, nor below the simple bound once judged; what is solved is in the order
+of the hierarchy (simple <= no-dag <= bottleneck <= exact, simple <= no-io <= bottleneck,
+simple <= guess <= exact); every certificate that can be checked is verified. Every other graph
+starts from a poor split. Exits with 1 on any disagreement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from dnnp.core.bound.claim import FAILED, REFUSED, SOLVED, Claim
+from dnnp.core.check.certificate import check_certificate
+from dnnp.core.model.errors import InfeasibleError, UsageError
+from dnnp.core.model.plan import Block
+from dnnp.core.portfolio.arguments import BOUNDS, Ask
+from dnnp.core.portfolio.bounds import bound
+from dnnp.core.portfolio.problem import Problem
+from dnnp.formats.bounds import storable
+from support.brute import brute_force
+from support.cases import accelerators_case, random_case
+
+CHAINS = (
+    ("simple", "no-dag", "bottleneck", "exact"),
+    ("simple", "no-io", "bottleneck"),
+    ("simple", "guess", "exact"),
+)
+VALIDITIES = ("ordered", "convex", "ordered", "free")
+ROUNDING = 1e-9
+CLOSE = 1e-5
+"""Relative: solvers' tolerances."""
+
+LIMIT_S = 20.0
+"""Seconds for one argument; far more than these graphs need."""
+
+
+def disagreements(seed: int, nodes: int, solver: str, counts: Counter[str]) -> list[str]:
+    """What is wrong with the arguments' claims about one random problem."""
+    case = accelerators_case(seed, nodes) if seed % 2 else random_case(seed, nodes)
+    validity = VALIDITIES[seed // 2 % len(VALIDITIES)]
+    problem = Problem(case.graph, case.units, case.devices, case.options)
+    least, blocks = brute_force(case.graph, case.units, case.devices, case.options, validity)
+    if math.isinf(least):
+        counts["infeasible"] += 1
+        return []
+    start = blocks if seed // 8 % 2 else poor(problem) or blocks
+    ask = Ask(validity, start, problem.value(start), solver=solver)
+    # Live memory depends on the order of a block's nodes, which brute force does not vary.
+    loose = case.options.memory_model == "peak"
+    wrong = []
+    claims = {}
+    for name, argument in BOUNDS.items():
+        end = time.monotonic() + LIMIT_S
+        timed = replace(ask, time_left=lambda end=end: max(end - time.monotonic(), 0.0))
+        try:
+            claim = argument.prove(problem, timed)
+        except UsageError:
+            claim = Claim(0.0, REFUSED)
+        claims[name] = claim
+        counts[f"{name}: {claim.status}"] += 1
+        counts[f"{name} optimal"] += claim.value >= least * (1 - CLOSE)
+        if claim.value > least * (1 + ROUNDING) and not loose:
+            wrong.append(f"{name}: {claim.value!r} above {least!r}")
+        if claim.status == FAILED:
+            wrong.append(f"{name}: failed: {claim.reason}")
+        wrong += unverified(problem, validity, name, claim, counts)
+    for chain in CHAINS:
+        there = [name for name in chain if claims[name].status == SOLVED]
+        for weaker, stronger in pairwise(there):
+            low, high = claims[weaker].value, claims[stronger].value
+            if low > max(high, claims["simple"].value) * (1 + CLOSE):
+                wrong.append(f"{weaker}: {low!r} above {stronger}: {high!r}")
+    proof = bound(problem, ask)
+    counts["auto optimal"] += proof.claim.value >= least * (1 - CLOSE)
+    if proof.claim.value > least * (1 + ROUNDING) and not loose:
+        wrong.append(f"auto: {proof.claim.value!r} above {least!r}")
+    simple = proof.tried[0].value or 0.0
+    below = [t.method for t in proof.tried if t.value is not None and t.value < simple]
+    return wrong + [f"{name} reported below the simple bound" for name in below]
+
+
+def poor(problem: Problem) -> list[Block] | None:
+    """Everything on the first device, if it fits."""
+    try:
+        blocks = [Block(problem.graph.order, problem.devices[0])]
+        problem.value(blocks)
+    except InfeasibleError:
+        return None
+    return blocks
+
+
+def unverified(
+    problem: Problem, validity: str, name: str, claim: Claim, counts: Counter[str]
+) -> list[str]:
+    """Whether a certificate that can be checked is refused."""
+    if claim.certificate is None or claim.value <= 0:
+        return []
+    record = {
+        "method": name, "value": claim.value, "validity": validity,
+        "certificate": storable(claim.certificate),
+    }  # fmt: skip
+    report = check_certificate(
+        problem.graph, problem.units, problem.devices, problem.options, record
+    )
+    counts[f"certificates {report.verdict}"] += 1
+    return [f"{name}: {violation}" for violation in report.violations]
+
+
+def main() -> int:
+    """Run; 1 if anything disagrees."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--nodes", type=int, default=7)
+    parser.add_argument("--solver", choices=("cbc", "highs"), default="cbc")
+    args = parser.parse_args()
+    counts: Counter[str] = Counter()
+    bad = 0
+    started = time.monotonic()
+    for seed in range(args.seed, args.seed + args.count):
+        wrong = disagreements(seed, args.nodes, args.solver, counts)
+        bad += bool(wrong)
+        for reason in wrong:
+            print(f"seed {seed}: {reason}", flush=True)
+    for name, count in sorted(counts.items()):
+        print(f"{name:28} {count}")
+    print(f"{args.count} graphs, {bad} disagreements, {time.monotonic() - started:.0f} s")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
