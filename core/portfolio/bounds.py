@@ -103,18 +103,18 @@ FEW_AUTO = (
 )
 """The same for up to `FEW` devices, where integer programs for whole splits mostly end."""
 
-SMALL = 8
+SMALL = 16
 SMALL_AUTO = (
     *AUTO[:4],
     Step("ideal"),
-    Step("cover", share=0.7),
+    Step("cover", share=0.75),
     Step("same-block", share=0.6),
     Step("no-dag"),
     Step("bottleneck"),
     Step("guess"),
     Step("exact"),
 )
-"""The same for up to `SMALL` units a device, where few sets of them fit a stage."""
+"""The same for up to `SMALL` units a device, where sets of them that fit a stage are found fast."""
 
 STEPS = {"ideal": (Step("ideal", SMALL_EFFORT), Step("ideal"))}
 """Arguments that try more than once; a better split lets the next one go further."""

@@ -5,13 +5,14 @@ one, and so on), DNNP_BENCH_COUNTS over how many devices ("2 8 64"), DNNP_BENCH_
 many seconds each plan is bounded, DNNP_BENCH_PARTS what is measured ("graphs workloads models"),
 DNNP_BENCH_MODELS which models. All of it takes over an hour on two cores. Each result goes to
 standard error when it is there; with DNNP_BENCH_RESULTS=FILE also to a file, and what stands in it
-is not measured again. Ctrl-C ends with tables of what there is.
+is not measured again. Ctrl-C or SIGTERM ends with tables of what there is.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from typing import NamedTuple
 from bench_models import SHARED, stream_of
 from bench_mtpp import mean_ratio
 
+from dnnp.core.portfolio.bounds import TOLERANCE
 from dnnp.core.synthetic.regal import FAMILIES, regal_graph
 from dnnp.formats.stream import read_bytes
 from dnnp.formats.synthetic import synthetic_stream
@@ -81,13 +83,18 @@ class Result(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """1.0 exactly where the plan is optimal."""
-        return 1.0 if self.optimal else self.value / self.bound
+        """Exactly 1 where the record says so."""
+        return 1.0 if self.closed else self.value / self.bound
+
+    @property
+    def closed(self) -> bool:
+        """Whether the gap is 0."""
+        return self.status == "optimal"
 
     @property
     def optimal(self) -> bool:
-        """Whether nothing is left to prove."""
-        return self.status == "optimal"
+        """Whether no more is left than solvers of integer programs leave."""
+        return self.ratio <= 1 + TOLERANCE
 
     @property
     def gap(self) -> float:
@@ -214,8 +221,8 @@ def tell(result: Result) -> None:
             file.write(json.dumps(result) + "\n")
 
 
-def run(jobs: Iterable[Job], at_a_time: int) -> list[Result]:
-    """Results of all jobs, or after Ctrl-C of those that have ended."""
+def run(jobs: Iterable[Job], at_a_time: int) -> tuple[list[Result], bool]:
+    """Results of all jobs, or after Ctrl-C of those that have ended; and whether those are all."""
     old = known()
     jobs = list(jobs)
     found = [old[key] for key, _ in jobs if key in old]
@@ -226,10 +233,11 @@ def run(jobs: Iterable[Job], at_a_time: int) -> list[Result]:
             found.append(done.result())
             tell(found[-1])
     except KeyboardInterrupt:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come to the process and its group
         print(f"{len(found)} of {len(jobs)} have ended", file=sys.stderr)
     finally:
         pool.shutdown(cancel_futures=True)
-    return found
+    return found, len(found) == len(jobs)
 
 
 def winners(results: Sequence[Result]) -> str:
@@ -248,12 +256,17 @@ def graph_rows(results: Sequence[Result]) -> list[tuple[object, ...]]:
             mean = mean_ratio([r.ratio for r in mine])
             worst = max(mine, key=lambda r: r.ratio)
             seconds = [r.seconds for r in mine]
+            closed, optimal = sum(r.closed for r in mine), sum(r.optimal for r in mine)
             goal = targets.get(k)
-            shown = "" if goal is None else f"{goal:g}" + (" (missed)" if mean > goal else "")
+            shown = (
+                ""
+                if goal is None
+                else f"{goal:g}" + (" (missed)" if mean > goal + TOLERANCE else "")
+            )
             rows.append((
                 f"{min(r.nodes for r in mine)} to {max(r.nodes for r in mine)}", k, len(mine),
                 f"{mean:.4f}", shown, f"{worst.ratio:.4f} ({worst.name})",
-                sum(r.optimal for r in mine), f"{sum(seconds) / len(mine):.0f} s",
+                f"{closed} + {optimal - closed}", f"{sum(seconds) / len(mine):.0f} s",
                 f"{max(seconds):.0f} s", winners(mine),
             ))  # fmt: skip
     return rows
@@ -274,9 +287,9 @@ def grid_rows(results: Sequence[Result]) -> list[tuple[object, ...]]:
 
 def missed_rows(results: Sequence[Result]) -> list[tuple[object, ...]]:
     """Where a gap remains, the widest first."""
-    left = sorted((r for r in results if not r.optimal), key=lambda r: -r.gap)
+    left = sorted((r for r in results if not r.closed), key=lambda r: -r.gap)
     return [
-        (r.name, r.k, f"{r.value:.6g}", f"{r.bound:.6g}", f"{100 * r.gap:.3f}%", r.method,
+        (r.name, r.k, f"{r.value:.6g}", f"{r.bound:.6g}", f"{100 * r.gap:.4f}%", r.method,
          f"{r.seconds:.1f} s")
         for r in left
     ]  # fmt: skip
@@ -299,7 +312,8 @@ def print_graphs(results: Sequence[Result]) -> None:
     print(
         f"Generated graphs of four families, split by `--method heuristic` in {SPLIT_S} s, then "
         f"`dnnp-bound --time-limit {BOUND_S:g}`, {AT_A_TIME} instances at a time: value over "
-        "bound, geometric mean. *Time*: both commands.\n"
+        "bound, geometric mean. *Optimal*: proven with gap 0, and up to the tolerance of integer "
+        f"programs, {TOLERANCE:g}. *Time*: both commands.\n"
     )
     header = ("nodes", "k", "graphs", "mean", "target", "worst", "optimal", "mean time",
               "longest", "best argument")  # fmt: skip
@@ -313,7 +327,7 @@ def print_workloads(results: Sequence[Result]) -> None:
     print(
         "Inference workloads of the 2020 paper on k identical devices: gap and wall time of "
         f"`dnnp-bound -k K --cpus 0`, plan included. Target: 0 in {WORKLOAD_S:g} s; missed: "
-        f"{sum(not r.optimal for r in results)} by gap, {len(slow)} by time.\n"
+        f"{sum(not r.closed for r in results)} by gap, {len(slow)} by time.\n"
     )
     print(table(("workload", "nodes", *(f"k = {k}" for k in COUNTS)), grid_rows(results)))
     print(f"\n{verdicts(results)}\n")
@@ -321,12 +335,14 @@ def print_workloads(results: Sequence[Result]) -> None:
 
 def print_models(results: Sequence[Result]) -> None:
     """The tables of the sample models."""
-    optimal, worst = sum(r.optimal for r in results), max(r.gap for r in results)
+    closed, optimal = sum(r.closed for r in results), sum(r.optimal for r in results)
+    worst = max(r.gap for r in results)
     print(
         f"Sample models, coarsened, analytic costs, cpu-core: gap and wall time of `dnnp-bound -k "
-        f"K --time-limit {MODEL_S}`, plan included, {AT_A_TIME} at a time. Gap 0: {optimal} of "
-        f"{len(results)}, {100 * optimal / len(results):.1f}% (target {100 * OPTIMAL_PART:.0f}%); "
-        f"worst gap {100 * worst:.2f}% (target {100 * WORST_GAP:g}%).\n"
+        f"K --time-limit {MODEL_S}`, plan included, {AT_A_TIME} at a time. Gap 0: {closed} of "
+        f"{len(results)}, {100 * closed / len(results):.1f}% (target {100 * OPTIMAL_PART:.0f}%), "
+        f"and {optimal - closed} up to the tolerance of integer programs, {TOLERANCE:g}; worst gap "
+        f"{100 * worst:.2f}% (target {100 * WORST_GAP:g}%).\n"
     )
     print(table(("model", "groups", *(f"k = {k}" for k in COUNTS)), grid_rows(results)))
     missed = missed_rows(results)
@@ -340,6 +356,7 @@ def print_models(results: Sequence[Result]) -> None:
 def main() -> None:
     """Measure and print the tables; SystemExit if a certificate is refuted."""
     found: list[Result] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as folder:
         for part, jobs, at_a_time, show in (
             ("workloads", workload_jobs, 1, print_workloads),
@@ -348,10 +365,12 @@ def main() -> None:
         ):
             if part not in PARTS:
                 continue
-            results = run(jobs(), at_a_time)
+            results, complete = run(jobs(), at_a_time)
             found += results
             if results:
                 show(results)
+            if not complete:
+                break
     wrong = [f"{r.name} k = {r.k}" for r in found if r.verdict == "refuted"]
     if wrong:
         raise SystemExit(f"refuted certificates: {', '.join(wrong)}")
