@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from math import isfinite
-from time import monotonic
 from typing import Any
 
 import numba
@@ -29,11 +29,11 @@ from dnnp.core.bound.prices import best_sets, field_of
 from dnnp.core.bound.quantised import Stop, Whole, never, refused, whole_of
 from dnnp.core.bound.together import merged
 from dnnp.core.cost.kernel import plain
-from dnnp.core.mip.child import SolverProcess, solver_process
-from dnnp.core.mip.program import Outcome, Program, Row
+from dnnp.core.mip.child import solver_process
+from dnnp.core.mip.program import Program, Row
+from dnnp.core.mip.relaxation import Relaxation
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.graph import Bools, Floats, Graph
 from dnnp.core.model.plan import Block, CostOptions
 
@@ -107,10 +107,16 @@ def cover_claim(
     if whole.items.count > MOST_ITEMS:
         return refused(f"more than {MOST_ITEMS} items")
     with solver_process() as process:
+        relaxation = Relaxation(process, solver, time_left, stop)
         search = _Search(
-            graph, whole, min(offered[0].count, whole.items.count), validity, value, process,
-            solver, time_left, stop, tell,
-        )  # fmt: skip
+            graph,
+            whole,
+            min(offered[0].count, whole.items.count),
+            validity,
+            value,
+            relaxation,
+            tell,
+        )
         search.begin(blocks or ())
         search.run(floor)
     return search.claim()
@@ -126,29 +132,24 @@ class _Search:
         k: int,
         validity: str,
         value: float,
-        process: SolverProcess,
-        solver: str,
-        time_left: Callable[[], float | None],
-        stop: Stop,
+        relaxation: Relaxation,
         tell: Callable[[str], None],
     ) -> None:
         self.whole, self.k, self.n = whole, k, whole.items.count
-        self.process, self.solver = process, solver
-        self.stop, self.tell = stop, tell
-        left = time_left()
-        self.end = None if left is None else monotonic() + left
+        self.relaxation, self.tell = relaxation, tell
         self.target = int(value / whole.quantum)
         """Quanta: the value of the split that is known."""
         self.nets = merged(whole.nets(0))[0]
         between = between_of(graph, whole.items, validity)
         pairs = pair_costs(whole.work[0], self.nets, between)
         self.field = field_of(whole.work[0], self.nets, between, pairs)
-        self.pairs = pairs
         self.sets: dict[bytes, tuple[Bools, float]] = {}
+        """Sets by their bytes, each with its load in quanta."""
         self.center: Floats | None = None
+        """Smoothed prices."""
         self.proof: tuple[int, dict[str, Any]] = (0, {})
-        self.outcome = Outcome("optimal")
         self.searched = 0
+        """Steps of the last search."""
 
     def begin(self, blocks: Sequence[Block]) -> None:
         """Sets to start from: stages that are known, and intervals of an order."""
@@ -171,7 +172,7 @@ class _Search:
     def run(self, floor: float) -> None:
         """Raise the target that is proven until it meets one that is not."""
         proven, open_from = int(floor / self.whole.quantum), self.target
-        while open_from - proven > PRECISION * self.target and not self._over():
+        while open_from - proven > PRECISION * self.target and not self.relaxation.over:
             target = proven + max(int((open_from - proven) * STEP), 1)
             answer, reached = self._decide(target)
             if answer is None:
@@ -182,22 +183,17 @@ class _Search:
             else:
                 open_from = min(reached, target)
         # Loads are often equal to the optimum or clearly above it.
-        if open_from == self.target and not self._over():
+        if open_from == self.target and not self.relaxation.over:
             self._decide(self.target)
 
     def claim(self) -> Claim:
         """What was proven."""
-        if self.outcome.status == "missing":
-            raise UnavailableError(self.outcome.reason)
-        if self.outcome.status in ("optimal", "limit"):
-            status, reason = LIMIT if self._over() else SOLVED, ""
-        else:
-            status, reason = FAILED, f"the solver {self.solver}: {self.outcome.reason}"
+        failure = self.relaxation.failure
+        status = FAILED if failure else LIMIT if self.relaxation.over else SOLVED
         units, proof = self.proof
         if not units:
-            return Claim(0.0, status, reason)
-        claim = self.whole.claim("cover", units, proof)
-        return Claim(claim.value, status, reason, claim.certificate)
+            return Claim(0.0, status, failure)
+        return replace(self.whole.claim("cover", units, proof), status=status, reason=failure)
 
     def _decide(self, target: int) -> tuple[bool | None, int]:
         """Whether no split has a largest load below a target; None if that is not known.
@@ -210,10 +206,9 @@ class _Search:
         for _ in range(self.n):
             program.column(self.k + 1.0, cost=-1.0)
         program.rows = [_row(s) for s in used]
-        outcome = self.process.relax(self.solver, program, **self._limits())
+        outcome = self.relaxation.begin(program)
         limit = FIRST_STEPS
         while True:
-            self.outcome = outcome
             if outcome.status != "optimal":
                 return None, target
             prices = np.array(outcome.values)
@@ -228,7 +223,7 @@ class _Search:
                 self._prove(target, whole)
                 return True, target
             fresh = [s for s in new if self._add(s)]
-            if self._over():
+            if self.relaxation.over:
                 return None, target
             if not fresh:
                 self.center = prices
@@ -238,7 +233,7 @@ class _Search:
                         return None, target
                 continue
             rows = [_row(s) for s in fresh]
-            outcome = self.process.refine(rows, [], [], **self._limits())
+            outcome = self.relaxation.refine(rows)
 
     def _violating(
         self, prices: Floats, target: int, least: int, limit: int
@@ -264,7 +259,7 @@ class _Search:
                     try:
                         job.result(POLL_S)
                     except TimeoutError:
-                        halt[0] = self._over()
+                        halt[0] = self.relaxation.over
             self.searched = sum(job.result() for job in jobs)
         return [some for some in sets if some.any()], bool(ended.all())
 
@@ -286,13 +281,6 @@ class _Search:
         inside = np.add.reduceat(some[nets.pins].astype(np.int64), nets.ptr[:-1])
         cut = (inside > 0) & ((inside < np.diff(nets.ptr)) | nets.always)
         return float(self.field.work[some].sum() + nets.cost[cut].sum())
-
-    def _over(self) -> bool:
-        return self.stop() or (self.end is not None and monotonic() > self.end)
-
-    def _limits(self) -> dict[str, Any]:
-        left = None if self.end is None else max(self.end - monotonic(), 0.01)
-        return {"patience": left, "stop": self.stop}
 
 
 def _row(some: Bools) -> Row:

@@ -14,6 +14,7 @@ min(l r, u r). Multipliers are rounded to whole numbers, and this sum is compute
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -24,11 +25,11 @@ from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim
 from dnnp.core.bound.pairs import cuts_of, pair_costs
 from dnnp.core.bound.quantised import Stop, Whole, never, refused, whole_of
 from dnnp.core.bound.together import PARTS, Named, Together
-from dnnp.core.mip.child import SolverProcess, solver_process
+from dnnp.core.mip.child import solver_process
 from dnnp.core.mip.program import Outcome, Row
+from dnnp.core.mip.relaxation import Relaxation
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.graph import Floats, Graph, totals
 from dnnp.core.model.plan import CostOptions
 
@@ -56,7 +57,6 @@ STEP = 0.5
 
 SCALE = 1 << 40
 """Multipliers of rows of loads are counted in parts of 1 / SCALE."""
-
 
 
 def same_block_claim(
@@ -100,9 +100,25 @@ def same_block_claim(
         return refused(f"a program of more than {MOST_COLUMNS} columns")
     between = between_of(graph, whole.items, validity)
     with solver_process() as process:
-        search = _Search(program, whole, between, value, process, solver, time_left, stop, tell)
+        relaxation = Relaxation(process, solver, time_left, stop)
+        search = _Search(program, whole, between, value, relaxation, tell)
         search.run()
     return search.claim()
+
+
+@dataclass
+class _Added:
+    """A row of the program."""
+
+    name: Named
+    row: Row
+    idle: int = 0
+    """Solves since it was tight."""
+
+    @property
+    def useless(self) -> bool:
+        """Whether it may be forgotten."""
+        return self.idle >= IDLE and not is_of_loads(self.name)
 
 
 class _Search:
@@ -114,143 +130,101 @@ class _Search:
         whole: Whole,
         between: Between,
         value: float,
-        process: SolverProcess,
-        solver: str,
-        time_left: Callable[[], float | None],
-        stop: Stop,
+        relaxation: Relaxation,
         tell: Callable[[str], None],
     ) -> None:
         self.program, self.whole, self.between = program, whole, between
-        self.process, self.solver = process, solver
-        self.time_left, self.stop, self.tell = time_left, stop, tell
+        self.relaxation, self.tell = relaxation, tell
         everything = sum(program.work) + sum(
             c * len(p) for c, p in zip(program.cost, program.pins, strict=True)
         )
-        most = everything if not isfinite(value) else int(value / whole.quantum)
-        self.target = min(most, everything)
+        known = int(value / whole.quantum) if isfinite(value) else everything
+        self.target = min(known, everything)
         """Quanta."""
         self.reference = float(max(self.target, 1))
         self.costs: Floats = np.zeros((program.n, program.n))
-        if PARTS["sum"] == program.parts:
+        if program.parts == PARTS["sum"]:
             self.costs = pair_costs(
                 whole.work[0], whole.nets(0), between, enough=float(self.target)
             )
         self.closed = np.zeros((program.n, program.n), dtype=np.bool_)
-        self.names: list[Named] = []
-        self.rows: list[Row] = []
-        self.idle: list[int] = []
-        self.best: tuple[int, dict[str, Any]] = (0, {})
+        self.rows: list[_Added] = []
         self.last: tuple[list[Named], tuple[float, ...]] = ([], ())
-        self.outcome = Outcome("limit")
+        """Rows and their duals after the last solve."""
 
     def run(self) -> None:
         """Until target and bound meet, or nothing more is to be had."""
-        first, self.names = self.program.program(self.reference)
-        self.rows = list(first.rows)
-        self.idle = [0] * len(self.names)
+        first, names = self.program.program(self.reference)
+        self.rows = [_Added(name, row) for name, row in zip(names, first.rows, strict=True)]
         for column in self._close():
             first.upper[column] = 0.0
-        self._take(self.process.relax(self.solver, first, **self._limits()))
-        while self.outcome.status == "optimal":
+        self._take(self.relaxation.begin(first))
+        while self.relaxation.solved:
             low = self._converge()
-            if low >= self.target - 1 or self.outcome.status != "optimal":
+            if low >= self.target - 1 or not self.relaxation.solved:
                 break
             self.target -= max(int((self.target - low) * STEP), 1)
-            before, closing = low, self._close()
+            closing = self._close()
             if not closing:
                 continue
-            self._take(self._refine([], closing, []))
-            if self.outcome.status == "optimal" and self._bound() <= before * (1 + PROGRESS):
+            self._take(self.relaxation.refine([], closing))
+            if self.relaxation.solved and self._bound() <= low * (1 + PROGRESS):
                 break
 
     def claim(self) -> Claim:
         """What the multipliers of the last solve prove."""
-        if self.outcome.status == "missing":
-            raise UnavailableError(self.outcome.reason)
-        status = {"optimal": SOLVED, "limit": LIMIT}.get(self.outcome.status, FAILED)
-        reason = "" if status != FAILED else f"the solver {self.solver}: {self.outcome.reason}"
-        self._prove()
-        units, proof = self.best
+        failure = self.relaxation.failure
+        status = FAILED if failure else SOLVED if self.relaxation.solved else LIMIT
+        names, duals = self.last
+        rows = multipliers(self.program, names, duals, self.reference)
+        bound, pairs = proven(self.program, rows, self.closed)
+        units = min(bound, self.target)
         if units <= 0:
-            return Claim(0.0, status, reason)
-        claim = self.whole.claim("same-block", units, proof)
-        return Claim(claim.value, status, reason, claim.certificate)
+            return Claim(0.0, status, failure)
+        cuts = cuts_of(self.whole, self.between, self.costs, self.target, pairs)
+        claim = self.whole.claim("same-block", units, self._proof(rows, cuts))
+        return replace(claim, status=status, reason=failure)
 
     def _converge(self) -> float:
         """Add rows until there is none that is violated, or no progress; the bound in quanta."""
         low, waiting = self._bound(), 0
-        while waiting < PATIENCE:
-            rows = self.program.violated(self.outcome.values or (), self.between, MOST_ROWS)
-            known = set(self.names)
-            rows = [name for name in rows if name not in known]
+        while waiting < PATIENCE and low < self.target:
+            solution = self.relaxation.outcome.values or ()
+            known = {added.name for added in self.rows}
+            names = self.program.violated(solution, self.between, MOST_ROWS)
+            rows = [(n, self.program.row(n, self.reference)) for n in names if n not in known]
             if not rows:
                 break
-            self._take(self._refine(rows, [], self._useless()))
-            if self.outcome.status != "optimal":
+            dropped = [i for i, added in enumerate(self.rows) if added.useless]
+            self.rows = [added for added in self.rows if not added.useless]
+            self.rows += [_Added(name, row) for name, row in rows]
+            self._take(self.relaxation.refine([row for _, row in rows], dropped=dropped))
+            if not self.relaxation.solved:
                 break
             bound = self._bound()
             waiting = 0 if bound > low * (1 + PROGRESS) else waiting + 1
             low = max(low, bound)
-            self.tell(f"{len(self.names)} rows: bound {low * self.whole.quantum:.6g}")
-            if low >= self.target:
-                break
+            self.tell(f"{len(self.rows)} rows: bound {low * self.whole.quantum:.6g}")
         return low
 
     def _bound(self) -> float:
         """Least T, quanta, as far as the solver's tolerances go."""
-        return self.outcome.bound * self.reference
+        return self.relaxation.outcome.bound * self.reference
 
     def _take(self, outcome: Outcome) -> None:
         """Keep what a solve gave."""
-        self.outcome = outcome
         if outcome.status != "optimal" or outcome.duals is None:
             return
-        self.last = list(self.names), outcome.duals
-        slack = slacks(self.rows, outcome.values or ())
-        self.idle = [
-            0 if tight else idle + 1
-            for tight, idle in zip((slack < LOOSE).tolist(), self.idle, strict=True)
-        ]
-
-    def _useless(self) -> list[int]:
-        """Rows that have been idle for long, which are forgotten."""
-        kept = [
-            kind_is_base(name) or idle < IDLE
-            for name, idle in zip(self.names, self.idle, strict=True)
-        ]
-        dropped = [i for i, keep in enumerate(kept) if not keep]
-        self.names = [name for name, keep in zip(self.names, kept, strict=True) if keep]
-        self.rows = [row for row, keep in zip(self.rows, kept, strict=True) if keep]
-        self.idle = [idle for idle, keep in zip(self.idle, kept, strict=True) if keep]
-        return dropped
-
-    def _refine(self, rows: list[Named], closing: list[int], dropped: list[int]) -> Outcome:
-        added = [self.program.row(name, self.reference) for name in rows]
-        self.names += rows
-        self.rows += added
-        self.idle += [0] * len(rows)
-        return self.process.refine(added, closing, dropped, **self._limits())
+        self.last = [added.name for added in self.rows], outcome.duals
+        slack = slacks([added.row for added in self.rows], outcome.values or ())
+        for added, loose in zip(self.rows, (slack >= LOOSE).tolist(), strict=True):
+            added.idle = added.idle + 1 if loose else 0
 
     def _close(self) -> list[int]:
         """Columns of the pairs that have become too expensive for one stage."""
         new = (self.costs >= self.target) & ~self.closed
         self.closed |= new
         return self.program.pair[np.triu(new, 1)].tolist()
-
-    def _limits(self) -> dict[str, Any]:
-        return {"patience": self.time_left(), "stop": self.stop}
-
-    def _prove(self) -> None:
-        """Take over what the last multipliers prove, if it is more."""
-        names, duals = self.last
-        if not names:
-            return
-        rows = multipliers(self.program, names, duals, self.reference)
-        bound, pairs = proven(self.program, rows, self.closed)
-        units = min(bound, self.target)
-        if units > self.best[0]:
-            cuts = cuts_of(self.whole, self.between, self.costs, self.target, pairs)
-            self.best = units, self._proof(rows, cuts)
 
     def _proof(
         self, rows: Sequence[tuple[Named, int]], cuts: dict[tuple[int, int], dict[str, Any]]
@@ -279,8 +253,8 @@ class _Search:
         }
 
 
-def kind_is_base(name: Named) -> bool:
-    """Whether a row is one of loads."""
+def is_of_loads(name: Named) -> bool:
+    """Whether a row is about loads."""
     return name[0] in ("total", "stage")
 
 
@@ -299,11 +273,11 @@ def multipliers(
     """Multipliers of rows in whole numbers, in parts of 1 / SCALE of T."""
     rows = []
     for name, dual in zip(names, duals, strict=True):
-        scale = SCALE if kind_is_base(name) else SCALE * reference
+        scale = SCALE if is_of_loads(name) else SCALE * reference
         y = int(dual * scale) if dual > 0 else 0
         if y:
             rows.append((name, y))
-    loads = sum(y * program.terms(name).weights[0] for name, y in rows if kind_is_base(name))
+    loads = sum(y * program.terms(name).weights[0] for name, y in rows if is_of_loads(name))
     if loads > SCALE:
         rows = [(name, y * SCALE // loads) for name, y in rows]
     return [(name, y) for name, y in rows if y]

@@ -1,0 +1,80 @@
+"""A linear program that grows: solved again and again, each time from the last basis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dnnp.core.mip.child import SolverProcess
+from dnnp.core.mip.loop import missing
+from dnnp.core.mip.program import Outcome, Program, Row
+from dnnp.core.model.errors import UnavailableError
+
+
+class Relaxation:
+    """One linear program.
+
+    Parameters
+    ----------
+    process
+        The process that solves it, and nothing else meanwhile.
+    solver
+        `cbc` or `highs`.
+    time_left
+        Seconds; None: no limit.
+    stop
+        Whether to give up.
+    """
+
+    def __init__(
+        self,
+        process: SolverProcess,
+        solver: str,
+        time_left: Callable[[], float | None],
+        stop: Callable[[], bool],
+    ) -> None:
+        self.process, self.solver = process, solver
+        self.time_left, self.stop = time_left, stop
+        self.outcome = Outcome("limit")
+        """What the last solve gave."""
+
+    def begin(self, program: Program) -> Outcome:
+        """Solve a program, and forget the one before.
+
+        Raises
+        ------
+        UnavailableError
+            The solver is not installed.
+        """
+        self.outcome = self.process.relax(
+            self.solver, program, patience=self.time_left(), stop=self.stop
+        )
+        if self.outcome.status == "missing":
+            raise UnavailableError(missing(self.solver, self.outcome.reason))
+        return self.outcome
+
+    def refine(
+        self, rows: Sequence[Row], closed: Sequence[int] = (), dropped: Sequence[int] = ()
+    ) -> Outcome:
+        """Solve it with more rows, with the `closed` columns at 0, without the rows `dropped`."""
+        self.outcome = self.process.refine(
+            rows, closed, dropped, patience=self.time_left(), stop=self.stop
+        )
+        return self.outcome
+
+    @property
+    def solved(self) -> bool:
+        """Whether there is a solution."""
+        return self.outcome.status == "optimal"
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is over, or somebody asked to stop."""
+        left = self.time_left()
+        return self.stop() or (left is not None and left <= 0)
+
+    @property
+    def failure(self) -> str:
+        """Why the solver gave no answer, if it was no limit."""
+        if self.outcome.status in ("optimal", "limit"):
+            return ""
+        return f"the solver {self.solver}: {self.outcome.reason or self.outcome.status}"
