@@ -37,8 +37,8 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Bools, Floats, Graph
 from dnnp.core.model.plan import Block, CostOptions
 
-MOST_ITEMS = 200
-"""The search takes n^3 bytes."""
+MOST_ITEMS = 300
+"""The search takes n^3 bits for each item that is decided."""
 
 UNIT = float(1 << 30)
 """Prices are whole numbers: that of a set that is just allowed."""
