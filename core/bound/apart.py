@@ -12,8 +12,9 @@ from math import ceil, isfinite
 import numpy as np
 
 from dnnp.core.bound.between import between_of
+from dnnp.core.bound.claim import Claim
 from dnnp.core.bound.pairs import pair_costs
-from dnnp.core.bound.quantised import whole_of
+from dnnp.core.bound.quantised import one_class
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph
@@ -37,14 +38,8 @@ def pairs_apart(
     Empty where the argument does not hold: other than one class of accelerators under `sum`,
     without replicas, for throughput; or where there are too many items.
     """
-    offered = [d for d in devices if d.count > 0]
-    simple = options.comm == "sum" and options.max_replicas == 1
-    if len(offered) != 1 or offered[0].is_cpu or not simple or not isfinite(value):
-        return []
-    if options.objective != "throughput" or not graph.n:
-        return []
-    whole = whole_of(graph, units, devices, options, validity)
-    if whole.items.count > MOST_ITEMS or not np.isfinite(whole.work).all():
+    whole = one_class(graph, units, devices, options, validity, most_items=MOST_ITEMS)
+    if isinstance(whole, Claim) or not isfinite(value):
         return []
     enough = ceil(Fraction(value) / Fraction(whole.quantum))
     between = between_of(graph, whole.items, validity)

@@ -26,7 +26,7 @@ from dnnp.core.bound.between import between_of
 from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim
 from dnnp.core.bound.pairs import pair_costs
 from dnnp.core.bound.prices import best_sets, field_of
-from dnnp.core.bound.quantised import Stop, Whole, never, refused, whole_of
+from dnnp.core.bound.quantised import Stop, Whole, never, one_class, refused
 from dnnp.core.bound.together import merged
 from dnnp.core.cost.kernel import plain
 from dnnp.core.mip.child import solver_process
@@ -92,31 +92,14 @@ def cover_claim(
     UnavailableError
         The solver is not installed.
     """
-    offered = [d for d in devices if d.count > 0]
-    if len(offered) != 1 or offered[0].is_cpu:
-        return refused("only for one class of accelerators")
-    if options.comm != "sum" or options.max_replicas != 1 or options.objective != "throughput":
-        return refused("only where transfers add to compute, without replicas")
     if not isfinite(value):
         return refused("no split is known")
-    if graph.n == 0:
-        return Claim(0.0)
-    whole = whole_of(graph, units, devices, options, validity)
-    if not np.isfinite(whole.work).all():
-        return refused("a unit runs on no device that is offered")
-    if whole.items.count > MOST_ITEMS:
-        return refused(f"more than {MOST_ITEMS} items")
+    whole = one_class(graph, units, devices, options, validity, most_items=MOST_ITEMS)
+    if isinstance(whole, Claim):
+        return whole
     with solver_process() as process:
         relaxation = Relaxation(process, solver, time_left, stop)
-        search = _Search(
-            graph,
-            whole,
-            min(offered[0].count, whole.items.count),
-            validity,
-            value,
-            relaxation,
-            tell,
-        )
+        search = _Search(graph, whole, validity, value, relaxation, tell)
         search.begin(blocks or ())
         search.run(floor)
     return search.claim()
@@ -129,13 +112,12 @@ class _Search:
         self,
         graph: Graph,
         whole: Whole,
-        k: int,
         validity: str,
         value: float,
         relaxation: Relaxation,
         tell: Callable[[str], None],
     ) -> None:
-        self.whole, self.k, self.n = whole, k, whole.items.count
+        self.whole, self.k, self.n = whole, whole.stages, whole.items.count
         self.relaxation, self.tell = relaxation, tell
         self.target = int(value / whole.quantum)
         """Quanta: the value of the split that is known."""

@@ -28,7 +28,7 @@ import numpy as np
 from dnnp.core.bound.between import Between, between_of
 from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
 from dnnp.core.bound.flows import Nets, max_flow, network_of, push, pushed
-from dnnp.core.bound.quantised import Stop, Whole, flows_of, never, refused, whole_of
+from dnnp.core.bound.quantised import Stop, Whole, flows_of, never, one_class, refused
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.load import node_memory
 from dnnp.core.model.cluster import Clustering
@@ -98,27 +98,24 @@ def pairs_claim(
     stop: Stop = never,
 ) -> Claim:
     """The bound with a certificate; 0 if it is not above `floor`."""
-    offered = [d for d in devices if d.count > 0]
-    if len(offered) != 1 or offered[0].is_cpu:
-        return refused("only for one class of accelerators")
-    if options.comm != "sum" or options.max_replicas != 1:
-        return refused("only where transfers add to compute, without replicas")
-    whole = whole_of(graph, units, devices, options, validity)
-    n = whole.items.count
-    if n > MOST_ITEMS or graph.n > MOST_THINGS:
-        return refused(f"more than {MOST_ITEMS} items or {MOST_THINGS} nodes")
-    if not np.isfinite(whole.work).all():
-        return refused("a unit runs on no device that is offered")
+    if graph.n > MOST_THINGS:
+        return refused(f"more than {MOST_THINGS} nodes")
+    whole = one_class(
+        graph, units, devices, options, validity, most_items=MOST_ITEMS,
+        objectives=("throughput", "gpipe"),
+    )  # fmt: skip
+    if isinstance(whole, Claim):
+        return whole
     between = between_of(graph, whole.items, validity)
     nets = whole.nets(0)
     memory = None
     if options.memory_mode == "hard" and options.memory_model == "sum":
-        memory = totals(whole.items.label, node_memory(graph), n)
-    stages = min(offered[0].count, n)
+        memory = totals(whole.items.label, node_memory(graph), whole.items.count)
+    stages = whole.stages
     work = int(whole.work[0].sum())
     cost = nets.cost.astype(np.int64)
     most = (work + int((cost * np.diff(nets.ptr)).sum())) // stages + 2
-    room = offered[0].memory_bytes
+    room = whole.devices[0].memory_bytes
     costs = pair_costs(
         whole.work[0], nets, between, enough=float(most), memory=memory, capacity=room, stop=stop
     )

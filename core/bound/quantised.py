@@ -9,7 +9,7 @@ stay below 2^53, where they are exact in floating point.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -68,6 +68,11 @@ class Whole:
     cost: Floats
     """f64[C, p], whole numbers; 0 on a CPU."""
 
+    @property
+    def stages(self) -> int:
+        """Most stages over devices of the first class."""
+        return min(self.devices[0].count, self.items.count)
+
     def nets(self, c: int) -> Nets:
         """The nets, priced for class `c`."""
         return Nets(self.ptr, self.pins, self.always, self.cost[c])
@@ -76,6 +81,40 @@ class Whole:
         """A claim of `units` quanta."""
         certificate = {"argument": argument, "quantum": self.quantum, "units": units, **proof}
         return Claim(units * self.quantum, SOLVED, certificate=certificate)
+
+
+def one_class(
+    graph: Graph,
+    units: Clustering,
+    devices: tuple[DeviceClass, ...],
+    options: CostOptions,
+    validity: str,
+    *,
+    most_items: int,
+    comms: Sequence[str] = ("sum",),
+    objectives: Sequence[str] = ("throughput",),
+) -> Whole | Claim:
+    """The rounded problem for an argument about accelerators of one class without replicas.
+
+    Where it is about something else, or has more than `most_items`, the claim that says so.
+    """
+    offered = [d for d in devices if d.count > 0]
+    if len(offered) != 1 or offered[0].is_cpu:
+        return refused("only for one class of accelerators")
+    if options.objective not in objectives:
+        return refused(f"not for the objective {options.objective}")
+    if options.max_replicas != 1:
+        return refused("only without replicas")
+    if options.comm not in comms:
+        return refused("only where transfers add to compute")
+    if not graph.n:
+        return Claim(0.0)
+    whole = whole_of(graph, units, devices, options, validity)
+    if not np.isfinite(whole.work).all():
+        return refused("a unit runs on no device that is offered")
+    if whole.items.count > most_items:
+        return refused(f"more than {most_items} items")
+    return whole
 
 
 def whole_of(

@@ -23,7 +23,7 @@ import numpy as np
 from dnnp.core.bound.between import Between, between_of
 from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim
 from dnnp.core.bound.pairs import cuts_of, pair_costs
-from dnnp.core.bound.quantised import Stop, Whole, never, refused, whole_of
+from dnnp.core.bound.quantised import Stop, Whole, never, one_class, refused
 from dnnp.core.bound.together import PARTS, Named, Together
 from dnnp.core.mip.child import solver_process
 from dnnp.core.mip.program import Outcome, Row
@@ -82,20 +82,12 @@ def same_block_claim(
     UnavailableError
         The solver is not installed.
     """
-    offered = [d for d in devices if d.count > 0]
-    if len(offered) != 1 or offered[0].is_cpu:
-        return refused("only for one class of accelerators")
-    if options.max_replicas != 1 or options.objective != "throughput":
-        return refused("only for the largest load, without replicas")
-    if graph.n == 0:
-        return Claim(0.0)
-    whole = whole_of(graph, units, devices, options, validity)
-    if not np.isfinite(whole.work).all():
-        return refused("a unit runs on no device that is offered")
-    n = whole.items.count
-    if n > MOST_ITEMS:
-        return refused(f"more than {MOST_ITEMS} items")
-    program = Together(whole.work[0], whole.nets(0), min(offered[0].count, n), PARTS[options.comm])
+    whole = one_class(
+        graph, units, devices, options, validity, most_items=MOST_ITEMS, comms=tuple(PARTS)
+    )
+    if isinstance(whole, Claim):
+        return whole
+    program = Together(whole.work[0], whole.nets(0), whole.stages, PARTS[options.comm])
     if program.columns > MOST_COLUMNS:
         return refused(f"a program of more than {MOST_COLUMNS} columns")
     between = between_of(graph, whole.items, validity)
