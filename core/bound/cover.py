@@ -123,7 +123,10 @@ class _Search:
         """Quanta: the value of the split that is known."""
         self.nets = merged(whole.nets(0))[0]
         between = between_of(graph, whole.items, validity)
-        pairs = pair_costs(whole.work[0], self.nets, between)
+        pairs = pair_costs(
+            whole.work[0], self.nets, between, enough=float(self.target),
+            stop=lambda: relaxation.over,
+        )  # fmt: skip
         self.field = field_of(whole.work[0], self.nets, between, pairs)
         self.sets: dict[bytes, tuple[Bools, float]] = {}
         """Sets by their bytes, each with its load in quanta."""
