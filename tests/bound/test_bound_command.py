@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,8 @@ from dnnp.formats.records import json_schema
 from dnnp.formats.stream import read_bytes
 from support import seeds
 from support.graphs import random_stream, to_bytes
-from support.run import Result, dnnp, executable
+from support.run import Result, dnnp, executable, interrupted
 from support.wide import branches
-
-INTERRUPTED = 130
 
 Record = dict[str, Any]
 
@@ -404,27 +401,10 @@ def long_plan(folder: Path) -> Path:
 
 @pytest.mark.parametrize("method", ["ideal", "exact"])
 def test_interrupt(method, tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, executable("bound"), "-v", "--method", method, str(long_plan(tmp_path))],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stderr is not None
-    said = b""
-    for line in process.stderr:
-        said += line
-        if b"simple: " in line:
-            break
-    time.sleep(1.5)
-    assert process.poll() is None, said
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    result = Result(process.returncode, out, (said + err).decode())
-    assert result.status == INTERRUPTED, result.err
-    assert "Traceback" not in result.err
-    assert result.records()[-1] == {"type": "end", "records": len(result.records()) - 1}
+    result = interrupted(
+        "bound", "-v", "--method", method, long_plan(tmp_path), after="simple: ", wait=1.5
+    )
     assert result.one("bound")["status"] == "interrupted"
-    assert result.err.splitlines()[-2].endswith(", interrupted")
-    assert dnnp("check", stdin=result.out).status == 0
 
 
 def test_time_limit(tmp_path):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,8 @@ import orjson
 from dnnp.cmds.cli import Context
 
 MODULES = {"import": "import_"}
+
+INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -63,3 +67,31 @@ def dnnp_process(
         env={**os.environ, **(env or {})},
     )  # fmt: skip
     return Result(done.returncode, done.stdout, done.stderr.decode())
+
+
+def interrupted(name: str, *arguments: str | Path, after: str, wait: float) -> Result:
+    """What a command leaves that gets Ctrl-C some seconds after a message on standard error.
+
+    Complete, marked as interrupted, and valid.
+    """
+    process = subprocess.Popen(
+        [sys.executable, executable(name), *map(str, arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr is not None
+    said = b""
+    for line in process.stderr:
+        said += line
+        if after.encode() in line:
+            break
+    time.sleep(wait)
+    assert process.poll() is None, said
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    result = Result(process.returncode, out, (said + err).decode())
+    assert result.status == INTERRUPTED, result.err
+    assert "Traceback" not in result.err
+    assert result.records()[-1] == {"type": "end", "records": len(result.records()) - 1}
+    assert result.err.splitlines()[-2].endswith(", interrupted")
+    assert dnnp("check", stdin=result.out).status == 0
+    return result
