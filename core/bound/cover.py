@@ -25,7 +25,7 @@ import numpy as np
 from dnnp.core.bound.between import between_of
 from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim
 from dnnp.core.bound.pairs import pair_costs
-from dnnp.core.bound.prices import best_sets, field_of
+from dnnp.core.bound.prices import Field, best_sets, field_of
 from dnnp.core.bound.quantised import Stop, Whole, never, one_class, refused
 from dnnp.core.bound.together import merged
 from dnnp.core.cost.kernel import plain
@@ -38,7 +38,7 @@ from dnnp.core.model.graph import Bools, Floats, Graph
 from dnnp.core.model.plan import Block, CostOptions
 
 MOST_ITEMS = 300
-"""The search takes n^3 bits for each item that is decided."""
+"""What lies between two items takes n^3 bits, and each level of the search n^2."""
 
 UNIT = float(1 << 30)
 """Prices are whole numbers: that of a set that is just allowed."""
@@ -65,6 +65,7 @@ PRECISION = 3e-4
 """Relative width of that interval at which the search for a target ends."""
 
 POLL_S = 0.02
+"""How often to ask whether to stop while a search runs."""
 
 
 def cover_claim(
@@ -127,7 +128,7 @@ class _Search:
             whole.work[0], self.nets, between, enough=float(self.target),
             stop=lambda: relaxation.over,
         )  # fmt: skip
-        self.field = field_of(whole.work[0], self.nets, between, pairs)
+        self.field = Field(*plain(*field_of(whole.work[0], self.nets, between, pairs)))
         self.sets: dict[bytes, tuple[Bools, float]] = {}
         """Sets by their bytes, each with its load in quanta."""
         self.center: Floats | None = None
@@ -230,7 +231,7 @@ class _Search:
         halt = np.zeros(1, dtype=np.bool_)
         price, order = plain(prices, roots)
         threads = numba.get_num_threads()
-        inputs: tuple[Any, ...] = plain(*self.field)
+        inputs: tuple[Any, ...] = tuple(self.field)
         inputs += price, float(target), float(least), order
 
         def search(thread: int) -> int:

@@ -29,7 +29,7 @@ import numpy as np
 
 from dnnp.core.bound.between import mixes_passes
 from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
-from dnnp.core.bound.flows import Nets, Network, max_flow, network_of, push, pushed
+from dnnp.core.bound.flows import Nets, Network, network_of, push, pushed
 from dnnp.core.bound.quantised import Stop, Whole, flows_of, never, refused, whole_of
 from dnnp.core.cost.items import Items, item_choices
 from dnnp.core.cost.line import make_line
@@ -37,8 +37,6 @@ from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph, totals
 from dnnp.core.model.plan import CostOptions, without_memory
-
-__all__ = ["max_flow", "node_cut_bound", "node_cut_claim"]
 
 MOST_PINS = 20_000
 """Pins of nets up to which the bound is computed."""

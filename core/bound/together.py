@@ -39,7 +39,7 @@ PARTS = {
 EPSILON = 1e-4
 """By how much a row must be violated to be added."""
 
-ANY_SIZE = 2
+FEWEST_PINS = 2
 """Fewest pins of a net that can be cut."""
 
 Named = tuple[str, tuple[int, ...]]
@@ -154,7 +154,7 @@ class Together:
             pairs = [(a, v, -1), *((b, v, 1) for b in outside)]
         elif kind == "paid":
             e, *some = numbers
-            twice = 2 if len(some) == ANY_SIZE and not self.nets.always[e] else 1
+            twice = 2 if len(some) == FEWEST_PINS and not self.nets.always[e] else 1
             columns, weights = [int(self.paid[e])], [1]
             least = len(some)
             pairs = [(a, b, twice) for i, a in enumerate(some) for b in some[i + 1 :]]
@@ -193,7 +193,7 @@ class Together:
         weight = np.array(self.cost) / max(self.cost, default=1)
         found = [(by * weight[name[1][0]], name) for by, name in found]
         for e, pins in enumerate(self.pins):
-            if len(pins) > ANY_SIZE or nets.always[e]:
+            if len(pins) > FEWEST_PINS or nets.always[e]:
                 some, total = _scattered(pins, together, always=bool(nets.always[e]))
                 if total > paid[e] + EPSILON:
                     found.append((float(weight[e] * (total - paid[e])), ("paid", (e, *some))))
@@ -244,7 +244,7 @@ def _scattered(pins: list[int], together: Floats, *, always: bool) -> tuple[list
     while rest:
         gains = 1.0 - together[np.ix_(rest, some)].sum(axis=1)
         best = int(gains.argmax())
-        if gains[best] <= 0 and (always or len(some) > ANY_SIZE):
+        if gains[best] <= 0 and (always or len(some) > FEWEST_PINS):
             break
         total += float(gains[best])
         some.append(rest.pop(best))
