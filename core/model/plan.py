@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Ints
+from dnnp.core.model.link import Link
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,18 @@ class CostOptions:
     """Whether model inputs and outputs cost transfers too."""
     objective: str = "throughput"
     """`throughput`: the largest load; `gpipe`: the largest forward load plus the largest
-    backward load (2020 paper, section 5.3)."""
+    backward load (2020 paper, section 5.3); `latency`: the time of one sample."""
     max_replicas: int = 1
     """Devices that one stage may be replicated over (2020 paper, Appendix C.2)."""
+    execution: str = "operators"
+    """Latency: `blocks`, accelerators are invoked for whole blocks (2020 paper, section 4), or
+    `operators`, every unit is placed by itself (Moirai)."""
+    invocations: int = 1
+    """Latency of `blocks`: blocks that one accelerator may hold, in each pass."""
+    transfers: str = "tensor"
+    """Latency: what moves as one, a `tensor` to a device, or all that an `edge` carries."""
+    congestion: str = "device"
+    """Latency of `operators`: transfers that wait for each other, see `core.cost.timeline`."""
 
 
 def without_memory(options: CostOptions) -> CostOptions:
@@ -44,6 +54,17 @@ class Block(NamedTuple):
     """Number of its first device; -1: the next that is free."""
     peak_bound_bytes: float = 0.0
     """No order of the nodes has a smaller peak of live activations; 0: nothing is proven."""
+
+
+class Transfer(NamedTuple):
+    """One tensor, or all that goes from one unit to another, on its way to a device."""
+
+    tensors: tuple[int, ...]
+    """Ids of the tensors."""
+    source: str
+    """Device that sends."""
+    start_s: float
+    end_s: float
 
 
 @dataclass(frozen=True)
@@ -72,6 +93,13 @@ class Stage:
     """Peak of live activations, a part of the memory; None with the `sum` model."""
     peak_bound_bytes: float | None = None
     """No order of the nodes has a smaller peak; None: nothing is proven."""
+    begin_s: float | None = None
+    """When its first transfer or task starts; None unless the objective is latency."""
+    end_s: float | None = None
+    starts_s: tuple[float, ...] | None = None
+    """Latency of `operators`: start of each unit, in the order of `nodes`."""
+    receives: tuple[Transfer, ...] | None = None
+    """Latency of `operators`: what is sent to this device, by start."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +122,10 @@ class Plan:
     devices: tuple[DeviceClass, ...]
     digest: str
     """Digest of the graph, costs and groups the plan was made from."""
+    links: tuple[Link, ...] = ()
+    """Links between the devices; none: what their classes state."""
+    bound_method: str = ""
+    """Argument that proves the bound, where it is worth a name."""
 
     @property
     def objective(self) -> str:

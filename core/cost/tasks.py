@@ -1,0 +1,136 @@
+"""Tasks and flows: what the latency of one sample is computed from.
+
+A task is a unit of the graph (a group, or a node where there are none) and runs as one. A flow
+is what one task makes and others read, and has to move if they are elsewhere: a tensor with all
+its readers, or (Moirai) everything that goes from one task to one other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnnp.core.cost.load import node_memory
+from dnnp.core.cost.machine import Machine
+from dnnp.core.model.cluster import Clustering, contract
+from dnnp.core.model.graph import INPUT, Bools, Floats, Graph, Ints, csr, totals
+from dnnp.core.model.plan import CostOptions
+
+
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """`n` tasks and `f` flows, in flat arrays; CSR as in `Graph`."""
+
+    time: Floats
+    """f64[D, n], time of each task on each device of the machine; inf: unsupported."""
+    memory: Floats
+    """f64[n], bytes."""
+    together: Ints
+    """i64[n]: tasks with equal numbers, 0..c-1, must share a device (colours)."""
+    backward: Bools
+    """bool[n]: the task belongs to the backward pass."""
+    order: Ints
+    """i64[n], a topological order."""
+    maker: Ints
+    """i64[f], task that makes the flow; -1: an input of the model (with `charge_io` only)."""
+    leaves: Bools
+    """bool[f]: an output of the model that costs a transfer (with `charge_io` only)."""
+    size: Floats
+    """f64[f], bytes whose time is theirs over the bandwidth."""
+    fixed: Floats
+    """f64[f], time of a transfer that the source states, on top."""
+    use_ptr: Ints
+    use_idx: Ints
+    """Tasks that read each flow, ascending, its maker excluded."""
+    in_ptr: Ints
+    in_idx: Ints
+    """Flows that each task reads, ascending."""
+    out_ptr: Ints
+    out_idx: Ints
+    """Flows that each task makes, ascending."""
+
+    @property
+    def n(self) -> int:
+        """Number of tasks."""
+        return len(self.memory)
+
+    @property
+    def flows(self) -> int:
+        """Number of flows."""
+        return len(self.maker)
+
+    @property
+    def edges(self) -> tuple[Ints, Ints]:
+        """Distinct pairs (maker i64[e], reader i64[e]), sorted."""
+        maker = np.repeat(self.maker, np.diff(self.use_ptr))
+        made = maker >= 0
+        pairs = np.unique(maker[made] * self.n + self.use_idx[made])
+        return pairs // max(self.n, 1), pairs % max(self.n, 1)
+
+
+def tasks_of(graph: Graph, units: Clustering, machine: Machine, options: CostOptions) -> Tasks:
+    """Lay out the units of a graph as tasks on the devices of a machine."""
+    coarse = contract(graph, units)
+    n = coarse.n
+    absent = np.full(n, np.inf)
+    maker, size, fixed, leaves, flow_of_use, reader = _flows(coarse, options)
+    use_ptr, use_idx = csr(flow_of_use, reader, len(maker))
+    in_ptr, in_idx = csr(reader, flow_of_use, n)
+    made = np.flatnonzero(maker >= 0)
+    out_ptr, out_idx = csr(maker[made], made, n)
+    alone = np.where(coarse.color >= 0, coarse.color, -1 - np.arange(n))
+    together = np.unique(alone, return_inverse=True)[1].astype(np.int64)
+    return Tasks(
+        time=np.array([units.times.get(c, absent) for c in machine.classes]).reshape(-1, n),
+        memory=totals(units.label, node_memory(graph), units.g),
+        together=together,
+        backward=coarse.backward,
+        order=coarse.order,
+        maker=maker,
+        leaves=leaves,
+        size=size,
+        fixed=fixed,
+        use_ptr=use_ptr,
+        use_idx=use_idx,
+        in_ptr=in_ptr,
+        in_idx=in_idx,
+        out_ptr=out_ptr,
+        out_idx=out_idx,
+    )
+
+
+def _flows(
+    coarse: Graph, options: CostOptions
+) -> tuple[Ints, Floats, Floats, Bools, Ints, Ints]:
+    """Maker, size, fixed time and `leaves` of each flow; flow and reader of each use."""
+    tensor = np.repeat(np.arange(coarse.m), np.diff(coarse.use_ptr))
+    other = coarse.use_idx != coarse.producer[tensor]
+    tensor, reader = tensor[other], coarse.use_idx[other]
+    moves = coarse.producer >= 0
+    if options.charge_io:
+        moves |= coarse.tensor_kind == INPUT
+    tensor, reader = tensor[moves[tensor]], reader[moves[tensor]]
+    stated = ~np.isnan(coarse.transfer_s)
+    size = np.where(stated, 0.0, coarse.tensor_bytes)
+    fixed = np.where(stated, coarse.transfer_s, 0.0)
+    if options.transfers == "edge":
+        pairs, flow = np.unique(
+            (coarse.producer[tensor] + 1) * max(coarse.n, 1) + reader, return_inverse=True
+        )
+        count = len(pairs)
+        return (
+            pairs // max(coarse.n, 1) - 1,
+            totals(flow, size[tensor], count),
+            totals(flow, fixed[tensor], count),
+            np.zeros(count, dtype=np.bool_),
+            np.arange(count),
+            pairs % max(coarse.n, 1),
+        )
+    leaving = coarse.is_output & (coarse.producer >= 0) & options.charge_io
+    used = leaving.copy()
+    used[tensor] = True
+    kept = np.flatnonzero(used & moves)
+    number = np.full(coarse.m, -1, dtype=np.int64)
+    number[kept] = np.arange(len(kept))
+    return coarse.producer[kept], size[kept], fixed[kept], leaving[kept], number[tensor], reader
