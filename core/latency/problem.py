@@ -1,48 +1,6 @@
-"""What the solvers of latency problems are given, and what they answer."""
+"""Moved to core.cost.latency; import from there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from dnnp.core.cost.invocations import Invocations, check_invocations, time_invocations
-from dnnp.core.cost.machine import Machine, machine_of
-from dnnp.core.cost.tasks import Tasks, tasks_of
-from dnnp.core.cost.timeline import Placement, check_placement, simulate
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Graph
-from dnnp.core.model.link import Link
-from dnnp.core.model.plan import CostOptions
-
-
-@dataclass(frozen=True, eq=False)
-class LatencyProblem:
-    """Tasks to be placed on the devices of a machine."""
-
-    tasks: Tasks
-    machine: Machine
-    options: CostOptions
-    """`execution`, `invocations`, `transfers` and `congestion` count here."""
-
-    def block_value(self, split: Invocations) -> float:
-        """Latency of a split into blocks; FormatError or InfeasibleError if it is not valid."""
-        check_invocations(self.tasks, self.machine, split, self.options.invocations)
-        return time_invocations(self.tasks, self.machine, split).value
-
-    def value(self, placement: Placement) -> float:
-        """Latency of a placement; FormatError or InfeasibleError if it is not valid."""
-        check_placement(self.tasks, self.machine, placement)
-        return simulate(self.tasks, self.machine, placement, self.options.congestion).value
-
-
-def latency_problem(
-    graph: Graph,
-    units: Clustering,
-    devices: Sequence[DeviceClass],
-    options: CostOptions,
-    links: Sequence[Link] = (),
-) -> LatencyProblem:
-    """Lay out a graph and a cluster for the latency solvers."""
-    machine = machine_of(devices, links)
-    return LatencyProblem(tasks_of(graph, units, machine, options), machine, options)
+from dnnp.core.cost.latency import LatencyProblem as LatencyProblem
+from dnnp.core.cost.latency import latency_problem as latency_problem
