@@ -159,7 +159,7 @@ def problem_of(stream: Stream, args: argparse.Namespace, context: Context) -> Pr
     ensure_costs(stream, context)
     graph = graph_of(stream)
     units = units_of(stream, graph)
-    devices = platform_of(stream, args)
+    devices, links = platform_of(stream, args)
     options = CostOptions(
         args.comm, _memory_model(args, graph), args.memory_mode, args.charge_io, args.objective,
         args.max_replicas or 1,
@@ -168,7 +168,7 @@ def problem_of(stream: Stream, args: argparse.Namespace, context: Context) -> Pr
     if args.devices is None and len(units.times) > 1 and len(devices) == 1:
         others = ", ".join(name for name in units.times if name != devices[0].name)
         context.note(f"devices of class '{devices[0].name}'; the stream also prices {others}")
-    return Problem(graph, units, devices, options)
+    return Problem(graph, units, devices, options, links)
 
 
 def add_plan(

@@ -11,25 +11,51 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from dnnp.formats.stream import Stream
+    from dnnp.core.model.link import Link
+    from dnnp.formats.stream import Record, Stream
 
 
-def platform_of(stream: Stream, args: argparse.Namespace) -> tuple[DeviceClass, ...]:
-    """Device classes with counts, from the stream, `--devices`, `-k`, `--cpus` and limits.
+def platform_of(
+    stream: Stream, args: argparse.Namespace
+) -> tuple[tuple[DeviceClass, ...], tuple[Link, ...]]:
+    """Device classes with counts, from the stream, `--devices`, `-k`, `--cpus` and limits; links.
 
     Raises
     ------
     UsageError
         Neither `-k` nor counted devices, no device at all, a class that is not priced, one
         without the fast memory that is asked for, or clusters that lack something.
+    FormatError
+        A link does not fit the devices.
     """
-    from dnnp.formats.devices import load_device_records
+    from dnnp.core.model.errors import FormatError
+    from dnnp.formats.devices import load_cluster
+    from dnnp.formats.links import expand_links
+
+    records = stream.get("device")
+    lines = stream.lines.get("link", [])
+    links: list[tuple[Record, int | None]] = [
+        (record, lines[i] if lines else None) for i, record in enumerate(stream.get("link"))
+    ]
+    file = stream.name
+    if args.devices is not None:
+        records, links = load_cluster(args.devices)
+        records, file = [{"count": 1, **r} for r in records], args.devices
+
+    def fault(number: int, field: str, reason: str) -> FormatError:
+        return FormatError(reason, file, links[number][1], field)
+
+    devices = _chosen(stream, records, args)
+    return devices, expand_links((record for record, _ in links), devices, fault)
+
+
+def _chosen(
+    stream: Stream, records: list[Record], args: argparse.Namespace
+) -> tuple[DeviceClass, ...]:
+    """The device classes of `records`, with what options override; see `platform_of`."""
     from dnnp.formats.graph import device_of
 
     priced = sorted({c for node in stream.get("node") for c in node.get("time_s", {})})
-    records = stream.get("device")
-    if args.devices is not None:
-        records = [{"count": 1, **r} for r in load_device_records(args.devices)]
     counted = [r for r in records if "count" in r]
     devices = [device_of(r) for r in (counted or records)]
     known = {d.name for d in devices}

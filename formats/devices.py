@@ -146,11 +146,22 @@ def class_record(spec: DeviceSpec) -> Record:
     return record
 
 
-def load_device_records(path: str) -> list[Record]:
-    """Read the devices to split over: a JSON list, or JSON lines, of `device` records.
+def cluster_names() -> list[str]:
+    """Names of the clusters that come with the package, sorted."""
+    return bundled_names("clusters")
 
-    `path` may also be the name of a class that comes with the package. Such a class may leave
-    out everything but its name in a file too; the rest is filled in from its device file.
+
+def load_cluster(path: str) -> tuple[list[Record], list[tuple[Record, int | None]]]:
+    """Read the devices to split over: a JSON list, or JSON lines, of `device` and `link` records.
+
+    `path` may also be the name of a class, or of a cluster, that comes with the package. Such a
+    class may leave out everything but its name in a file too; the rest is filled in from its
+    device file.
+
+    Returns
+    -------
+    tuple
+        The devices; the links, each with its line in the file where it has one.
 
     Raises
     ------
@@ -162,31 +173,42 @@ def load_device_records(path: str) -> list[Record]:
         A class is neither known nor described by at least its kind.
     """
     records: list[Record] = []
+    links: list[tuple[Record, int | None]] = []
     known = device_names()
     if path in known and not os.path.exists(path):
-        return [class_record(load_device(path))]
-    for line, record in _entries(read_file(path), path):
+        return [class_record(load_device(path))], []
+    for line, record in _entries(_cluster_bytes(path), path):
+        kind = record.get("type", "device")
+        if kind not in ("device", "link"):
+            raise FormatError(f"{shown(kind)} is neither 'device' nor 'link'", path, line, "type")
         name = record.get("class")
-        if record.get("type", "device") != "device":
-            reason = f"{shown(record['type'])} is not 'device'"
-            raise FormatError(reason, path, line, "type")
-        if isinstance(name, str) and name in known:
+        if kind == "device" and isinstance(name, str) and name in known:
             record = {**class_record(load_device(name)), **record}
-        elif isinstance(name, str) and "kind" not in record:
+        elif kind == "device" and isinstance(name, str) and "kind" not in record:
             raise UsageError(
                 f"{path}: unknown device class {shown(name)}; known: {', '.join(known)}; others "
                 "need at least a kind"
             )
-        record = {"type": "device", **record}
-        found = describe_fault(RECORDS["device"], record)
+        record = {"type": kind, **record}
+        found = describe_fault(RECORDS[kind], record)
         if found is not None:
             raise FormatError(found[1], path, line, found[0])
+        if kind == "link":
+            links.append((record, line))
+            continue
         if any(other["class"] == name for other in records):
             raise FormatError(f"{shown(name)} is there twice", path, line, "class")
         records.append(record)
     if not records:
         raise FormatError("no devices", path)
-    return records
+    return records, links
+
+
+def _cluster_bytes(path: str) -> bytes:
+    """Contents of a file, or of a cluster that comes with the package."""
+    if path in cluster_names() and not os.path.exists(path):
+        return read_bundled("clusters", path)
+    return read_file(path)
 
 
 def _entries(data: bytes, path: str) -> list[tuple[int | None, Record]]:

@@ -15,7 +15,8 @@ from dnnp.core.model.cluster import Clustering, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import TENSOR_KINDS, Floats, Graph, Ints, make_graph, totals
-from dnnp.core.model.plan import CostOptions, Plan, Stage
+from dnnp.core.model.link import Link
+from dnnp.core.model.plan import CostOptions, Plan, Stage, Transfer
 from dnnp.formats.fields import MAX_NUMBER, shown
 from dnnp.formats.stream import Record, Stream
 
@@ -276,6 +277,10 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
                 backward_s=_number_or_none(r, "backward_s"),
                 peak_bytes=_number_or_none(r, "peak_bytes"),
                 peak_bound_bytes=_number_or_none(r, "peak_bound_bytes"),
+                begin_s=_number_or_none(r, "begin_s"),
+                end_s=_number_or_none(r, "end_s"),
+                starts_s=tuple(map(float, r["starts_s"])) if "starts_s" in r else None,
+                receives=tuple(map(_transfer, r["receives"])) if "receives" in r else None,
             )
             for r in sorted(stages, key=lambda r: r["id"])
         ),
@@ -292,9 +297,21 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
             charge_io=record["charge_io"],
             objective=record["objective"],
             max_replicas=record.get("max_replicas", 1),
+            **{name: record[name] for name in _LATENCY if name in record},
         ),
         devices=_plan_devices(stream, record),
         digest=record["digest"],
+        links=tuple(
+            Link(x["from"], x["to"], float(x["bandwidth_bytes_per_s"]), float(x["latency_s"]))
+            for x in record.get("links", ())
+        ),
+        bound_method=record.get("bound_method", ""),
+    )
+
+
+def _transfer(record: Record) -> Transfer:
+    return Transfer(
+        tuple(record["tensors"]), record["from"], float(record["start_s"]), float(record["end_s"])
     )
 
 
@@ -351,6 +368,10 @@ def _device_number(device: str, name: str) -> int | None:
     return int(match[0]) if match and device == f"{name}/{match[0]}" else None
 
 
+_LATENCY = ("execution", "invocations", "transfers", "congestion")
+"""Options of a plan that only latency has."""
+
+
 def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
     """The plan record and its stage records."""
     record: Record = {
@@ -373,6 +394,20 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
     }
     if plan.options.max_replicas > 1:
         record["max_replicas"] = plan.options.max_replicas
+    if plan.objective == "latency":
+        record |= {name: getattr(plan.options, name) for name in _LATENCY}
+    if plan.links:
+        record["links"] = [
+            {
+                "from": x.source,
+                "to": x.target,
+                "bandwidth_bytes_per_s": x.bandwidth_bytes_per_s,
+                "latency_s": x.latency_s,
+            }
+            for x in plan.links
+        ]
+    if plan.bound_method:
+        record["bound_method"] = plan.bound_method
     stages: list[Record] = [
         {
             "type": "stage",
@@ -398,6 +433,20 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
             entry["peak_bytes"] = stage.peak_bytes
         if stage.peak_bound_bytes is not None:
             entry["peak_bound_bytes"] = stage.peak_bound_bytes
+        if stage.begin_s is not None and stage.end_s is not None:
+            entry |= {"begin_s": stage.begin_s, "end_s": stage.end_s}
+        if stage.starts_s is not None:
+            entry["starts_s"] = list(stage.starts_s)
+        if stage.receives is not None:
+            entry["receives"] = [
+                {
+                    "tensors": list(x.tensors),
+                    "from": x.source,
+                    "start_s": x.start_s,
+                    "end_s": x.end_s,
+                }
+                for x in stage.receives
+            ]
     return record, stages
 
 

@@ -54,6 +54,20 @@ _DEVICE = {
     ),
 }
 
+_PLAN_LINK = {
+    "from": _string("device that sends", required=True),
+    "to": _string("device that receives", required=True),
+    "bandwidth_bytes_per_s": _number("bandwidth", required=True, positive=True),
+    "latency_s": _number("time that each transfer takes on top", required=True),
+}
+
+_RECEIVED = {
+    "tensors": _ids("what moves"),
+    "from": _string("device that sends", required=True),
+    "start_s": _number("start", required=True),
+    "end_s": _number("arrival", required=True),
+}
+
 RECORDS: dict[str, dict[str, Field]] = {
     "header": {
         "format": Field("string", "the name of the format", required=True, const=FORMAT),
@@ -97,8 +111,13 @@ RECORDS: dict[str, dict[str, Field]] = {
     },
     "device": _DEVICE,
     "link": {
+        "from": _string("device, v100/0, or a class for all its devices", required=True),
+        "to": _string("device, or class, at the other end", required=True),
         "bandwidth_bytes_per_s": _number("bandwidth", required=True, positive=True),
-        "latency_s": _number("time to start a transfer"),
+        "back_bandwidth_bytes_per_s": _number(
+            "bandwidth of the other direction; absent: the same", positive=True
+        ),
+        "latency_s": _number("time that each transfer takes on top; absent: 0"),
     },
     "tensor": {
         "id": _id("unique among tensors"),
@@ -177,6 +196,30 @@ RECORDS: dict[str, dict[str, Field]] = {
         "devices": Field(
             "list", "the devices offered", required=True, items=Field("object", "", fields=_DEVICE)
         ),
+        "execution": _string(
+            "latency: blocks: accelerators are invoked for whole blocks; operators: every unit "
+            "is placed by itself",
+            enum=("blocks", "operators"),
+        ),
+        "invocations": Field(
+            "int", "latency of blocks: how often a device may be invoked in a pass", positive=True
+        ),
+        "transfers": _string(
+            "latency: a tensor moves once to a device, or all of an edge for itself",
+            enum=("tensor", "edge"),
+        ),
+        "congestion": _string(
+            "latency of operators: transfers that wait for each other: those that one device "
+            "sends, or receives; those of one channel; none",
+            enum=("device", "channel", "none"),
+        ),
+        "links": Field(
+            "list",
+            "latency: the links between the devices, one direction each; absent: what the "
+            "classes state",
+            items=Field("object", "", fields=_PLAN_LINK),
+        ),
+        "bound_method": _string("latency: argument that proves the bound"),
         "digest": _DIGEST,
     },
     "stage": {
@@ -198,6 +241,19 @@ RECORDS: dict[str, dict[str, Field]] = {
         "memory_bytes": _number("memory of each device, by the memory model", required=True),
         "peak_bytes": _number("the part of it that is live activations at their peak"),
         "peak_bound_bytes": _number("proven lower bound of that peak over all orders of the nodes"),
+        "begin_s": _number("latency: when its first transfer or task starts"),
+        "end_s": _number("latency: when all of it is done"),
+        "starts_s": Field(
+            "list",
+            "latency of operators: start of each group (or node, without groups), in the order of "
+            "nodes",
+            items=_number(""),
+        ),
+        "receives": Field(
+            "list",
+            "latency of operators: what other devices send to this one, by start",
+            items=Field("object", "", fields=_RECEIVED),
+        ),
     },
     "bound": {
         "method": _string(

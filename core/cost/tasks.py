@@ -40,6 +40,9 @@ class Tasks:
     """f64[f], bytes whose time is theirs over the bandwidth."""
     fixed: Floats
     """f64[f], time of a transfer that the source states, on top."""
+    carried_ptr: Ints
+    carried_id: Ints
+    """Ids of the tensors in each flow, ascending."""
     use_ptr: Ints
     use_idx: Ints
     """Tasks that read each flow, ascending, its maker excluded."""
@@ -74,7 +77,14 @@ def tasks_of(graph: Graph, units: Clustering, machine: Machine, options: CostOpt
     coarse = contract(graph, units)
     n = coarse.n
     absent = np.full(n, np.inf)
-    maker, size, fixed, leaves, flow_of_use, reader = _flows(coarse, options)
+    tensor, flow, count = _flows(coarse, options)
+    stated = ~np.isnan(coarse.transfer_s[tensor])
+    maker = np.empty(count, dtype=np.int64)
+    maker[flow] = coarse.producer[tensor]
+    leaves = np.zeros(count, dtype=np.bool_)
+    leaves[flow] = coarse.is_output[tensor] & (maker[flow] >= 0) & options.charge_io
+    carried_ptr, carried = csr(flow, tensor, count)
+    flow_of_use, reader = _uses(coarse, options, tensor, flow)
     use_ptr, use_idx = csr(flow_of_use, reader, len(maker))
     in_ptr, in_idx = csr(reader, flow_of_use, n)
     made = np.flatnonzero(maker >= 0)
@@ -89,8 +99,10 @@ def tasks_of(graph: Graph, units: Clustering, machine: Machine, options: CostOpt
         order=coarse.order,
         maker=maker,
         leaves=leaves,
-        size=size,
-        fixed=fixed,
+        size=totals(flow, np.where(stated, 0.0, coarse.tensor_bytes[tensor]), count),
+        fixed=totals(flow, np.where(stated, coarse.transfer_s[tensor], 0.0), count),
+        carried_ptr=carried_ptr,
+        carried_id=coarse.tensor_ids[carried],
         use_ptr=use_ptr,
         use_idx=use_idx,
         in_ptr=in_ptr,
@@ -100,37 +112,35 @@ def tasks_of(graph: Graph, units: Clustering, machine: Machine, options: CostOpt
     )
 
 
-def _flows(
-    coarse: Graph, options: CostOptions
-) -> tuple[Ints, Floats, Floats, Bools, Ints, Ints]:
-    """Maker, size, fixed time and `leaves` of each flow; flow and reader of each use."""
+def _flows(coarse: Graph, options: CostOptions) -> tuple[Ints, Ints, int]:
+    """Tensors that move, the flow each is part of (i64 both, a tensor may be in several); count."""
+    tensor, reader = _reads(coarse, options)
+    if options.transfers == "edge":
+        ends = (coarse.producer[tensor] + 1) * coarse.n + reader
+        pairs, flow = np.unique(ends, return_inverse=True)
+        return tensor, flow.astype(np.int64), len(pairs)
+    moves = coarse.is_output & (coarse.producer >= 0) & options.charge_io
+    moves[tensor] = True
+    kept = np.flatnonzero(moves)
+    return kept, np.arange(len(kept)), len(kept)
+
+
+def _uses(coarse: Graph, options: CostOptions, tensor: Ints, flow: Ints) -> tuple[Ints, Ints]:
+    """Flow and reader of every use; `tensor` and `flow` are what `_flows` gives."""
+    read, reader = _reads(coarse, options)
+    if options.transfers == "edge":
+        pairs = np.unique(flow * coarse.n + reader)
+        return pairs // coarse.n, pairs % coarse.n
+    number = np.full(coarse.m, -1, dtype=np.int64)
+    number[tensor] = flow
+    return number[read], reader
+
+
+def _reads(coarse: Graph, options: CostOptions) -> tuple[Ints, Ints]:
+    """Tensor and reader of every read that may need a transfer."""
     tensor = np.repeat(np.arange(coarse.m), np.diff(coarse.use_ptr))
-    other = coarse.use_idx != coarse.producer[tensor]
-    tensor, reader = tensor[other], coarse.use_idx[other]
     moves = coarse.producer >= 0
     if options.charge_io:
         moves |= coarse.tensor_kind == INPUT
-    tensor, reader = tensor[moves[tensor]], reader[moves[tensor]]
-    stated = ~np.isnan(coarse.transfer_s)
-    size = np.where(stated, 0.0, coarse.tensor_bytes)
-    fixed = np.where(stated, coarse.transfer_s, 0.0)
-    if options.transfers == "edge":
-        pairs, flow = np.unique(
-            (coarse.producer[tensor] + 1) * max(coarse.n, 1) + reader, return_inverse=True
-        )
-        count = len(pairs)
-        return (
-            pairs // max(coarse.n, 1) - 1,
-            totals(flow, size[tensor], count),
-            totals(flow, fixed[tensor], count),
-            np.zeros(count, dtype=np.bool_),
-            np.arange(count),
-            pairs % max(coarse.n, 1),
-        )
-    leaving = coarse.is_output & (coarse.producer >= 0) & options.charge_io
-    used = leaving.copy()
-    used[tensor] = True
-    kept = np.flatnonzero(used & moves)
-    number = np.full(coarse.m, -1, dtype=np.int64)
-    number[kept] = np.arange(len(kept))
-    return coarse.producer[kept], size[kept], fixed[kept], leaving[kept], number[tensor], reader
+    chosen = moves[tensor] & (coarse.use_idx != coarse.producer[tensor])
+    return tensor[chosen], coarse.use_idx[chosen]

@@ -11,6 +11,7 @@ from dnnp.core.cost.plan import make_plan
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, Graph, Ints
+from dnnp.core.model.link import Link
 from dnnp.core.model.plan import Block, CostOptions, Plan
 from dnnp.core.order.brkga import Evolution
 
@@ -66,6 +67,8 @@ class Problem:
     units: Clustering
     devices: tuple[DeviceClass, ...]
     options: CostOptions
+    links: tuple[Link, ...] = ()
+    """Links between the devices; the latency objective alone heeds them."""
 
     def plan(self, blocks: list[Block]) -> Plan:
         """Price a split."""

@@ -52,7 +52,7 @@ class Target:
 @functools.cache
 def _streams() -> list[bytes]:
     linked = [*seeds.planned(groups=True)]
-    linked.insert(3, {"type": "link", "bandwidth_bytes_per_s": 8.0})
+    linked.insert(3, {"type": "link", "from": "acc/0", "to": "acc", "bandwidth_bytes_per_s": 8.0})
     linked.append({"type": "something", "of": {"a": [1]}, "id": 0})
     return [seeds.encode(records) for records in (seeds.planned(), linked, training.planned())]
 

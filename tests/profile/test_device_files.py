@@ -12,7 +12,7 @@ from dnnp.formats.devices import (
     class_record,
     device_names,
     load_device,
-    load_device_records,
+    load_cluster,
     parse_device,
 )
 from dnnp.formats.fields import describe_fault
@@ -124,7 +124,7 @@ def test_missing_file(path: str) -> None:
 def records(tmp_path: Path, text: str) -> list[dict]:
     path = tmp_path / "devices.json"
     path.write_text(text)
-    return load_device_records(str(path))
+    return load_cluster(str(path))[0]
 
 
 def test_known_class_is_filled_in(tmp_path: Path) -> None:

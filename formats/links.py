@@ -1,0 +1,62 @@
+"""Links of a cluster: from records, which may speak of classes, to single directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import FormatError
+from dnnp.core.model.link import Link
+from dnnp.formats.fields import shown
+from dnnp.formats.stream import Record
+
+Fault = Callable[[int, str, str], FormatError]
+"""Number of a record, field and reason -> the error that names its place."""
+
+
+def expand_links(
+    records: Iterable[Record], devices: Sequence[DeviceClass], fault: Fault
+) -> tuple[Link, ...]:
+    """Links between single devices, both directions of each record.
+
+    An end that names a class stands for all its devices; no device is linked with itself. What a
+    record says of single devices replaces what one says of their classes.
+
+    Raises
+    ------
+    FormatError
+        An end is not among the devices, a link leads from a device to itself, or two records
+        speak of the same two devices.
+    """
+    places = {d.name: [f"{d.name}/{i}" for i in range(d.count)] for d in devices}
+    singles = {name: [name] for names in places.values() for name in names}
+    found: dict[tuple[str, str], tuple[bool, Link]] = {}
+    for i, record in enumerate(records):
+        ends = []
+        for field in ("from", "to"):
+            name = record[field]
+            if name not in places and name not in singles:
+                reason = f"{shown(name)} is not among the devices"
+                raise fault(i, field, reason)
+            ends.append(places.get(name) or singles[name])
+        exact = record["from"] in singles and record["to"] in singles
+        if exact and record["from"] == record["to"]:
+            raise fault(i, "to", "a link from a device to itself")
+        there = float(record["bandwidth_bytes_per_s"])
+        back = float(record.get("back_bandwidth_bytes_per_s", there))
+        latency = float(record.get("latency_s", 0.0))
+        one_class = record["from"] == record["to"]
+        for a in ends[0]:
+            for b in ends[1]:
+                if a == b or (one_class and a > b):
+                    continue
+                pairs = ((a, b, there), (b, a, back))
+                for source, target, bandwidth in pairs:
+                    before = found.get((source, target))
+                    if before is not None and before[0] == exact:
+                        reason = f"a second link between {source} and {target}"
+                        raise fault(i, "to", reason)
+                    if before is None or exact:
+                        link = Link(source, target, bandwidth, latency)
+                        found[source, target] = exact, link
+    return tuple(link for _, link in found.values())
