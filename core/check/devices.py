@@ -59,10 +59,16 @@ def number_of(stage: Stage) -> int | None:
 
     Numbers have no sign, no leading zeros and at most 18 digits.
     """
-    owner, slash, index = stage.device.rpartition("/")
-    if not slash or owner != stage.device_class or not (index.isascii() and index.isdigit()):
-        return None
-    return int(index) if len(index) <= 18 and index == str(int(index)) else None
+    owner, number = split_name(stage.device)
+    return number if owner == stage.device_class else None
+
+
+def split_name(device: str) -> tuple[str, int | None]:
+    """Class and number of a device; no number if the name is not of the form `class/i`."""
+    owner, slash, index = device.rpartition("/")
+    if not slash or not (index.isascii() and index.isdigit() and len(index) <= 18):
+        return owner, None
+    return owner, int(index) if index == str(int(index)) else None
 
 
 def _overlaps(plan: Plan) -> list[Violation]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dnnp.core.check.devices import check_devices, clusters_of
+from dnnp.core.check.latency import check_latency, make_case
 from dnnp.core.check.load import Cost, cost_of
 from dnnp.core.check.tables import Tables, shown, tables_of
+from dnnp.core.check.units import compute_of, units_of
 from dnnp.core.check.validity import check_validity
 from dnnp.core.check.violation import Violation, above, same
 from dnnp.core.model.cluster import Clustering
@@ -26,7 +27,8 @@ class PlanReport:
 
     violations: tuple[Violation, ...]
     value: float | None
-    """Recomputed objective; None where it is not defined: latency, or no pass to speak of."""
+    """Recomputed objective; None where it is not defined: blocks that wait for each other, or no
+    pass to speak of."""
     validity: str
     """The strongest one that holds."""
     costs: tuple[Cost, ...]
@@ -50,11 +52,19 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
     found = _assignment(tables, plan, position)
     found += _orders(tables, blocks)
     found += _groups(tables, clustering, blocks)
-    found += _colors(graph, tables, blocks)
-    found += check_devices(plan)
     validity, weaker = check_validity(tables, blocks, plan.validity)
     found += weaker
-    units = _units_of(graph, clustering, tables)
+    units = units_of(graph, clustering, tables)
+    if plan.objective == "latency":
+        for number, (stage, block) in enumerate(zip(plan.stages, blocks, strict=True)):
+            reasons = compute_of(units, stage, block)[1]
+            found += [Violation("support", f"stage {number}", reason) for reason in reasons]
+        case = make_case(graph, plan, tables, units, blocks, devices)
+        wrong, latency, times = check_latency(case, graph)
+        found += wrong + _objective(plan, latency)
+        return PlanReport(tuple(found), latency, validity, tuple(times))
+    found += _colors(graph, tables, blocks)
+    found += check_devices(plan)
     homes = clusters_of(plan, devices)
     near: dict[tuple[str, int], set[int]] = {}
     for home, block in zip(homes, blocks, strict=True):
@@ -64,7 +74,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
     for number, (stage, block) in enumerate(zip(plan.stages, blocks, strict=True)):
         device = devices.get(stage.device_class, DeviceClass(stage.device_class))
         subject = f"stage {number}"
-        compute, unsupported = _compute(units, stage, block)
+        compute, unsupported = compute_of(units, stage, block)
         found += [Violation("support", subject, reason) for reason in unsupported]
         home = homes[number]
         cost = cost_of(
@@ -156,53 +166,6 @@ def _colors(graph: Graph, tables: Tables, blocks: list[list[int]]) -> list[Viola
             message += f" but are in stages {shown(stages)}"
             found.append(Violation("color", f"color {color}", message, 1, len(stages)))
     return found
-
-
-@dataclass(frozen=True)
-class _Units:
-    """What prices are given for: groups, or nodes where there are no groups."""
-
-    what: str
-    of_node: list[int]
-    ids: list[int]
-    times: Mapping[str, list[float]]
-    backward: list[bool]
-    """Whether all members belong to the backward pass."""
-
-
-def _units_of(graph: Graph, clustering: Clustering | None, tables: Tables) -> _Units:
-    if clustering is None:
-        times = {name: array.tolist() for name, array in graph.times.items()}
-        return _Units("node", list(range(tables.n)), tables.ids, times, tables.backward)
-    times = {name: array.tolist() for name, array in clustering.times.items()}
-    of_node = clustering.label.tolist()
-    backward = [True] * clustering.g
-    for node, group in enumerate(of_node):
-        backward[group] &= tables.backward[node]
-    return _Units("group", of_node, clustering.group_ids.tolist(), times, backward)
-
-
-def _compute(
-    units: _Units, stage: Stage, block: list[int]
-) -> tuple[tuple[float, float], list[str]]:
-    """Compute time of a stage, forward and backward, and why it is infinite, if it is.
-
-    A group counts once in every stage that holds a member.
-    """
-    held = sorted({units.of_node[node] for node in block})
-    times = units.times.get(stage.device_class)
-    if times is None:
-        times = [math.inf] * len(units.ids)
-        unsupported = [f"nothing is priced for device class '{stage.device_class}'"]
-    else:
-        unsupported = [
-            f"{units.what} {units.ids[unit]} cannot run on '{stage.device_class}'"
-            for unit in held
-            if math.isinf(times[unit])
-        ]
-    early = math.fsum(times[unit] for unit in held if not units.backward[unit])
-    late = math.fsum(times[unit] for unit in held if units.backward[unit])
-    return (early, late), unsupported
 
 
 def _load(stage: Stage, cost: Cost, subject: str) -> list[Violation]:
