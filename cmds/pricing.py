@@ -90,7 +90,7 @@ def write_costs(
     Parameters
     ----------
     how
-        `cost` of the groups: `analytic`, `measured` or `summed`.
+        `cost` of the groups: `analytic`, `measured`, `scaled` or `summed`.
 
     Raises
     ------

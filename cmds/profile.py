@@ -8,20 +8,21 @@ from dnnp.cmds.arguments import count, positive
 from dnnp.cmds.cli import Command, Context
 from dnnp.cmds.measuring import price_measured
 from dnnp.cmds.pricing import DEFAULT_DEVICE, price_analytic
+from dnnp.cmds.scaling import MEASURED, price_scaled
 from dnnp.core.model.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "--mode", choices=("analytic", "measure"), default="analytic",
+        "--mode", choices=("analytic", "measure", "scaled"), default="analytic",
         help="analytic: a roofline over work and traffic (default); measure: time the model "
-        "with ONNX Runtime on this machine's CPU",
+        "with ONNX Runtime on this machine's CPU; scaled: carry the times of one class to others",
     )  # fmt: skip
     parser.add_argument(
         "--device", metavar="NAME|FILE", action="append", default=[],
-        help=f"device class to price, by name or by device file; repeatable with --mode analytic "
-        f"(default: {DEFAULT_DEVICE})",
+        help=f"device class to price, by name or by device file; repeatable, but not with --mode "
+        f"measure (default: {DEFAULT_DEVICE})",
     )  # fmt: skip
     measure = parser.add_argument_group("measuring")
     measure.add_argument(
@@ -44,12 +45,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where measured costs are kept (default: $XDG_CACHE_HOME/dnnp or ~/.cache/dnnp)",
     )  # fmt: skip
     cache.add_argument("--no-cache", action="store_true", help="always measure, keep nothing")
+    scaled = parser.add_argument_group("scaling")
+    scaled.add_argument(
+        "--from", dest="source", metavar="NAME|FILE",
+        help=f"class whose times are carried over, by name or by device file (default: {MEASURED}, "
+        "the only one that the stream prices)",
+    )  # fmt: skip
+    scaled.add_argument(
+        "--against", metavar="FILE",
+        help="a stream of the same model that was measured on the device: say how far off the "
+        "scaled times are",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Read a stream, price it, write it with its costs."""
     from dnnp.formats.devices import device_names, load_device
 
+    for option, value in (("--from", args.source), ("--against", args.against)):
+        if value is not None and args.mode != "scaled":
+            raise UsageError(f"{option} needs --mode scaled")
+    if args.mode == "scaled" and not args.device:
+        raise UsageError("--mode scaled needs --device: the class to carry times to")
+    if args.against == "-" and args.stream == "-":
+        raise UsageError("--against and the stream cannot both be standard input")
+    args.source = args.source or MEASURED
     devices = [load_device(name) for name in args.device or [DEFAULT_DEVICE]]
     names = [d.name for d in devices]
     if len(set(names)) < len(names):
@@ -64,6 +84,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     stream = context.read(args.stream)
     if args.mode == "analytic":
         price_analytic(stream, devices, context)
+    elif args.mode == "scaled":
+        price_scaled(stream, devices, args, context)
     else:
         price_measured(stream, devices[0], args, context)
     context.write(stream)

@@ -156,7 +156,7 @@ RECORDS: dict[str, dict[str, Field]] = {
         "nodes": _ids("members in topological order"),
         "rule": _string("rule that made it"),
         "time_s": _TIMES,
-        "cost": _string("where time_s comes from", enum=("summed", "analytic", "measured")),
+        "cost": _string("where time_s comes from", enum=("summed", "analytic", "measured", "scaled")),
         "flop": _number("floating point operations"),
         "bytes": _number("bytes moved to and from memory"),
     },

@@ -11,8 +11,8 @@ from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.formats.devices import (
     class_record,
     device_names,
-    load_device,
     load_cluster,
+    load_device,
     parse_device,
 )
 from dnnp.formats.fields import describe_fault

@@ -1,0 +1,130 @@
+"""Price a stream on other devices from times measured on one, and say how far that is off."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dnnp.cmds.pricing import check_units, write_costs
+from dnnp.core.model.errors import FormatError, UsageError
+
+if TYPE_CHECKING:
+    from dnnp.cmds.cli import Context
+    from dnnp.core.model.graph import Floats
+    from dnnp.formats.devices import DeviceSpec
+    from dnnp.formats.stream import Record, Stream
+
+MEASURED = "measured"
+"""Value of --from that stands for the only class which the stream prices."""
+
+
+def price_scaled(
+    stream: Stream, devices: Sequence[DeviceSpec], args: argparse.Namespace, context: Context
+) -> None:
+    """Carry the times of one class to others, by ratios of their rooflines.
+
+    Raises
+    ------
+    UsageError
+        The class to start from is not clear, not priced, unknown, or among the targets.
+    """
+    check_units(stream)
+    from dnnp.core.profile.roofline import group_times, node_times
+    from dnnp.core.profile.scaled import scaled_times
+    from dnnp.core.profile.work import work_of
+    from dnnp.formats.graph import clustering_of, graph_of
+
+    graph = graph_of(stream)
+    groups = clustering_of(stream, graph)
+    source = _source(stream, args)
+    if any(source.name == d.name for d in devices):
+        raise UsageError(f"--device {source.name}: this class is what times are carried from")
+    if source.name not in graph.times:
+        priced = ", ".join(graph.times) or "none"
+        raise UsageError(f"--from {source.name}: the stream does not price it (priced: {priced})")
+    work = work_of(graph, stream.get("node"), stream.get("tensor"))
+    own = node_times(work, source)
+    times = {source.name: graph.times[source.name]}
+    for device in devices:
+        times[device.name] = scaled_times(times[source.name], own, node_times(work, device))
+    group_costs = None
+    if groups is not None:
+        own = group_times(graph, work, groups.label, groups.g, source)
+        group_costs = {source.name: groups.times[source.name]}
+        for device in devices:
+            theirs = group_times(graph, work, groups.label, groups.g, device)
+            group_costs[device.name] = scaled_times(group_costs[source.name], own, theirs)
+    if args.against is not None:
+        _report_errors(stream, devices, group_costs or times, args.against, context)
+    write_costs(
+        stream, [source, *devices], _lists(times),
+        None if group_costs is None else _lists(group_costs), "scaled", context,
+    )  # fmt: skip
+
+
+def _lists(times: dict[str, Floats]) -> dict[str, list[float]]:
+    return {name: array.tolist() for name, array in times.items()}
+
+
+def _source(stream: Stream, args: argparse.Namespace) -> DeviceSpec:
+    """The device that was measured."""
+    from dnnp.formats.devices import device_names, load_device
+
+    if args.source != MEASURED:
+        return load_device(args.source)
+    priced = sorted({c for node in stream.get("node") for c in node.get("time_s", {})})
+    if len(priced) != 1:
+        found = ", ".join(priced) or "none"
+        raise UsageError(
+            f"--from {MEASURED} needs a stream that prices one class (priced: {found}); measure "
+            "it by dnnp-profile --mode measure, or name the class"
+        )
+    if priced[0] not in device_names():
+        raise UsageError(f"class '{priced[0]}' is not known; give its device file by --from FILE")
+    return load_device(priced[0])
+
+
+def _report_errors(
+    stream: Stream,
+    devices: Sequence[DeviceSpec],
+    times: dict[str, Floats],
+    path: str,
+    context: Context,
+) -> None:
+    """Compare with a stream of the same model that was measured on the target."""
+    from dnnp.core.profile.scaled import scaling_error
+    from dnnp.formats.stream import read_bytes
+
+    other = read_bytes(context.read_input(path), path)
+    kind = "group" if stream.get("group") else "node"
+    shape = [_members(r) for r in stream.get(kind)]
+    if shape != [_members(r) for r in other.get(kind)]:
+        raise FormatError(f"its {kind}s are not those of the stream; measure the same model", path)
+    compared = False
+    for device in devices:
+        held_out = _column(other.get(kind), device.name)
+        if not any(time < float("inf") for time in held_out):
+            continue
+        import numpy as np
+
+        error = scaling_error(times[device.name], np.array(held_out))
+        compared = True
+        change = 100 * (error.predicted_s / error.measured_s - 1) if error.measured_s else 0.0
+        context.note(
+            f"{device.name}: {error.count} {kind}s, {error.predicted_s * 1e3:.4g} ms predicted, "
+            f"{error.measured_s * 1e3:.4g} ms measured ({change:+.1f} %); error "
+            f"{100 * error.weighted:.1f} % by time, {100 * error.median:.1f} % median"
+        )
+    if not compared:
+        names = ", ".join(d.name for d in devices)
+        raise UsageError(f"--against {path}: it prices none of: {names}")
+
+
+def _members(record: Record) -> object:
+    """What tells that two records stand for the same operators."""
+    return record["id"], record.get("nodes", record.get("op"))
+
+
+def _column(records: list[Record], name: str) -> list[float]:
+    return [float(r.get("time_s", {}).get(name, float("inf"))) for r in records]
