@@ -13,6 +13,7 @@ from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:
     from dnnp.core.coarsen.coarsen import Coarsening
+    from dnnp.core.coarsen.given import Given
     from dnnp.core.coarsen.scopes import Path
     from dnnp.core.model.graph import Graph
     from dnnp.formats.stream import Record, Stream
@@ -30,8 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--rules", metavar="RULES",
-        help="fuse operators by a rule file: ort-cpu (what ONNX Runtime fuses on a CPU), moirai "
-        "(Table I of the paper), none, or the name of a file (see dnnp.formats.rules)",
+        help="fuse operators by a rule file: ort-cpu or ort-cuda (what ONNX Runtime fuses on a CPU "
+        "or with CUDA), moirai (Table I of the paper), none, or the name of a file (see "
+        "dnnp.formats.rules); ort: what ONNX Runtime itself makes of this very model",
+    )  # fmt: skip
+    group.add_argument(
+        "--model", metavar="PATH",
+        help="with --rules ort: the ONNX model, if it is not where the stream says",
+    )  # fmt: skip
+    group.add_argument(
+        "--provider", choices=("cpu", "cuda"),
+        help="with --rules ort: execution provider to optimise for (default: cpu)",
     )  # fmt: skip
     group.add_argument(
         "--chains", action="store_true",
@@ -40,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--max-share", type=float, metavar="X",
-        help="with --chains: a group may hold this share of the model's work besides its "
+        help="with --chains or --to: a group may hold this share of the model's work besides its "
         "heaviest part, so that a long series stays divisible (default: 1, no limit); work is "
         "time, or bytes read and written while there are no costs",
     )  # fmt: skip
@@ -53,38 +63,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --layers: number of scope components that tell layers apart (default: up to "
         "the innermost numbered component whose instances follow one another)",
     )  # fmt: skip
+    group.add_argument(
+        "--to", type=int, metavar="N",
+        help="join groups of about equal work along the largest tensors until there are N",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Read a stream, coarsen it, write it with its groups."""
-    if args.depth is not None and not args.layers:
-        raise UsageError("--depth needs --layers")
-    if args.depth is not None and args.depth < 1:
-        raise UsageError(f"--depth {args.depth}: must be at least 1")
-    if args.max_share is not None:
-        if not args.chains:
-            raise UsageError("--max-share needs --chains")
-        if not args.max_share >= 0:
-            raise UsageError(f"--max-share {args.max_share}: must be at least 0")
+    _check(args)
     name, share = args.rules, args.max_share
     chains = (1.0 if share is None else share) if args.chains else None
-    if name is None and not args.chains and not args.layers:
+    if name is None and not args.chains and not args.layers and args.to is None:
         name, chains = DEFAULT_RULES, DEFAULT_SHARE
 
     from dnnp.core.coarsen.coarsen import coarsen
     from dnnp.formats.graph import graph_of
     from dnnp.formats.rules import load_rules
 
-    rules = load_rules(name) if name is not None and name != "none" else None
+    rules = load_rules(name) if name not in (None, "none", "ort") else None
     stream = context.read(args.stream)
     # The records, many and without cycles, need not be looked at by every garbage collection.
     gc.freeze()
     graph = graph_of(stream)
+    given = _fused_by_ort(stream, args, context) if name == "ort" else None
     paths = _paths(stream, graph, args.depth) if args.layers else None
     if paths is not None and not any(paths):
         context.warn("no node has a name scope or a layer: --layers groups nothing")
     shapes = [tuple(r["shape"]) if "shape" in r else None for r in stream.get("tensor")]
-    result = coarsen(graph, shapes, rules, chains, paths)
+    result = coarsen(
+        graph, shapes, rules, chains, paths, given, args.to,
+        math.inf if share is None or share >= 1 else share,
+    )  # fmt: skip
+    if given is not None:
+        others = chains is not None or paths is not None or args.to is not None
+        _report_cuts(given, result, others, context)
+    if args.to is not None and result.clustering.g != args.to:
+        context.warn(_why_not(args, graph.n, result))
     if stream.get("group"):
         context.note(f"replacing {counted(len(stream.get('group')), 'group')}")
     dropped = stream.replace("group", _records(stream, graph, result))
@@ -93,6 +108,100 @@ def run(args: argparse.Namespace, context: Context) -> int:
     context.note(_summary(graph.n, result))
     context.write(stream)
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse options that make no sense."""
+    if args.depth is not None and not args.layers:
+        raise UsageError("--depth needs --layers")
+    if args.depth is not None and args.depth < 1:
+        raise UsageError(f"--depth {args.depth}: must be at least 1")
+    if args.to is not None and args.to < 1:
+        raise UsageError(f"--to {args.to}: must be at least 1")
+    if args.max_share is not None:
+        if not args.chains and args.to is None:
+            raise UsageError("--max-share needs --chains or --to")
+        if not args.max_share >= 0:
+            raise UsageError(f"--max-share {args.max_share}: must be at least 0")
+    for option in ("model", "provider"):
+        if getattr(args, option) is not None and args.rules != "ort":
+            raise UsageError(f"--{option} needs --rules ort")
+
+
+def _fused_by_ort(stream: Stream, args: argparse.Namespace, context: Context) -> Given:
+    """What ONNX Runtime fuses in the stream's model, by node positions.
+
+    Raises
+    ------
+    FormatError
+        The file is not the model that was imported, or its nodes are not the stream's.
+    """
+    from dnnp.core.coarsen.given import Given
+    from dnnp.core.runtime.fusion import fused_groups
+    from dnnp.formats.onnx_load import source_model
+
+    model, path, _ = source_model(stream.header, args.model)
+    nodes = stream.get("node")
+    for i, record in enumerate(nodes):
+        v = record["id"]
+        if v >= len(model.graph.node) or model.graph.node[v].op_type != record["op"]:
+            raise stream.fault_at("node", i, "id", f"{path} has no {record['op']} there")
+    fusions = fused_groups(model, path.parent, args.provider or "cpu")
+    position = {record["id"]: i for i, record in enumerate(nodes)}
+    groups = [[position[v] for v in group if v in position] for group in fusions.groups]
+    again = [v for v in fusions.duplicates if v in position]
+    if again:
+        context.note(
+            f"ONNX Runtime computes {counted(len(again), 'node')} only once, with an equal one: "
+            + _some([nodes[position[v]]["name"] or str(v) for v in again])
+        )
+    rules = [f"ort:{ops}" if ops else "ort" for ops in fusions.operators]
+    kept = [i for i, group in enumerate(groups) if len(group) > 1]
+    return Given([groups[i] for i in kept], [rules[i] for i in kept])
+
+
+def _report_cuts(given: Given, result: Coarsening, others: bool, context: Context) -> None:
+    """Say which fused groups had to be cut, and which filled, where that can still be told."""
+    import numpy as np
+
+    label, sizes = result.clustering.label, np.diff(result.clustering.member_ptr)
+    cut = [
+        rule
+        for group, rule in zip(given.groups, given.rules, strict=True)
+        if len({int(label[v]) for v in group}) > 1
+    ]
+    filled = [
+        rule
+        for group, rule in zip(given.groups, given.rules, strict=True)
+        if len({int(label[v]) for v in group}) == 1 and sizes[label[group[0]]] > len(group)
+    ]
+    if filled and not others:
+        context.note(
+            f"{counted(len(filled), 'fused group')} also holds what lies between its operators: "
+            + _some(filled)
+        )
+    if cut:
+        context.warn(
+            f"{counted(len(cut), 'fused group')} cut, for device classes, passes, colours or a "
+            f"cycle: {_some(cut)}"
+        )
+
+
+def _some(names: list[str]) -> str:
+    """The first few of some names."""
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _why_not(args: argparse.Namespace, n: int, result: Coarsening) -> str:
+    """Why there are not as many groups as asked for."""
+    g, wanted = result.clustering.g, args.to
+    if not result.stuck:
+        what = f"the graph has {counted(n, 'node')}" if g == n else "the other options left that"
+        return f"--to {wanted}: there are {counted(g, 'group')}; {what}"
+    limits = "device classes, passes and colours"
+    if args.max_share is not None and args.max_share < 1:
+        limits += f" and --max-share {args.max_share:g}"
+    return f"--to {wanted}: {counted(g, 'group')}; {limits} keep them apart"
 
 
 def _paths(stream: Stream, graph: Graph, depth: int | None) -> list[Path]:

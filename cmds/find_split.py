@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,24 @@ def find_split(args: argparse.Namespace, context: Context, problem: Problem) -> 
     KeyboardInterrupt
         Ctrl-C came before there was any split.
     """
-    from dnnp.core.portfolio.problem import Request
     from dnnp.core.portfolio.solve import solve
+
+    with request_of(args, context, problem) as request:
+        return solve(problem, request)
+
+
+@contextmanager
+def request_of(
+    args: argparse.Namespace, context: Context, problem: Problem
+) -> Iterator[Request]:
+    """What the options ask of a solver, with a progress bar while it works.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Ctrl-C came before there was any split.
+    """
+    from dnnp.core.portfolio.problem import Request
 
     limit: float | None = args.time_limit
     end = None if limit is None else monotonic() + limit
@@ -58,7 +75,7 @@ def find_split(args: argparse.Namespace, context: Context, problem: Problem) -> 
         programs={"scotch": _scotch},
     )
     try:
-        return solve(problem, request)
+        yield request
     except LimitError:
         if context.interrupted:
             raise KeyboardInterrupt from None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from dnnp.cmds.arguments import count, device_options, factor, positive, seconds, share
 from dnnp.cmds.cli import Command, Context, counted
+from dnnp.cmds.find_latency import add_latency_arguments
+from dnnp.cmds.idle_options import name_idle_options
 from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
 METHODS = (
     "auto", "exact", "heuristic", "slice", "dpl", "random", "brkga", "mla", "mla-weighted", "ip",
     "anneal", "greedy", "local-search", "pipedream", "scotch", "metis", "uniform", "params",
-    "single",
+    "single", "cpsat", "max-load", "heft", "m-topo", "m-etf", "m-sct", "getf", "getf-milp",
+    "placeto",
 )  # fmt: skip
 
 
@@ -34,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and windows, without proof; slice: exact for a topological order; dpl: for a depth-first "
         "one; random, brkga, mla, mla-weighted: for the best of many orders; ip: integer program; "
         "anneal: annealing, with or without order; baselines: greedy, local-search, pipedream, "
-        "scotch, metis, uniform, params (equal parameter bytes), single (one device)",
+        "scotch, metis, uniform, params (equal parameter bytes), single (one device). For latency: "
+        "auto, anneal, ip, cpsat (constraint programming), and the baselines greedy, max-load "
+        "(best for throughput), scotch, single, heft, m-topo, m-etf, m-sct, getf, getf-milp, placeto",
     )  # fmt: skip
     what.add_argument(
         "--eval", metavar="FILE",
@@ -47,9 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "is contiguous; free: nothing (default: what the method makes; ordered for auto and ip)",
     )  # fmt: skip
     how.add_argument(
-        "--objective", choices=("throughput", "gpipe"), default="throughput",
+        "--objective", choices=("throughput", "gpipe", "latency"), default="throughput",
         help="throughput: the largest load (default); gpipe: for training, the largest forward "
-        "load plus the largest backward load",
+        "load plus the largest backward load; latency: the time of one sample",
     )  # fmt: skip
     how.add_argument(
         "--max-replicas", type=positive, metavar="R",
@@ -106,6 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bias", type=share, metavar="X",
         help="probability that a priority comes from the parent of the elite (default: 0.7)",
     )  # fmt: skip
+    add_latency_arguments(parser)
     cost = parser.add_argument_group("cost model")
     cost.add_argument(
         "--comm", choices=("sum", "overlap", "duplex"), default="sum",
@@ -139,7 +145,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     evolution_of(args).check()
     stream = context.read(args.stream)
     problem = problem_of(stream, args, context)
-    _name_idle_options(args, context)
+    name_idle_options(args, context)
     given = None if args.eval is None else context.read_input(args.eval)
     with context.interruptible():
         add_plan(stream, problem, args, context, given)
@@ -149,6 +155,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 def problem_of(stream: Stream, args: argparse.Namespace, context: Context) -> Problem:
     """What is to be split: the graph, priced if it is not, the devices and the cost model."""
+    from dnnp.cmds.find_latency import check_objective, latency_options
     from dnnp.cmds.platform import platform_of
     from dnnp.cmds.pricing import ensure_costs
     from dnnp.core.model.plan import CostOptions
@@ -160,11 +167,15 @@ def problem_of(stream: Stream, args: argparse.Namespace, context: Context) -> Pr
     graph = graph_of(stream)
     units = units_of(stream, graph)
     devices, links = platform_of(stream, args)
-    options = CostOptions(
-        args.comm, _memory_model(args, graph), args.memory_mode, args.charge_io, args.objective,
-        args.max_replicas or 1,
-    )  # fmt: skip
-    check_options(graph, devices, options)
+    if args.objective == "latency":
+        options = latency_options(args, devices, links)
+    else:
+        check_objective(args, links, context)
+        options = CostOptions(
+            args.comm, _memory_model(args, graph), args.memory_mode, args.charge_io,
+            args.objective, args.max_replicas or 1,
+        )  # fmt: skip
+        check_options(graph, devices, options)
     if args.devices is None and len(units.times) > 1 and len(devices) == 1:
         others = ", ".join(name for name in units.times if name != devices[0].name)
         context.note(f"devices of class '{devices[0].name}'; the stream also prices {others}")
@@ -181,7 +192,13 @@ def add_plan(
     """Split a graph by the options, or take the split given, and put the plan into the stream."""
     from dnnp.formats.graph import digest_of, plan_records
 
-    plan = _plan(args, context, problem, given, digest_of(problem.graph, problem.units))
+    digest = digest_of(problem.graph, problem.units)
+    if args.objective == "latency":
+        from dnnp.cmds.find_latency import latency_plan
+
+        plan = latency_plan(args, context, problem, given, digest)
+    else:
+        plan = _plan(args, context, problem, given, digest)
     record, stages = plan_records(plan)
     dropped = stream.replace("plan", [record])
     stream.records["stage"] = stages
@@ -197,41 +214,6 @@ def _memory_model(args: argparse.Namespace, graph: Graph) -> str:
     stated = not np.isnan(graph.node_bytes).all()
     summed = stated or bool(graph.backward.any())
     return args.memory_model or ("sum" if summed else "peak")
-
-
-def _name_idle_options(args: argparse.Namespace, context: Context) -> None:
-    """Say which of the options given the method makes no use of."""
-    from dnnp.core.portfolio.methods import resolved
-
-    method = "" if args.eval is not None else resolved(args.method, args.validity)
-    orders = ("random", "brkga", "mla", "mla-weighted")
-    heeded = {
-        "order": (
-            "exact",
-            "heuristic",
-            "slice",
-            "ip",
-            "anneal",
-            "greedy",
-            "uniform",
-            "params",
-            "single",
-        ),
-        "solver": ("ip",),
-        "effort": ("exact", "heuristic", *orders, "ip", "anneal", "local-search"),
-        "seed": ("exact", "heuristic", *orders, "anneal", "local-search", "metis"),
-        "samples": ("random",),
-        **dict.fromkeys(
-            ("population", "generations", "elite", "mutants", "bias"), tuple(orders[1:])
-        ),
-        "max_replicas": ("", "exact", "heuristic", "ip", "anneal", "pipedream"),
-    }
-    idle = [o for o, by in heeded.items() if getattr(args, o) is not None and method not in by]
-    if method == "" and args.validity is not None:
-        idle.append("validity")
-    for option in idle:
-        user = f"method {args.method}" if method else "--eval"
-        context.note(f"--{option.replace('_', '-')} has no effect with {user}")
 
 
 def _plan(
@@ -277,11 +259,14 @@ def _report(context: Context, plan: Plan, units: int) -> None:
     if plan.k > max(used, units):
         there = f"{'is' if units == 1 else 'are'} only {counted(units, 'unit')}"
         context.note(f"k = {plan.k}, but there {there}: {stages}")
-    what = "largest load" if plan.objective == "throughput" else "forward plus backward load"
+    what = {"throughput": "largest load", "gpipe": "forward plus backward load"}.get(
+        plan.objective, "latency"
+    )
     found = f"{stages}, {plan.method}: {what} {plan.value:.6g}"
+    by = f" ({plan.bound_method})" if plan.bound_method else ""
     proven = (
         "optimal" if plan.status == "optimal"
-        else f"bound {plan.bound:.6g}, gap {100 * plan.gap:.1f} %"
+        else f"bound {plan.bound:.6g}{by}, gap {100 * plan.gap:.1f} %"
     )  # fmt: skip
     interrupted = ", interrupted" if plan.status == "interrupted" else ""
     context.note(f"{found}, {proven}, {plan.validity}{interrupted}")

@@ -128,7 +128,8 @@ def check_invocations(tasks: Tasks, machine: Machine, split: Invocations, most: 
                 f"infeasible: {machine.names[device]} is invoked {used[key]} times, "
                 f"above the {most} that are allowed"
             )
-    home = np.where(split.block >= 0, split.device[split.block], POOL)
+    # Block POOL is the last one.
+    home = np.append(split.device, POOL)[split.block]
     check_homes(tasks, machine, home)
     if np.isinf(pool_times(tasks, machine)[home == POOL]).any():
         raise InfeasibleError("infeasible: there is no CPU for what no block holds")
