@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "anneal: annealing, with or without order; baselines: greedy, local-search, pipedream, "
         "scotch, metis, uniform, params (equal parameter bytes), single (one device). For latency: "
         "auto, anneal, ip, cpsat (constraint programming), and the baselines greedy, max-load "
-        "(best for throughput), scotch, single, heft, m-topo, m-etf, m-sct, getf, getf-milp, placeto",
+        "(best for throughput), scotch, single, heft, m-topo, m-etf, m-sct, getf, getf-milp, "
+        "placeto",
     )  # fmt: skip
     what.add_argument(
         "--eval", metavar="FILE",

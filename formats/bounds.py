@@ -34,6 +34,14 @@ def bound_digest(plan: Record, stages: list[Record]) -> str:
         plan_digest(plan, stages), *(plan[name] for name in fields), plan.get("max_replicas", 1),
         devices,
     ]  # fmt: skip
+    if plan["objective"] == "latency":
+        content += [plan.get(name) for name in ("execution", "invocations", "transfers", "congestion")]
+        content.append(
+            [
+                [x["from"], x["to"], float(x["bandwidth_bytes_per_s"]), float(x["latency_s"])]
+                for x in plan.get("links", ())
+            ]
+        )
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
 

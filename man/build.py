@@ -20,7 +20,7 @@ from pathlib import Path
 from argparse_manpage.manpage import Manpage
 
 from dnnp.cmds.cli import Command
-from dnnp.formats.devices import device_names
+from dnnp.formats.devices import cluster_names, device_names
 from dnnp.formats.fields import MAX_ID, Field
 from dnnp.formats.records import RECORDS
 
@@ -74,7 +74,7 @@ def command_page(command: Command, version: str, date: str) -> str:
     page.parse_include(SECTIONS / f"{command.name}.man")
     others = sorted(c.name for c in commands() if c.name != command.name)
     page.add_section("see also", "=", f"{references(others)},\n.BR dnnp\\-graph (5),\n.BR dnnp (7)")
-    return str(page).replace("@DEVICES@", device_list())
+    return str(page).replace("@DEVICES@", device_list()).replace("@CLUSTERS@", cluster_list())
 
 
 def synopsis(parser: argparse.ArgumentParser) -> str:
@@ -94,6 +94,11 @@ def references(names: list[str]) -> str:
 def command_list() -> str:
     """One tagged paragraph a command."""
     return "\n".join(f".TP\n.BR {roff(c.name)} (1)\n{roff(c.summary)}." for c in commands())
+
+
+def cluster_list() -> str:
+    """The sets of devices that come with the package, separated by commas."""
+    return ", ".join(f"\\fB{roff(name)}\\fR" for name in cluster_names())
 
 
 def device_list() -> str:

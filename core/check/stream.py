@@ -111,6 +111,14 @@ def _bound_digest(plan: Record, plan_digest: str) -> str:
             else:
                 row.append(float(device[name]) if name in device else None)
         content[-1].append(row)
+    if plan["objective"] == "latency":
+        for name in ("execution", "invocations", "transfers", "congestion"):
+            content.append(plan.get(name))
+        rows = []
+        for link in plan.get("links", ()):
+            speed, delay = float(link["bandwidth_bytes_per_s"]), float(link["latency_s"])
+            rows.append([link["from"], link["to"], speed, delay])
+        content.append(rows)
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
 

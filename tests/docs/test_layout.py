@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "core.order": (*BASE, "core.dp"),
     "core.local": (*BASE, "core.dp", "core.order"),
     "core.mip": (*BASE, "core.dp", "core.order", "core.peak"),
-    "core.latency": (*BASE, "core.dp", "core.order", "core.mip"),
+    "core.latency": (*BASE, "core.dp", "core.order", "core.local", "core.mip"),
     "core.bound": (*BASE, "core.dp", "core.order", "core.mip"),
     "core.baselines": (*BASE, "core.dp", "core.order", "core.mip"),
     "core.portfolio": (*BASE, *SOLVERS),
