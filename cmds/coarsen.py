@@ -137,7 +137,7 @@ def _fused_by_ort(stream: Stream, args: argparse.Namespace, context: Context) ->
         The file is not the model that was imported, or its nodes are not the stream's.
     """
     from dnnp.core.coarsen.given import Given
-    from dnnp.core.runtime.fusion import fused_groups
+    from dnnp.core.runtime.fusion import fused_groups, title
     from dnnp.formats.onnx_load import source_model
 
     model, path, _ = source_model(stream.header, args.model)
@@ -155,7 +155,7 @@ def _fused_by_ort(stream: Stream, args: argparse.Namespace, context: Context) ->
             f"ONNX Runtime computes {counted(len(again), 'node')} only once, with an equal one: "
             + _some([nodes[position[v]]["name"] or str(v) for v in again])
         )
-    rules = [f"ort:{ops}" if ops else "ort" for ops in fusions.operators]
+    rules = [f"ort:{title(ops)}" if ops else "ort" for ops in fusions.operators]
     kept = [i for i, group in enumerate(groups) if len(group) > 1]
     return Given([groups[i] for i in kept], [rules[i] for i in kept])
 

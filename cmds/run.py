@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dnnp.cmds.arguments import count, positive
-from dnnp.cmds.cli import Command, Context
+from dnnp.cmds.cli import Command, Context, counted
 from dnnp.cmds.output import atomic_output
 from dnnp.core.model.errors import InputFileError, UsageError, VerificationError
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from dnnp.core.model.graph import Graph
+    from dnnp.core.model.plan import Plan, Stage
     from dnnp.core.runtime.execute import Pipeline
     from dnnp.core.runtime.inputs import Sample
     from dnnp.core.runtime.outcome import Outcome
@@ -135,6 +137,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
         raise UsageError(f"{stream.name}: no plan to run; run dnnp-partition first")
     require_provider(args.provider)
     model, path, _ = source_model(stream.header, args.model)
+    parts: Sequence[Stage] = plan.stages
+    owners: Sequence[int] = ()
+    window: int | None = None
+    if plan.objective == "latency":
+        plan, parts, owners, window = _one_by_one(context, stream, graph, plan)
     check_runnable(plan, graph)
     total = args.warmup * widest(plan.stages) + args.samples
     samples = _samples(args, context, stream, model, total)
@@ -150,7 +157,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         pipeline = prepare(
             model,
             path.parent,
-            plan.stages,
+            parts,
             SessionConfig(args.provider, args.optimization, args.threads, not args.no_pin),
             known=types_of(stream),
             weights=weights,
@@ -161,8 +168,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
         try:
             outcome = execute(
                 pipeline,
-                Load(samples, args.samples, args.warmup, args.queue),
-                Checks(tolerance, args.compare, bool(args.save_outputs)),
+                Load(samples, args.samples, args.warmup, args.queue, window),
+                Checks(
+                    tolerance, args.compare, bool(args.save_outputs),
+                    None if window is None else plan.value, owners,
+                ),
             )
         finally:
             progress.close()
@@ -178,6 +188,24 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if verdict is not None and not verdict.ok:
         raise VerificationError(verdict.fault)
     return 0
+
+
+def _one_by_one(
+    context: Context, stream: Stream, graph: Graph, plan: Plan
+) -> tuple[Plan, Sequence[Stage], Sequence[int], int]:
+    """Parts of a plan of the objective latency in a pipeline order, for a sample at a time."""
+    from dataclasses import replace
+
+    from dnnp.core.cost.runnable import runnable_parts
+    from dnnp.formats.graph import units_of
+
+    parts, owners = runnable_parts(graph, units_of(stream, graph), plan)
+    if len(parts) > len(plan.stages):
+        context.note(
+            f"{counted(len(plan.stages), 'stage')} of a {plan.validity} plan run as "
+            f"{len(parts)} parts, each in one go"
+        )
+    return replace(plan, validity="ordered"), parts, owners, 1
 
 
 def _samples(

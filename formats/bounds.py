@@ -35,7 +35,8 @@ def bound_digest(plan: Record, stages: list[Record]) -> str:
         devices,
     ]  # fmt: skip
     if plan["objective"] == "latency":
-        content += [plan.get(name) for name in ("execution", "invocations", "transfers", "congestion")]
+        options = ("execution", "invocations", "transfers", "congestion")
+        content += [plan.get(name) for name in options]
         content.append(
             [
                 [x["from"], x["to"], float(x["bandwidth_bytes_per_s"]), float(x["latency_s"])]

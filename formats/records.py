@@ -156,7 +156,9 @@ RECORDS: dict[str, dict[str, Field]] = {
         "nodes": _ids("members in topological order"),
         "rule": _string("rule that made it"),
         "time_s": _TIMES,
-        "cost": _string("where time_s comes from", enum=("summed", "analytic", "measured", "scaled")),
+        "cost": _string(
+            "where time_s comes from", enum=("summed", "analytic", "measured", "scaled")
+        ),
         "flop": _number("floating point operations"),
         "bytes": _number("bytes moved to and from memory"),
     },
@@ -316,6 +318,7 @@ RECORDS: dict[str, dict[str, Field]] = {
         "throughput_per_s": _number("samples per second"),
         "latency_p50_s": _number("median time of one sample"),
         "latency_p99_s": _number("99th percentile of the time of one sample"),
+        "latency_predicted_s": _number("time of one sample by a plan of the objective latency"),
         "bubble": _number("idle share of the stages, each between its first start and last end"),
         "threads": Field("int", "threads of a session"),
         "optimization": _string("graph optimization level"),
@@ -330,7 +333,11 @@ RECORDS: dict[str, dict[str, Field]] = {
                 "object",
                 "",
                 fields={
-                    "stage": Field("id", "id of the stage", required=True),
+                    "stage": Field(
+                        "id",
+                        "id of the stage; several entries where it ran in parts",
+                        required=True,
+                    ),
                     "device": _string("device of the plan, the first if replicated", required=True),
                     "replicas": Field("int", "devices that shared the samples; absent: 1"),
                     "predicted_s": _number("load by the plan", required=True),

@@ -51,6 +51,8 @@ class Load:
     """Samples before them, for each replica of a stage."""
     queue: int = 2
     """Samples that may wait between neighbouring stages."""
+    window: int | None = None
+    """Samples that may be on their way at once; None: as many as there is room for."""
 
 
 def widest(stages: Sequence[Stage]) -> int:
@@ -85,8 +87,8 @@ class Pipeline:
 
     @property
     def devices(self) -> int:
-        """Replicas of all stages together."""
-        return sum(stage.replicas for stage in self.stages)
+        """Devices that the stages run on, replicas included."""
+        return sum({stage.device: stage.replicas for stage in self.stages}.values())
 
     def warmup(self, load: Load) -> int:
         """Samples that go through before those that are measured."""
@@ -100,6 +102,7 @@ class Pipeline:
             self.warmup(load) + load.count,
             self.outputs,
             queue=load.queue,
+            window=load.window,
             keep=keep,
             convert=to_numpy,
             interrupted=self.watch.interrupted,
@@ -229,7 +232,9 @@ def prepare(
     count = sum(stage.replicas for stage in used)
     if count > MAX_SESSIONS:
         raise LimitError(f"the plan needs {count} sessions; at most {MAX_SESSIONS} are made")
-    spots, notices = places(count, config, "stage replica" if count > len(used) else "stage")
+    spread = sum({stage.device: stage.replicas for stage in used}.values())
+    what = "stage replica" if count > len(used) else "stage" if spread == count else "device"
+    spots, notices = places(spread, config, what)
     for notice in notices:
         watch.note(notice)
     pipeline = Pipeline(
@@ -244,9 +249,11 @@ def prepare(
         watch=watch,
     )
     free = iter(spots)
+    homes: dict[str, tuple[Place, ...]] = {}
     for i, (part, stage) in enumerate(zip(parts, used, strict=True)):
-        mine = tuple(itertools.islice(free, stage.replicas))
-        pipeline.steps.append(_make_step(pipeline, f"stage {i}", part, mine))
+        if stage.device not in homes:
+            homes[stage.device] = tuple(itertools.islice(free, stage.replicas))
+        pipeline.steps.append(_make_step(pipeline, f"stage {i}", part, homes[stage.device]))
     return pipeline
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,10 @@ class Checks:
     """Time the whole model and replicas as well."""
     keep: bool = False
     """Keep the outputs of each distinct input."""
+    latency_s: float | None = None
+    """Time of one sample that the plan predicts; None: it predicts throughput."""
+    owners: Sequence[int] = ()
+    """Stage of the plan that each stage of the pipeline is part of; empty: they are the same."""
 
 
 @dataclass
@@ -63,9 +67,11 @@ class Outcome:
             fields |= {name: e for name, e in errors.items() if math.isfinite(e)}
         if self.interrupted:
             fields["interrupted"] = True
+        if self.checks.latency_s is not None:
+            fields["latency_predicted_s"] = self.checks.latency_s
         fields["stages"] = [
             {
-                "stage": i,
+                "stage": self.checks.owners[i] if self.checks.owners else i,
                 "device": stage.device,
                 "predicted_s": stage.load_s,
                 "measured_s": self.timing.loads_s[i],
@@ -85,7 +91,7 @@ class Outcome:
         stages = self.pipeline.stages
         devices = [s.device if s.replicas == 1 else f"{s.device} x{s.replicas}" for s in stages]
         lines = stage_table(devices, [s.load_s for s in stages], self.timing)
-        lines += ["", *timing_lines(self.timing)]
+        lines += ["", *timing_lines(self.timing, self.checks.latency_s)]
         if self.verdict is not None:
             lines.append(self._verdict_line(self.verdict))
         if self.others:

@@ -14,6 +14,7 @@ over by number: whichever replica is done first, the next stage takes them in or
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -160,11 +161,15 @@ class _Run:
     steps: Sequence[Step]
     edges: Sequence[Edge]
     count: int
+    window: int | None = None
+    """Samples that may be on their way at once; None: as many as the edges hold."""
     channels: dict[tuple[int, int], Channel] = field(init=False)
     start_ns: NDArray[np.int64] = field(init=False)
     end_ns: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.gate = None if self.window is None else threading.Semaphore(self.window)
+        self.stopped = threading.Event()
         self.channels = {(e.tail, e.head): Channel(e.capacity) for e in self.edges}
         self.start_ns = np.zeros((len(self.steps), self.count), dtype=np.int64)
         self.end_ns = np.zeros((len(self.steps), self.count), dtype=np.int64)
@@ -176,14 +181,24 @@ class _Run:
         return [(self.channels[e.tail, e.head], e.names) for e in self.edges if e.tail == tail]
 
     def stop(self) -> None:
+        self.stopped.set()
         for channel in self.channels.values():
             channel.close()
+
+    def admit(self) -> bool:
+        """Wait until another sample may go in; False if the run was stopped."""
+        while self.gate is not None and not self.gate.acquire(timeout=_POLL_S):
+            if self.stopped.is_set():
+                return False
+        return True
 
     def feed(self, samples: Sequence[Mapping[str, Any]]) -> None:
         """Give out the samples, over and over."""
         outboxes = self.outboxes(SOURCE)
         try:
             for s in range(self.count):
+                if not self.admit():
+                    return
                 sample = samples[s % len(samples)]
                 for channel, names in outboxes:
                     channel.put(s, {name: sample[name] for name in names})
@@ -221,6 +236,7 @@ def run_pipeline(
     outputs: Sequence[str],
     *,
     queue: int = 2,
+    window: int | None = None,
     keep: Callable[[int], bool] = lambda s: False,
     convert: Callable[[Any], Any] = lambda value: value,
     interrupted: Callable[[], bool] = lambda: False,
@@ -238,6 +254,8 @@ def run_pipeline(
         Names to collect; a model input among them is handed through.
     queue
         Samples that may wait between two neighbouring stages; at least one a replica may.
+    window
+        Samples that may be on their way at once; None: as many as there is room for.
     keep, convert
         Which samples' outputs to keep, and what to keep of each value.
     interrupted, progress
@@ -250,7 +268,7 @@ def run_pipeline(
     LimitError
         The system does not give as many threads as there are replicas.
     """
-    run = _Run(steps, route(steps, outputs, queue), count)
+    run = _Run(steps, route(steps, outputs, queue), count, window)
     inboxes = run.inboxes(len(steps))
     done_ns = np.zeros(count, dtype=np.int64)
     kept: dict[int, Values] = {}
@@ -277,6 +295,8 @@ def run_pipeline(
                 if keep(done):
                     kept[done] = {name: convert(values[name]) for name in outputs}
                 done += 1
+                if run.gate is not None:
+                    run.gate.release()
                 progress(done)
         except ClosedError:
             pass

@@ -130,19 +130,20 @@ def stage_table(devices: Sequence[str], predicted_s: Sequence[float], timing: Ti
     return table(header, rows)
 
 
-def timing_lines(timing: Timing) -> list[str]:
-    """Throughput, latency and bubble, a line each."""
+def timing_lines(timing: Timing, predicted_s: float | None = None) -> list[str]:
+    """Throughput, latency and bubble, a line each; with the latency that was predicted, if any."""
     if not timing.samples:
         return ["no sample went through"]
+    predicted = "" if predicted_s is None else f", {seconds(predicted_s)} predicted"
     lines = [
         f"latency     {seconds(timing.latency_p50_s)} median, "
-        f"{seconds(timing.latency_p99_s)} at 99%",
+        f"{seconds(timing.latency_p99_s)} at 99%{predicted}",
         f"bubble      {timing.bubble:.1%}",
     ]
     if timing.throughput_per_s > 0:
         bottleneck = max(timing.loads_s)
         share = ""
-        if bottleneck > 0 and timing.samples >= ENOUGH:
+        if bottleneck > 0 and timing.samples >= ENOUGH and predicted_s is None:
             share = f", {timing.throughput_per_s * bottleneck:.1%} of the slowest stage's rate"
         lines.insert(
             0,

@@ -291,8 +291,10 @@ def test_outputs_do_not_depend_on_replicas(
     model = network()
     samples = [random_inputs(model, [1, i]) for i in range(5)]
     load = Load(samples, 23, 1)
-    plain = prepare(model, Path(), [stage_of(p) for p in SPLIT], SessionConfig())
-    stages = [stage_of(p, 0, r) for p, r in zip(SPLIT, replicas, strict=True)]
+    plain = prepare(model, Path(), [stage_of(p, i) for i, p in enumerate(SPLIT)], SessionConfig())
+    stages = [
+        stage_of(p, 9 * i, r) for i, (p, r) in enumerate(zip(SPLIT, replicas, strict=True))
+    ]
     notes: list[str] = []
     spread = prepare(model, Path(), stages, SessionConfig(), watch=Watch(notes.append))
     assert [len(step.workers) for step in spread.steps] == list(replicas)
@@ -417,7 +419,7 @@ def test_an_exported_stage_is_written_once(stream: bytes, tmp_path: Path) -> Non
 
 def test_an_interruption_while_sessions_are_made() -> None:
     """Replicas that nobody needs any more are not made; what there is says so."""
-    stages = [stage_of(p, 0, 50) for p in SPLIT]
+    stages = [stage_of(p, 50 * i, 50) for i, p in enumerate(SPLIT)]
     watch = Watch(interrupted=lambda: True)
     pipeline = prepare(network(), Path(), stages, SessionConfig(), watch=watch)
     assert [len(step.workers) for step in pipeline.steps] == [1, 1, 1]

@@ -30,7 +30,7 @@ HERE = Path()
 
 
 def ready(model: onnx.ModelProto, parts: list[list[int]], **config: object) -> Pipeline:
-    return prepare(model, HERE, [stage_of(p) for p in parts], SessionConfig(**config))
+    return prepare(model, HERE, [stage_of(p, i) for i, p in enumerate(parts)], SessionConfig(**config))
 
 
 def agrees(pipeline: Pipeline, samples: list[dict]) -> None:

@@ -130,7 +130,7 @@ def two_inputs() -> onnx.ModelProto:
 
 def ready(parts: list[list[int]]) -> tuple[Pipeline, Load]:
     model = two_inputs()
-    pipeline = prepare(model, Path(), [stage_of(p) for p in parts], SessionConfig())
+    pipeline = prepare(model, Path(), [stage_of(p, i) for i, p in enumerate(parts)], SessionConfig())
     return pipeline, Load([random_inputs(model, i) for i in range(3)], 9, 1)
 
 

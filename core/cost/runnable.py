@@ -1,0 +1,125 @@
+"""Stages that can run as ONNX models, from plans whose stages wait for each other.
+
+A device of a latency plan may go back and forth between its own units and what other devices
+send. Its units are cut, in their order, into parts that each run in one go: as few as going
+through the units once gives, and such that the parts of all devices have a pipeline order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.plan import Plan, Stage
+
+
+def runnable_parts(graph: Graph, units: Clustering, plan: Plan) -> tuple[list[Stage], list[int]]:
+    """Cut the stages of a plan into parts with a pipeline order.
+
+    Returns the parts, their `load_s` being their compute time, and the stage each is part of. An
+    ordered plan comes back as it is.
+    """
+    if plan.validity == "ordered":
+        return list(plan.stages), list(range(len(plan.stages)))
+    position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
+    stage_of = np.empty(units.g, dtype=np.int64)
+    place = np.empty(units.g, dtype=np.int64)
+    for number, stage in enumerate(plan.stages):
+        held = units.label[[position[node] for node in stage.nodes]]
+        stage_of[held] = number
+        place[held] = np.arange(len(held))
+    part = _cut(graph, units, stage_of, _sequence(graph, units, stage_of, place))
+    parts, owners = [], []
+    for number in range(int(part.max()) + 1):
+        mine = np.flatnonzero(part == number)
+        stage = plan.stages[int(stage_of[mine[0]])]
+        mine = mine[np.argsort(place[mine], kind="stable")]
+        nodes = np.concatenate([graph.node_ids[units.members(u)] for u in mine.tolist()])
+        time = float(units.times[stage.device_class][mine].sum())
+        parts.append(replace(stage, nodes=tuple(nodes.tolist()), load_s=time, compute_s=time))
+        owners.append(int(stage_of[mine[0]]))
+    return parts, owners
+
+
+def _sequence(graph: Graph, units: Clustering, stage_of: Ints, place: Ints) -> list[int]:
+    """Units in an order that suits the graph and every stage; of those ready, stay in a stage."""
+    label = units.label
+    tail, head = graph.edges
+    pairs = np.unique(label[tail] * units.g + label[head])
+    before, after = pairs // units.g, pairs % units.g
+    chains = [np.flatnonzero(stage_of == s) for s in range(int(stage_of.max()) + 1)]
+    chains = [c[np.argsort(place[c], kind="stable")] for c in chains]
+    before = np.concatenate([before, *(c[:-1] for c in chains)])
+    after = np.concatenate([after, *(c[1:] for c in chains)])
+    apart = before != after
+    before, after = before[apart], after[apart]
+    waiting = np.bincount(after, minlength=units.g)
+    followers: list[list[int]] = [[] for _ in range(units.g)]
+    for a, b in zip(before.tolist(), after.tolist(), strict=True):
+        followers[a].append(b)
+    ready: dict[int, list[int]] = {}
+    for u in np.flatnonzero(waiting == 0).tolist():
+        ready.setdefault(int(stage_of[u]), []).append(u)
+    sequence: list[int] = []
+    current = -1
+    while ready:
+        current = current if current in ready else min(ready)
+        u = ready[current].pop()
+        if not ready[current]:
+            del ready[current]
+        sequence.append(u)
+        for v in followers[u]:
+            waiting[v] -= 1
+            if not waiting[v]:
+                ready.setdefault(int(stage_of[v]), []).append(v)
+    return sequence
+
+
+def _cut(graph: Graph, units: Clustering, stage_of: Ints, sequence: Sequence[int]) -> Ints:
+    """Part of each unit; i64[g].
+
+    A unit joins the last part of its stage unless something it waits for waits for that part.
+    """
+    tail, head = graph.edges
+    makers: list[set[int]] = [set() for _ in range(units.g)]
+    for a, b in zip(units.label[tail].tolist(), units.label[head].tolist(), strict=True):
+        if a != b:
+            makers[b].add(a)
+    part = np.full(units.g, -1, dtype=np.int64)
+    # Bit p of waits[q]: part q waits for part p, by way of others too.
+    waits: list[int] = []
+    last: dict[int, int] = {}
+    for u in sequence:
+        needed = 0
+        for maker in makers[u]:
+            p = int(part[maker])
+            needed |= 1 << p | waits[p]
+        stage = int(stage_of[u])
+        mine = last.get(stage, -1)
+        if mine >= 0 and _may_join(needed & ~(1 << mine), mine, waits):
+            waits[mine] |= needed & ~(1 << mine)
+            for q in range(len(waits)):
+                if waits[q] >> mine & 1:
+                    waits[q] |= waits[mine]
+        else:
+            # Parts of one device run one after the other.
+            needed |= (1 << mine | waits[mine]) if mine >= 0 else 0
+            mine = last[stage] = len(waits)
+            waits.append(needed)
+        part[u] = mine
+    return part
+
+
+def _may_join(needed: int, mine: int, waits: Sequence[int]) -> bool:
+    """Whether no part among `needed` waits for part `mine`."""
+    p = 0
+    while needed:
+        if needed & 1 and waits[p] >> mine & 1:
+            return False
+        needed >>= 1
+        p += 1
+    return True
