@@ -30,7 +30,8 @@ HERE = Path()
 
 
 def ready(model: onnx.ModelProto, parts: list[list[int]], **config: object) -> Pipeline:
-    return prepare(model, HERE, [stage_of(p, i) for i, p in enumerate(parts)], SessionConfig(**config))
+    stages = [stage_of(p, i) for i, p in enumerate(parts)]
+    return prepare(model, HERE, stages, SessionConfig(**config))
 
 
 def agrees(pipeline: Pipeline, samples: list[dict]) -> None:

@@ -130,7 +130,8 @@ def two_inputs() -> onnx.ModelProto:
 
 def ready(parts: list[list[int]]) -> tuple[Pipeline, Load]:
     model = two_inputs()
-    pipeline = prepare(model, Path(), [stage_of(p, i) for i, p in enumerate(parts)], SessionConfig())
+    stages = [stage_of(p, i) for i, p in enumerate(parts)]
+    pipeline = prepare(model, Path(), stages, SessionConfig())
     return pipeline, Load([random_inputs(model, i) for i in range(3)], 9, 1)
 
 
