@@ -11,7 +11,12 @@ from dnnp.cmds.cli import Command, Context
 from dnnp.core.model.errors import FormatError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from dnnp.core.model.plan import Block
+    from collections.abc import Sequence
+
+    from dnnp.core.bound.claim import Claim
+    from dnnp.core.model.cluster import Clustering
+    from dnnp.core.model.graph import Graph
+    from dnnp.core.model.plan import Block, Plan
     from dnnp.core.portfolio.arguments import Ask
     from dnnp.core.portfolio.bounds import Proof
     from dnnp.core.portfolio.problem import Problem
@@ -84,9 +89,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
         if plan is None:
             raise FormatError("the stream has no plan", stream.name)
         if plan.objective == "latency":
-            raise UsageError(
-                "the objective of the plan is latency; there are bounds for throughput and gpipe"
-            )
+            _bound_latency(stream, context, graph, units, plan, args, started)
+            context.write(stream)
+            return 0
         from dnnp.core.portfolio.bounds import bound
         from dnnp.core.portfolio.given import given_plan
 
@@ -97,9 +102,43 @@ def run(args: argparse.Namespace, context: Context) -> int:
         context.elapsed("recomputed the plan")
         ask = _ask(args, context, plan.validity, blocks, value, started)
         proof = bound(problem, ask, args.method)
-        _put(stream, context, problem, proof, plan.validity)
+        better = _better_plan(stream, context, problem, proof)
+        _put(stream, context, proof.method, proof.claim, proof.tried, better, plan.validity)
         context.write(stream)
     return 0
+
+
+def _bound_latency(
+    stream: Stream,
+    context: Context,
+    graph: Graph,
+    units: Clustering,
+    plan: Plan,
+    args: argparse.Namespace,
+    started: float,
+) -> None:
+    """Bound a plan of the objective latency."""
+    from dnnp.core.bound.claim import Claim
+    from dnnp.core.cost.latency_plan import make_latency_plan
+    from dnnp.core.portfolio.latency_bounds import given_split, latency_bound
+
+    try:
+        problem, split = given_split(graph, units, plan)
+    except FormatError as error:
+        raise stream.fault_at("plan", 0, error.field, error.reason) from None
+    ask = _ask(args, context, plan.validity, [], plan.value, started)
+    proof = latency_bound(
+        problem, split, args.method, solver=ask.solver, time_left=ask.time_left, stop=ask.stop
+    )
+    better = None
+    if proof.split is not None:
+        better = make_latency_plan(
+            graph, units, plan.devices, plan.options, plan.links, problem, proof.split,
+            method=f"bound-{proof.method}", bound=0.0, bound_method="", digest=plan.digest,
+            interrupted=context.interrupted,
+        )  # fmt: skip
+    claim = Claim(proof.value, "solved")
+    _put(stream, context, proof.method, claim, proof.tried, better, plan.validity)
 
 
 def _check_highs() -> None:
@@ -160,36 +199,41 @@ def _ask(
     )  # fmt: skip
 
 
-def _put(stream: Stream, context: Context, problem: Problem, proof: Proof, validity: str) -> None:
+def _put(
+    stream: Stream,
+    context: Context,
+    method: str,
+    claim: Claim,
+    tried: Sequence[tuple[str, str, float | None, str, float]],
+    better: Plan | None,
+    validity: str,
+) -> None:
     """Put the bound, and a better plan if there is one, into the stream; say what it is."""
     from dnnp.formats.bounds import bound_record, is_closed, raise_bound
 
     stated = float(stream.get("plan")[0]["bound"])
-    old = (
-        {"bound"}
-        if proof.blocks is None
-        else {"bound", *_replace_plan(stream, context, problem, proof)}
-    )
-    claim, plan = proof.claim, raise_bound(stream.get("plan")[0], proof.claim.value)
+    old = {"bound"} if better is None else {"bound", *_replace_plan(stream, context, better)}
+    validity = validity if better is None else better.validity
+    plan = raise_bound(stream.get("plan")[0], claim.value)
     stream.records["plan"] = [plan]
     timed = ("method", "status", "value", "reason", "time_s")
-    tried = [
+    trials = [
         {
             name: value
             for name, value in zip(timed, trial, strict=True)
             if value not in (None, "") and (name != "time_s" or context.timings)
         }
-        for trial in proof.tried
+        for trial in tried
     ]
     closed = is_closed(plan["value"], claim.value)
     record = bound_record(
-        plan, stream.get("stage"), method=proof.method, value=claim.value, validity=validity,
-        certificate=claim.certificate, tried=tried, interrupted=context.interrupted,
+        plan, stream.get("stage"), method=method, value=claim.value, validity=validity,
+        certificate=claim.certificate, tried=trials, interrupted=context.interrupted,
     )  # fmt: skip
     dropped = [kind for kind in (*old, *stream.replace("bound", [record])) if kind != "bound"]
     if dropped:
         context.note(f"dropped what earlier records led to: {', '.join(dropped)} records")
-    found = f"bound {claim.value:.6g} by {proof.method}"
+    found = f"bound {claim.value:.6g} by {method}"
     value = f"value {plan['value']:.6g}"
     gap = "optimal" if closed else f"gap {100 * record['gap']:.2g} %"
     claimed = stated > claim.value and not is_closed(stated, claim.value)
@@ -198,18 +242,27 @@ def _put(stream: Stream, context: Context, problem: Problem, proof: Proof, valid
     context.note(f"{found}{more}: {value}, {gap}, {validity}{interrupted}")
 
 
-def _replace_plan(stream: Stream, context: Context, problem: Problem, proof: Proof) -> list[str]:
-    """Put the better split into the stream; returns what that dropped."""
+def _better_plan(
+    stream: Stream, context: Context, problem: Problem, proof: Proof
+) -> Plan | None:
+    """The plan of the better split that the arguments found, if they did."""
+    if proof.blocks is None:
+        return None
     from dnnp.core.cost.plan import make_plan
+
+    return make_plan(
+        problem.graph, problem.units, proof.blocks, problem.devices, problem.options,
+        method=f"bound-{proof.found_by}", bound=0.0, digest=stream.get("plan")[0]["digest"],
+        interrupted=context.interrupted,
+    )  # fmt: skip
+
+
+def _replace_plan(stream: Stream, context: Context, plan: Plan) -> list[str]:
+    """Put a better plan into the stream; returns what that dropped."""
     from dnnp.formats.bounds import raise_bound
     from dnnp.formats.graph import plan_records
 
     old = stream.get("plan")[0]
-    plan = make_plan(
-        problem.graph, problem.units, proof.blocks or [], problem.devices, problem.options,
-        method=f"bound-{proof.found_by}", bound=0.0, digest=old["digest"],
-        interrupted=context.interrupted,
-    )  # fmt: skip
     record, stages = plan_records(plan)
     if old["bound"] <= plan.value:
         record = raise_bound(record, float(old["bound"]))
@@ -219,8 +272,8 @@ def _replace_plan(stream: Stream, context: Context, problem: Problem, proof: Pro
             f"{plan.value:.6g}"
         )
     context.note(
-        f"{proof.found_by} found a better split: {old['value']:.6g} -> {plan.value:.6g}; the plan "
-        "and its stages are replaced"
+        f"{plan.method.removeprefix('bound-')} found a better split: {old['value']:.6g} -> "
+        f"{plan.value:.6g}; the plan and its stages are replaced"
     )
     dropped = stream.replace("plan", [record])
     stream.records["stage"] = stages

@@ -6,6 +6,7 @@ import argparse
 import gc
 import math
 from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dnnp.cmds.cli import Command, Context, counted
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from dnnp.core.coarsen.given import Given
     from dnnp.core.coarsen.scopes import Path
     from dnnp.core.model.graph import Graph
+    from dnnp.core.model.rules import RuleSet
     from dnnp.formats.stream import Record, Stream
 
 DEFAULT_RULES = "ort-cpu"
@@ -72,6 +74,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Read a stream, coarsen it, write it with its groups."""
     _check(args)
+    # Records and units are many and make no cycles: collections would only look at them.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _run(args, context)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _run(args: argparse.Namespace, context: Context) -> int:
     name, share = args.rules, args.max_share
     chains = (1.0 if share is None else share) if args.chains else None
     if name is None and not args.chains and not args.layers and args.to is None:
@@ -79,12 +92,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
     from dnnp.core.coarsen.coarsen import coarsen
     from dnnp.formats.graph import graph_of
-    from dnnp.formats.rules import load_rules
+    from dnnp.formats.rules import bundled, load_rules
 
     rules = load_rules(name) if name not in (None, "none", "ort") else None
+    if rules is not None and name not in bundled():
+        _doubt_operators(rules, context)
     stream = context.read(args.stream)
-    # The records, many and without cycles, need not be looked at by every garbage collection.
-    gc.freeze()
     graph = graph_of(stream)
     given = _fused_by_ort(stream, args, context) if name == "ort" else None
     paths = _paths(stream, graph, args.depth) if args.layers else None
@@ -128,6 +141,17 @@ def _check(args: argparse.Namespace) -> None:
             raise UsageError(f"--{option} needs --rules ort")
 
 
+def _doubt_operators(rules: RuleSet, context: Context) -> None:
+    """Say which operators of a user's rules nobody knows."""
+    from dnnp.formats.rule_checks import unknown_operators
+
+    for rule, op in unknown_operators(rules):
+        context.warn(
+            f"rule '{rule}' of {rules.name}: there is no operator '{op}' in ONNX or ONNX Runtime; "
+            "it matches custom operators only"
+        )
+
+
 def _fused_by_ort(stream: Stream, args: argparse.Namespace, context: Context) -> Given:
     """What ONNX Runtime fuses in the stream's model, by node positions.
 
@@ -139,6 +163,7 @@ def _fused_by_ort(stream: Stream, args: argparse.Namespace, context: Context) ->
     from dnnp.core.coarsen.given import Given
     from dnnp.core.runtime.fusion import fused_groups, title
     from dnnp.formats.onnx_load import source_model
+    from dnnp.formats.onnx_types import types_of
 
     model, path, _ = source_model(stream.header, args.model)
     nodes = stream.get("node")
@@ -146,7 +171,7 @@ def _fused_by_ort(stream: Stream, args: argparse.Namespace, context: Context) ->
         v = record["id"]
         if v >= len(model.graph.node) or model.graph.node[v].op_type != record["op"]:
             raise stream.fault_at("node", i, "id", f"{path} has no {record['op']} there")
-    fusions = fused_groups(model, path.parent, args.provider or "cpu")
+    fusions = fused_groups(model, path.parent, args.provider or "cpu", types_of(stream))
     position = {record["id"]: i for i, record in enumerate(nodes)}
     groups = [[position[v] for v in group if v in position] for group in fusions.groups]
     again = [v for v in fusions.duplicates if v in position]
@@ -196,8 +221,8 @@ def _why_not(args: argparse.Namespace, n: int, result: Coarsening) -> str:
     """Why there are not as many groups as asked for."""
     g, wanted = result.clustering.g, args.to
     if not result.stuck:
-        what = f"the graph has {counted(n, 'node')}" if g == n else "the other options left that"
-        return f"--to {wanted}: there are {counted(g, 'group')}; {what}"
+        what = f"the graph has {counted(n, 'node')}" if g == n else "the other options left no more"
+        return f"--to {wanted}: only {counted(g, 'group')}; {what}"
     limits = "device classes, passes and colours"
     if args.max_share is not None and args.max_share < 1:
         limits += f" and --max-share {args.max_share:g}"
@@ -219,12 +244,16 @@ def _records(stream: Stream, graph: Graph, result: Coarsening) -> list[Record]:
     """Group records; costs are sums over the members."""
     from dnnp.formats.fields import MAX_NUMBER
 
-    nodes, clustering = stream.get("node"), result.clustering
+    clustering = result.clustering
     ids = graph.node_ids.tolist()
     times = {c: t.tolist() for c, t in clustering.times.items()}
+    work = {
+        field: [record.get(field) for record in stream.get("node")] for field in ("flop", "bytes")
+    }
+    ptr, flat = clustering.member_ptr.tolist(), clustering.member_idx.tolist()
     records: list[Record] = []
-    for g in range(clustering.g):
-        members = clustering.members(g).tolist()
+    for g, (start, end) in enumerate(pairwise(ptr)):
+        members = flat[start:end]
         record: Record = {
             "type": "group",
             "id": g,
@@ -238,9 +267,10 @@ def _records(stream: Stream, graph: Graph, result: Coarsening) -> list[Record]:
                 c: min(t[g], MAX_NUMBER) for c, t in times.items() if t[g] != math.inf
             }
             record["cost"] = "summed"
-        for field in ("flop", "bytes"):
-            if all(field in nodes[v] for v in members):
-                record[field] = min(sum(nodes[v][field] for v in members), MAX_NUMBER)
+        for field, column in work.items():
+            values = [column[v] for v in members]
+            if None not in values:
+                record[field] = min(sum(values), MAX_NUMBER)
         records.append(record)
     return records
 

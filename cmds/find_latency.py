@@ -127,6 +127,7 @@ def latency_plan(
     """Find a split for the latency of one sample, or price the one in --eval."""
     from dnnp.core.cost.latency import latency_problem
     from dnnp.core.cost.latency_plan import make_latency_plan
+    from dnnp.core.portfolio.latency import quick_bound
 
     if given is None:
         from dnnp.cmds.find_split import request_of
@@ -143,18 +144,12 @@ def latency_plan(
         latency, split = _given(args, problem, given)
         problem = replace(problem, options=latency.options)
         method = "given"
-        bound, argument = _quick_bound(latency)
+        bound, argument = quick_bound(latency, lambda: context.interrupted)
     return make_latency_plan(
         problem.graph, problem.units, problem.devices, problem.options, problem.links,
         latency, split, method=method, bound=bound, bound_method=argument, digest=digest,
         interrupted=context.interrupted,
     )  # fmt: skip
-
-
-def _quick_bound(latency: LatencyProblem) -> tuple[float, str]:
-    from dnnp.core.portfolio.latency import quick_bound
-
-    return quick_bound(latency)
 
 
 def _given(
@@ -170,16 +165,18 @@ def _given(
     import numpy as np
 
     from dnnp.cmds.given_split import given_split
+    from dnnp.core.baselines.placing.given import homes_of_blocks
     from dnnp.core.cost.invocations import Invocations, time_invocations
     from dnnp.core.cost.latency import latency_problem
     from dnnp.core.cost.timeline import simulate
-    from dnnp.core.portfolio.latency import homes_of, split_of_homes
+    from dnnp.core.portfolio.latency import split_of_homes
 
     blocks = given_split(data, args.eval, problem.graph, problem.devices)
     latency = latency_problem(
         problem.graph, problem.units, problem.devices, problem.options, problem.links
     )
-    split = split_of_homes(latency, homes_of(problem, latency, blocks))
+    home = homes_of_blocks(latency, problem.units.label, blocks)
+    split = split_of_homes(latency, home)
     try:
         if not isinstance(split, Invocations):
             latency.value(split)

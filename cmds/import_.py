@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dnnp.cmds.arguments import count
+from dnnp.cmds.arguments import count, seconds
 from dnnp.cmds.cli import Command, Context
 from dnnp.core.model.errors import UsageError
 
@@ -21,6 +21,8 @@ FORMATS = ("onnx", "msr-json", "costgraph")
 SHAPES = ("value-info", "infer", "symbolic", "run")
 FAMILIES = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "stochastic-block")
 ANY_FAMILY = "regal"
+LAYERED, LAYERED_NODES = "layered", 200
+"""Another generator, and the nodes of its graphs if nothing is said."""
 EXTENSIONS = {
     ".json": "msr-json",
     ".pbtxt": "costgraph",
@@ -56,15 +58,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     random = parser.add_argument_group("random graphs")
     random.add_argument(
-        "--synthetic", nargs="?", const=ANY_FAMILY, choices=(ANY_FAMILY, *FAMILIES),
+        "--synthetic", nargs="?", const=ANY_FAMILY, choices=(ANY_FAMILY, *FAMILIES, LAYERED),
         metavar="FAMILY",
         help="no MODEL, but a random graph with costs, like those of REGAL: erdos-renyi, "
         "barabasi-albert, watts-strogatz, stochastic-block, or regal: one of them by the seed "
-        "(default without FAMILY: regal)",
+        "(default without FAMILY: regal); or layered: layers of operators, priced on four devices "
+        "of unequal speed",
     )  # fmt: skip
     random.add_argument(
         "--nodes", type=count, metavar="N",
-        help="number of nodes (default: from 50 to 200, by the seed)",
+        help="number of nodes (default: from 50 to 200, by the seed; layered: 200)",
+    )  # fmt: skip
+    random.add_argument(
+        "--ratio", type=seconds, metavar="X",
+        help="layered: mean transfer time over mean compute time (default: 1)",
     )  # fmt: skip
     random.add_argument("--seed", type=count, metavar="N", help="seed of the graph (default: 0)")
 
@@ -111,12 +118,14 @@ def _check_usage(args: argparse.Namespace) -> None:
     if args.synthetic is None:
         if args.model is None:
             raise UsageError("nothing to import: give MODEL or --synthetic")
-        for option in ("nodes", "seed"):
+        for option in ("nodes", "seed", "ratio"):
             if getattr(args, option) is not None:
                 raise UsageError(f"--{option} is for --synthetic, not for a file")
         return
     if args.model is not None:
         raise UsageError(f"give MODEL or --synthetic, not both ('{args.model}' and a random graph)")
+    if args.ratio is not None and args.synthetic != LAYERED:
+        raise UsageError(f"--ratio is for --synthetic {LAYERED}")
     if args.kind is not None or args.dims:
         option = "--from" if args.kind is not None else "--dim"
         raise UsageError(f"{option} is for files, not for --synthetic")
@@ -127,8 +136,15 @@ def _generate(args: argparse.Namespace) -> Stream:
     from dnnp.core.synthetic.regal import regal_graph
     from dnnp.formats.synthetic import synthetic_stream
 
-    family = None if args.synthetic == ANY_FAMILY else args.synthetic
     seed = args.seed or 0
+    if args.synthetic == LAYERED:
+        from dnnp.core.synthetic.layered import layered_graph
+
+        nodes, ratio = args.nodes, 1.0 if args.ratio is None else args.ratio
+        made = layered_graph(LAYERED_NODES if nodes is None else nodes, ratio, seed)
+        name = args.name or f"{LAYERED}-{made.n}-ratio{ratio:g}-seed{seed}"
+        return synthetic_stream(name, made.tail, made.head, made.size, made.times)
+    family = None if args.synthetic == ANY_FAMILY else args.synthetic
     graph = regal_graph(family, args.nodes, seed)
     name = f"{graph.family}-{graph.n}-seed{seed}" if args.name is None else args.name
     return synthetic_stream(name, graph.tail, graph.head, graph.size, graph.cost)

@@ -20,9 +20,15 @@ if TYPE_CHECKING:
 METHODS = (
     "auto", "exact", "heuristic", "slice", "dpl", "random", "brkga", "mla", "mla-weighted", "ip",
     "anneal", "greedy", "local-search", "pipedream", "scotch", "metis", "uniform", "params",
-    "single", "cpsat", "max-load", "heft", "m-topo", "m-etf", "m-sct", "getf", "getf-milp",
+    "single",
+)  # fmt: skip
+"""Methods for throughput; some know latency too."""
+
+LATENCY_METHODS = (
+    "cpsat", "max-load", "heft", "heft-congested", "m-topo", "m-etf", "m-sct", "getf", "getf-milp",
     "placeto",
 )  # fmt: skip
+"""Methods for latency alone."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("method")
     what = how.add_mutually_exclusive_group()
     what.add_argument(
-        "--method", choices=METHODS, default="auto", metavar="NAME",
+        "--method", choices=(*METHODS, *LATENCY_METHODS), default="auto", metavar="NAME",
         help="auto (default): exact, or what finds the validity asked for; exact: search over "
         "order ideals, heuristics where that does not end; heuristic: slices, orders, annealing "
         "and windows, without proof; slice: exact for a topological order; dpl: for a depth-first "
@@ -39,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "anneal: annealing, with or without order; baselines: greedy, local-search, pipedream, "
         "scotch, metis, uniform, params (equal parameter bytes), single (one device). For latency: "
         "auto, anneal, ip, cpsat (constraint programming), and the baselines greedy, max-load "
-        "(best for throughput), scotch, single, heft, m-topo, m-etf, m-sct, getf, getf-milp, "
-        "placeto",
+        "(best for throughput), scotch, single, heft, heft-congested, m-topo, m-etf, "
+        "m-sct, getf, getf-milp, placeto",
     )  # fmt: skip
     what.add_argument(
         "--eval", metavar="FILE",

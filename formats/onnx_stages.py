@@ -19,6 +19,10 @@ MODEL = -1
 WEIGHT_MAKERS = ("Constant", "ConstantOfShape")
 """Operators that may stand outside every stage; each stage that reads them gets a copy."""
 
+COPIED = ("DequantizeLinear",)
+"""Operators that each stage that reads them gets a copy of, so that what crosses is quantised
+and the stage fuses them with their readers as the whole model does."""
+
 
 @dataclass(frozen=True, eq=False)
 class StageModel:
@@ -27,7 +31,7 @@ class StageModel:
     model: onnx.ModelProto
     """External data keeps the location it has in the source model."""
     nodes: tuple[int, ...]
-    """Indices into the source graph's nodes, in execution order; no copied weight-makers."""
+    """Indices into the source graph's nodes, in execution order; without copies."""
     inputs: tuple[str, ...]
     """Tensors to feed, in the order of the graph's inputs."""
     outputs: tuple[str, ...]
@@ -49,9 +53,9 @@ def split_model(
 
     Together the stages compute what the model computes. A tensor goes straight from the
     stage that makes it to each stage that reads it. Initializers, weight-makers (`Constant`,
-    `ConstantOfShape`) and local functions are copied to every stage that needs them. Outputs
-    of the model that no node makes come from the first stage that holds them; those that are
-    inputs of the model come from no stage (see `boundary`).
+    `ConstantOfShape`), `DequantizeLinear` and local functions are copied to every stage that
+    needs them. Outputs of the model that no node makes come from the first stage that holds
+    them; those that are inputs of the model come from no stage (see `boundary`).
 
     Parameters
     ----------
@@ -182,7 +186,7 @@ class _Part:
     index: int
     nodes: tuple[int, ...]
     makers: dict[int, None] = field(default_factory=dict)
-    """Weight-makers to copy, in an order in which they can run."""
+    """Nodes to copy, in an order in which they can run."""
     stored: dict[str, None] = field(default_factory=dict)
     """Initializers to copy."""
     inputs: dict[str, int] = field(default_factory=dict)
@@ -232,7 +236,9 @@ class _Splitter:
             part.inputs[name] = MODEL
         elif u == MODEL:
             raise FormatError(f"{reader} reads '{name}', which nothing makes")
-        elif self._stage_of[u] == MODEL:
+        elif self._stage_of[u] == MODEL or (
+            self._stage_of[u] != part.index and source.nodes[u].op_type in COPIED
+        ):
             self._need_all(part, u)
             part.makers[u] = None
         elif self._stage_of[u] != part.index:

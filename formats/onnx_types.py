@@ -12,6 +12,7 @@ from dnnp.core.model.errors import FormatError
 from dnnp.formats.guard import guarded
 from dnnp.formats.onnx_copy import copy_fields
 from dnnp.formats.onnx_infer import SMALL, inlined, is_long_vector
+from dnnp.formats.onnx_values import depends_on_values
 from dnnp.formats.stream import Stream
 
 CONTAINERS = ("sequence", "optional", "map", "opaque")
@@ -81,10 +82,12 @@ def find_types(
     """Types of the named tensors; names whose element type stays unknown are left out.
 
     Looks at what the model declares, then at ONNX inference, then at inference with local
-    functions inlined, then at `known`, which gives element type and rank only: its sizes may
-    belong to one choice of symbolic dimensions. If an input of the model has a free size, a
+    functions inlined, then at `known`, which gives element type and rank: its sizes may belong
+    to one choice of symbolic dimensions. If an input of the model has a free size, a
     declared number counts only where inference confirms it: declarations go stale when people
-    make a dimension free, and a wrong number makes a stage refuse its input.
+    make a dimension free, and a wrong number makes a stage refuse its input. If none has, and no
+    operator makes shapes of values, sizes from `known` count too: without them ONNX Runtime
+    misses fusions behind a tensor that crosses stages.
     """
     wanted = list(dict.fromkeys(names))
     found = _declared(model)
@@ -100,9 +103,10 @@ def find_types(
         for name in wanted:
             if name in found and name not in sources:
                 _keep_confirmed(found[name], confirmed.get(name))
+    certain = not (_has_free_sizes(model) or depends_on_values(model))
     for name in wanted:
         if known and name in known:
-            _fill(found.setdefault(name, onnx.TypeProto()), known[name])
+            _fill(found.setdefault(name, onnx.TypeProto()), known[name], certain)
     return {name: found[name] for name in wanted if not _untyped(found.get(name))}
 
 
@@ -203,14 +207,19 @@ def _merge(found: dict[str, onnx.TypeProto], more: Mapping[str, onnx.TypeProto])
                 old.tensor_type.ClearField("shape")
 
 
-def _fill(proto: onnx.TypeProto, known: TensorType) -> None:
-    """Add element type and rank."""
+def _fill(proto: onnx.TypeProto, known: TensorType, certain: bool) -> None:
+    """Add element type and rank, and the sizes if they are `certain`."""
     if describe(proto).dtype is None and element_type(known.dtype):
         proto.tensor_type.elem_type = element_type(known.dtype)
     if not _complete(proto) and describe(proto).dtype == known.dtype and known.shape is not None:
         proto.tensor_type.shape.SetInParent()
         for _ in known.shape:
             proto.tensor_type.shape.dim.add()
+    dims = proto.tensor_type.shape.dim
+    if certain and known.shape is not None and len(known.shape) == len(dims):
+        for dim, size in zip(dims, known.shape, strict=True):
+            if isinstance(size, int) and not dim.HasField("dim_value"):
+                dim.dim_value = size
 
 
 def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:

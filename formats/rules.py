@@ -36,6 +36,9 @@ place of what was fused (by default the names joined by `+`).
     operators of the list `shape`, where the shape of what they read is known, and all that read
     only constants, but not those in `except`.
 
+A rule that can match nothing, because earlier ones leave it nothing or its conditions contradict
+each other, is refused.
+
 An operator is a name, several joined by `|`, `*` for any, or `$SET` for a list in `sets`.
 """
 
@@ -61,6 +64,7 @@ from dnnp.core.model.rules import (
     Sequence,
 )
 from dnnp.formats.files import bundled_names, read_bundled, read_file
+from dnnp.formats.rule_checks import futile
 
 MAX_LINES = 64
 """Operators in one rule."""
@@ -95,7 +99,7 @@ def load_rules(name: str) -> RuleSet:
     plain = not name.endswith(".json") and os.path.basename(name) == name
     if plain and not os.path.exists(name):
         raise UsageError(
-            f"no rules named '{name}'; there are {', '.join(bundled())}, none, or give a file"
+            f"no rules named '{name}'; there are {', '.join(bundled())}, none, ort, or give a file"
         )
     return parse_rules(read_file(name), name)
 
@@ -125,10 +129,11 @@ class _Reader:
             self._sets[name] = tuple(self._strings(ops, f"sets.{name}"))
         rules = table["rules"]
         self._require(isinstance(rules, list), "rules", "a list")
-        return RuleSet(
-            name=self._string(table["name"], "name"),
-            rules=tuple(self._rule(rule, f"rules[{i}]") for i, rule in enumerate(rules)),
-        )
+        made = tuple(self._rule(rule, f"rules[{i}]") for i, rule in enumerate(rules))
+        useless = futile(made)
+        if useless is not None:
+            raise self._fault(f"rules[{useless[0]}]", useless[1])
+        return RuleSet(name=self._string(table["name"], "name"), rules=made)
 
     def _rule(self, table: Any, at: str) -> Rule:
         self._object(table, at, ("name",), (*_KINDS, "as", "where"))
@@ -256,6 +261,8 @@ class _Reader:
                 raise self._fault(at, f"'{word}': '*' stands alone")
             else:
                 ops.append(word)
+        if not ops:
+            raise self._fault(at, f"'{text}' is no operator, as the set is empty")
         return tuple(dict.fromkeys(ops))
 
     def _list_of_ops(self, value: Any, at: str) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from dnnp.core.model.graph import Floats, Ints
@@ -12,7 +14,9 @@ DEVICE_CLASS = "unit"
 """The one device class that such a graph has costs for."""
 
 
-def synthetic_stream(name: str, tail: Ints, head: Ints, size: Floats, cost: Floats) -> Stream:
+def synthetic_stream(
+    name: str, tail: Ints, head: Ints, size: Floats, cost: Floats | Mapping[str, Floats]
+) -> Stream:
     """A priced stream without a source file.
 
     The link moves one byte per unit of time, so that a tensor's size is its transfer time, as in
@@ -24,8 +28,10 @@ def synthetic_stream(name: str, tail: Ints, head: Ints, size: Floats, cost: Floa
         Model name.
     tail, head
         i64[e] each; node `head[i]` reads the tensor of node `tail[i]`. Heads ascend.
-    size, cost
-        f64[n] each, size of the tensor that each node writes, and its time.
+    size
+        f64[n], size of the tensor that each node writes.
+    cost
+        f64[n], time of each node on the one class; or such times by class, one device of each.
     """
     n = len(size)
     starts = np.searchsorted(head, np.arange(n + 1)).tolist()
@@ -33,7 +39,10 @@ def synthetic_stream(name: str, tail: Ints, head: Ints, size: Floats, cost: Floa
     is_read = np.bincount(tail, minlength=n) > 0
     tensors: list[Record] = []
     nodes: list[Record] = []
-    rows = zip(size.tolist(), cost.tolist(), is_read.tolist(), strict=True)
+    counted = isinstance(cost, Mapping)
+    times = cost if isinstance(cost, Mapping) else {DEVICE_CLASS: cost}
+    by_node = zip(*(column.tolist() for column in times.values()), strict=True)
+    rows = zip(size.tolist(), by_node, is_read.tolist(), strict=True)
     for i, (number_of_bytes, time, used) in enumerate(rows):
         tensor: Record = {
             "type": "tensor",
@@ -53,7 +62,7 @@ def synthetic_stream(name: str, tail: Ints, head: Ints, size: Floats, cost: Floa
                 "op": "",
                 "inputs": reads[starts[i] : starts[i + 1]],
                 "outputs": [i],
-                "time_s": {DEVICE_CLASS: time},
+                "time_s": dict(zip(times, time, strict=True)),
             }
         )
     header: Record = {
@@ -64,10 +73,14 @@ def synthetic_stream(name: str, tail: Ints, head: Ints, size: Floats, cost: Floa
         "units": {"time": "unknown"},
         "provenance": [],
     }
-    device: Record = {
-        "type": "device",
-        "class": DEVICE_CLASS,
-        "kind": "accelerator",
-        "bandwidth_bytes_per_s": 1,
-    }
-    return Stream(header, {"device": [device], "tensor": tensors, "node": nodes}, name=name)
+    devices: list[Record] = [
+        {
+            "type": "device",
+            "class": c,
+            "kind": "accelerator",
+            **({"count": 1} if counted else {}),
+            "bandwidth_bytes_per_s": 1,
+        }
+        for c in times
+    ]
+    return Stream(header, {"device": devices, "tensor": tensors, "node": nodes}, name=name)

@@ -10,7 +10,7 @@ from dnnp.core.model.graph import Floats, Graph
 RULE = "chain"
 
 
-def contract_chains(units: Units, max_share: float = 1.0) -> None:
+def contract_chains(units: Units, share: Floats, max_share: float = 1.0) -> None:
     """Merge u into v when v is all that reads u and u is all that v waits for.
 
     Constants and model inputs count for nothing here. Merging changes neither what a chain's
@@ -21,21 +21,23 @@ def contract_chains(units: Units, max_share: float = 1.0) -> None:
     ----------
     units
         The units to merge.
+    share
+        Share of each node of their graph in the work; f64[n].
     max_share
         Share of the model's work that a chain may hold besides its heaviest unit, so that
         a model that is one long chain can still be split evenly. From 1 on, no limit.
     """
-    share = _shares_of_units(units)
-    heaviest = share[:]
+    work = np.bincount(units.label(), weights=share, minlength=len(share)).tolist()
+    heaviest = work[:]
     for unit in units.order:
         if units.find(unit) != unit:
             continue
         v = units.consumer(unit)
         if v == NONE or not _waits_only_for(units, v, unit):
             continue
-        total, top = share[unit] + share[v], max(heaviest[unit], heaviest[v])
+        total, top = work[unit] + work[v], max(heaviest[unit], heaviest[v])
         if (max_share >= 1 or total - top <= max_share) and units.merge(unit, v):
-            share[v], heaviest[v] = total, top
+            work[v], heaviest[v] = total, top
             units.rules[v] = RULE
 
 
@@ -43,12 +45,6 @@ def _waits_only_for(units: Units, consumer: int, unit: int) -> bool:
     """Whether everything `consumer` reads is known in advance, an input, or made by `unit`."""
     allowed = (NONE, unit, consumer)
     return all(units.constant[t] or units.maker(t) in allowed for t in units.reads[consumer])
-
-
-def _shares_of_units(units: Units) -> list[float]:
-    """Share of the work in each unit, by exit."""
-    share = work_shares(units.graph)
-    return np.bincount(units.label(), weights=share, minlength=len(share)).tolist()
 
 
 def work_shares(graph: Graph) -> Floats:

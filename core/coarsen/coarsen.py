@@ -1,23 +1,27 @@
-"""Coarsening: rules, then series contraction, then layers, into one clustering."""
+"""Coarsening: rules or given groups, series, layers, a number of groups; one clustering."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 
-from dnnp.core.coarsen.chains import contract_chains
+from dnnp.core.coarsen.balance import RULE as BALANCED
+from dnnp.core.coarsen.balance import contract_to
+from dnnp.core.coarsen.chains import RULE as CHAIN
+from dnnp.core.coarsen.chains import contract_chains, work_shares
 from dnnp.core.coarsen.constants import absorb, fold
 from dnnp.core.coarsen.gcof import fuse_sequences
-from dnnp.core.coarsen.layers import RULE, join_layers
+from dnnp.core.coarsen.given import Given, given_labels, rules_of
 from dnnp.core.coarsen.merge import Shape, Units
 from dnnp.core.coarsen.patterns import fuse_pattern
 from dnnp.core.coarsen.scopes import Path
 from dnnp.core.model import rules as model
-from dnnp.core.model.cluster import Clustering, clustering_of_labels
-from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.cluster import Clustering, clustering_of_labels, contract
+from dnnp.core.model.graph import Floats, Graph, Ints, totals
 
 MAX_NAMED = 6
 """A group of more operators is named by its first and last one and their number."""
@@ -30,6 +34,8 @@ class Coarsening:
     clustering: Clustering
     rules: tuple[str, ...]
     """Rule that formed each group; empty for a node alone."""
+    stuck: bool = False
+    """There are more groups than asked for, because no two of them may be one."""
 
 
 def coarsen(
@@ -38,6 +44,9 @@ def coarsen(
     rules: model.RuleSet | None = None,
     chains: float | None = None,
     paths: Sequence[Path] | None = None,
+    given: Given | None = None,
+    to: int | None = None,
+    max_share: float = math.inf,
 ) -> Coarsening:
     """Group the nodes of a graph.
 
@@ -53,29 +62,78 @@ def coarsen(
         Contract series next, with this limit on the share of the work that a chain may hold
         besides its heaviest part; None: do not.
     paths
-        Layer of each node, () for none, to group by last; None: no such grouping.
+        Layer of each node, () for none, to group by next; None: no such grouping.
+    given
+        Groups to start from, in place of rules.
+    to
+        Contract down to this number of groups at last; None: do not.
+    max_share
+        With `to`: share of the work that a group may hold besides its heaviest part.
     """
-    units = Units(graph)
-    if rules is not None:
-        apply_rules(units, rules, shapes)
-    if chains is not None:
-        contract_chains(units, chains)
-    label, exits = _numbered(graph, units.label())
-    clustering = clustering_of_labels(graph, label)
-    formed = [units.rules[e] for e in exits]
-    names = [_name(graph, clustering.members(g).tolist()) for g in range(clustering.g)]
+    share = work_shares(graph) if chains is not None or to is not None else np.zeros(graph.n)
+    if given is not None:
+        result = _given(graph, given, share, chains)
+    else:
+        units = Units(graph)
+        if rules is not None:
+            apply_rules(units, rules, shapes)
+        if chains is not None:
+            contract_chains(units, share, chains)
+        label, exits = _numbered(graph, units.label())
+        result = _made(graph, label, [units.rules[e] for e in exits])
     if paths is not None:
-        joined, layer_of = join_layers(graph, clustering, paths)
-        label, _ = _numbered(graph, joined)
-        before, clustering = clustering, clustering_of_labels(graph, label)
-        parts = _parts(before, clustering)
-        formed = [formed[p[0]] if len(p) == 1 else RULE for p in parts]
-        names = [names[p[0]] if len(p) == 1 else "/".join(layer_of[p[0]]) for p in parts]
-    alone = np.diff(clustering.member_ptr) == 1
+        result = _layered(graph, result, paths)
+    if to is not None and result.clustering.g > to:
+        before = result.clustering
+        quotient = contract(graph, before)
+        loads = totals(before.label, share, before.g)
+        joined, stuck = contract_to(quotient, loads, to, max_share)
+        result = replace(_joined(graph, result, joined[before.label], BALANCED), stuck=stuck)
+    return result
+
+
+def _made(graph: Graph, label: Ints, formed: Sequence[str]) -> Coarsening:
+    """A coarsening from labels 0..g-1 and the rule of each group."""
+    clustering = clustering_of_labels(graph, label)
+    ptr, flat = clustering.member_ptr.tolist(), clustering.member_idx.tolist()
+    members = [flat[a:b] for a, b in pairwise(ptr)]
     return Coarsening(
-        clustering=replace(clustering, names=tuple(names)),
-        rules=tuple("" if a else rule for a, rule in zip(alone.tolist(), formed, strict=True)),
+        replace(clustering, names=tuple(_name(graph, part) for part in members)),
+        tuple("" if len(m) == 1 else rule for m, rule in zip(members, formed, strict=True)),
     )
+
+
+def _given(graph: Graph, given: Given, share: Floats, chains: float | None) -> Coarsening:
+    """Given groups, and series of them."""
+    label = given_labels(graph, given)
+    rule_of = rules_of(given, label)
+    label, kept = _numbered(graph, label)
+    result = _made(graph, label, [rule_of.get(g, "") for g in kept])
+    if chains is None:
+        return result
+    before = result.clustering
+    units = Units(contract(graph, before))
+    contract_chains(units, totals(label, share, before.g), chains)
+    return _joined(graph, result, units.label()[label], CHAIN)
+
+
+def _joined(graph: Graph, before: Coarsening, wanted: Ints, rule: str) -> Coarsening:
+    """Groups joined by `rule`; `wanted` is the new label of each node."""
+    label, _ = _numbered(graph, wanted)
+    parts = _parts(before.clustering, label)
+    return _made(graph, label, [before.rules[p[0]] if len(p) == 1 else rule for p in parts])
+
+
+def _layered(graph: Graph, before: Coarsening, paths: Sequence[Path]) -> Coarsening:
+    """Groups joined by layer, and named after it."""
+    from dnnp.core.coarsen.layers import RULE, join_layers
+
+    wanted, layer_of = join_layers(graph, before.clustering, paths)
+    result = _joined(graph, before, wanted, RULE)
+    parts = _parts(before.clustering, result.clustering.label)
+    old = before.clustering.names
+    names = (old[p[0]] if len(p) == 1 else "/".join(layer_of[p[0]]) for p in parts)
+    return replace(result, clustering=replace(result.clustering, names=tuple(names)))
 
 
 def apply_rules(units: Units, rules: model.RuleSet, shapes: Sequence[Shape]) -> None:
@@ -102,11 +160,12 @@ def _numbered(graph: Graph, label: Ints) -> tuple[Ints, list[int]]:
     return rank[np.searchsorted(found, label)], found[by_first].tolist()
 
 
-def _parts(before: Clustering, after: Clustering) -> list[list[int]]:
-    """Groups of `before` that make up each group of `after`."""
-    parts: list[list[int]] = [[] for _ in range(after.g)]
-    for group in range(before.g):
-        parts[int(after.label[before.members(group)[0]])].append(group)
+def _parts(before: Clustering, label: Ints) -> list[list[int]]:
+    """Groups of `before` that make up each new group; `label` is that of each node."""
+    parts: list[list[int]] = [[] for _ in range(int(label.max(initial=-1)) + 1)]
+    first = label[before.member_idx[before.member_ptr[:-1]]]
+    for group, part in enumerate(first.tolist()):
+        parts[part].append(group)
     return parts
 
 

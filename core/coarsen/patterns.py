@@ -95,6 +95,12 @@ class _Matcher:
         self._wanted = len(rule.lines) - len(many - {-1})
         self._ops = [frozenset(line.ops) for line in rule.lines]
         self._read_by_last = [self._ops[a.line] for a in rule.lines[-1].arguments if a.line >= 0]
+        wanted = {c.names[0]: c.rank for c in rule.conditions if c.kind == "rank"}
+        self._ranks = [
+            (self._ops[a.line], wanted[a.name])
+            for a in rule.lines[-1].arguments if a.line >= 0 and a.name in wanted
+        ]  # fmt: skip
+        """Operators of lines that the last one reads, and the dimensions they must have."""
 
     def candidates(self) -> list[int]:
         """Units where a match may end: by their own operator, or by a rarer one before them."""
@@ -114,7 +120,20 @@ class _Matcher:
         if not self._fits(len(self._ops) - 1, exit_):
             return False
         around = {units.ops[m] for t in units.reads[exit_] if (m := units.maker(t)) != NONE}
-        return all(ANY in ops or not ops.isdisjoint(around) for ops in self._read_by_last)
+        if not all(ANY in ops or not ops.isdisjoint(around) for ops in self._read_by_last):
+            return False
+        return all(self._has_rank(exit_, ops, rank) for ops, rank in self._ranks)
+
+    def _has_rank(self, exit_: int, ops: frozenset[str], rank: int) -> bool:
+        """Whether `exit_` reads from one of the operators, with so many dimensions."""
+        units = self._units
+        for tensor in units.reads[exit_]:
+            maker = units.maker(tensor)
+            if maker != NONE and (ANY in ops or units.ops[maker] in ops):
+                shape = self._shapes[units.writes[maker][0]]
+                if shape is not None and len(shape) == rank:
+                    return True
+        return False
 
     def _fits(self, number: int, unit: int) -> bool:
         ops = self._ops[number]

@@ -10,10 +10,8 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
-from dnnp.core.model.graph import Graph, Ints, csr
+from dnnp.core.model.graph import Bools, Graph, Ints, csr
 
 
 def acyclic_labels(graph: Graph, label: Ints) -> Ints:
@@ -22,23 +20,44 @@ def acyclic_labels(graph: Graph, label: Ints) -> Ints:
     Which group a run continues is chosen so that groups stay whole: first one that waits for
     no other any more, then the one with the earliest node left. Time O((V + E) log V).
     """
-    wanted = np.unique(label, return_inverse=True)[1].reshape(-1)
-    groups = int(wanted.max()) + 1 if len(wanted) else 0
+    wanted, groups = _numbered(label)
+    component = _components(graph, wanted, groups)
+    inside = (np.bincount(component)[component] > 1)[wanted]
+    if not inside.any():
+        return wanted
+    tail, head = graph.edges
+    kept = inside[tail] & (component[wanted[tail]] == component[wanted[head]])
+    run = _runs(graph, wanted, inside, tail[kept], head[kept])
+    return _numbered(np.where(inside, run + groups, wanted))[0]
+
+
+def tangles(graph: Graph, label: Ints) -> Ints:
+    """Nodes whose groups lie on one cycle of the quotient get one number, others -1; i64[n]."""
+    wanted, groups = _numbered(label)
+    component = _components(graph, wanted, groups)
+    return np.where(np.bincount(component)[component] > 1, component, -1)[wanted]
+
+
+def _numbered(label: Ints) -> tuple[Ints, int]:
+    """Labels 0, 1, ... in place of any, and their number."""
+    wanted = np.unique(label, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return wanted, int(wanted.max(initial=-1)) + 1
+
+
+def _components(graph: Graph, wanted: Ints, groups: int) -> Ints:
+    """Strongly connected component of each group."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     tail, head = graph.edges
     crossing = wanted[tail] != wanted[head]
     ends = (wanted[tail[crossing]], wanted[head[crossing]])
     quotient = coo_array((np.ones(len(ends[0])), ends), shape=(groups, groups)).tocsr()
-    component = connected_components(quotient, directed=True, connection="strong")[1]
-    tangled = np.bincount(component)[component] > 1
-    inside = tangled[wanted]
-    if not inside.any():
-        return wanted.astype(np.int64)
-    kept = inside[tail] & (component[wanted[tail]] == component[wanted[head]])
-    run = _runs(graph, wanted, inside, tail[kept], head[kept])
-    return np.unique(np.where(inside, run + groups, wanted), return_inverse=True)[1].reshape(-1)
+    component: Ints = connected_components(quotient, directed=True, connection="strong")[1]
+    return component
 
 
-def _runs(graph: Graph, wanted: Ints, inside: Ints, tail: Ints, head: Ints) -> Ints:
+def _runs(graph: Graph, wanted: Ints, inside: Bools, tail: Ints, head: Ints) -> Ints:
     """Number of the run of each node that is `inside`; edges as given."""
     ptr, idx = csr(tail, head, graph.n)
     starts, targets = ptr.tolist(), idx.tolist()

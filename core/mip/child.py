@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe
 
+from dnnp.core.mip.cpsat_program import NEWS, CpProgram
 from dnnp.core.mip.program import Outcome, Program, Row
 from dnnp.core.model.errors import UnavailableError
 
@@ -35,7 +36,7 @@ class SolverProcess:
         The system starts no process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str = "mip") -> None:
         ours, theirs = Pipe()
         try:
             self._process = subprocess.Popen(
@@ -56,6 +57,8 @@ class SolverProcess:
         self.owner = os.getpid()
         """The process that may use this one."""
         self.alive = True
+        self.kind = kind
+        """What it may be asked: `mip` or `cpsat`."""
 
     def solve(
         self,
@@ -67,14 +70,15 @@ class SolverProcess:
         *,
         patience: float | None,
         stop: Callable[[], bool],
+        presolve: bool = True,
     ) -> Outcome:
         """Have a program solved.
 
-        The solver is given `seconds` and a feasibility tolerance. It is killed after `patience`
-        seconds, or as soon as `stop` says so, and the outcome is `limit`. A solver that crashes
-        gives `failed`.
+        The solver is given `seconds` and a feasibility tolerance; `presolve` is for HiGHS. It is
+        killed after `patience` seconds, or as soon as `stop` says so, and the outcome is `limit`.
+        A solver that crashes gives `failed`.
         """
-        request = "solve", solver, program, start, seconds, tolerance
+        request = "solve", solver, program, start, seconds, tolerance, presolve
         return self._ask(request, patience, stop)
 
     def relax(
@@ -104,17 +108,47 @@ class SolverProcess:
         """
         return self._ask(("refine", rows, closed, dropped), patience, stop)
 
+    def cpsat(
+        self,
+        program: CpProgram,
+        hint: list[int] | None,
+        seconds: float | None,
+        threads: int,
+        seed: int,
+        *,
+        news: Callable[[Outcome], object],
+        patience: float | None,
+        stop: Callable[[], bool],
+    ) -> Outcome:
+        """Have a program solved by CP-SAT; `news` is given what it says on the way.
+
+        Only for a process of the kind `cpsat`.
+        """
+        request = "cpsat", program, hint, seconds, threads, seed
+        return self._ask(request, patience, stop, news)
+
     def _ask(
-        self, request: tuple[object, ...], patience: float | None, stop: Callable[[], bool]
+        self,
+        request: tuple[object, ...],
+        patience: float | None,
+        stop: Callable[[], bool],
+        news: Callable[[Outcome], object] = lambda outcome: None,
     ) -> Outcome:
         end = None if patience is None else time.monotonic() + patience
         try:
             self._pipe.send(request)
-            while not self._pipe.poll(POLL_S):
+            while True:
+                while not self._pipe.poll(POLL_S):
+                    if stop() or (end is not None and time.monotonic() > end):
+                        self.close()
+                        return Outcome("limit")
+                outcome: Outcome = self._pipe.recv()
+                if outcome.status != NEWS:
+                    break
+                news(outcome)
                 if stop() or (end is not None and time.monotonic() > end):
                     self.close()
                     return Outcome("limit")
-            outcome: Outcome = self._pipe.recv()
         except (EOFError, OSError):
             return Outcome("failed", reason=self._end())
         except BaseException:
@@ -148,13 +182,18 @@ _idle: list[SolverProcess] = []
 
 
 @contextmanager
-def solver_process() -> Iterator[SolverProcess]:
-    """A process of one's own for a while; the next user may get the same."""
+def solver_process(kind: str = "mip") -> Iterator[SolverProcess]:
+    """A process of one's own for a while, `mip` or `cpsat`; the next user may get the same.
+
+    Solvers of different kinds never share one: they bring versions of the same libraries.
+    """
     process = None
-    while _idle and (process is None or not process.usable()):
-        process = _idle.pop()
+    alike = [idle for idle in _idle if idle.kind == kind]
+    while alike and (process is None or not process.usable()):
+        process = alike.pop()
+        _idle.remove(process)
     if process is None or not process.usable():
-        process = SolverProcess()
+        process = SolverProcess(kind)
     try:
         yield process
     finally:

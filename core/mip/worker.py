@@ -7,6 +7,7 @@ thread notices and ends the process, even in the middle of a solve.
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import resource
@@ -15,9 +16,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from dnnp.core.mip import cpsat_worker
 from dnnp.core.mip.program import Outcome, Program, Row
 
 GAP = 1e-9
@@ -33,8 +36,12 @@ def solve(
     start: list[float] | None,
     seconds: float | None,
     tolerance: float,
+    presolve: bool = True,
 ) -> Outcome:
-    """Run one solver for some seconds, from a starting solution if there is one."""
+    """Run one solver for some seconds, from a starting solution if there is one.
+
+    Without `presolve` HiGHS takes the program as it is.
+    """
     import mip
 
     missing = _missing(solver)
@@ -44,6 +51,8 @@ def solve(
     model.max_mip_gap = 0.0
     model.max_mip_gap_abs = GAP
     _set_tolerances(solver, model, tolerance)
+    if solver == "highs" and not presolve:
+        model.solver._set_string_option_value("presolve", "off")
     if start is not None:
         pairs = zip(columns, start, program.integer, strict=True)
         # CBC completes a start from its integers; HiGHS wants all of it.
@@ -177,9 +186,13 @@ def main() -> None:
     pipe = Connection(int(sys.argv[1]))
     requests: queue.SimpleQueue = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, requests), daemon=True).start()
+    # A model that is collected while cffi holds its lock, for a declaration that it parses, waits
+    # for that lock forever. So models are collected between requests only.
+    gc.disable()
     relaxation = Relaxation()
     answers: dict[str, Callable[..., Outcome]] = {
         "solve": solve, "relax": relaxation.relax, "refine": relaxation.refine,
+        "cpsat": partial(cpsat_worker.solve, pipe.send),
     }  # fmt: skip
     while True:
         what, *request = requests.get()
@@ -190,6 +203,8 @@ def main() -> None:
         except BaseException as error:
             pipe.send(Outcome("failed", reason=f"{type(error).__name__}: {error}"))
             raise
+        if what != "refine":  # which leaves nothing behind, and is asked often
+            gc.collect()
         pipe.send(outcome)
 
 

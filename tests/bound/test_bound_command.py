@@ -260,11 +260,42 @@ def test_a_plan_that_does_not_fit():
     assert (result.status, result.out) == (4, b"")
 
 
-def test_latency_has_no_bounds_here():
-    data = edited(planned(), "plan", lambda plan: plan.update(objective="latency"))
+def latency_plan(*arguments: str) -> bytes:
+    """A plan of the objective latency."""
+    result = dnnp("partition", "-k", "3", "--objective", "latency", *arguments, stdin=planned())
+    assert result.status == 0, result.err
+    return result.out
+
+
+@pytest.mark.parametrize("execution", ["blocks", "operators"])
+def test_latency(execution):
+    data = latency_plan("--execution", execution, "--method", "greedy")
     result = dnnp("bound", stdin=data)
+    assert result.status == 0, result.err
+    record, plan = result.one("bound"), result.one("plan")
+    assert record["status"] == "optimal"
+    assert record["value"] == pytest.approx(plan["value"])
+    assert [t["method"] for t in record["tried"]][-1] in ("exact", record["method"])
+    assert dnnp("check", stdin=result.out).status == 0
+
+
+def test_latency_plan_that_lies():
+    data = latency_plan("--execution", "operators", "--method", "heft")
+    for change, message in (
+        (lambda stage: stage.pop("starts_s"), "states 0 starts"),
+        (lambda stage: stage["starts_s"].append(1.0), "starts"),
+    ):
+        result = dnnp("bound", stdin=edited(data, "stage", change))
+        assert result.status == 3
+        assert message in result.err
+    wrong = edited(data, "plan", lambda plan: plan.update(value=plan["value"] + 1))
+    assert dnnp("bound", stdin=wrong).status == 3
+
+
+def test_latency_has_arguments_of_its_own():
+    result = dnnp("bound", "--method", "chain", stdin=latency_plan("--method", "greedy"))
     assert (result.status, result.out) == (2, b"")
-    assert "there are bounds for throughput and gpipe" in result.err
+    assert "method chain is not for plans of the objective latency" in result.err
 
 
 def test_an_argument_that_does_not_hold():

@@ -9,7 +9,11 @@ import pytest
 
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.rules import Absorb, Condition, Fold, Pattern, Sequence
+from dnnp.formats.rule_checks import unknown_operators
 from dnnp.formats.rules import bundled, load_rules, parse_rules
+from support.graphs import to_bytes
+from support.op_graphs import op_stream
+from support.run import dnnp
 
 GOOD = {
     "name": "good",
@@ -48,7 +52,7 @@ def test_every_kind_is_read():
 
 
 def test_bundled_files():
-    assert {"moirai", "ort-cpu"} <= set(bundled())
+    assert {"moirai", "ort-cpu", "ort-cuda"} <= set(bundled())
     for name in bundled():
         assert load_rules(name).name == name
     assert [[op for (op,) in rule.ops] for rule in load_rules("moirai").rules] == [
@@ -66,7 +70,7 @@ def test_a_file_by_its_name(tmp_path):
 
 @pytest.mark.parametrize("name", ["nosuch", "", "x" * 5000, "a\0b", "ort_cpu"])
 def test_an_unknown_name_lists_the_known_ones(name):
-    with pytest.raises(UsageError, match=r"moirai, ort-cpu, none"):
+    with pytest.raises(UsageError, match=r"moirai, ort-cpu, ort-cuda, none, ort"):
         load_rules(name)
 
 
@@ -155,3 +159,103 @@ def test_not_json(data):
 def test_not_an_object(data):
     with pytest.raises(FormatError, match=r"bad\.json: expected an object"):
         parse_rules(data, "bad.json")
+
+
+def rule_file(*rules: dict, **sets: list[str]) -> bytes:
+    return orjson.dumps({"name": "x", "sets": sets, "rules": list(rules)})
+
+
+def seq(name: str, *ops: str, **more: str) -> dict:
+    return {"name": name, "sequence": list(ops), **more}
+
+
+def pat(name: str, *lines: str, **more: object) -> dict:
+    return {"name": name, "pattern": list(lines), **more}
+
+
+FOLD = {"name": "fold", "fold": {"shape": ["Shape"], "except": ["Rand"]}}
+GONE = {"name": "gone", "absorb": ["Identity"]}
+FUTILE = [
+    ([seq("a", "Conv", "Relu|Tanh"), seq("b", "Conv", "Tanh")], 1,
+     "rule 'a', of the same length, takes all that it would"),
+    ([seq("a", "Conv", "Relu"), seq("c", "Gemm", "Relu"), seq("b", "Conv", "Relu")], 2,
+     "rule 'a', of the same length, takes all that it would"),
+    ([pat("a", "m = MatMul(x, y)", "Add(m, z)"), seq("c", "Conv", "Relu"),
+      pat("b", "m = MatMul(x, y)", "Add(m, z)")], 2, "rule 'a' is the same and has taken all"),
+    ([GONE, seq("b", "Conv", "Identity")], 1, "'Identity' has been absorbed before"),
+    ([GONE, pat("b", "i = Identity(x)", "Add(i, x)")], 1, "'Identity' has been absorbed before"),
+    ([FOLD, pat("b", "t = Transpose(@weight)", "MatMul(x, t)")], 1,
+     "'t' reads only constants: rule 'fold' has folded it"),
+    ([pat("b", "m = MatMul(x, y)", "Add(m, z)", where=["rank(m) = 2", "rank(m) = 3"])], 0,
+     "'m' has 2 and 3 dimensions"),
+    ([pat("b", "t = Transpose(x)", "Add(t, z)", where=["rank(t) = 1", "swaps(t)"])], 0,
+     "'t' has 1 dimensions, none to swap"),
+    ([pat("b", "m = MatMul(x, y)", "Add(m, z)",
+          where=["rank(x) = 2", "rank(y) = 3", "shape(x) = shape(y)"])], 0,
+     "'x' and 'y' differ in their dimensions"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rules", "which", "reason"), FUTILE)
+def test_a_rule_that_cannot_match_is_named(rules, which, reason):
+    with pytest.raises(FormatError) as error:
+        parse_rules(rule_file(*rules), "bad.json")
+    assert str(error.value) == (
+        f"bad.json: field 'rules[{which}]': rule 'b' cannot match: {reason}"
+    )
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [seq("a", "Conv", "Relu"), seq("b", "Conv", "Relu", "Add")],
+        [seq("a", "Conv", "Relu"), seq("b", "Conv", "Relu|Tanh")],
+        [seq("a", "Conv", "Relu"), FOLD, seq("b", "Conv", "Relu")],
+        [pat("a", "m = MatMul(x, y)", "Add(m, z)", **{"as": "MatMul"}),
+         pat("b", "m = MatMul(x, y)", "Add(m, z)")],
+        [pat("a", "g = Gelu(x)", "Add(g, z)"), seq("c", "Erf", "Mul", **{"as": "Gelu"}),
+         pat("b", "g = Gelu(x)", "Add(g, z)")],
+        [GONE, pat("b", "shared i = Identity(x)", "Add(i, x)")],
+        [GONE, seq("a", "Conv", "Relu", **{"as": "Identity"}), seq("b", "Identity", "Add")],
+        [GONE, seq("b", "Conv", "Identity|Relu")],
+        [FOLD, pat("b", "t = Rand(@weight)", "MatMul(x, t)")],
+        [FOLD, pat("b", "t = Transpose(@weight, ...)", "MatMul(x, t)")],
+        [pat("b", "t = Transpose(@weight)", "MatMul(x, t)"), FOLD],
+        [pat("b", "m = *(x)", "*(m)"), pat("c", "m = *(x)", "*(m)")],
+    ],
+)  # fmt: skip
+def test_rules_that_may_match_are_read(rules):
+    assert len(parse_rules(rule_file(*rules), "good.json").rules) == len(rules)
+
+
+def test_an_empty_set_is_no_operator():
+    with pytest.raises(FormatError, match=r"'\$no' is no operator, as the set is empty"):
+        parse_rules(rule_file(seq("a", "Conv", "$no"), no=[]), "bad.json")
+
+
+def test_unknown_operators_are_found():
+    rules = parse_rules(
+        rule_file(
+            seq("a", "Conv", "Rellu", **{"as": "ConvRelu"}), seq("b", "ConvRelu", "Add"),
+            pat("c", "m = FusedMatMul|Matmul(x)", "*(m)"),
+        ),
+        "x.json",
+    )  # fmt: skip
+    assert unknown_operators(rules) == [("a", "Rellu"), ("c", "Matmul")]
+    assert not [found for name in bundled() for found in unknown_operators(load_rules(name))]
+
+
+def test_the_command_names_file_rule_and_operator(tmp_path):
+    stream = to_bytes(op_stream("a = Conv(x)", "b = Relu(a)"))
+    path = tmp_path / "mine.json"
+    path.write_bytes(rule_file(seq("a", "Conv", "Relu"), seq("b", "Conv", "Relu")))
+    result = dnnp("coarsen", "--rules", path, stdin=stream)
+    assert (result.status, result.out) == (3, b"")
+    assert result.err == (
+        f"dnnp-coarsen: {path}: field 'rules[1]': rule 'b' cannot match: rule 'a', of the same "
+        "length, takes all that it would\n"
+    )
+    path.write_bytes(rule_file(seq("a", "Conv", "Rellu")))
+    result = dnnp("coarsen", "--rules", path, stdin=stream)
+    assert result.status == 0
+    assert "rule 'a' of x: there is no operator 'Rellu' in ONNX or ONNX Runtime" in result.err

@@ -54,7 +54,16 @@ def _streams() -> list[bytes]:
     linked = [*seeds.planned(groups=True)]
     linked.insert(3, {"type": "link", "from": "acc/0", "to": "acc", "bandwidth_bytes_per_s": 8.0})
     linked.append({"type": "something", "of": {"a": [1]}, "id": 0})
-    return [seeds.encode(records) for records in (seeds.planned(), linked, training.planned())]
+    plain = [seeds.encode(records) for records in (seeds.planned(), linked, training.planned())]
+    return [*plain, *_one_sample()]
+
+
+def _one_sample() -> list[bytes]:
+    """Plans of the objective latency, in both executions."""
+    data = seeds.encode(seeds.graph_records())
+    ways = (("blocks",), ("operators", "--transfers", "edge"))
+    words = ("partition", "-q", "-k", "2", "--objective", "latency", "--method", "greedy")
+    return [dnnp(*words, "--memory", "240", "--execution", *way, stdin=data).out for way in ways]
 
 
 def read_stream(data: bytes, _: Path) -> None:
@@ -145,8 +154,14 @@ def _device_lists() -> list[bytes]:
          "memory_bytes": 1e9, "bandwidth_bytes_per_s": 1e9},
         {"class": "cpu", "kind": "cpu"},
     ]  # fmt: skip
+    links = [
+        {"type": "link", "from": "acc", "to": "acc", "bandwidth_bytes_per_s": 8.0},
+        {"type": "link", "from": "acc/1", "to": "cpu/0", "bandwidth_bytes_per_s": 4,
+         "back_bandwidth_bytes_per_s": 2.5, "latency_s": 0.5},
+    ]  # fmt: skip
     lines = [json.dumps(record).encode() for record in rows]
-    return [b"[" + b",".join(lines) + b"]", b"\n".join(lines) + b"\n"]
+    linked = [*lines, *(json.dumps(record).encode() for record in links)]
+    return [b"[" + b",".join(lines) + b"]", b"\n".join(lines) + b"\n", b"\n".join(linked)]
 
 
 def read_device(data: bytes, _: Path) -> None:
@@ -161,6 +176,9 @@ def split_over_devices(data: bytes, folder: Path) -> None:
     """A list of devices, through dnnp-partition; classes without a price are usage errors."""
     path = _written(data, folder, "devices.json")
     command("partition", "--devices", path)(seeds.encode(seeds.graph_records()), folder)
+    command("partition", "--devices", path, "--objective", "latency", "--method", "greedy")(
+        seeds.encode(seeds.graph_records()), folder
+    )
 
 
 def _splits() -> list[bytes]:

@@ -1,0 +1,104 @@
+"""The three placers of Baechi (Jeon et al. 2020): m-TOPO, m-ETF and m-SCT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dnnp.core.baselines.placing.favourite import favourite_children
+from dnnp.core.baselines.placing.net import mean_times, net_of, upward_rank
+from dnnp.core.baselines.placing.room import repaired, room_of
+from dnnp.core.baselines.placing.schedule import list_schedule, schedule_homes
+from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.timeline import Placement
+from dnnp.core.model.graph import Ints, totals
+
+
+def m_topo(
+    problem: LatencyProblem,
+    *,
+    seed: int = 0,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Placement:
+    """Fill device after device in topological order, each up to a share of the memory.
+
+    The share is the mean over the devices plus the largest task, and at most what
+    the device holds; where nothing needs memory, times take its place. A colour goes where its
+    first task goes. What is left at the end goes wherever it fits.
+
+    Raises
+    ------
+    InfeasibleError, LimitError
+        It is proven, or just so, that the tasks do not fit.
+    """
+    tasks, room = problem.tasks, room_of(problem)
+    load = room.memory
+    if not load.any():
+        load = totals(tasks.together, mean_times(tasks.time), len(load))
+    share = (load.sum() / len(room.limit) + load.max(initial=0.0)) * (1 + 1e-12)
+    home = np.full(len(load), -1, dtype=np.int64)
+    d, filled, free = 0, 0.0, room.limit.copy()
+    for c in first_tasks(tasks.together[tasks.order]).tolist():
+        if d < len(free) and not room.able[d, c]:
+            continue
+        while d < len(free) and (room.memory[c] > free[d] or filled + load[c] > share):
+            d, filled = d + 1, 0.0
+        if d == len(free):
+            break
+        if room.able[d, c]:
+            home[c] = d
+            free[d] -= room.memory[c]
+            filled += load[c]
+    return schedule_homes(problem, repaired(room, home, stop)[tasks.together])
+
+
+def first_tasks(color: Ints) -> Ints:
+    """Colours in the order in which they first appear in `color` (i64[n])."""
+    found, first = np.unique(color, return_index=True)
+    return found[np.argsort(first)]
+
+
+def m_etf(
+    problem: LatencyProblem,
+    *,
+    seed: int = 0,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Placement:
+    """Earliest start time first, on devices that are not full.
+
+    Of equal starts the task with the highest static level (longest path of work) goes first. A
+    transfer waits for its channel while the schedule is built, as in Baechi's own queues.
+
+    Raises
+    ------
+    InfeasibleError, LimitError
+        It is proven, or just so, that the tasks do not fit.
+    """
+    level = upward_rank(problem, net_of(problem), moves=False)
+    return list_schedule(problem, room_of(problem), level, stop=stop)
+
+
+def m_sct(
+    problem: LatencyProblem,
+    *,
+    seed: int = 0,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Placement:
+    """Small communication times: m-ETF that keeps favourite children near.
+
+    A device waits for the favourite child of its last task, if that is ready and starts nowhere
+    earlier, and runs only urgent tasks meanwhile. See `favourite` for how they are found.
+
+    Raises
+    ------
+    InfeasibleError, LimitError
+        It is proven, or just so, that the tasks do not fit.
+    """
+    room = room_of(problem)
+    level = upward_rank(problem, net_of(problem), moves=False)
+    child = favourite_children(problem, stop=stop)
+    return list_schedule(problem, room, level, favourite=child, stop=stop)

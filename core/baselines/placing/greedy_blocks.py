@@ -1,0 +1,187 @@
+"""Greedy filling of accelerators with contiguous blocks (2020 paper, Section 7)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from dnnp.core.baselines.placing.net import successors
+from dnnp.core.baselines.placing.room import CERTAIN, ROUNDING
+from dnnp.core.cost.invocations import POOL, Invocations, pool_times
+from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.tasks import Tasks
+from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.graph import Bools, Floats, Ints, totals
+
+
+def greedy_blocks(
+    problem: LatencyProblem,
+    *,
+    seed: int = 0,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Invocations:
+    """Contract colours and cycles, fix a topological order, fill accelerator after accelerator.
+
+    An accelerator takes items as long as the next one fits; the CPU pool takes what is left.
+    Items that no accelerator can take are put off; when nothing else is ready the pool takes
+    one, and the block is closed: what follows is another invocation of the accelerator, or
+    the next accelerator if it has none left. Where that places not all, for want of a CPU,
+    accelerators also skip what does not fit, and then the large ones come first. In a training
+    graph items carry the backward tasks of their colours, and each block is invoked once more
+    for these.
+
+    Raises
+    ------
+    InfeasibleError
+        It is proven that the tasks do not fit.
+    LimitError
+        What no CPU runs finds no place on the accelerators.
+    """
+    tasks, machine = problem.tasks, problem.machine
+    item, tail, head, mirrored = training_items(tasks)
+    count = int(item.max(initial=-1)) + 1
+    accelerators = np.flatnonzero(~machine.is_cpu)
+    memory = totals(item, tasks.memory, count)
+    limit = machine.capacity * (1 + ROUNDING)
+    runs = np.array([totals(item, np.isinf(t), count) == 0 for t in tasks.time], dtype=np.bool_)
+    able = (runs & (memory <= limit[:, None]))[accelerators]
+    pool = totals(item, np.isinf(pool_times(tasks, machine)), count) == 0
+    _refuse(problem, item, able, pool, memory)
+    large = np.lexsort((np.arange(len(accelerators)), -limit[accelerators]))
+    for squeeze in (False, True):
+        for order in (np.arange(len(accelerators)), large):
+            filled = _fill(
+                tail, head, able[order], memory.tolist(), limit[accelerators[order]].tolist(),
+                pool, problem.options.invocations, squeeze=squeeze,
+            )  # fmt: skip
+            if filled is not None:
+                used = accelerators[order][filled[1]].tolist()
+                return _split(tasks, filled[0][item], used, mirrored)
+    raise LimitError("the accelerators are full before every task has a place")
+
+
+def _refuse(problem: LatencyProblem, item: Ints, able: Bools, pool: Bools, memory: Floats) -> None:
+    """Raise if an item fits nowhere, or if all together do not."""
+    tasks, machine = problem.tasks, problem.machine
+    capacity = machine.capacity[~machine.is_cpu]
+    bound = np.isinf(pool_times(tasks, machine))
+    needed, there = float(tasks.memory[bound].sum()), float(capacity.sum())
+    if needed > there * (1 + CERTAIN):
+        raise InfeasibleError(
+            f"infeasible: tasks that no CPU runs need {needed:.6g} bytes, all accelerators "
+            f"together have {there:.6g}"
+        )
+    lost = np.flatnonzero(~able.any(axis=0) & ~pool)
+    if not len(lost):
+        return
+    task, size = int(np.flatnonzero(item == lost[0])[0]), float(memory[lost[0]])
+    reason = (
+        f"no accelerator takes task {task} and all that has to be in a block with it "
+        f"({size:.6g} bytes), and no CPU runs it"
+    )
+    # With a backward pass the items are larger than they have to be.
+    unsure = (size > capacity) & (size <= capacity * (1 + CERTAIN))
+    if tasks.backward.any() or unsure.any():
+        raise LimitError(reason)
+    raise InfeasibleError(f"infeasible: {reason}")
+
+
+def training_items(tasks: Tasks) -> tuple[Ints, Ints, Ints, bool]:
+    """Item of each task, the edges between items, and whether backward edges are turned round.
+
+    Items are the strongly connected components of the graph of colours. Edges of the backward
+    pass count as they are or turned round, whichever leaves more items; edges between the passes
+    order no items. Items are numbered by their first task in the topological order.
+    """
+    tail, head = tasks.edges
+    same = tasks.backward[tail] == tasks.backward[head]
+    late = tasks.backward[tail][same]
+    tail, head = tasks.together[tail][same], tasks.together[head][same]
+    colors = int(tasks.together.max(initial=-1)) + 1
+    best: tuple[Ints, Ints, Ints, bool] | None = None
+    for turned in (True, False) if late.any() else (False,):
+        source = np.where(late & turned, head, tail)
+        target = np.where(late & turned, tail, head)
+        graph = coo_array((np.ones(len(source)), (source, target)), shape=(colors, colors))
+        _, part = connected_components(graph, directed=True, connection="strong")
+        raw = part[tasks.together]
+        found, first = np.unique(raw[tasks.order], return_index=True)
+        number = np.empty(len(found), dtype=np.int64)
+        number[np.argsort(first, kind="stable")] = np.arange(len(found))
+        pairs = number[part[source]] * max(len(found), 1) + number[part[target]]
+        pairs = np.unique(pairs[part[source] != part[target]])
+        if best is None or len(found) > best[0].max() + 1:
+            size = max(len(found), 1)
+            best = number[raw], pairs // size, pairs % size, turned
+    return best if best is not None else (tasks.together, tail, head, False)
+
+
+def _fill(
+    tail: Ints, head: Ints, able: Bools, memory: list[float], limit: list[float], pool: Bools,
+    most: int, *, squeeze: bool,
+) -> tuple[Ints, list[int]] | None:  # fmt: skip
+    """Block of each item, in the order in which blocks run, and the accelerator of each block.
+
+    `squeeze`: an accelerator skips items that do not fit as long as others do. None: it cannot be.
+    """
+    count = len(memory)
+    ptr, following, waits = successors(tail, head, count)
+    block = np.full(count, POOL, dtype=np.int64)
+    devices: list[int] = []
+    # Where an item fits at all, the last accelerator counts: those before are gone.
+    last = np.where(able.any(axis=0), len(able) - 1 - np.argmax(able[::-1], axis=0), -1)
+    ready = [v for v in range(count) if not waits[v]]
+    hopeless: list[int] = []
+    skipped: list[int] = []
+    d, free, used, is_open = 0, limit[0] if limit else 0.0, 0, False
+    while ready or skipped or hopeless:
+        v = ready[0] if ready else -1
+        fits = v >= 0 and d < len(limit) and bool(able[d, v]) and memory[v] <= free
+        if v >= 0 and not fits and last[v] <= d:
+            heapq.heappush(hopeless, heapq.heappop(ready))
+            continue
+        if v >= 0 and not fits and squeeze:
+            skipped.append(heapq.heappop(ready))
+            continue
+        over = bool(skipped) if v < 0 else not fits or (not is_open and used == most)
+        if over:  # on to the next accelerator
+            ready = sorted(ready + skipped)
+            skipped, d, used, is_open = [], d + 1, 0, False
+            free = limit[d] if d < len(limit) else 0.0
+            continue
+        if v >= 0:
+            heapq.heappop(ready)
+            if not is_open:
+                devices.append(d)
+                used, is_open = used + 1, True
+            block[v] = len(devices) - 1
+            free -= memory[v]
+        else:
+            v = heapq.heappop(hopeless)
+            if not pool[v]:
+                return None
+            is_open = False
+        for w in following[ptr[v] : ptr[v + 1]].tolist():
+            waits[w] -= 1
+            if not waits[w]:
+                heapq.heappush(ready, w)
+    return block, devices
+
+
+def _split(tasks: Tasks, block: Ints, devices: list[int], mirrored: bool) -> Invocations:
+    """Blocks of tasks as invocations: forward in order, then backward."""
+    count = len(devices)
+    again = list(range(count))[:: -1 if mirrored else 1]
+    number = np.full(tasks.n, POOL, dtype=np.int64)
+    used: list[int] = []
+    for backward, b in [(False, b) for b in range(count)] + [(True, b) for b in again]:
+        mine = (block == b) & (tasks.backward == backward)
+        if mine.any():
+            number[mine] = len(used)
+            used.append(devices[b])
+    return Invocations(np.array(used, dtype=np.int64), number)

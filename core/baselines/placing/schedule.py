@@ -1,0 +1,146 @@
+"""List scheduling with transfers that wait for each other as the cost model says.
+
+All give sequences of events that the cost model turns into the same times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dnnp.core.baselines.placing.earliest import Rules, earliest
+from dnnp.core.baselines.placing.insertion import DONE, insertion
+from dnnp.core.baselines.placing.lanes import commit, new_state, send, sort_reads
+from dnnp.core.baselines.placing.net import Net, falling, net_of, upward_rank
+from dnnp.core.baselines.placing.room import FULL, Room, attempts
+from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.timeline import TASK, Placement
+from dnnp.core.model.errors import LimitError
+from dnnp.core.model.graph import Bools, Floats, Ints
+
+WINDOW = 1024
+"""Ready tasks of the highest priority among which the earliest start is sought."""
+
+
+@kernel
+def follow(net: Net, home: Ints, order: Ints, eager: bool) -> tuple[float, Ints]:
+    """Schedule tasks on their devices (i64[n]) in a topological order; value and events.
+
+    Transfers go as soon as their flow is made (`eager`), those first whose readers come first; or
+    when the first task that reads them comes up.
+    """
+    n, count = len(order), len(net.rate)
+    state = new_state(net)
+    # First reader of each flow on each device, in the order.
+    first = np.full((len(net.maker), count), n, dtype=np.int64)
+    if eager:
+        place = np.empty(n, dtype=np.int64)
+        place[order] = np.arange(n)
+        for f in range(len(net.maker)):
+            for a in range(net.use_ptr[f], net.use_ptr[f + 1]):
+                v = net.use_idx[a]
+                first[f, home[v]] = min(first[f, home[v]], place[v])
+    at, value = 0, 0.0
+    for v in order:
+        d = home[v]
+        if not eager:
+            sort_reads(net, state, v)
+        at = commit(net, state, v, d, at)
+        value = max(value, state.end[v])
+        if not eager:
+            continue
+        low, high = net.out_ptr[v], net.out_ptr[v + 1]
+        wanted = first[net.out_idx[low:high]].copy().ravel()
+        wanted[d::count] = n
+        for k in np.argsort(wanted, kind="mergesort"):
+            if wanted[k] == n:
+                break
+            at = send(net, state, net.out_idx[low + k // count], k % count, at)
+    return value, state.events[:at].copy()
+
+
+def schedule_homes(
+    problem: LatencyProblem, device: Ints, priority: Floats | None = None
+) -> Placement:
+    """Sequence tasks and transfers, given the device of each task; the best of six ways.
+
+    Parameters
+    ----------
+    device
+        i64[n].
+    priority
+        f64[n], who goes first, falling along every edge; None: the upward rank.
+
+    The ways: tasks by priority, by the earliest start, or by priority with insertion in gaps;
+    transfers eager or lazy.
+    """
+    net = net_of(problem)
+    device = np.ascontiguousarray(device, dtype=np.int64)
+    rank = upward_rank(problem, net) if priority is None else priority
+    home = np.zeros(int(net.color.max(initial=-1)) + 1, dtype=np.int64)
+    home[net.color] = device
+    needs, holds = np.zeros(len(home)), np.zeros(len(net.rate))
+    able = np.ones((len(net.rate), len(home)), dtype=np.bool_)
+    anywhere = np.ones((len(net.rate), len(device)), dtype=np.bool_)
+    nobody = np.full(len(device), -1, dtype=np.int64)
+    rules = Rules(rank, able, anywhere, needs, holds, nobody, False, WINDOW)
+    _, value, _, events = earliest(net, rules, home)
+    listed = falling(net, rank)
+    soon = events[events[:, 0] == TASK, 1].copy()
+    start = insertion(net, listed, home, able, needs, holds)[2]
+    gaps = by_start(listed, start)
+    for order, eager in (
+        (listed, False), (listed, True), (soon, True), (gaps, False), (gaps, True),
+    ):  # fmt: skip
+        other, found = follow(net, device, order, eager)
+        if other < value:
+            value, events = other, found
+    return Placement(device, events)
+
+
+def by_start(order: Ints, start: Floats) -> Ints:
+    """Tasks by their start (f64[n]), ties as in a topological order; i64[n]."""
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return np.lexsort((place, start)).astype(np.int64)
+
+
+def schedule_order(problem: LatencyProblem, device: Ints, order: Ints) -> Placement:
+    """Sequence tasks in a topological order (i64[n]), with transfers eager or lazy, as is best."""
+    net = net_of(problem)
+    device = np.ascontiguousarray(device, dtype=np.int64)
+    order = np.ascontiguousarray(order, dtype=np.int64)
+    lazy, eager = follow(net, device, order, False), follow(net, device, order, True)
+    return Placement(device, (lazy if lazy[0] <= eager[0] else eager)[1])
+
+
+def list_schedule(
+    problem: LatencyProblem,
+    room: Room,
+    priority: Floats,
+    *,
+    preferred: Bools | None = None,
+    favourite: Ints | None = None,
+    by_end: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+) -> Placement:
+    """Choose devices and build a schedule at the same time; see `earliest`.
+
+    Where the devices are full before every task has a place, some homes are fixed beforehand,
+    see `attempts`, which has the errors, too.
+    """
+    net = net_of(problem)
+    if preferred is None:
+        preferred = np.ones(net.time.shape, dtype=np.bool_)
+    if favourite is None:
+        favourite = np.full(problem.tasks.n, -1, dtype=np.int64)
+    rules = Rules(
+        priority, room.able, preferred, room.memory, room.limit, favourite, by_end, WINDOW
+    )
+    for home in attempts(room, stop):
+        lost, _, device, events = earliest(net, rules, home)
+        if lost == DONE:
+            return Placement(device, events)
+    raise LimitError(FULL)

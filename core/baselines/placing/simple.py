@@ -1,0 +1,79 @@
+"""Everything on one device, and devices filled one after the other (2020 paper, Section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dnnp.core.baselines.placing.baechi import first_tasks
+from dnnp.core.baselines.placing.room import repaired, room_of
+from dnnp.core.baselines.placing.schedule import schedule_homes, schedule_order
+from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.timeline import Placement
+from dnnp.core.model.errors import InfeasibleError
+
+
+def single(
+    problem: LatencyProblem,
+    *,
+    seed: int = 0,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Placement:
+    """All tasks on the fastest device that runs and holds them.
+
+    Raises
+    ------
+    InfeasibleError
+        There is none.
+    """
+    tasks, machine = problem.tasks, problem.machine
+    total, needed = tasks.time.sum(axis=1), float(tasks.memory.sum())
+    runs = np.isfinite(total)
+    holds = needed <= machine.capacity * (1 + 1e-12)
+    if not (runs & holds).any():
+        if not runs.any():
+            raise InfeasibleError("infeasible: no single device runs every task")
+        raise InfeasibleError(
+            f"infeasible: all tasks need {needed:.6g} bytes, a single device that runs them has "
+            f"at most {machine.capacity[runs].max():.6g}"
+        )
+    device = int(np.argmin(np.where(runs & holds, total, np.inf)))
+    return schedule_order(problem, np.full(tasks.n, device), tasks.order)
+
+
+def greedy_operators(
+    problem: LatencyProblem,
+    *,
+    seed: int = 0,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Placement:
+    """Fill accelerator after accelerator in topological order; CPUs take what is left.
+
+    The greedy algorithm of the 2020 paper, for single tasks: an accelerator takes tasks, with
+    their colours, as long as the next one fits. What an accelerator cannot run waits for one that
+    can. Neither times nor transfers count.
+
+    Raises
+    ------
+    InfeasibleError, LimitError
+        It is proven, or just so, that the tasks do not fit.
+    """
+    tasks, room = problem.tasks, room_of(problem)
+    is_cpu = problem.machine.is_cpu
+    devices = [*np.flatnonzero(~is_cpu).tolist(), *np.flatnonzero(is_cpu).tolist()]
+    home = np.full(len(room.memory), -1, dtype=np.int64)
+    left = first_tasks(tasks.together[tasks.order]).tolist()
+    for d in devices:
+        free, full = float(room.limit[d]), False
+        for c in left:
+            if full or not room.able[d, c]:
+                continue
+            full = bool(room.memory[c] > free)
+            if not full:
+                home[c] = d
+                free -= room.memory[c]
+        left = [c for c in left if home[c] < 0]
+    return schedule_homes(problem, repaired(room, home, stop)[tasks.together])

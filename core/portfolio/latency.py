@@ -1,0 +1,382 @@
+"""The methods of the objective latency, and which of them is tried when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dnnp.core.cost.invocations import POOL, Invocations
+from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.cost.timeline import Placement
+from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
+from dnnp.core.model.graph import Ints
+from dnnp.core.portfolio.problem import Problem, Request
+
+if TYPE_CHECKING:
+    from dnnp.core.mip.latency_loop import ExactResult
+
+Split = Invocations | Placement
+
+BLOCKS, OPERATORS = "blocks", "operators"
+
+QUICK = 0.1
+"""Effort of what serves another method."""
+
+ANNEALED, STARTED = 0.5, 0.1
+"""Shares of a time limit that annealing, and one list schedule to start from, may take."""
+
+CLOSED = 1e-9
+"""Relative gap up to which a split is optimal."""
+
+MOST_BY_PROGRAM = 2_000
+"""Tasks up to which starts are tried that solve linear programs."""
+
+QUICK_STARTS = ("heft", "heft-congested", "m-etf", "single")
+STARTS = (*QUICK_STARTS, "m-sct", "getf")
+"""Methods that `auto` never falls behind."""
+_BOTH = (BLOCKS, OPERATORS)
+
+EXECUTIONS: dict[str, tuple[str, ...]] = {
+    "auto": _BOTH, "anneal": _BOTH, "ip": _BOTH, "cpsat": _BOTH, "greedy": _BOTH,
+    "max-load": _BOTH, "scotch": _BOTH, "single": _BOTH,
+    **dict.fromkeys(
+        ("heft", "heft-congested", "m-topo", "m-etf", "m-sct", "getf", "getf-milp", "placeto"),
+        (OPERATORS,),
+    ),
+}  # fmt: skip
+"""Method -> the executions that it can plan."""
+
+
+@dataclass(frozen=True)
+class LatencySolution:
+    """A split, and what was proven about the latency of any."""
+
+    split: Split
+    bound: float
+    bound_method: str
+    method: str
+
+
+def check_method(method: str, execution: str) -> None:
+    """Refuse a method that cannot plan this execution.
+
+    Raises
+    ------
+    UsageError
+        The method is for throughput, or for the other execution.
+    """
+    if method not in EXECUTIONS:
+        known = ", ".join(EXECUTIONS)
+        raise UsageError(f"method {method} is not for --objective latency, which has: {known}")
+    if execution not in EXECUTIONS[method]:
+        raise UsageError(f"method {method} is for --execution {EXECUTIONS[method][0]}")
+
+
+def solve_latency(problem: Problem, request: Request) -> LatencySolution:
+    """Find a split for the latency of one sample.
+
+    Raises
+    ------
+    UsageError
+        The method does not go with the execution.
+    InfeasibleError
+        No split fits the devices.
+    LimitError
+        A limit came before there was any split.
+    """
+    execution = problem.options.execution
+    check_method(request.method, execution)
+    latency = latency_problem(
+        problem.graph, problem.units, problem.devices, problem.options, problem.links
+    )
+    refuse_impossible(problem, latency)
+    solve = _solve_blocks if execution == BLOCKS else _solve_operators
+    return solve(problem, latency, request)
+
+
+def split_of_homes(problem: LatencyProblem, home: Ints) -> Split:
+    """Turn a device for each task (i64[n], `POOL`: a CPU) into a split of the execution asked."""
+    if problem.options.execution == BLOCKS:
+        from dnnp.core.latency.blocks_homes import split_of_homes as blocks_of_homes
+
+        home = np.where(problem.machine.is_cpu[home] & (home >= 0), POOL, home)
+        return blocks_of_homes(problem, home)
+    from dnnp.core.baselines.placing.schedule import schedule_homes
+
+    return schedule_homes(problem, home)
+
+
+def refuse_impossible(problem: Problem, latency: LatencyProblem) -> None:
+    """Refuse what no split can place, naming what is short.
+
+    Raises
+    ------
+    InfeasibleError
+        A unit that no device supports or can hold, or more memory needed than there is.
+    """
+    tasks, machine = latency.tasks, latency.machine
+    what = "node" if problem.units.g == problem.graph.n else "group"
+    supported = np.isfinite(tasks.time)
+    if latency.options.execution == BLOCKS and machine.is_cpu.any():
+        supported[machine.is_cpu] = supported[int(np.argmax(machine.is_cpu))]
+    alone = np.flatnonzero(~supported.any(axis=0))
+    if len(alone):
+        unit = int(problem.units.group_ids[alone[0]])
+        raise InfeasibleError(f"infeasible: {what} {unit} is not supported on any device")
+    fits = supported & (tasks.memory <= machine.capacity[:, None] * (1 + 1e-12))
+    large = np.flatnonzero(~fits.any(axis=0))
+    if len(large):
+        unit = int(problem.units.group_ids[large[0]])
+        need = float(tasks.memory[large[0]])
+        most = float(machine.capacity[supported[:, large[0]]].max())
+        raise InfeasibleError(
+            f"infeasible: {what} {unit} needs {need:.6g} bytes, the largest device that supports "
+            f"it has {most:.6g}"
+        )
+    need, there = float(tasks.memory.sum()), float(machine.capacity.sum())
+    if need > there * (1 + 1e-12):
+        raise InfeasibleError(
+            f"infeasible: the model needs {need:.6g} bytes, all devices together have "
+            f"{there:.6g}: {need - there:.6g} bytes short"
+        )
+
+
+def quick_bound(
+    latency: LatencyProblem,
+    stop: Callable[[], bool],
+    *,
+    effort: float = QUICK,
+    upper: float = np.inf,
+) -> tuple[float, str]:
+    """A lower bound without an integer program, and the argument for it.
+
+    `upper` is the latency of a known split.
+    """
+    if latency.options.execution == BLOCKS:
+        from dnnp.core.latency.blocks_bound import blocks_bound
+
+        return blocks_bound(latency, stop=stop, upper=upper)
+    from dnnp.core.latency.operators_bound import operators_bound
+
+    return operators_bound(latency, effort=effort, stop=stop, upper=upper)
+
+
+def _solve_blocks(problem: Problem, latency: LatencyProblem, request: Request) -> LatencySolution:
+    from dnnp.core.latency.blocks_anneal import anneal_blocks
+    from dnnp.core.latency.blocks_bound import blocks_bound
+
+    method, stop = request.method, request.stop
+    if method in ("ip", "cpsat"):
+        return _exact(latency, request, _start(latency, request))
+    if method in ("auto", "anneal"):
+        request.tell("annealing")
+        split: Split = anneal_blocks(
+            latency, seed=request.seed, effort=request.effort, stop=_until(request, ANNEALED)
+        )
+    elif method == "greedy":
+        from dnnp.core.baselines.placing.greedy_blocks import greedy_blocks
+
+        split = greedy_blocks(latency)
+    elif method == "single":
+        split = _single_block(latency)
+    else:
+        split = _by_throughput(problem, latency, request)
+    upper = _value(latency, split)
+    bound, name = blocks_bound(latency, stop=stop, upper=upper)
+    if method == "auto" and request.time_left() is not None and bound < upper * (1 - CLOSED):
+        split = anneal_blocks(
+            latency, seed=request.seed + 1, stop=stop, endless=True, start=_blocks(split)
+        )
+    return LatencySolution(split, bound, name, method)
+
+
+def _solve_operators(
+    problem: Problem, latency: LatencyProblem, request: Request
+) -> LatencySolution:
+    from dnnp.core.baselines.placing.table import PLACERS
+    from dnnp.core.latency.operators_anneal import anneal_operators
+    from dnnp.core.latency.operators_bound import operators_bound
+
+    method, stop = request.method, request.stop
+    if method in ("ip", "cpsat"):
+        return _exact(latency, request, _start(latency, request))
+    if method in ("auto", "anneal"):
+        split: Split = _annealed(latency, request)
+    elif method in PLACERS:
+        split = PLACERS[method](latency, seed=request.seed, effort=request.effort, stop=stop)
+    else:
+        split = _by_throughput(problem, latency, request)
+    searched = method in ("auto", "anneal")
+    upper = _value(latency, split)
+    bound, name = operators_bound(
+        latency, effort=request.effort if searched else QUICK, stop=stop, upper=upper
+    )
+    if method == "auto" and request.time_left() is not None and bound < upper * (1 - CLOSED):
+        split = anneal_operators(
+            latency, seed=request.seed + 1, stop=stop, endless=True, start=_placement(split)
+        )
+    return LatencySolution(split, bound, name, method)
+
+
+def _annealed(latency: LatencyProblem, request: Request) -> Placement:
+    """Annealing, from the best of the list schedules of others where that is what was asked."""
+    from dnnp.core.baselines.placing.table import PLACERS
+    from dnnp.core.latency.operators_anneal import anneal_operators
+
+    stop = _until(request, ANNEALED)
+    start: Placement | None = None
+    if request.method == "auto":
+        small = latency.tasks.n <= MOST_BY_PROGRAM
+        for name in STARTS if small else QUICK_STARTS:
+            if stop():
+                break
+            try:
+                found = PLACERS[name](latency, seed=request.seed, stop=_until(request, STARTED))
+            except (InfeasibleError, LimitError):
+                continue
+            if start is None or latency.value(found) < latency.value(start):
+                start = found
+    request.tell("annealing")
+    return anneal_operators(
+        latency, seed=request.seed, effort=request.effort, stop=stop, start=start
+    )
+
+
+def _start(latency: LatencyProblem, request: Request) -> Split | None:
+    """A split for an exact model to start from, by a little annealing; None: none was found."""
+    try:
+        if latency.options.execution == BLOCKS:
+            from dnnp.core.latency.blocks_anneal import anneal_blocks
+
+            return anneal_blocks(latency, seed=request.seed, effort=QUICK, stop=request.stop)
+        from dnnp.core.latency.operators_anneal import anneal_operators
+
+        return anneal_operators(latency, seed=request.seed, effort=QUICK, stop=request.stop)
+    except LimitError:
+        return None
+
+
+def _exact(latency: LatencyProblem, request: Request, start: Split | None) -> LatencySolution:
+    """Solve by an integer program, or by CP-SAT."""
+    bound, name = quick_bound(latency, request.stop)
+    found = solve_exactly(
+        latency, request.method, start, request.solver, request.time_left(),
+        bound=bound, seed=request.seed, stop=request.stop,
+    )  # fmt: skip
+    if found.failure:
+        request.warn(f"the solver ended early: {found.failure}")
+    if found.split is None:
+        raise LimitError("a limit came before the solver found any split")
+    if found.bound > bound * (1 + CLOSED):
+        bound, name = found.bound, found.solver
+    return LatencySolution(found.split, bound, name, request.method)
+
+
+def solve_exactly(
+    latency: LatencyProblem,
+    method: str,
+    start: Split | None,
+    solver: str,
+    seconds: float | None,
+    *,
+    bound: float = 0.0,
+    seed: int = 0,
+    stop: Callable[[], bool],
+) -> ExactResult[Invocations] | ExactResult[Placement]:
+    """Solve by an integer program (`ip`, with CBC or HiGHS) or as intervals (`cpsat`).
+
+    `bound` is a lower bound that is proven already.
+    """
+    if latency.options.execution == BLOCKS:
+        split = _blocks(start)
+        if method == "ip":
+            from dnnp.core.mip.latency_ip import latency_ip
+
+            return latency_ip(
+                latency, solver=solver, start=split, bound=bound, seconds=seconds, stop=stop
+            )
+        from dnnp.core.mip.cpsat import cpsat_blocks
+
+        return cpsat_blocks(
+            latency, start=split, bound=bound, seconds=seconds, seed=seed, stop=stop
+        )
+    placement = _placement(start)
+    if method == "ip":
+        from dnnp.core.mip.moirai import moirai
+
+        return moirai(
+            latency, solver=solver, start=placement, bound=bound, seconds=seconds, stop=stop
+        )
+    from dnnp.core.mip.cpsat import cpsat_operators
+
+    return cpsat_operators(
+        latency, start=placement, bound=bound, seconds=seconds, seed=seed, stop=stop
+    )
+
+
+def _single_block(latency: LatencyProblem) -> Invocations:
+    """Everything on one accelerator, or in the pool: whichever is fastest.
+
+    Raises
+    ------
+    InfeasibleError
+        Nothing holds it all.
+    """
+    best: Invocations | None = None
+    least, reason = np.inf, InfeasibleError("infeasible: there is no device")
+    for device in [POOL, *np.flatnonzero(~latency.machine.is_cpu).tolist()]:
+        split = _blocks(split_of_homes(latency, np.full(latency.tasks.n, device)))
+        if split is None:
+            continue
+        try:
+            value = latency.block_value(split)
+        except InfeasibleError as error:
+            reason = error
+            continue
+        if best is None or value < least:
+            best, least = split, value
+    if best is None:
+        raise reason
+    return best
+
+
+def _by_throughput(problem: Problem, latency: LatencyProblem, request: Request) -> Split:
+    """What is best or made for throughput: max-load DP, Scotch (2020 paper, Section 7)."""
+    from dnnp.core.baselines.placing.given import homes_of_blocks
+    from dnnp.core.portfolio.solve import solve
+
+    options = replace(problem.options, objective="throughput")
+    method = "exact" if request.method == "max-load" else request.method
+    found = solve(replace(problem, options=options), replace(request, method=method))
+    blocks = [block for block in found.blocks if len(block.nodes)]
+    return split_of_homes(latency, homes_of_blocks(latency, problem.units.label, blocks))
+
+
+def _until(request: Request, share: float) -> Callable[[], bool]:
+    """A stop that also comes when this share of the time that is left is over."""
+    left = request.time_left()
+    if left is None:
+        return request.stop
+    least = left * (1 - share)
+    return lambda: request.stop() or (request.time_left() or 0.0) <= least
+
+
+def _value(latency: LatencyProblem, split: Split) -> float:
+    """Latency of a split; one invoked too often counts as none."""
+    try:
+        if isinstance(split, Invocations):
+            return latency.block_value(split)
+        return latency.value(split)
+    except InfeasibleError:
+        return float("inf")
+
+
+def _blocks(split: Split | None) -> Invocations | None:
+    return split if isinstance(split, Invocations) else None
+
+
+def _placement(split: Split | None) -> Placement | None:
+    return split if isinstance(split, Placement) else None

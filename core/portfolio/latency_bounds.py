@@ -1,0 +1,183 @@
+"""Bounds for plans of the objective latency: the plan as a problem again, and what proves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.invocations import POOL, Invocations
+from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.cost.timeline import TASK, Placement
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
+from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.plan import Plan
+from dnnp.core.portfolio.latency import CLOSED, Split, quick_bound, solve_exactly
+
+SAME = 1e-9
+"""Relative difference up to which a stated value is the recomputed one."""
+
+PROGRAM_S = 60.0
+"""Seconds that the integer program gets where there is no limit."""
+
+METHODS = ("auto", "simple", "exact")
+"""Arguments that a latency plan may ask for: quick ones and the integer program; the quick ones;
+the program."""
+
+
+class LatencyTrial(NamedTuple):
+    """One argument that was tried."""
+
+    method: str
+    status: str
+    value: float
+    reason: str
+    time_s: float
+
+
+class LatencyProof(NamedTuple):
+    """The best bound, and a better split if one was found on the way."""
+
+    method: str
+    value: float
+    tried: list[LatencyTrial]
+    split: Split | None
+
+
+def given_split(graph: Graph, units: Clustering, plan: Plan) -> tuple[LatencyProblem, Split]:
+    """The problem that a plan solves, and its split.
+
+    Raises
+    ------
+    FormatError
+        The plan is not what it says: its value is another one, or its stages do not fit.
+    InfeasibleError
+        It does not fit its devices.
+    """
+    problem = latency_problem(graph, units, plan.devices, plan.options, plan.links)
+    place = {name: i for i, name in enumerate(problem.machine.names)}
+    node = {number: v for v, number in enumerate(graph.node_ids.tolist())}
+    held = [
+        np.array(list(dict.fromkeys(units.label[[node[i] for i in s.nodes]].tolist())))
+        for s in plan.stages
+    ]
+    home = np.full(units.g, POOL, dtype=np.int64)
+    for stage, mine in zip(plan.stages, held, strict=True):
+        home[mine] = place[stage.device]
+    split: Split
+    if plan.options.execution == "blocks":
+        split = blocks = _blocks(problem, home, held)
+        value = problem.block_value(blocks)
+    else:
+        split = placement = Placement(home, _events(problem, plan, home, held))
+        value = problem.value(placement)
+    if abs(value - plan.value) > SAME * max(value, plan.value):
+        reason = f"{plan.value!r} is stated, {value!r} is the value of these stages"
+        raise FormatError(reason, field="value")
+    return problem, split
+
+
+def _blocks(problem: LatencyProblem, home: Ints, held: list[Ints]) -> Invocations:
+    """Stages as blocks; what is on a CPU is in the pool."""
+    block = np.full(len(home), POOL, dtype=np.int64)
+    devices: list[int] = []
+    for mine in held:
+        device = int(home[mine[0]])
+        if not problem.machine.is_cpu[device]:
+            block[mine] = len(devices)
+            devices.append(device)
+    return Invocations(np.array(devices, dtype=np.int64), block)
+
+
+def _events(problem: LatencyProblem, plan: Plan, home: Ints, held: list[Ints]) -> Ints:
+    """Tasks and transfers by the times that the stages state."""
+    tasks = problem.tasks
+    rank = np.empty(tasks.n, dtype=np.int64)
+    rank[tasks.order] = np.arange(tasks.n)
+    flows: dict[tuple[int, ...], list[int]] = {}
+    for f in range(tasks.flows):
+        ids = tasks.carried_id[tasks.carried_ptr[f] : tasks.carried_ptr[f + 1]].tolist()
+        flows.setdefault(tuple(sorted(ids)), []).append(f)
+    start = np.zeros(tasks.n)
+    rows: list[tuple[float, float, int, int, int]] = []
+    for stage, mine in zip(plan.stages, held, strict=True):
+        starts = stage.starts_s or ()
+        if len(starts) != len(mine):
+            reason = f"{stage.device} runs {len(mine)} units but states {len(starts)} starts"
+            raise FormatError(reason, field="starts_s")
+        for unit, begin in zip(mine.tolist(), starts, strict=True):
+            start[unit] = begin
+            end = begin + float(tasks.time[home[unit], unit])
+            rows.append((begin, end, 2 * int(rank[unit]), TASK, unit))
+    for stage, mine in zip(plan.stages, held, strict=True):
+        device = int(home[mine[0]])
+        taken: set[int] = set()
+        for move in stage.receives or ():
+            wanted = []
+            for f in flows.get(tuple(sorted(move.tensors)), ()):
+                readers = tasks.use_idx[tasks.use_ptr[f] : tasks.use_ptr[f + 1]]
+                here = readers[home[readers] == device]
+                if f not in taken and len(here):
+                    wanted.append((float(start[here].min()), f))
+            if not wanted:
+                raise FormatError(
+                    f"{stage.device} receives tensors {list(move.tensors)} without need",
+                    field="receives",
+                )
+            flow = min(wanted)[1]
+            taken.add(flow)
+            after = 2 * int(rank[tasks.maker[flow]]) + 1
+            rows.append((move.start_s, move.end_s, after, flow, device))
+    rows.sort()
+    return np.array([row[3:] for row in rows], dtype=np.int64).reshape(-1, 2)
+
+
+def latency_bound(
+    problem: LatencyProblem,
+    split: Split,
+    method: str,
+    *,
+    solver: str,
+    time_left: Callable[[], float | None],
+    stop: Callable[[], bool],
+) -> LatencyProof:
+    """Bound the latency of every split of this problem.
+
+    Raises
+    ------
+    UsageError
+        The method is not for latency.
+    """
+    if method not in METHODS:
+        known = ", ".join(METHODS)
+        raise UsageError(f"method {method} is not for plans of the objective latency: {known}")
+    value = problem.block_value(split) if isinstance(split, Invocations) else problem.value(split)
+    tried: list[LatencyTrial] = []
+    best, name = 0.0, "simple"
+    if method != "exact":
+        started = monotonic()
+        best, name = quick_bound(problem, stop, effort=1.0, upper=value)
+        status = "limit" if stop() else "solved"
+        tried.append(LatencyTrial(name, status, best, "", monotonic() - started))
+    better: Split | None = None
+    if method != "simple" and best < value * (1 - CLOSED) and not stop():
+        started = monotonic()
+        left = time_left()
+        seconds = PROGRAM_S if left is None else left
+        try:
+            found = solve_exactly(
+                problem, "ip", split, solver, seconds, bound=best, stop=stop
+            )
+        except InfeasibleError as error:
+            raise FormatError(f"the solver says that nothing fits: {error}") from None
+        status = "failed" if found.failure else "limit" if found.status != "optimal" else "solved"
+        spent = monotonic() - started
+        tried.append(LatencyTrial("exact", status, found.bound, found.failure, spent))
+        if found.bound > best:
+            best, name = found.bound, "exact"
+        if found.split is not None and found.value < value * (1 - CLOSED):
+            better, value = found.split, found.value
+    return LatencyProof(name, min(best, value), tried, better)

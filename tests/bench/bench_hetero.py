@@ -1,0 +1,91 @@
+"""Operator-level placement on random layered graphs: annealing against baselines and bound."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from dnnp.core.baselines.placing.table import PLACERS
+from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.latency.operators_anneal import anneal_operators
+from dnnp.core.latency.operators_bound import operators_bound
+from dnnp.core.model.cluster import singletons
+from dnnp.core.model.plan import CostOptions
+from dnnp.core.synthetic.layered import layered_graph
+from support.bench import table
+
+RATIOS = (0.1, 1.0, 5.0)
+SECONDS = {50: 5.0, 200: 15.0, 1000: 45.0}
+"""Nodes -> seconds that annealing may take."""
+
+SEEDS = (0, 1, 2)
+CONGESTIONS = ("device",)
+BASELINES = ("heft", "heft-congested", "m-etf", "m-sct", "getf")
+BASELINE_SECONDS = 20.0
+
+
+def until(seconds: float) -> Callable[[], bool]:
+    """Whether so many seconds have passed since now."""
+    end = time.perf_counter() + seconds
+    return lambda: time.perf_counter() > end
+
+
+def mean(values: Sequence[float]) -> float:
+    """Geometric mean."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def problem_of(n: int, ratio: float, seed: int, congestion: str) -> LatencyProblem:
+    """An instance."""
+    made = layered_graph(n, ratio, seed)
+    graph = made.graph()
+    options = CostOptions(objective="latency", execution="operators", congestion=congestion)
+    return latency_problem(graph, singletons(graph), made.devices, options)
+
+
+def measured(n: int, ratio: float, seed: int, congestion: str) -> list[float]:
+    """Latency over that of each baseline, latency over bound, seconds of annealing and bound."""
+    problem = problem_of(n, ratio, seed, congestion)
+    begun = time.perf_counter()
+    placement = anneal_operators(problem, seed=seed, endless=True, stop=until(SECONDS[n]))
+    value = problem.value(placement)
+    annealed = time.perf_counter()
+    bound, _ = operators_bound(problem, upper=value)
+    bounded = time.perf_counter()
+    others = [
+        problem.value(PLACERS[name](problem, seed=seed, stop=until(BASELINE_SECONDS)))
+        for name in BASELINES
+    ]
+    return [*(value / x for x in others), value / bound, annealed - begun, bounded - annealed]
+
+
+def main() -> None:
+    """Measure and print a table."""
+    measured(50, 1.0, 99, "none")  # compiles
+    rows = []
+    for congestion in CONGESTIONS:
+        for ratio in RATIOS:
+            for n in SECONDS:
+                found = [measured(n, ratio, seed, congestion) for seed in SEEDS]
+                columns = list(zip(*found, strict=True))
+                rows.append(
+                    [f"{congestion}, {ratio:g}", n,
+                     *(f"{mean(x):.3f}" for x in columns[: len(BASELINES) + 1]),
+                     *(f"{sum(x) / len(x):.1f} s" for x in columns[-2:])]
+                )  # fmt: skip
+    print(
+        "Random layered graphs (`core.synthetic.layered`) on 4 devices of speed 1, 1, 1/2 and "
+        f"1/4; geometric means over {len(SEEDS)} seeds by congestion rule, ratio of communication "
+        "to computation, and nodes: latency of annealing over that of each baseline, latency over "
+        "bound, seconds of annealing and of the bound.\n"
+    )
+    header = (
+        "rule, ratio", "nodes", *(f"/ {name}" for name in BASELINES), "/ bound", "annealing",
+        "bound",
+    )  # fmt: skip
+    print(table(header, rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Devices of tasks become blocks."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from dnnp.core.cost.invocations import POOL, time_invocations
+from dnnp.core.latency.blocks_homes import split_of_homes
+from dnnp.core.latency.blocks_items import block_items
+from dnnp.core.latency.blocks_starts import random_start, split_of
+from dnnp.core.latency.blocks_state import fixed_of
+from support.latency_cases import random_problem
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_homes_become_blocks_that_can_run(seed: int) -> None:
+    rng = random.Random(seed)
+    problem = random_problem(
+        rng, rng.randint(1, 20), execution="blocks", training=rng.random() < 0.5
+    )
+    machine, tasks = problem.machine, problem.tasks
+    usable = [POOL, *range(machine.count)]
+    home = np.array([rng.choice(usable) for _ in range(tasks.n)])
+    split = split_of_homes(problem, home)
+    pooled = (home == POOL) | machine.is_cpu[home]
+    assert ((split.block == POOL) == pooled).all()
+    assert (split.device[split.block[~pooled]] == home[~pooled]).all()
+    for b in range(len(split.device)):
+        assert len(np.unique(tasks.backward[split.block == b])) == 1
+    time_invocations(tasks, machine, split)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_contiguous_homes_become_one_block_each(seed: int) -> None:
+    rng = random.Random(seed)
+    problem = random_problem(rng, rng.randint(2, 16), execution="blocks", devices=3, q=1)
+    items = block_items(problem)
+    fixed = fixed_of(items, 1)
+    split = split_of(items, random_start(items, fixed, np.random.default_rng(seed)))
+    home = np.where(split.block >= 0, split.device[split.block], POOL) if len(
+        split.device) else split.block  # fmt: skip
+    again = split_of_homes(problem, home)
+    assert sorted(again.device.tolist()) == sorted(split.device.tolist())
+    before = time_invocations(problem.tasks, problem.machine, split).value
+    if np.isfinite(before):
+        after = time_invocations(problem.tasks, problem.machine, again).value
+        assert after == pytest.approx(before, rel=1e-12)

@@ -1,0 +1,108 @@
+"""Random small problems of single-sample latency, for the tests of every solver."""
+
+from __future__ import annotations
+
+import random
+from itertools import permutations
+
+from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.model.cluster import singletons
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.link import Link
+from dnnp.core.model.plan import CostOptions
+from dnnp.formats.graph import graph_of
+from support.graphs import random_stream
+
+ROOMY = 1e9
+"""Bytes of a device that holds any of these graphs."""
+
+
+def random_problem(
+    rng: random.Random,
+    n: int,
+    *,
+    execution: str = "operators",
+    devices: int | None = None,
+    tight: bool = False,
+    training: bool = False,
+    colors: bool = False,
+    q: int = 1,
+    transfers: str = "tensor",
+    congestion: str = "device",
+    links: bool = False,
+) -> LatencyProblem:
+    """A random problem of `n` tasks.
+
+    Parameters
+    ----------
+    execution
+        `blocks`: one in seven has no CPU, one in five charges inputs and outputs. `operators`:
+        some have a CPU among the devices.
+    devices
+        Accelerators (`blocks`), or all devices (`operators`); None: 1 to 3.
+    tight
+        Memory binds on most of these; some are infeasible.
+    training
+        Some of the tasks are a backward pass; most of them share a colour with a forward task.
+    colors
+        Some tasks share a device.
+    links
+        `operators` with two devices or more: links between them, with latencies, not all pairs,
+        each direction on its own.
+    """
+    blocks = execution == "blocks"
+    count = rng.randint(1 if blocks else 2, 3) if devices is None else devices
+    mixed = count > 1 and rng.random() < 0.6
+    cpu = rng.random() < (6 / 7 if blocks else 0.3)
+    classes = ["other"] * mixed + ["cpu"] * cpu
+    stream = random_stream(
+        rng.randrange(10**9), n, params=rng.random() < 0.3, colors=colors,
+        training=training and n > 1, classes=classes, memory=True,
+    )  # fmt: skip
+    real = rng.random() < 0.5
+    for node in stream.records["node"]:
+        times = node["time_s"]
+        if rng.random() < 0.1:
+            times[rng.choice(sorted(times))] = 0
+        if len(times) > 1 and rng.random() < 0.08:
+            del times[rng.choice(sorted(times))]
+        if real:
+            node["time_s"] = {name: t * rng.uniform(0.5, 1.5) for name, t in times.items()}
+    for tensor in stream.records["tensor"]:
+        if rng.random() < 0.3:
+            tensor["size_bytes"] = rng.choice([0, 1, 3])
+        if "transfer_s" in tensor:
+            tensor["transfer_s"] = rng.uniform(0, 9) if real else rng.randint(0, 5)
+    graph = graph_of(stream)
+    total = sum(node["memory_bytes"] for node in stream.records["node"])
+
+    def capacity() -> float:
+        return max(1.0, round(total / count * rng.uniform(1.0, 1.8))) if tight else ROOMY
+
+    def accelerators(name: str, number: int) -> DeviceClass:
+        speed = rng.choice([1.0, 2.0, 5.0, 20.0, 50.0])
+        return DeviceClass(name, count=number, memory_bytes=capacity(), bandwidth_bytes_per_s=speed)
+
+    host = DeviceClass("cpu", kind="cpu", bandwidth_bytes_per_s=rng.choice([1.0, 4.0]))
+    number = count - mixed - (cpu and not blocks)
+    offered = [accelerators("dev", number)] if number else []
+    offered += [accelerators("other", 1)] if mixed else []
+    offered += [host] if cpu else []
+    options = CostOptions(
+        objective="latency", execution=execution, memory_model="sum", invocations=q,
+        transfers=transfers, congestion=congestion, charge_io=blocks and rng.random() < 0.2,
+    )  # fmt: skip
+    mesh = _links(rng, offered) if links and not blocks else []
+    return latency_problem(graph, singletons(graph), offered, options, mesh)
+
+
+def _links(rng: random.Random, devices: list[DeviceClass]) -> list[Link]:
+    """A ring both ways round, and some of the other pairs."""
+    names = [f"{d.name}/{i}" for d in devices for i in range(d.count)]
+    size = len(names)
+    links = []
+    for a, b in permutations(range(size), 2):
+        if (a - b) % size in (1, size - 1) or rng.random() < 0.5:
+            speed, delay = rng.choice([2.0, 10.0, 50.0]), rng.choice([0.0, 0.5, 2.0])
+            links.append(Link(names[a], names[b], speed, delay))
+    return links

@@ -1,0 +1,139 @@
+"""Compare the exact models of latency with brute force, and with one another, on random graphs.
+
+    python tests/tools/agree_latency.py --count 200 --seed 0 [--solvers cbc,highs,cpsat]
+
+Every graph is split into blocks and placed operator by operator; every other one is short of
+memory. The solvers find the value of brute force, with and without a solution to start from; their
+bounds are not above it, and close below; what has no solution is called infeasible by all.
+Exits with 1 on any disagreement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.mip.cpsat import cpsat_blocks, cpsat_operators
+from dnnp.core.mip.latency_ip import latency_ip
+from dnnp.core.mip.moirai import moirai
+from dnnp.core.model.errors import InfeasibleError
+from support.latency_brute import block_value, brute_blocks, brute_operators
+from support.latency_cases import random_problem
+
+EXECUTIONS = ("blocks", "operators")
+SOLVERS = ("cbc", "highs", "cpsat")
+ROUNDING = 1e-9
+BOUND_GAP = 1e-5
+"""How far below the optimum, relatively, a bound may stay."""
+
+
+def latency_case(seed: int, execution: str, most: int = 7) -> LatencyProblem:
+    """A random problem; those of odd seeds are short of memory."""
+    rng = random.Random(f"latency {seed} {execution}")
+    blocks = execution == "blocks"
+    return random_problem(
+        rng, rng.randint(1, most), execution=execution, tight=seed % 2 == 1,
+        training=rng.random() < 0.3, colors=rng.random() < 0.3,
+        q=rng.choice([1, 1, 2]) if blocks else 1,
+        transfers=rng.choice(["tensor", "tensor", "edge"]),
+        congestion=rng.choice(["device", "channel", "none"]),
+        links=rng.random() < 0.3,
+    )  # fmt: skip
+
+
+def installed() -> list[str]:
+    """Solvers that are here."""
+    needs = {"highs": "highspy", "cpsat": "ortools"}
+    return [name for name in SOLVERS if name not in needs or find_spec(needs[name])]
+
+
+def solve(problem: LatencyProblem, solver: str, start: Any = None, **limits: Any) -> Any:
+    """Solve a problem exactly."""
+    blocks = problem.options.execution == "blocks"
+    if solver == "cpsat":
+        return (cpsat_blocks if blocks else cpsat_operators)(problem, start=start, **limits)
+    program: Callable[..., Any] = latency_ip if blocks else moirai
+    return program(problem, solver=solver, start=start, **limits)
+
+
+def disagreements(
+    problem: LatencyProblem, solvers: list[str], counts: Counter[str] | None = None
+) -> list[str]:
+    """What is wrong with the answers to one problem."""
+    counts = Counter() if counts is None else counts
+    blocks = problem.options.execution == "blocks"
+    want, known = (brute_blocks if blocks else brute_operators)(problem)
+    found = []
+    for solver in solvers:
+        for start in [None] if known is None else [None, known]:
+            what = f"{solver}{' from a solution' if start is not None else ''}"
+            try:
+                result = solve(problem, solver, start)
+            except InfeasibleError:
+                counts["infeasible"] += 1
+                if known is not None:
+                    found.append(f"{what}: infeasible, but there is a solution of {want}")
+                continue
+            counts[result.status] += 1
+            found += [f"{what}: {reason}" for reason in _judged(problem, result, want)]
+    return found
+
+
+def _judged(problem: LatencyProblem, result: Any, want: float) -> list[str]:
+    """What is wrong with a result."""
+    wrong = []
+    blocks = problem.options.execution == "blocks"
+    value = block_value(problem, result.split) if blocks else problem.value(result.split)
+    if value != result.value:
+        wrong.append(f"says {result.value}, the solution is worth {value}")
+    if not math.isclose(value, want, rel_tol=ROUNDING, abs_tol=1e-300):
+        wrong.append(f"{value}, brute force {want}")
+    if result.status != "optimal" or result.failure:
+        wrong.append(f"status {result.status} {result.failure}")
+    if result.bound > want * (1 + 1e-12):
+        wrong.append(f"bound {result.bound} above the optimum {want}")
+    if result.bound < want * (1 - BOUND_GAP):
+        wrong.append(f"bound {result.bound} far below the optimum {want}")
+    return wrong
+
+
+def main() -> int:
+    """Run the comparison and print a summary."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=200, help="number of graphs")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first graph")
+    parser.add_argument("--nodes", type=int, default=7, help="most nodes of a graph")
+    parser.add_argument("--solvers", default="", help="among cbc, highs, cpsat; all that are here")
+    parser.add_argument("--execution", choices=EXECUTIONS, help="one of them only")
+    args = parser.parse_args()
+    solvers = args.solvers.split(",") if args.solvers else installed()
+    counts: Counter[str] = Counter()
+    wrong = 0
+    begin = time.monotonic()
+    for seed in range(args.seed, args.seed + args.count):
+        for execution in [args.execution] if args.execution else EXECUTIONS:
+            problem = latency_case(seed, execution, args.nodes)
+            reasons = disagreements(problem, solvers, counts)
+            wrong += bool(reasons)
+            for reason in reasons:
+                print(f"seed {seed}, {execution}: {reason}", flush=True)
+    told = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
+    elapsed = time.monotonic() - begin
+    print(f"{args.count} graphs, {wrong} disagree; {told}; {', '.join(solvers)}, {elapsed:.0f} s")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
