@@ -60,7 +60,7 @@ class _Run:
                 self.ready.setdefault(self.part[v], []).append(v)
         self.parts = sorted(self.todo)
         self.reach: dict[tuple[int, bool], int] = {}
-        """Tasks that each part could do now; unknown where something became ready."""
+        """Tasks that each part could do now; unknown where something it waits for was done."""
 
     def pooled(self) -> None:
         """Do whatever the pool can do."""
@@ -85,9 +85,9 @@ class _Run:
             self.todo[part] -= 1
             for v in self.after[u]:
                 self.waits[v] -= 1
+                self.reach.pop(self.part[v], None)
                 if not self.waits[v]:
                     self.ready.setdefault(self.part[v], []).append(v)
-                    self.reach.pop(self.part[v], None)
         if some:
             self.ready[self.part[some[0]]] = []
             self.reach.pop(self.part[some[0]], None)

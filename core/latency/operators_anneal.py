@@ -32,6 +32,9 @@ from dnnp.core.model.graph import Floats, Ints
 WORK, MOST_WORK = 1.5e7, 4e8
 """Positions that replays visit at effort 1: per square root of the number of tasks; at most."""
 
+FEW = 100
+"""Tasks below which there is less work."""
+
 WAVE = 2
 """Rounds that run at the same time, from what was best before them; for any number of threads."""
 
@@ -320,7 +323,7 @@ def _search(
 ) -> Listed | None:
     """Run the rounds; the best schedule that fits, if any."""
     n = problem.tasks.n
-    total = min(WORK * n**0.5, MOST_WORK) * effort
+    total = min(WORK * n**0.5 * min(n / FEW, 1.0), MOST_WORK) * effort
     times = np.where(np.isfinite(board.time), board.time, np.inf).min(axis=1)
     scale = float(times.mean()) or 1.0
     best, value = origin, np.inf

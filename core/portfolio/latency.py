@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -19,14 +19,19 @@ if TYPE_CHECKING:
     from dnnp.core.mip.latency_loop import ExactResult
 
 Split = Invocations | Placement
+S = TypeVar("S", Invocations, Placement)
 
 BLOCKS, OPERATORS = "blocks", "operators"
 
 QUICK = 0.1
 """Effort of what serves another method."""
 
-ANNEALED, STARTED = 0.5, 0.1
-"""Shares of a time limit that annealing, and one list schedule to start from, may take."""
+ENDLESS = 0.0
+"""Stands for the effort of a search that ends with the time."""
+
+ANNEALED, STARTED = 0.7, 0.1
+"""Shares of a time limit that annealing before the last bound, and one list schedule to start
+from, may take."""
 
 CLOSED = 1e-9
 """Relative gap up to which a split is optimal."""
@@ -165,17 +170,30 @@ def quick_bound(
 
 
 def _solve_blocks(problem: Problem, latency: LatencyProblem, request: Request) -> LatencySolution:
-    from dnnp.core.latency.blocks_anneal import anneal_blocks
     from dnnp.core.latency.blocks_bound import blocks_bound
 
     method, stop = request.method, request.stop
     if method in ("ip", "cpsat"):
         return _exact(latency, request, _start(latency, request))
+    split: Split
+    bound, name = 0.0, ""
     if method in ("auto", "anneal"):
+        from dnnp.core.latency.blocks_anneal import anneal_blocks, check_feasible
+        from dnnp.core.latency.blocks_items import block_items
+
+        check_feasible(latency, block_items(latency))
+        request.tell("bounding")
+        bound, name = blocks_bound(latency, stop=stop)
         request.tell("annealing")
-        split: Split = anneal_blocks(
-            latency, seed=request.seed, effort=request.effort, stop=_until(request, ANNEALED)
-        )
+        least, found = bound, None
+        for effort in _efforts(request):
+            found = anneal_blocks(
+                latency, seed=request.seed, effort=effort or 1.0, stop=stop, start=found,
+                endless=effort == ENDLESS,
+            )  # fmt: skip
+            if stop() or latency.block_value(found) <= least * (1 + CLOSED):
+                break
+        split = _known(found)
     elif method == "greedy":
         from dnnp.core.baselines.placing.greedy_blocks import greedy_blocks
 
@@ -184,12 +202,8 @@ def _solve_blocks(problem: Problem, latency: LatencyProblem, request: Request) -
         split = _single_block(latency)
     else:
         split = _by_throughput(problem, latency, request)
-    upper = _value(latency, split)
-    bound, name = blocks_bound(latency, stop=stop, upper=upper)
-    if method == "auto" and request.time_left() is not None and bound < upper * (1 - CLOSED):
-        split = anneal_blocks(
-            latency, seed=request.seed + 1, stop=stop, endless=True, start=_blocks(split)
-        )
+    if not name:
+        bound, name = blocks_bound(latency, stop=stop)
     return LatencySolution(split, bound, name, method)
 
 
@@ -197,52 +211,87 @@ def _solve_operators(
     problem: Problem, latency: LatencyProblem, request: Request
 ) -> LatencySolution:
     from dnnp.core.baselines.placing.table import PLACERS
-    from dnnp.core.latency.operators_anneal import anneal_operators
     from dnnp.core.latency.operators_bound import operators_bound
 
     method, stop = request.method, request.stop
     if method in ("ip", "cpsat"):
         return _exact(latency, request, _start(latency, request))
     if method in ("auto", "anneal"):
-        split: Split = _annealed(latency, request)
-    elif method in PLACERS:
+        return _annealed(latency, request)
+    split: Split
+    if method in PLACERS:
         split = PLACERS[method](latency, seed=request.seed, effort=request.effort, stop=stop)
     else:
         split = _by_throughput(problem, latency, request)
-    searched = method in ("auto", "anneal")
-    upper = _value(latency, split)
-    bound, name = operators_bound(
-        latency, effort=request.effort if searched else QUICK, stop=stop, upper=upper
-    )
-    if method == "auto" and request.time_left() is not None and bound < upper * (1 - CLOSED):
-        split = anneal_operators(
-            latency, seed=request.seed + 1, stop=stop, endless=True, start=_placement(split)
-        )
+    bound, name = operators_bound(latency, effort=QUICK, stop=stop)
     return LatencySolution(split, bound, name, method)
 
 
-def _annealed(latency: LatencyProblem, request: Request) -> Placement:
-    """Annealing, from the best of the list schedules of others where that is what was asked."""
-    from dnnp.core.baselines.placing.table import PLACERS
-    from dnnp.core.latency.operators_anneal import anneal_operators
+def _annealed(latency: LatencyProblem, request: Request) -> LatencySolution:
+    """Annealing, for `auto` from the best list schedule of others; and a bound.
 
-    stop = _until(request, ANNEALED)
-    start: Placement | None = None
-    if request.method == "auto":
-        small = latency.tasks.n <= MOST_BY_PROGRAM
-        for name in STARTS if small else QUICK_STARTS:
-            if stop():
-                break
-            try:
-                found = PLACERS[name](latency, seed=request.seed, stop=_until(request, STARTED))
-            except (InfeasibleError, LimitError):
-                continue
-            if start is None or latency.value(found) < latency.value(start):
-                start = found
+    The bound comes after a little annealing, since a good value sharpens it, and ends the search
+    where it meets the value.
+    """
+    from dnnp.core.latency.operators_anneal import anneal_operators
+    from dnnp.core.latency.operators_bound import operators_bound
+
+    stop = request.stop
+    best = _listed(latency, request) if request.method == "auto" else None
     request.tell("annealing")
-    return anneal_operators(
-        latency, seed=request.seed, effort=request.effort, stop=stop, start=start
-    )
+    bound, name = 0.0, "critical path"
+    for effort in _efforts(request):
+        until = _until(request, ANNEALED) if effort == ENDLESS else stop
+        best = anneal_operators(
+            latency, seed=request.seed, effort=effort or 1.0, stop=until, start=best,
+            endless=effort == ENDLESS,
+        )  # fmt: skip
+        value = latency.value(best)
+        if bound < value * (1 - CLOSED):
+            request.tell("bounding")
+            found, argument = operators_bound(
+                latency, effort=request.effort, stop=stop, upper=value
+            )
+            if found > bound:
+                bound, name = found, argument
+        if stop() or value <= bound * (1 + CLOSED):
+            break
+    placement = _known(best)
+    closed = latency.value(placement) <= bound * (1 + CLOSED)
+    if request.time_left() is not None and not stop() and not closed:
+        placement = anneal_operators(
+            latency, seed=request.seed + 1, stop=stop, endless=True, start=placement
+        )
+    return LatencySolution(placement, bound, name, request.method)
+
+
+def _efforts(request: Request) -> tuple[float, ...]:
+    """A little annealing, then the rest: what is asked for, or as long as there is time."""
+    rest = request.effort if request.time_left() is None else ENDLESS
+    return (QUICK * request.effort, rest)
+
+
+def _known(split: S | None) -> S:
+    if split is None:
+        raise LimitError("a limit came before there was any split")
+    return split
+
+
+def _listed(latency: LatencyProblem, request: Request) -> Placement | None:
+    """The best of the list schedules that `auto` starts from, if any fits."""
+    from dnnp.core.baselines.placing.table import PLACERS
+
+    best: Placement | None = None
+    for name in STARTS if latency.tasks.n <= MOST_BY_PROGRAM else QUICK_STARTS:
+        if request.stop():
+            break
+        try:
+            found = PLACERS[name](latency, seed=request.seed, stop=_until(request, STARTED))
+        except (InfeasibleError, LimitError):
+            continue
+        if best is None or latency.value(found) < latency.value(best):
+            best = found
+    return best
 
 
 def _start(latency: LatencyProblem, request: Request) -> Split | None:
@@ -362,16 +411,6 @@ def _until(request: Request, share: float) -> Callable[[], bool]:
         return request.stop
     least = left * (1 - share)
     return lambda: request.stop() or (request.time_left() or 0.0) <= least
-
-
-def _value(latency: LatencyProblem, split: Split) -> float:
-    """Latency of a split; one invoked too often counts as none."""
-    try:
-        if isinstance(split, Invocations):
-            return latency.block_value(split)
-        return latency.value(split)
-    except InfeasibleError:
-        return float("inf")
 
 
 def _blocks(split: Split | None) -> Invocations | None:

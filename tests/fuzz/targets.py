@@ -161,7 +161,7 @@ def _device_lists() -> list[bytes]:
     ]  # fmt: skip
     lines = [json.dumps(record).encode() for record in rows]
     linked = [*lines, *(json.dumps(record).encode() for record in links)]
-    return [b"[" + b",".join(lines) + b"]", b"\n".join(lines) + b"\n", b"\n".join(linked)]
+    return [b"[" + b",".join(part) + b"]" for part in (lines, linked)] + [b"\n".join(lines) + b"\n"]
 
 
 def read_device(data: bytes, _: Path) -> None:
@@ -327,7 +327,8 @@ def export_stages(data: bytes, folder: Path) -> None:
 
 def bound_plan(data: bytes, _: Path) -> None:
     """dnnp-bound; it recomputes not all of a plan, so only what was right must stay so."""
-    result = dnnp("bound", "-q", "--method", "node-cut", stdin=data)
+    method = "simple" if b'"objective":"latency"' in data else "node-cut"
+    result = dnnp("bound", "-q", "--method", method, stdin=data)
     if result.status or dnnp("check", stdin=data).status == 0:
         judge("bound", result)
 

@@ -36,7 +36,7 @@ def test_any_homes_become_blocks_that_can_run(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_contiguous_homes_become_one_block_each(seed: int) -> None:
     rng = random.Random(seed)
-    problem = random_problem(rng, rng.randint(2, 16), execution="blocks", devices=3, q=1)
+    problem = random_problem(rng, rng.randint(2, 40), execution="blocks", devices=3, q=1)
     items = block_items(problem)
     fixed = fixed_of(items, 1)
     split = split_of(items, random_start(items, fixed, np.random.default_rng(seed)))
