@@ -107,7 +107,6 @@ def split_of_homes(problem: LatencyProblem, home: Ints) -> Split:
     if problem.options.execution == BLOCKS:
         from dnnp.core.latency.blocks_homes import split_of_homes as blocks_of_homes
 
-        home = np.where(problem.machine.is_cpu[home] & (home >= 0), POOL, home)
         return blocks_of_homes(problem, home)
     from dnnp.core.baselines.placing.schedule import schedule_homes
 
@@ -180,12 +179,14 @@ def _solve_blocks(problem: Problem, latency: LatencyProblem, request: Request) -
     if method in ("auto", "anneal"):
         from dnnp.core.latency.blocks_anneal import anneal_blocks, check_feasible
         from dnnp.core.latency.blocks_items import block_items
+        from dnnp.core.latency.blocks_search import anneal_step
 
+        request.runs([anneal_step])
         check_feasible(latency, block_items(latency))
         request.tell("bounding")
         bound, name = blocks_bound(latency, stop=stop)
         request.tell("annealing")
-        least, found = bound, None
+        least, found = bound, _invoked_once(latency, request)
         for effort in _efforts(request):
             found = anneal_blocks(
                 latency, seed=request.seed, effort=effort or 1.0, stop=stop, start=found,
@@ -205,6 +206,22 @@ def _solve_blocks(problem: Problem, latency: LatencyProblem, request: Request) -
     if not name:
         bound, name = blocks_bound(latency, stop=stop)
     return LatencySolution(split, bound, name, method)
+
+
+def _invoked_once(latency: LatencyProblem, request: Request) -> Invocations | None:
+    """Where accelerators may be invoked again: a split without that, to start from.
+
+    There is less to choose, as colours join more.
+    """
+    if latency.options.invocations == 1:
+        return None
+    from dnnp.core.latency.blocks_anneal import anneal_blocks
+
+    once = replace(latency, options=replace(latency.options, invocations=1))
+    try:
+        return anneal_blocks(once, seed=request.seed, effort=QUICK, stop=request.stop)
+    except (InfeasibleError, LimitError):
+        return None
 
 
 def _solve_operators(
@@ -235,8 +252,10 @@ def _annealed(latency: LatencyProblem, request: Request) -> LatencySolution:
     """
     from dnnp.core.latency.operators_anneal import anneal_operators
     from dnnp.core.latency.operators_bound import operators_bound
+    from dnnp.core.latency.operators_moves import sweep
 
     stop = request.stop
+    request.runs([sweep])
     best = _listed(latency, request) if request.method == "auto" else None
     request.tell("annealing")
     bound, name = 0.0, "critical path"
