@@ -185,6 +185,8 @@ def _solve_blocks(problem: Problem, latency: LatencyProblem, request: Request) -
         check_feasible(latency, block_items(latency))
         request.tell("bounding")
         bound, name = blocks_bound(latency, stop=stop)
+        if bound == np.inf:
+            raise InfeasibleError("infeasible: no split into blocks fits the devices")
         request.tell("annealing")
         least, found = bound, _invoked_once(latency, request)
         for effort in _efforts(request):
