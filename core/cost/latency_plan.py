@@ -14,6 +14,9 @@ from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.link import Link
 from dnnp.core.model.plan import CostOptions, Plan, Stage, Transfer
 
+CLOSED = 1e-9
+"""Relative gap up to which a split is optimal."""
+
 
 def make_latency_plan(
     graph: Graph,
@@ -56,14 +59,14 @@ def make_latency_plan(
     position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
     for number, stage in enumerate(stages):
         stage_of[[position[node] for node in stage.nodes]] = number
-    proven = value <= bound * (1 + 2e-12)
+    proven = value <= bound * (1 + CLOSED)
     return Plan(
         stages=tuple(stages),
         k=sum(d.count for d in devices if not d.is_cpu),
         method=method,
         validity=validity_of(graph, stage_of, len(stages)),
         value=value,
-        bound=value if proven else min(bound, value),
+        bound=min(bound, value),
         status="optimal" if proven else "interrupted" if interrupted else "feasible",
         options=options,
         devices=devices,

@@ -10,6 +10,7 @@ import numpy as np
 
 from dnnp.core.cost.invocations import POOL, Invocations
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.cost.latency_plan import CLOSED
 from dnnp.core.cost.timeline import Placement
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
@@ -32,9 +33,6 @@ ENDLESS = 0.0
 ANNEALED, STARTED = 0.7, 0.1
 """Shares of a time limit that annealing before the last bound, and one list schedule to start
 from, may take."""
-
-CLOSED = 1e-9
-"""Relative gap up to which a split is optimal."""
 
 MOST_BY_PROGRAM = 2_000
 """Tasks up to which starts are tried that solve linear programs."""
@@ -189,7 +187,9 @@ def _solve_blocks(problem: Problem, latency: LatencyProblem, request: Request) -
             raise InfeasibleError("infeasible: no split into blocks fits the devices")
         request.tell("annealing")
         least, found = bound, _invoked_once(latency, request)
-        for effort in _efforts(request):
+        quick, rest = _efforts(request)
+        # With a limit, first as if there were none: mostly that is enough.
+        for effort in (quick, rest) if rest else (quick, request.effort, rest):
             found = anneal_blocks(
                 latency, seed=request.seed, effort=effort or 1.0, stop=stop, start=found,
                 endless=effort == ENDLESS,
@@ -286,7 +286,7 @@ def _annealed(latency: LatencyProblem, request: Request) -> LatencySolution:
     return LatencySolution(placement, bound, name, request.method)
 
 
-def _efforts(request: Request) -> tuple[float, ...]:
+def _efforts(request: Request) -> tuple[float, float]:
     """A little annealing, then the rest: what is asked for, or as long as there is time."""
     rest = request.effort if request.time_left() is None else ENDLESS
     return (QUICK * request.effort, rest)

@@ -10,12 +10,13 @@ import numpy as np
 
 from dnnp.core.cost.invocations import POOL, Invocations
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.cost.latency_plan import CLOSED
 from dnnp.core.cost.timeline import TASK, Placement
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Plan
-from dnnp.core.portfolio.latency import CLOSED, Split, quick_bound, solve_exactly
+from dnnp.core.portfolio.latency import Split, quick_bound, solve_exactly
 
 SAME = 1e-9
 """Relative difference up to which a stated value is the recomputed one."""

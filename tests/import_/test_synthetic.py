@@ -16,6 +16,7 @@ import pytest
 from dnnp.cmds import import_
 from dnnp.core.model.errors import UsageError
 from dnnp.core.synthetic import families
+from dnnp.core.synthetic.layered import layered_graph
 from dnnp.core.synthetic.regal import FAMILIES, LEAST_NODES, MOST_NODES, Synthetic, regal_graph
 from support.project import ROOT
 from support.run import Result, dnnp
@@ -346,3 +347,32 @@ def test_make_writes_them(tmp_path: Path) -> None:
     )
     assert wrong.returncode != 0
     assert "no graph 40 in regal.json" in wrong.stderr
+
+
+def test_layered_graphs() -> None:
+    """Four classes of one device each, and the generator's numbers."""
+    words = ("--synthetic", "layered", "--nodes", "30", "--ratio", "2", "--seed", "5")
+    result = dnnp("import", *words)
+    assert result.status == 0, result.err
+    made = layered_graph(30, 2.0, 5)
+    devices = result.records("device")
+    assert [(d["class"], d["count"]) for d in devices] == [(name, 1) for name in made.times]
+    for i, node in enumerate(result.records("node")):
+        assert node["time_s"] == {name: float(times[i]) for name, times in made.times.items()}
+    assert [t["size_bytes"] for t in result.records("tensor")] == made.size.tolist()
+    assert dnnp("check", stdin=result.out).status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ratio", "1"], "--ratio is for --synthetic layered"),
+        (["--ratio", "-1", "--synthetic", "layered"], "--ratio"),
+        (["--synthetic", "layered", "--nodes", "0"], "1 to 1000000 nodes"),
+    ],
+)
+def test_bad_layered_options(arguments: list[str], message: str) -> None:
+    words = arguments if "--synthetic" in arguments else ["--synthetic", "regal", *arguments]
+    result = dnnp("import", *words)
+    assert result.status == 2
+    assert message in result.err
