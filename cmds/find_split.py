@@ -131,6 +131,6 @@ def compilation_notice(context: Context) -> Callable[[Sequence[Callable[..., Any
         nonlocal said
         if not said and is_cold(kernels):
             said = True
-            context.note("compiling kernels; this happens once and takes some seconds")
+            context.note("compiling kernels; this happens once and takes up to a minute")
 
     return tell

@@ -9,7 +9,7 @@ from dnnp.formats.stream import Stream
 from support.graphs import header, random_stream, to_bytes
 from support.run import dnnp
 
-COMPILING = "compiling kernels; this happens once and takes some seconds"
+COMPILING = "compiling kernels; this happens once and takes up to a minute"
 
 
 def chain(*times: float, sizes: tuple[int, ...] = (), **extra: object) -> Stream:
