@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dnnp.cmds.cli import Context
     from dnnp.core.cost.latency import LatencyProblem
     from dnnp.core.model.device import DeviceClass
+    from dnnp.core.model.graph import Graph
     from dnnp.core.model.link import Link
     from dnnp.core.model.plan import CostOptions, Plan
     from dnnp.core.portfolio.latency import Split
@@ -51,7 +52,10 @@ def add_latency_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def latency_options(
-    args: argparse.Namespace, devices: tuple[DeviceClass, ...], links: tuple[Link, ...]
+    args: argparse.Namespace,
+    graph: Graph,
+    devices: tuple[DeviceClass, ...],
+    links: tuple[Link, ...],
 ) -> CostOptions:
     """The cost model that the options ask for.
 
@@ -60,10 +64,12 @@ def latency_options(
     UsageError
         Options that this objective does not have, or that do not go together.
     """
+    import numpy as np
+
     from dnnp.core.model.plan import CostOptions
 
     if args.memory_model == "peak":
-        raise UsageError("--objective latency sums the memory of nodes: no --memory-model peak")
+        raise UsageError("--objective latency adds memory up: no --memory-model peak")
     if args.memory_mode == "overflow":
         raise UsageError("--objective latency streams nothing: no --memory-mode overflow")
     if args.max_replicas not in (None, 1):
@@ -84,8 +90,9 @@ def latency_options(
             raise UsageError("--charge-io is for --execution blocks")
     if args.charge_io and args.transfers == "edge":
         raise UsageError("--charge-io needs --transfers tensor")
+    stated_none = bool(np.isnan(graph.node_bytes).all())
     return CostOptions(
-        memory_model="sum",
+        memory_model=args.memory_model or ("weights" if stated_none else "sum"),
         charge_io=args.charge_io,
         objective="latency",
         execution=execution,

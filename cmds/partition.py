@@ -126,10 +126,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: sum)",
     )  # fmt: skip
     cost.add_argument(
-        "--memory-model", choices=("sum", "peak"),
+        "--memory-model", choices=("sum", "peak", "weights"),
         help="memory of a stage: node memory added up, or parameters plus peak activations "
         "(default: sum where nodes state memory or the graph has a backward pass, else peak); "
-        "peak, if given, also orders the nodes of each stage for a small peak",
+        "peak, if given, also orders the nodes of each stage for a small peak; weights, for "
+        "latency, and its default where nodes state no memory: parameters alone",
     )  # fmt: skip
     cost.add_argument(
         "--memory-mode", choices=("hard", "overflow"), default="hard",
@@ -175,7 +176,7 @@ def problem_of(stream: Stream, args: argparse.Namespace, context: Context) -> Pr
     units = units_of(stream, graph)
     devices, links = platform_of(stream, args)
     if args.objective == "latency":
-        options = latency_options(args, devices, links)
+        options = latency_options(args, graph, devices, links)
     else:
         check_objective(args, links, context)
         options = CostOptions(

@@ -187,7 +187,11 @@ RECORDS: dict[str, dict[str, Field]] = {
             "optimal: proven", required=True, enum=("optimal", "feasible", "interrupted")
         ),
         "comm": _string("how transfers count", required=True, enum=("sum", "overlap", "duplex")),
-        "memory_model": _string("how memory counts", required=True, enum=("sum", "peak")),
+        "memory_model": _string(
+            "how memory counts; weights: for latency alone",
+            required=True,
+            enum=("sum", "peak", "weights"),
+        ),
         "memory_mode": _string(
             "what happens above capacity", required=True, enum=("hard", "overflow")
         ),

@@ -16,7 +16,7 @@ from dnnp.core.check.tables import Tables, shown
 from dnnp.core.check.units import Units
 from dnnp.core.check.violation import Violation, above, same
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Graph
+from dnnp.core.model.graph import CONSTANT, PARAMETER, Graph
 from dnnp.core.model.plan import Plan
 
 
@@ -55,7 +55,20 @@ class Case:
 
     def memory(self, stage: int) -> float:
         """Memory of a stage, bytes."""
-        return sum(node_memory(self.tables, v) for v in self.blocks[stage])
+        if self.plan.options.memory_model != "weights":
+            return sum(node_memory(self.tables, v) for v in self.blocks[stage])
+        return sum(self._weights(unit) for unit in self.held(stage))
+
+    def _weights(self, unit: int) -> float:
+        """Stated memory of the nodes of a unit, and parameters that the others read, each once."""
+        tables, total = self.tables, 0.0
+        read: set[int] = set()
+        for v in self.members[unit]:
+            if tables.memory[v] == tables.memory[v]:
+                total += tables.memory[v]
+            else:
+                read.update(t for t in tables.reads[v] if tables.kind[t] in (PARAMETER, CONSTANT))
+        return total + sum(tables.size[t] for t in read)
 
 
 def make_case(

@@ -14,7 +14,7 @@ import numpy as np
 from dnnp.core.cost.load import node_memory
 from dnnp.core.cost.machine import Machine
 from dnnp.core.model.cluster import Clustering, contract
-from dnnp.core.model.graph import INPUT, Bools, Floats, Graph, Ints, csr, totals
+from dnnp.core.model.graph import INPUT, PARAMETER, Bools, Floats, Graph, Ints, csr, totals
 from dnnp.core.model.plan import CostOptions
 
 
@@ -93,7 +93,7 @@ def tasks_of(graph: Graph, units: Clustering, machine: Machine, options: CostOpt
     together = np.unique(alone, return_inverse=True)[1].astype(np.int64)
     return Tasks(
         time=np.array([units.times.get(c, absent) for c in machine.classes]).reshape(-1, n),
-        memory=totals(units.label, node_memory(graph), units.g),
+        memory=unit_memory(graph, units, options),
         together=together,
         backward=coarse.backward,
         order=coarse.order,
@@ -110,6 +110,22 @@ def tasks_of(graph: Graph, units: Clustering, machine: Machine, options: CostOpt
         out_ptr=out_ptr,
         out_idx=out_idx,
     )
+
+
+def unit_memory(graph: Graph, units: Clustering, options: CostOptions) -> Floats:
+    """Memory of each unit; f64[g], bytes.
+
+    `weights`: what the source states of a node, else the parameters and constants that the nodes
+    of the unit read, each once. `sum`: the memory of the nodes added up.
+    """
+    if options.memory_model != "weights":
+        return totals(units.label, node_memory(graph), units.g)
+    stated = ~np.isnan(graph.node_bytes)
+    reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
+    static = (graph.tensor_kind[graph.in_idx] >= PARAMETER) & ~stated[reader]
+    pairs = np.unique(units.label[reader[static]] * graph.m + graph.in_idx[static])
+    own = totals(units.label[stated], graph.node_bytes[stated], units.g)
+    return own + totals(pairs // graph.m, graph.tensor_bytes[pairs % graph.m], units.g)
 
 
 def _flows(coarse: Graph, options: CostOptions) -> tuple[Ints, Ints, int]:

@@ -17,7 +17,8 @@ class CostOptions:
     comm: str = "sum"
     """`sum`, `overlap` or `duplex`: how transfers and compute combine."""
     memory_model: str = "peak"
-    """`sum` of node memory, or `peak`: parameters once plus peak live activations."""
+    """`sum` of node memory, or `peak`: parameters once plus peak live activations. Latency knows
+    `sum` and `weights`: parameters, once for each unit."""
     memory_mode: str = "hard"
     """`hard`: above capacity is infeasible; `overflow`: the excess is streamed (MTPP Eq. 2)."""
     charge_io: bool = False

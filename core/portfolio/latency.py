@@ -418,7 +418,9 @@ def _by_throughput(problem: Problem, latency: LatencyProblem, request: Request) 
     from dnnp.core.baselines.placing.given import homes_of_blocks
     from dnnp.core.portfolio.solve import solve
 
-    options = replace(problem.options, objective="throughput")
+    alone = problem.options.memory_model == "weights" and not problem.graph.backward.any()
+    counted = "peak" if alone else "sum"
+    options = replace(problem.options, objective="throughput", memory_model=counted)
     method = "exact" if request.method == "max-load" else request.method
     found = solve(replace(problem, options=options), replace(request, method=method))
     blocks = [block for block in found.blocks if len(block.nodes)]

@@ -66,6 +66,8 @@ def check_options(graph: Graph, devices: tuple[DeviceClass, ...], options: CostO
             "--objective gpipe is not defined with --memory-mode overflow: overflow belongs to "
             "neither pass"
         )
+    if options.memory_model == "weights":
+        raise UsageError("--memory-model weights is for --objective latency")
     if options.memory_model == "peak" and training:
         raise UsageError("--memory-model peak is not defined for a graph with a backward pass")
 

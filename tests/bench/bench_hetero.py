@@ -85,8 +85,8 @@ def main() -> None:
         f"1/4; geometric means over {len(SEEDS)} seeds by congestion rule, ratio of communication "
         "to computation, and nodes: latency of annealing, from the best baseline, over that of "
         "each baseline; latency over bound; how often a baseline is better; seconds of baselines "
-        "and annealing, and of the bound. Work and sizes are lognormal with a standard deviation of "
-        "2 in the logarithm, as operators of networks have 1 to 3; with 1 the bound is further "
+        "and annealing, and of the bound. Work and sizes are lognormal with a standard deviation "
+        "of 2 in the logarithm, as operators of networks have 1 to 3; with 1 the bound is further "
         "away, and HEFT closer.\n"
     )
     header = (

@@ -51,7 +51,8 @@ class Case:
         )
         transfers = rng.choice(["tensor", "tensor", "edge"])
         self.options = CostOptions(
-            objective="latency", execution=execution, memory_model="sum", transfers=transfers,
+            objective="latency", execution=execution, memory_model=rng.choice(["sum", "weights"]),
+            transfers=transfers,
             congestion=rng.choice(["device", "channel", "none"]), invocations=9,
             charge_io=execution == "blocks" and transfers == "tensor" and rng.random() < 0.4,
         )  # fmt: skip

@@ -182,6 +182,7 @@ def test_a_node_that_nothing_supports(tmp_path: Path) -> None:
         (["--max-replicas", "2"], "no --max-replicas"),
         (["--validity", "ordered"], "not validity"),
         (["--invocations", "0"], "0 is too small"),
+        (["--charge-io", "--execution", "blocks", "--transfers", "edge"], "--charge-io needs"),
     ],
 )
 def test_bad_options(arguments: list[str], message: str) -> None:
@@ -196,6 +197,7 @@ def test_bad_options(arguments: list[str], message: str) -> None:
         (["--execution", "blocks"], "--execution is for --objective latency"),
         (["--transfers", "edge"], "--transfers is for --objective latency"),
         (["--method", "heft"], "method heft is for --objective latency"),
+        (["--memory-model", "weights"], "--memory-model weights is for --objective latency"),
     ],
 )
 def test_options_of_latency_alone(arguments: list[str], message: str) -> None:
@@ -238,6 +240,29 @@ def test_expert_splits(shared_workloads: Path, name: str, k: int, value: float) 
         assert "its latency is 293.40" in result.err
         result = partition("-k", k, "--memory", "2G", "--eval", split, stdin=data)
     assert result.one("plan")["value"] == pytest.approx(value, abs=0.005)
+
+
+def test_memory_of_a_model_is_its_weights(tmp_path: Path) -> None:
+    data = dnnp("profile", stdin=dnnp("import", write_sample("gnmt-small", tmp_path)).out).out
+    by_weights, summed = (
+        partition("-k", 1, "--method", "single", *words, stdin=data)
+        for words in ((), ("--memory-model", "sum"))
+    )
+    assert by_weights.one("plan")["memory_model"] == "weights"
+    read = {
+        t for r in by_weights.records("node") for t in r["inputs"]
+    }  # fmt: skip
+    held = sum(
+        t["size_bytes"] for t in by_weights.records("tensor")
+        if t["id"] in read and t["kind"] in ("parameter", "constant")
+    )  # fmt: skip
+    least = by_weights.one("stage")["memory_bytes"]
+    assert held <= least <= summed.one("stage")["memory_bytes"]
+    for result in (by_weights, summed):
+        assert dnnp("check", stdin=result.out).status == 0
+    short = partition("-k", 2, "--memory", str(held / 3), stdin=data)
+    assert short.status == 4
+    assert "bytes short" in short.err
 
 
 def test_a_model_runs_as_planned(tmp_path: Path) -> None:
