@@ -23,7 +23,7 @@ CLUSTERS = {
     "moirai-inter": ("rtx2080ti", "t4", "p4", "rtx3060ti"),
     "moirai-intra": ("v100", "p100"),
 }
-DEFAULT = "swin-1.8b gpt3-330m evoformer-87m"
+DEFAULT = "swin-1.8b gpt3-330m gpt3-1.3b evoformer-87m"
 GIANTS = [name for name, entry in CATALOG.items() if entry.size == "giant"]
 
 
