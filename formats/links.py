@@ -10,6 +10,9 @@ from dnnp.core.model.link import Link
 from dnnp.formats.fields import shown
 from dnnp.formats.stream import Record
 
+MOST_DEVICES = 1024
+"""Devices that links may join."""
+
 Fault = Callable[[int, str, str], FormatError]
 """Number of a record, field and reason -> the error that names its place."""
 
@@ -25,9 +28,14 @@ def expand_links(
     Raises
     ------
     FormatError
-        An end is not among the devices, a link leads from a device to itself, or two records
-        speak of the same two devices.
+        An end is not among the devices, a link leads from a device to itself, two records speak
+        of the same two devices, or there are too many devices for links.
     """
+    records = list(records)
+    if not records:
+        return ()
+    if sum(d.count for d in devices) > MOST_DEVICES:
+        raise fault(0, "from", f"links are for up to {MOST_DEVICES} devices")
     places = {d.name: [f"{d.name}/{i}" for i in range(d.count)] for d in devices}
     singles = {name: [name] for names in places.values() for name in names}
     found: dict[tuple[str, str], tuple[bool, Link]] = {}

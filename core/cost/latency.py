@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dnnp.core.cost.invocations import Invocations, check_invocations, time_invocations
 from dnnp.core.cost.machine import Machine, machine_of
@@ -11,9 +11,13 @@ from dnnp.core.cost.tasks import Tasks, tasks_of
 from dnnp.core.cost.timeline import Placement, check_placement, simulate
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.link import Link
 from dnnp.core.model.plan import CostOptions
+
+MOST_DEVICES = 1024
+"""Devices of a machine: the mesh of all pairs must fit in memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +47,18 @@ def latency_problem(
     options: CostOptions,
     links: Sequence[Link] = (),
 ) -> LatencyProblem:
-    """Lay out a graph and a cluster for the latency solvers."""
+    """Lay out a graph and a cluster for the latency solvers.
+
+    Without links the devices of a class are alike, and no more of them count than there are units.
+
+    Raises
+    ------
+    UsageError
+        More than `MOST_DEVICES` devices.
+    """
+    if not links:
+        devices = [replace(d, count=min(d.count, units.g)) for d in devices]
+    if sum(d.count for d in devices) > MOST_DEVICES:
+        raise UsageError(f"latency is planned for up to {MOST_DEVICES} devices")
     machine = machine_of(devices, links)
     return LatencyProblem(tasks_of(graph, units, machine, options), machine, options)

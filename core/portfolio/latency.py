@@ -34,12 +34,8 @@ ANNEALED, STARTED = 0.7, 0.1
 """Shares of a time limit that annealing before the last bound, and one list schedule to start
 from, may take."""
 
-MOST_BY_PROGRAM = 2_000
-"""Tasks up to which starts are tried that solve linear programs."""
-
-QUICK_STARTS = ("heft", "heft-congested", "m-etf", "single")
-STARTS = (*QUICK_STARTS, "m-sct", "getf")
-"""Methods that `auto` never falls behind."""
+STARTS = ("heft", "heft-congested", "m-etf", "single", "m-sct", "getf")
+"""Methods that `auto` never falls behind, as long as there is time for them."""
 _BOTH = (BLOCKS, OPERATORS)
 
 EXECUTIONS: dict[str, tuple[str, ...]] = {
@@ -303,7 +299,7 @@ def _listed(latency: LatencyProblem, request: Request) -> Placement | None:
     from dnnp.core.baselines.placing.table import PLACERS
 
     best: Placement | None = None
-    for name in STARTS if latency.tasks.n <= MOST_BY_PROGRAM else QUICK_STARTS:
+    for name in STARTS:
         if request.stop():
             break
         try:

@@ -67,6 +67,9 @@ def given_split(graph: Graph, units: Clustering, plan: Plan) -> tuple[LatencyPro
     ]
     home = np.full(units.g, POOL, dtype=np.int64)
     for stage, mine in zip(plan.stages, held, strict=True):
+        if stage.device not in place:
+            reason = f"{stage.device} is beyond the {units.g} devices of a class that count"
+            raise FormatError(reason, field="devices")
         home[mine] = place[stage.device]
     split: Split
     if plan.options.execution == "blocks":

@@ -352,7 +352,7 @@ def platform(folder: Path, records: str, **options: object) -> tuple[DeviceClass
     names = ("k", "cpus", "memory", "bandwidth", "cluster_size", "inner_bandwidth")
     args = argparse.Namespace(devices=str(file), **{n: options.get(n) for n in names})
     node = {"time_s": {"dev": 1, "cpu": 1}}
-    return platform_of(Stream(header=header(), records={"node": [node]}), args)
+    return platform_of(Stream(header=header(), records={"node": [node]}), args)[0]
 
 
 RECORD = (
