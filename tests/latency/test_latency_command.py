@@ -206,6 +206,16 @@ def test_options_of_latency_alone(arguments: list[str], message: str) -> None:
     assert message in result.err
 
 
+def test_more_devices_than_nodes(tmp_path: Path) -> None:
+    result = partition("-k", 2**53 - 1, "--method", "heft", stdin=stream())
+    assert result.status == 0, result.err
+    assert dnnp("check", stdin=result.out).status == 0
+    many = [{**CLUSTER[0], "count": 5000}, *CLUSTER[1:]]
+    linked = partition("--devices", cluster(tmp_path, many), stdin=stream())
+    assert linked.status == 3
+    assert "links are for up to 1024 devices" in linked.err
+
+
 def test_links_do_not_matter_for_throughput(tmp_path: Path) -> None:
     result = dnnp("partition", "--devices", cluster(tmp_path, CLUSTER), stdin=stream())
     assert result.status == 0
