@@ -20,7 +20,7 @@ from support.graphs import random_stream
 
 
 def placed(seed: int) -> tuple[Graph, Plan]:
-    """A random plan of the execution `operators` on three devices."""
+    """A random plan of the execution `operators` on up to three devices."""
     rng = random.Random(seed)
     stream = random_stream(rng.randrange(10**9), rng.randint(2, 12))
     for node in stream.records["node"]:
@@ -29,7 +29,8 @@ def placed(seed: int) -> tuple[Graph, Plan]:
     units, devices = singletons(graph), (DeviceClass("dev", count=3),)
     options = CostOptions(objective="latency", memory_model="sum")
     problem = latency_problem(graph, units, devices, options)
-    device: Ints = np.array([rng.randrange(3) for _ in range(graph.n)], dtype=np.int64)
+    used = problem.machine.count
+    device: Ints = np.array([rng.randrange(used) for _ in range(graph.n)], dtype=np.int64)
     split = Placement(device, lazy_events(problem.tasks, device, problem.tasks.order))
     plan = make_latency_plan(
         graph, units, devices, options, (), problem, split,
