@@ -137,14 +137,6 @@ def _fewest_hops(usable: Bools, delay: Floats) -> Floats:
     return total
 
 
-def link_times(machine: Machine, size: float, fixed: float) -> Floats:
-    """Time of one transfer from every device to every other; f64[D, D].
-
-    `size` are the bytes that take time by bandwidth, `fixed` is time stated by the source.
-    """
-    return machine.latency + size * machine.rate + fixed * machine.charged
-
-
 def device_numbers(machine: Machine, device_class: str) -> Ints:
     """Numbers in the machine of the devices of one class."""
     return np.array([i for i, c in enumerate(machine.classes) if c == device_class], np.int64)
