@@ -37,7 +37,6 @@ _TIMES = Field(
 )
 _HEX = "^[0-9a-f]{64}$"
 _DIGEST = Field("string", "digest of what it was computed from", required=True, pattern=_HEX)
-_OPTIONAL_DIGEST = Field("string", "digest of what it was computed from", pattern=_HEX)
 
 _DEVICE = {
     "class": _string("device class; the key of time_s", required=True),
@@ -66,6 +65,78 @@ _RECEIVED = {
     "from": _string("device that sends", required=True),
     "start_s": _number("start", required=True),
     "end_s": _number("arrival", required=True),
+}
+
+_UNIT = {
+    "name": _string("device, as in the plan, or link", required=True),
+    "link": Field("bool", "it carries transfers; absent: no"),
+    "memory_bytes": _number("most that it may hold; absent: no limit"),
+    "fixed_bytes": _number("what it always holds, such as parameters; absent: 0"),
+    "peak_bytes": _number("most that it holds in this schedule", required=True),
+    "busy_s": _number("time that it runs blocks", required=True),
+}
+
+_PASS = {
+    "name": _string("unique among the passes", required=True),
+    "kind": _string(
+        "weight: the part of a backward pass that only weights need",
+        required=True,
+        enum=("forward", "backward", "weight", "transfer"),
+    ),
+    "stage": Field("int", "stage of the plan that it is a pass of; absent: none"),
+    "homes": Field(
+        "list",
+        "positions of its units; micro-batch n runs on all of entry n modulo their number",
+        required=True,
+        items=Field("list", "", items=Field("int", "")),
+    ),
+    "time_s": _number("time on all of its units", required=True),
+    "memory_bytes": Field(
+        "number", "added to each of its units when it starts; absent: 0", signed=True
+    ),
+    "after": Field(
+        "list",
+        "passes of the same micro-batch that end before it starts",
+        required=True,
+        items=Field(
+            "object",
+            "",
+            fields={
+                "pass": Field("int", "position in the passes", required=True),
+                "delay_s": _number("time that must lie between; absent: 0"),
+            },
+        ),
+    ),
+}
+
+_REPETEND = {
+    "unroll": Field("int", "u, micro-batches in a period", required=True, positive=True),
+    "period_s": _number(
+        "pass i of micro-batch n starts at starts_s[n % u][i] + (n // u) * period_s", required=True
+    ),
+    "period_bound_s": _number("no repetend of u micro-batches is shorter", required=True),
+    "memory_bytes": _number("most that a unit holds while it repeats", required=True),
+    "memory_bound_bytes": _number("no repetend of this period needs less", required=True),
+    "span_s": _number("first start to last end of u micro-batches", required=True),
+    "span_bound_s": _number("none of this period and memory is shorter", required=True),
+    "status": _string(
+        "optimal: all three equal their bounds",
+        required=True,
+        enum=("optimal", "feasible", "interrupted"),
+    ),
+    "starts_s": Field(
+        "list",
+        "start of each pass, for each of the u micro-batches",
+        required=True,
+        items=Field("list", "", items=_number("")),
+    ),
+}
+
+_POINT = {
+    "memory_bytes": _number("most that a unit may hold", required=True),
+    "unroll": Field("int", "micro-batches in a period", required=True, positive=True),
+    "period_s": _number("least period for each micro-batch", required=True),
+    "period_bound_s": _number("proven lower bound of it", required=True),
 }
 
 RECORDS: dict[str, dict[str, Field]] = {
@@ -312,8 +383,59 @@ RECORDS: dict[str, dict[str, Field]] = {
             pattern=_HEX,
         ),
     },
-    "schedule": {"digest": _OPTIONAL_DIGEST},
-    "block": {"digest": _OPTIONAL_DIGEST},
+    "schedule": {
+        "method": _string("method that found it", required=True),
+        "micro_batches": Field("int", "N, how many run", required=True, positive=True),
+        "makespan_s": _number("time from the first start to the last end", required=True),
+        "bound_s": _number("no schedule of N micro-batches is shorter", required=True),
+        "status": _string(
+            "optimal: the makespan equals its bound",
+            required=True,
+            enum=("optimal", "feasible", "interrupted"),
+        ),
+        "bubble": _number(
+            "share of the makespan that devices are idle, over all that have blocks", required=True
+        ),
+        "rate_bound_s": _number(
+            "no schedule takes less time for each of many micro-batches", required=True
+        ),
+        "units": Field(
+            "list",
+            "the devices, and the links if transfers are scheduled",
+            required=True,
+            items=Field("object", "", fields=_UNIT),
+        ),
+        "passes": Field(
+            "list",
+            "the blocks of every micro-batch",
+            required=True,
+            items=Field("object", "", fields=_PASS),
+        ),
+        "repetend": Field("object", "what repeats", fields=_REPETEND),
+        "pareto": Field(
+            "list",
+            "with --pareto: the least period for each memory limit",
+            items=Field("object", "", fields=_POINT),
+        ),
+        "digest": Field(
+            "string",
+            "digest of the plan that it is for; absent: there is none",
+            pattern=_HEX,
+        ),
+    },
+    "block": {
+        "pass": Field("int", "position in the passes of the schedule", required=True),
+        "micro_batch": Field("int", "from 0", required=True),
+        "units": Field(
+            "list",
+            "positions in the units of the schedule; it runs on all of them",
+            required=True,
+            unique=True,
+            items=Field("int", ""),
+        ),
+        "start_s": _number("start", required=True),
+        "end_s": _number("end", required=True),
+    },
     "run": {
         "mode": _string("what ran", required=True, enum=("pipeline", "whole", "replicas")),
         "provider": _string("execution provider", required=True),

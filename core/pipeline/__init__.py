@@ -1,0 +1,1 @@
+"""Pipeline schedules: what runs where and when, micro-batch after micro-batch."""

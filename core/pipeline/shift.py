@@ -1,0 +1,78 @@
+"""Start times from an order: every block as early as its predecessors and its units allow."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+
+from dnnp.core.cost.kernel import kernel
+from dnnp.core.model.errors import FormatError
+from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.pipeline.problem import Problem
+
+
+@kernel
+def _shift(sequence, ptr, unit, time, before_ptr, before, delay, units):  # type: ignore[no-untyped-def]
+    """Kernel of `left_shift`; `before` are the predecessors of each block, by `before_ptr`."""
+    start = np.zeros(len(time))
+    free = np.zeros(units)
+    for block in sequence:
+        at = 0.0
+        for i in range(before_ptr[block], before_ptr[block + 1]):
+            at = max(at, start[before[i]] + time[before[i]] + delay[i])
+        for i in range(ptr[block], ptr[block + 1]):
+            at = max(at, free[unit[i]])
+        start[block] = at
+        for i in range(ptr[block], ptr[block + 1]):
+            free[unit[i]] = at + time[block]
+    return start
+
+
+def left_shift(problem: Problem, sequence: Ints) -> Floats:
+    """Earliest start times where every unit runs its blocks in the order of `sequence`.
+
+    `sequence` holds every block once, predecessors first. What a unit holds depends on the order
+    of its blocks alone, so shifting never exceeds a limit that the order keeps.
+    """
+    by_head = np.argsort(problem.head, kind="stable")
+    counts = np.bincount(problem.head, minlength=problem.b)
+    before_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    start: Floats = _shift(
+        np.asarray(sequence, dtype=np.int64), problem.ptr, problem.unit, problem.time,
+        before_ptr, problem.tail[by_head], problem.delay[by_head], problem.units,
+    )  # fmt: skip
+    return start
+
+
+def merged(problem: Problem, orders: Sequence[Ints]) -> Ints:
+    """One sequence that agrees with the order of blocks on every unit and with all waits.
+
+    Of the blocks that could be next the one with the least number is.
+
+    Raises
+    ------
+    FormatError
+        The orders wait for each other in a circle: a deadlock.
+    """
+    tail = [problem.tail, *(order[:-1] for order in orders)]
+    head = [problem.head, *(order[1:] for order in orders)]
+    before, after = np.concatenate(tail).tolist(), np.concatenate(head).tolist()
+    followers: list[list[int]] = [[] for _ in range(problem.b)]
+    waiting = [0] * problem.b
+    for a, b in zip(before, after, strict=True):
+        followers[a].append(b)
+        waiting[b] += 1
+    ready = [i for i, w in enumerate(waiting) if not w]
+    sequence: list[int] = []
+    while ready:
+        i = heapq.heappop(ready)
+        sequence.append(i)
+        for j in followers[i]:
+            waiting[j] -= 1
+            if not waiting[j]:
+                heapq.heappush(ready, j)
+    if len(sequence) < problem.b:
+        raise FormatError("the orders of the devices wait for each other in a circle")
+    return np.array(sequence, dtype=np.int64)

@@ -1,0 +1,45 @@
+"""Random placements for the tests of pipeline schedules."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
+
+
+def random_placement(
+    seed: int, *, devices: int = 0, pairs: int = 0, whole: bool = True, memory: bool = True
+) -> Placement:
+    """Forward blocks in a random DAG, each with a backward block in the mirrored DAG.
+
+    Devices (2 to 6) and pairs (2 to 8) are drawn unless given; times are whole numbers from 0 to
+    4, or real ones, memories whole numbers from 0 to 3, held from forward to backward; now and
+    then a block runs on several devices.
+    """
+    rng = np.random.default_rng([seed, devices, pairs])
+    devices = devices or int(rng.integers(2, 7))
+    pairs = pairs or int(rng.integers(2, 9))
+
+    def time(most: int) -> float:
+        return (
+            float(rng.integers(0, most + 1)) if whole else float(np.round(rng.random() * most, 3))
+        )
+
+    homes, held, before = [], [], []
+    for i in range(pairs):
+        many = int(rng.integers(2, devices + 1)) if rng.random() < 0.15 else 1
+        homes.append(tuple(sorted(rng.choice(devices, many, replace=False).tolist())))
+        held.append(float(rng.integers(0, 4)) if memory else 0.0)
+        known = [j for j in range(i) if rng.random() < 0.4]
+        before.append(known if known or rng.random() < 0.3 else [i - 1] if i else [])
+    blocks = [
+        PlacedBlock(f"F{i}", "forward", (homes[i],), time(3), held[i], tuple(map(Wait, before[i])))
+        for i in range(pairs)
+    ]
+    for i in reversed(range(pairs)):
+        readers = [2 * pairs - 1 - j for j in range(pairs) if i in before[j]]
+        waits = tuple(map(Wait, [i, *readers]))
+        blocks.append(PlacedBlock(f"B{i}", "backward", (homes[i],), time(4), -held[i], waits))
+    return Placement(
+        f"random-{seed}", tuple(Unit(f"device/{d}") for d in range(devices)), tuple(blocks)
+    )
