@@ -36,14 +36,14 @@ class Fields:
 
     def __init__(self, value: Any, place: str, file: str) -> None:
         self._place = place
-        self._file = file
+        self.file = file
         if not isinstance(value, dict):
             raise FormatError(f"{shown(value)} is not an object", file, None, place or None)
         self._values: dict[str, Any] = value
 
     def fault(self, name: str, reason: str) -> FormatError:
         """An error about one field."""
-        return FormatError(reason, self._file, None, self.place(name))
+        return FormatError(reason, self.file, None, self.place(name))
 
     def place(self, name: str) -> str:
         """Where a field is: `nodes[3].size`."""
@@ -66,7 +66,7 @@ class Fields:
         if not isinstance(values, list):
             raise self.fault(name, f"{shown(values)} is not a list")
         place = self.place(name)
-        return [Fields(value, f"{place}[{i}]", self._file) for i, value in enumerate(values)]
+        return [Fields(value, f"{place}[{i}]", self.file) for i, value in enumerate(values)]
 
     def number(self, name: str, default: Any = _REQUIRED) -> float:
         """A finite number of at least 0, unchanged."""

@@ -25,10 +25,10 @@ LEVELS = (
 )
 """What depends on what: replacing one level drops all later ones."""
 
-COMPUTED = ("group", "plan", "stage", "bound")
+COMPUTED = ("group", "plan", "stage", "bound", "schedule", "block")
 """Records whose numbers are sums and quotients of what was read."""
 
-SINGLE = ("plan", "bound")
+SINGLE = ("plan", "bound", "schedule")
 """Records of which there is one at most."""
 
 MAX_DEPTH = 100

@@ -136,7 +136,7 @@ def stage_load(
     memory, peak = stage_memory(graph, nodes, step, options)
     training = bool(graph.backward.any())
     sync = sync_time(weight_bytes(graph, nodes), device, replicas) if training else 0.0
-    incoming, outgoing = _crossing(graph, nodes, step, device, options, near)
+    incoming, outgoing = crossing_times(graph, nodes, step, device, options, near)
     overflow = 0.0
     if not device.is_cpu and options.memory_mode == "overflow" and memory > device.memory_bytes:
         overflow = (memory - device.memory_bytes) / device.bandwidth_bytes_per_s
@@ -165,7 +165,7 @@ def stage_load(
     )  # fmt: skip
 
 
-def _crossing(
+def crossing_times(
     graph: Graph,
     nodes: Ints,
     step: Ints,
@@ -173,7 +173,10 @@ def _crossing(
     options: CostOptions,
     near: np.ndarray | None,
 ) -> tuple[Floats, Floats]:
-    """Time that every tensor spends moving into and out of a stage; f64[m] each."""
+    """Time that every tensor spends moving into and out of a stage; f64[m] each.
+
+    `step` (i64[n]) is the place of a node in the stage, -1 outside; `near` as in `stage_load`.
+    """
     incoming, outgoing = np.zeros(graph.m), np.zeros(graph.m)
     if device.is_cpu:
         return incoming, outgoing

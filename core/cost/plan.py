@@ -47,13 +47,10 @@ def make_plan(
     if order is not None:
         blocks = [blocks[b] for b in order.tolist()]
     blocks = _numbered(blocks)
-    cluster = _clusters(graph, blocks)
-    stages = []
-    for b in blocks:
-        near = None
-        if b.device.cluster_size:
-            near = (cluster == cluster[b.nodes[0]]).all(axis=1)
-        stages.append(_stage(graph, units, b, options, near))
+    near = nodes_nearby(graph, blocks)
+    stages = [
+        _stage(graph, units, b, options, close) for b, close in zip(blocks, near, strict=True)
+    ]
     value = objective_of(stages, options)
     proven = value <= bound * (1 + 2e-12)
     status = "optimal" if proven else "interrupted" if interrupted else "feasible"
@@ -93,6 +90,15 @@ def _numbered(blocks: Sequence[Block]) -> list[Block]:
             )
         numbered.append(b._replace(number=number))
     return numbered
+
+
+def nodes_nearby(graph: Graph, blocks: Sequence[Block]) -> list[np.ndarray | None]:
+    """For each (numbered) block the nodes on devices of its cluster, bool[n]; None: no cluster."""
+    cluster = _clusters(graph, blocks)
+    return [
+        (cluster == cluster[b.nodes[0]]).all(axis=1) if b.device.cluster_size else None
+        for b in blocks
+    ]
 
 
 def _clusters(graph: Graph, blocks: Sequence[Block]) -> Ints:

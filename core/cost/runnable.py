@@ -32,7 +32,7 @@ def runnable_parts(graph: Graph, units: Clustering, plan: Plan) -> tuple[list[St
         held = units.label[[position[node] for node in stage.nodes]]
         stage_of[held] = number
         place[held] = np.arange(len(held))
-    part = _cut(graph, units, stage_of, _sequence(graph, units, stage_of, place))
+    part = cut_into_parts(graph, units, stage_of, place)
     parts, owners = [], []
     for number in range(int(part.max()) + 1):
         mine = np.flatnonzero(part == number)
@@ -43,6 +43,22 @@ def runnable_parts(graph: Graph, units: Clustering, plan: Plan) -> tuple[list[St
         parts.append(replace(stage, nodes=tuple(nodes.tolist()), load_s=time, compute_s=time))
         owners.append(int(stage_of[mine[0]]))
     return parts, owners
+
+
+def cut_into_parts(graph: Graph, units: Clustering, stage_of: Ints, place: Ints) -> Ints:
+    """Part of each unit: what runs in one go; i64[g], numbers from 0.
+
+    Parts wait for each other without a circle, and those of one stage run one after the other.
+    An ordered split has one part a stage.
+
+    Parameters
+    ----------
+    stage_of
+        i64[g], stage of each unit, numbers from 0.
+    place
+        i64[g], ascending in the order in which each stage runs its units.
+    """
+    return _cut(graph, units, stage_of, _sequence(graph, units, stage_of, place))
 
 
 def _sequence(graph: Graph, units: Clustering, stage_of: Ints, place: Ints) -> list[int]:

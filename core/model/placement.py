@@ -57,6 +57,8 @@ class PlacedBlock:
     after: tuple[Wait, ...] = ()
     stage: int = -1
     """Stage of the plan that it is a pass of; -1: none."""
+    nodes: tuple[int, ...] = ()
+    """Ids of its nodes in execution order; empty: all of its stage."""
 
 
 @dataclass(frozen=True)

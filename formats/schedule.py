@@ -1,0 +1,159 @@
+"""Schedules as records of the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dnnp.core.model.placement import PlacedBlock, Placement
+from dnnp.core.model.schedule import Point, Repetend, Schedule
+from dnnp.formats.records import FORMAT, VERSION
+from dnnp.formats.stream import Record, Stream
+
+
+def placement_stream(name: str) -> Stream:
+    """A stream without a graph, for the schedule of a placement that does not come from one."""
+    header: Record = {
+        "type": "header",
+        "format": FORMAT,
+        "version": VERSION,
+        "model": name,
+        "units": {"time": "unknown"},
+        "provenance": [],
+    }
+    return Stream(header, {}, name=name)
+
+
+def schedule_records(
+    schedule: Schedule,
+    peak_bytes: Sequence[float],
+    points: Sequence[Point] | None = None,
+    digest: str | None = None,
+) -> tuple[Record, list[Record]]:
+    """The schedule record and its block records, by start.
+
+    Parameters
+    ----------
+    peak_bytes
+        f64[units], most that each unit holds.
+    points
+        The trade-off between period and memory, if that was asked for.
+    digest
+        Digest of the plan; None: there is none.
+    """
+    placement, start = schedule.placement, schedule.start_s
+    count = len(start)
+    time = np.array([b.time_s for b in placement.blocks])
+    end = start + time
+    makespan = float(end.max(initial=0.0))
+    busy = busy_times(placement, count)
+    devices = [
+        d for d in placement.devices if any(d in h for b in placement.blocks for h in b.homes)
+    ]
+    total = sum(busy[d] for d in devices)
+    record: Record = {
+        "type": "schedule",
+        "method": schedule.method,
+        "micro_batches": count,
+        "makespan_s": makespan,
+        "bound_s": schedule.bound_s,
+        "status": schedule.status,
+        "bubble": max(1 - total / (makespan * len(devices)), 0.0) if makespan > 0 else 0.0,
+        "rate_bound_s": schedule.rate_bound_s,
+        "units": _units(placement, busy, peak_bytes),
+        "passes": [_pass(block) for block in placement.blocks],
+    }
+    if schedule.repetend is not None:
+        record["repetend"] = _repetend(schedule.repetend)
+    if points is not None:
+        record["pareto"] = [
+            {
+                "memory_bytes": point.memory_bytes,
+                "unroll": point.unroll,
+                "period_s": point.period_s,
+                "period_bound_s": point.period_bound_s,
+            }
+            for point in points
+        ]
+    if digest is not None:
+        record["digest"] = digest
+    homes = [[list(home) for home in block.homes] for block in placement.blocks]
+    starts, ends = start.ravel().tolist(), end.ravel().tolist()
+    k = len(placement.blocks)
+    blocks: list[Record] = []
+    for at in np.lexsort((np.arange(start.size), end.ravel(), start.ravel())).tolist():
+        n, i = divmod(at, k)
+        blocks.append(
+            {
+                "type": "block",
+                "pass": i,
+                "micro_batch": n,
+                "units": homes[i][n % len(homes[i])],
+                "start_s": starts[at],
+                "end_s": ends[at],
+            }
+        )
+    return record, blocks
+
+
+def busy_times(placement: Placement, count: int) -> list[float]:
+    """Time that each unit runs blocks of `count` micro-batches."""
+    busy = [0.0] * len(placement.units)
+    for block in placement.blocks:
+        turns = len(block.homes)
+        for j, home in enumerate(block.homes):
+            times = len(range(j, count, turns))
+            for unit in home:
+                busy[unit] += times * block.time_s
+    return busy
+
+
+def _units(
+    placement: Placement, busy: Sequence[float], peak_bytes: Sequence[float]
+) -> list[Record]:
+    records = []
+    for unit, peak, time in zip(placement.units, peak_bytes, busy, strict=True):
+        record: Record = {"name": unit.name, "peak_bytes": float(peak), "busy_s": time}
+        if unit.link:
+            record["link"] = True
+        if unit.memory_bytes < float("inf"):
+            record["memory_bytes"] = unit.memory_bytes
+        if unit.fixed_bytes:
+            record["fixed_bytes"] = unit.fixed_bytes
+        records.append(record)
+    return records
+
+
+def _pass(block: PlacedBlock) -> Record:
+    record: Record = {
+        "name": block.name,
+        "kind": block.kind,
+        "homes": [list(home) for home in block.homes],
+        "time_s": block.time_s,
+        "after": [
+            {"pass": wait.block, **({"delay_s": wait.delay_s} if wait.delay_s else {})}
+            for wait in block.after
+        ],
+    }
+    if block.memory_bytes:
+        record["memory_bytes"] = block.memory_bytes
+    if block.stage >= 0:
+        record["stage"] = block.stage
+    if block.nodes:
+        record["nodes"] = list(block.nodes)
+    return record
+
+
+def _repetend(repetend: Repetend) -> Record:
+    return {
+        "unroll": repetend.unroll,
+        "period_s": repetend.period_s,
+        "period_bound_s": repetend.period_bound_s,
+        "memory_bytes": float(repetend.memory_bytes.max(initial=0.0)),
+        "memory_bound_bytes": repetend.memory_bound_bytes,
+        "span_s": repetend.span_s,
+        "span_bound_s": repetend.span_bound_s,
+        "status": repetend.status,
+        "starts_s": repetend.start_s.tolist(),
+    }
