@@ -60,10 +60,11 @@ lint: $(READY) $(TYPES)
 bench: $(READY) ## measure, and update BENCHMARKS.md (BENCH="NAME ..." measures only these)
 	$(BIN)/python tests/bench/run.py $(BENCH)
 
-agree: $(READY) ## compare solvers, slicing (1,000 graphs), bounds (2,000), latency (200) with brute force
+agree: $(READY) ## compare solvers, slicing (1,000 graphs), bounds (2,000), latency (200), schedules (300) with brute force
 	$(BIN)/python tests/tools/agree.py --count 1000
 	$(BIN)/python tests/tools/agree.py --contract --count 2000
 	$(BIN)/python tests/tools/agree.py --orders --count 1000
+	$(BIN)/python tests/tools/agree_schedules.py --count 300
 	$(BIN)/python tests/tools/agree_bounds.py --count 2000
 	$(BIN)/python tests/tools/agree_latency.py --count 200
 

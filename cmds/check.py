@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from dnnp.cmds.cli import Command, Context, counted
 from dnnp.core.model.errors import FormatError, InfeasibleError, VerificationError
@@ -12,11 +12,18 @@ from dnnp.core.model.errors import FormatError, InfeasibleError, VerificationErr
 if TYPE_CHECKING:
     from dnnp.core.check.certificate import CertificateReport
     from dnnp.core.check.plan import PlanReport
+    from dnnp.core.check.schedule import ScheduleReport
     from dnnp.core.check.violation import Violation
+    from dnnp.core.model.cluster import Clustering
+    from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import Plan
+    from dnnp.formats.stream import Stream
 
 COUNTED = ("node", "tensor", "group", "stage")
 """Kinds of record that a summary counts."""
+
+GRAPH = ("node", "tensor", "group", "plan", "stage", "bound", "run")
+"""Kinds of record that need a graph."""
 
 SHOWN = 20
 """Violations that are printed without --verbose."""
@@ -53,22 +60,15 @@ def run(args: argparse.Namespace, context: Context) -> int:
     from dnnp.core.check.certificate import NOT_CHECKABLE, check_certificate
     from dnnp.core.check.graph import check_clustering, check_graph
     from dnnp.core.check.plan import INFEASIBLE, check_plan
+    from dnnp.core.check.schedule import check_schedule
     from dnnp.core.check.stream import check_stream
     from dnnp.core.check.violation import Violation
     from dnnp.core.model.cluster import singletons
-    from dnnp.formats.graph import (
-        clustering_of,
-        digest_of,
-        graph_of,
-        plan_digest,
-        plan_of,
-    )
+    from dnnp.formats.graph import digest_of, plan_digest
 
     try:
         stream = context.read(args.stream)
-        graph = graph_of(stream)
-        clustering = clustering_of(stream, graph)
-        plan = plan_of(stream, graph, check_digest=False)
+        graph, clustering, plan = _content(stream)
         bounds = stream.get("bound") if args.certificate else []
         if args.certificate and (plan is None or not bounds):
             missing = "plan" if plan is None else "bound"
@@ -76,32 +76,40 @@ def run(args: argparse.Namespace, context: Context) -> int:
     except FormatError as error:
         if args.json:
             fault = Violation("format", "stream", str(error))
-            _print(context, _summary([fault], {}, None, None, None))
+            _print(context, _summary([fault], {}, _Findings()))
         raise
-    violations = check_graph(graph)
-    if clustering is not None:
-        violations += check_clustering(graph, clustering)
+    violations, digest, report = [], None, None
+    if graph is not None:
+        violations += check_graph(graph)
+        if clustering is not None:
+            violations += check_clustering(graph, clustering)
+        digest = digest_of(graph, clustering or singletons(graph))
     plans = stream.get("plan")
     violations += check_stream(
         stream.header,
         stream.records,
-        digest_of(graph, clustering or singletons(graph)),
+        digest,
         plan_digest(plans[0], stream.get("stage")) if plans else None,
     )
-    report = None if plan is None else check_plan(graph, clustering, plan)
-    if report is not None:
-        violations += report.violations
     proofs = None
-    if args.certificate and plan is not None:
-        proofs = [
-            check_certificate(graph, clustering, plan.devices, plan.options, record)
-            for record in bounds
-        ]
-        violations += [violation for proof in proofs for violation in proof.violations]
+    if graph is not None and plan is not None:
+        report = check_plan(graph, clustering, plan)
+        violations += report.violations
+        if args.certificate:
+            proofs = [
+                check_certificate(graph, clustering, plan.devices, plan.options, record)
+                for record in bounds
+            ]
+            violations += [violation for proof in proofs for violation in proof.violations]
+    schedule = None
+    for record in stream.get("schedule")[:1]:
+        schedule = check_schedule(record, stream.get("block"))
+        violations += schedule.violations
+    findings = _Findings(plan, report, proofs, schedule)
     context.elapsed("checked the stream")
     counts = {kind: len(stream.get(kind)) for kind in COUNTED}
     if args.json:
-        _print(context, _summary(violations, counts, plan, report, proofs))
+        _print(context, _summary(violations, counts, findings))
     shown = violations if context.verbose else violations[:SHOWN]
     for violation in shown:
         context.warn(str(violation))
@@ -114,7 +122,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
                 f"{proof.detail}"
             )
     if not violations:
-        context.note(f"ok: {_described(counts, plan, report, proofs)}")
+        context.note(f"ok: {_described(counts, findings, stream)}")
         return 0
     context.note(counted(len(violations), "violation"))
     kinds = {violation.kind for violation in violations}
@@ -124,13 +132,28 @@ def run(args: argparse.Namespace, context: Context) -> int:
     return InfeasibleError.exit_status if fits else FormatError.exit_status
 
 
-def _described(
-    counts: dict[str, int],
-    plan: Plan | None,
-    report: PlanReport | None,
-    proofs: Sequence[CertificateReport] | None,
-) -> str:
+class _Findings(NamedTuple):
+    """What was found out; what the stream does not hold, or was not asked for, is None."""
+
+    plan: Plan | None = None
+    report: PlanReport | None = None
+    proofs: Sequence[CertificateReport] | None = None
+    schedule: ScheduleReport | None = None
+
+
+def _content(stream: Stream) -> tuple[Graph | None, Clustering | None, Plan | None]:
+    """Graph, groups and plan; no graph where there is a schedule and nothing to have it from."""
+    from dnnp.formats.graph import clustering_of, graph_of, plan_of
+
+    if stream.get("schedule") and not any(map(stream.get, GRAPH)):
+        return None, None, None
+    graph = graph_of(stream)
+    return graph, clustering_of(stream, graph), plan_of(stream, graph, check_digest=False)
+
+
+def _described(counts: dict[str, int], findings: _Findings, stream: Stream) -> str:
     """One line about a stream that holds."""
+    plan, report, proofs, schedule = findings
     parts = [counted(count, kind) for kind, count in counts.items() if count]
     if plan is not None and report is not None:
         parts.append(f"{report.validity} split")
@@ -140,17 +163,20 @@ def _described(
             parts.append(f"{plan.objective} value {report.value:.6g}")
         parts.append(f"gap {plan.gap:.3g}")
     parts += [f"bound {proof.verdict} ({proof.argument})" for proof in proofs or ()]
+    if schedule is not None and schedule.makespan is not None and schedule.bubble is not None:
+        count = stream.get("schedule")[0]["micro_batches"]
+        parts.append(
+            f"schedule of {count} micro-batch{'es' * (count != 1)}, makespan "
+            f"{schedule.makespan:.6g}, bubble {schedule.bubble:.3g}"
+        )
     return ", ".join(parts)
 
 
 def _summary(
-    violations: Sequence[Violation],
-    counts: dict[str, int],
-    plan: Plan | None,
-    report: PlanReport | None,
-    proofs: Sequence[CertificateReport] | None,
+    violations: Sequence[Violation], counts: dict[str, int], findings: _Findings
 ) -> dict[str, Any]:
     """The object of --json; what the stream does not hold is null."""
+    plan, report, proofs, schedule = findings
     summary: dict[str, Any] = {
         "ok": not violations,
         "objective": None if plan is None else plan.objective,
@@ -164,6 +190,8 @@ def _summary(
         {"argument": proof.argument, "verdict": proof.verdict, "detail": proof.detail}
         for proof in proofs
     ]
+    summary["makespan"] = None if schedule is None else schedule.makespan
+    summary["bubble"] = None if schedule is None else schedule.bubble
     fields = ("kind", "subject", "message", "expected", "got")
     summary["violations"] = [
         {name: _number(getattr(violation, name)) for name in fields} for violation in violations

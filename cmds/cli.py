@@ -276,6 +276,8 @@ class Command:
         Does the work and returns the exit status.
     reads_stream
         Whether it takes a stream: a file name, or standard input.
+    stream_unless
+        Options that say what to work on instead of a stream.
     writes_file
         Whether `-o` names a file; otherwise the command defines its own output options.
     """
@@ -288,6 +290,7 @@ class Command:
         run: Callable[[argparse.Namespace, Context], int],
         *,
         reads_stream: bool = True,
+        stream_unless: Sequence[str] = (),
         writes_file: bool = True,
     ) -> None:
         self.name = name
@@ -295,6 +298,7 @@ class Command:
         self._add_arguments = add_arguments
         self._run = run
         self._reads_stream = reads_stream
+        self._stream_unless = stream_unless
         self._writes_file = writes_file
 
     def parser(self) -> _Parser:
@@ -334,7 +338,9 @@ class Command:
             parser.out = context.stdout
             args = parser.parse_args(list(arguments))
             context.configure(args)
-            if self._reads_stream and args.stream == "-" and _is_terminal(context.stdin):
+            reads = self._reads_stream and args.stream == "-"
+            reads = reads and all(getattr(args, o) is None for o in self._stream_unless)
+            if reads and _is_terminal(context.stdin):
                 context.console.write(parser.format_usage())
                 raise UsageError("nothing on standard input: give a stream file or a pipe")
             if self._writes_file and args.output != "-":

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from dnnp.core.runtime.execute import Pipeline
     from dnnp.core.runtime.inputs import Sample
     from dnnp.core.runtime.outcome import Outcome
+    from dnnp.core.runtime.scheduled import Program
     from dnnp.formats.stream import Stream
+
+MATTERS = ("block", "overlap", "wait", "stages", "node", "device")
+"""Kinds of violation with which a schedule cannot be followed."""
+
+SAMPLES = 32
+"""Samples that are measured where nothing says how many."""
 
 DISTINCT = 4
 """Random inputs drawn when none are given; samples take them in turn."""
@@ -35,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: cpu)",
     )  # fmt: skip
     what.add_argument(
-        "-n", "--samples", type=_up_to(10_000_000, 1), default=32, metavar="N",
-        help="samples to send through and measure (default: 32)",
+        "-n", "--samples", type=_up_to(10_000_000, 1), metavar="N",
+        help="samples to send through and measure (default: those of the schedule, or 32)",
     )  # fmt: skip
     what.add_argument(
         "--warmup", type=_up_to(1_000_000), default=3, metavar="N",
@@ -120,8 +127,11 @@ def _tolerance(text: str) -> float:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Run the plan of a stream."""
+    from dataclasses import replace
+
     from dnnp.core.runtime.execute import Load, Watch, prepare, widest
     from dnnp.core.runtime.outcome import Checks, execute
+    from dnnp.core.runtime.report import Forecast
     from dnnp.core.runtime.session import SessionConfig, require_provider
     from dnnp.core.runtime.verify import tolerance_for
     from dnnp.core.runtime.weights import random_weights
@@ -140,20 +150,30 @@ def run(args: argparse.Namespace, context: Context) -> int:
     parts: Sequence[Stage] = plan.stages
     owners: Sequence[int] = ()
     window: int | None = None
-    if plan.objective == "latency":
+    forecast = Forecast()
+    program = _program(stream, plan, args.samples)
+    if program is not None:
+        parts, owners = program.stages, program.owners
+        plan = replace(plan, validity="ordered")
+        forecast = Forecast(makespan_s=program.makespan_s, bubble=program.bubble)
+    elif plan.objective == "latency":
         plan, parts, owners, window = _one_by_one(context, stream, graph, plan)
+        forecast = Forecast(latency_s=plan.value)
     check_runnable(plan, graph)
-    total = args.warmup * widest(plan.stages) + args.samples
+    first = args.warmup * widest(plan.stages)
+    measured = (args.samples or SAMPLES) if program is None else program.count
+    total = measured if program is not None else first + measured
     samples = _samples(args, context, stream, model, total)
     if len(samples) > total:
-        context.note(f"only the first {total} of {len(samples)} inputs are used; raise -n")
+        how = "raise -n" if program is None else "the schedule is for as many"
+        context.note(f"only the first {total} of {len(samples)} inputs are used; {how}")
         del samples[total:]
     with context.interruptible():
         weights = {}
         if args.random_weights is not None:
             weights = random_weights(model, args.random_weights, path.parent)
             context.note(f"{len(weights)} weights drawn with seed {args.random_weights}")
-        progress = context.progress("running", total)
+        progress = context.progress("running", first + measured)
         pipeline = prepare(
             model,
             path.parent,
@@ -168,11 +188,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
         try:
             outcome = execute(
                 pipeline,
-                Load(samples, args.samples, args.warmup, args.queue, window),
-                Checks(
-                    tolerance, args.compare, bool(args.save_outputs),
-                    None if window is None else plan.value, owners,
-                ),
+                Load(samples, measured, args.warmup, args.queue, window, program),
+                Checks(tolerance, args.compare, bool(args.save_outputs), forecast, owners),
             )
         finally:
             progress.close()
@@ -188,6 +205,42 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if verdict is not None and not verdict.ok:
         raise VerificationError(verdict.fault)
     return 0
+
+
+def _program(stream: Stream, plan: Plan, samples: int | None) -> Program | None:
+    """What each device runs by the schedule of the stream, if there is one.
+
+    Raises
+    ------
+    FormatError
+        The schedule is not for this plan, or does not hold.
+    UsageError
+        It is for another number of samples, or holds what cannot run.
+    """
+    from dnnp.core.check.passes import check_passes
+    from dnnp.core.check.schedule import check_schedule
+    from dnnp.core.runtime.scheduled import program_of
+    from dnnp.formats.graph import plan_digest
+
+    if not stream.get("schedule"):
+        return None
+    (schedule, *others), blocks = stream.get("schedule"), stream.get("block")
+    if others:
+        raise stream.fault_at("schedule", 1, None, "a second schedule; a stream holds one")
+    if schedule.get("digest") != plan_digest(stream.get("plan")[0], stream.get("stage")):
+        raise stream.fault_at("schedule", 0, "digest", "the schedule was made for another plan")
+    found = [*check_schedule(schedule, blocks).violations, *check_passes(schedule, stream.records)]
+    for violation in found:
+        if violation.kind in MATTERS:
+            reason = f"the schedule does not hold: {violation}; dnnp-check says more"
+            raise stream.fault_at("schedule", 0, None, reason)
+    count = schedule["micro_batches"]
+    if samples is not None and samples != count:
+        raise UsageError(
+            f"-n {samples}, but the schedule is for {count}: run dnnp-schedule -n {samples} first, "
+            "or leave -n out"
+        )
+    return program_of(schedule, blocks, plan)
 
 
 def _one_by_one(

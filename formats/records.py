@@ -84,6 +84,7 @@ _PASS = {
         enum=("forward", "backward", "weight", "transfer"),
     ),
     "stage": Field("int", "stage of the plan that it is a pass of; absent: none"),
+    "nodes": _ids("nodes of its stage that it runs, in order; absent: all of them", required=False),
     "homes": Field(
         "list",
         "positions of its units; micro-batch n runs on all of entry n modulo their number",
@@ -115,7 +116,11 @@ _REPETEND = {
         "pass i of micro-batch n starts at starts_s[n % u][i] + (n // u) * period_s", required=True
     ),
     "period_bound_s": _number("no repetend of u micro-batches is shorter", required=True),
-    "memory_bytes": _number("most that a unit holds while it repeats", required=True),
+    "memory_bytes": _number(
+        "most that a unit holds while it repeats; those apart that every micro-batch leaves "
+        "something on",
+        required=True,
+    ),
     "memory_bound_bytes": _number("no repetend of this period needs less", required=True),
     "span_s": _number("first start to last end of u micro-batches", required=True),
     "span_bound_s": _number("none of this period and memory is shorter", required=True),
@@ -445,7 +450,12 @@ RECORDS: dict[str, dict[str, Field]] = {
         "latency_p50_s": _number("median time of one sample"),
         "latency_p99_s": _number("99th percentile of the time of one sample"),
         "latency_predicted_s": _number("time of one sample by a plan of the objective latency"),
-        "bubble": _number("idle share of the stages, each between its first start and last end"),
+        "makespan_predicted_s": _number("time of all samples by the schedule that was followed"),
+        "makespan_measured_s": _number("first start to last end of all samples of the schedule"),
+        "bubble": _number(
+            "idle share of the stages, each between its first start and last end; of a schedule, "
+            "idle share of its devices over its makespan"
+        ),
         "threads": Field("int", "threads of a session"),
         "optimization": _string("graph optimization level"),
         "verified": Field("bool", "outputs equal those of the whole model, if that was asked"),

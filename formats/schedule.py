@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,15 +29,19 @@ def placement_stream(name: str) -> Stream:
 def schedule_records(
     schedule: Schedule,
     peak_bytes: Sequence[float],
+    order: Sequence[int],
     points: Sequence[Point] | None = None,
     digest: str | None = None,
 ) -> tuple[Record, list[Record]]:
-    """The schedule record and its block records, by start.
+    """The schedule record and its block records.
 
     Parameters
     ----------
     peak_bytes
         f64[units], most that each unit holds.
+    order
+        i64[micro-batches * blocks], block i of micro-batch n as n * blocks + i, in the order in
+        which they are written.
     points
         The trade-off between period and memory, if that was asked for.
     digest
@@ -82,7 +87,7 @@ def schedule_records(
     starts, ends = start.ravel().tolist(), end.ravel().tolist()
     k = len(placement.blocks)
     blocks: list[Record] = []
-    for at in np.lexsort((np.arange(start.size), end.ravel(), start.ravel())).tolist():
+    for at in order:
         n, i = divmod(at, k)
         blocks.append(
             {
@@ -150,7 +155,7 @@ def _repetend(repetend: Repetend) -> Record:
         "unroll": repetend.unroll,
         "period_s": repetend.period_s,
         "period_bound_s": repetend.period_bound_s,
-        "memory_bytes": float(repetend.memory_bytes.max(initial=0.0)),
+        "memory_bytes": max(filter(math.isfinite, repetend.memory_bytes.tolist()), default=0.0),
         "memory_bound_bytes": repetend.memory_bound_bytes,
         "span_s": repetend.span_s,
         "span_bound_s": repetend.span_bound_s,

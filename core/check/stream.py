@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dnnp.core.check.passes import check_passes
 from dnnp.core.check.tables import shown
 from dnnp.core.check.validity import STRENGTH
 from dnnp.core.check.violation import Violation, above, same
@@ -20,7 +21,6 @@ NEEDS = {
     "plan": "stage",
     "stage": "plan",
     "bound": "plan",
-    "schedule": "plan",
     "block": "schedule",
     "run": "plan",
 }
@@ -33,7 +33,7 @@ PRICING = ("dnnp-profile", "dnnp-coarsen")
 def check_stream(
     header: Record,
     records: Mapping[str, Sequence[Record]],
-    graph_digest: str,
+    graph_digest: str | None,
     plan_digest: str | None,
 ) -> list[Violation]:
     """Return what does not hold between the records of a stream.
@@ -45,13 +45,17 @@ def check_stream(
     records
         Record type -> its records, in file order.
     graph_digest
-        Digest of the graph, costs and groups as they stand in the stream.
+        Digest of the graph, costs and groups as they stand in the stream, or None if there is
+        no graph.
     plan_digest
         Digest of the plan as it stands, or None if there is none.
     """
     found = _present(records)
     found += _digests(records, graph_digest, plan_digest)
     found += _numbers(records)
+    if records.get("plan"):
+        for schedule in records.get("schedule", ()):
+            found += check_passes(schedule, records)
     return found + _provenance(header, records)
 
 
@@ -62,6 +66,13 @@ def _present(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
         if records.get(kind) and not records.get(needed):
             message = f"there are {kind} records but no {needed} record"
             found.append(Violation("records", kind, message, needed))
+    schedules = records.get("schedule", ())
+    if len(schedules) > 1:
+        message = f"there are {len(schedules)} schedule records, a stream holds one"
+        found.append(Violation("records", "schedule", message, 1, len(schedules)))
+    if any("digest" in schedule for schedule in schedules) and not records.get("plan"):
+        message = "there are schedule records but no plan record"
+        found.append(Violation("records", "schedule", message, "plan"))
     if records.get("plan") and not any("time_s" in r for r in records.get("node", ())):
         grouped = records.get("group", ())
         if not grouped or not all("time_s" in r for r in grouped):
@@ -74,9 +85,9 @@ def _present(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
 
 
 def _digests(
-    records: Mapping[str, Sequence[Record]], graph_digest: str, plan_digest: str | None
+    records: Mapping[str, Sequence[Record]], graph_digest: str | None, plan_digest: str | None
 ) -> list[Violation]:
-    """Plan against graph; bounds, runs and later results against the plan."""
+    """Plan against graph; bounds, schedules and runs against the plan."""
     found = []
     for plan in records.get("plan", ()):
         if plan["digest"] != graph_digest:
@@ -86,6 +97,11 @@ def _digests(
         if plan_digest is not None and run["digest"] != plan_digest:
             message = "was made with another plan"
             found.append(Violation("digest", f"run {number}", message, plan_digest, run["digest"]))
+    for schedule in records.get("schedule", ()) if plan_digest is not None else ():
+        digest = schedule.get("digest")
+        if digest != plan_digest:
+            message = "was made for another plan" if digest else "does not say for which plan it is"
+            found.append(Violation("digest", "schedule", message, plan_digest, digest))
     if records.get("plan") and plan_digest is not None:
         expected = _bound_digest(records["plan"][0], plan_digest)
         for bound in records.get("bound", ()):
@@ -164,7 +180,7 @@ def _bound(plan: Record, record: Record) -> list[Violation]:
 
 
 def _provenance(header: Record, records: Mapping[str, Sequence[Record]]) -> list[Violation]:
-    """A plan is younger than costs and groups, bounds and runs are younger than the plan."""
+    """A plan is younger than costs and groups; bounds, schedules and runs follow it in turn."""
     last: dict[str, int] = {}
     for position, entry in enumerate(header["provenance"]):
         last[entry["tool"]] = position
@@ -172,7 +188,8 @@ def _provenance(header: Record, records: Mapping[str, Sequence[Record]]) -> list
     for kind, makers, earlier in (
         ("plan", ("dnnp-partition", "dnnp-bound"), PRICING),
         ("bound", ("dnnp-bound",), (*PRICING, "dnnp-partition")),
-        ("run", ("dnnp-run",), (*PRICING, "dnnp-partition", "dnnp-bound")),
+        ("schedule", ("dnnp-schedule",), (*PRICING, "dnnp-partition", "dnnp-bound")),
+        ("run", ("dnnp-run",), (*PRICING, "dnnp-partition", "dnnp-bound", "dnnp-schedule")),
     ):
         made = [tool for tool in makers if tool in last]
         if not records.get(kind) or not made:

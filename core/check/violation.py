@@ -48,6 +48,9 @@ KINDS = {
     "certificate": "a certificate does not prove the bound that it comes with",
     "digest": "a record was computed from something else than this stream holds",
     "records": "a kind of record is present without what it depends on",
+    "block": "a pass of a micro-batch does not run once, or not on its units, or names nothing",
+    "overlap": "a unit runs two blocks at a time",
+    "wait": "a block starts before what it waits for, or passes wait for each other in a circle",
     "provenance": "a result is older than a command that should have dropped it",
 }
 """Kinds of violation and their meaning."""

@@ -17,16 +17,21 @@ from dnnp.core.pipeline.problem import Problem
 def _shift(sequence, ptr, unit, time, before_ptr, before, delay, units):  # type: ignore[no-untyped-def]
     """Kernel of `left_shift`; `before` are the predecessors of each block, by `before_ptr`."""
     start = np.zeros(len(time))
-    free = np.zeros(units)
+    begun, free = np.zeros(units), np.zeros(units)
     for block in sequence:
         at = 0.0
         for i in range(before_ptr[block], before_ptr[block + 1]):
             at = max(at, start[before[i]] + time[before[i]] + delay[i])
         for i in range(ptr[block], ptr[block + 1]):
-            at = max(at, free[unit[i]])
+            at = max(at, begun[unit[i]])
+            # A block without duration keeps its place in the order but waits for no block to end.
+            if time[block] > 0:
+                at = max(at, free[unit[i]])
         start[block] = at
         for i in range(ptr[block], ptr[block + 1]):
-            free[unit[i]] = at + time[block]
+            begun[unit[i]] = at
+            if time[block] > 0:
+                free[unit[i]] = at + time[block]
     return start
 
 

@@ -15,8 +15,9 @@ from dnnp.core.model.errors import LimitError
 from dnnp.core.model.plan import Stage
 from dnnp.core.runtime.compare import ROUNDS, run_replicas
 from dnnp.core.runtime.inputs import Sample
-from dnnp.core.runtime.pipeline import Step, Trace, Worker, run_pipeline
-from dnnp.core.runtime.report import Timing, median_timing, summarize
+from dnnp.core.runtime.pipeline import Step, Trace, Worker, route, run_pipeline
+from dnnp.core.runtime.report import Timing, median_timing, summarize, summarize_schedule
+from dnnp.core.runtime.scheduled import Program, check_orders
 from dnnp.core.runtime.session import Place, SessionConfig, available_cores, make_session, places
 from dnnp.core.runtime.stages import make_stage
 from dnnp.core.runtime.values import to_numpy
@@ -53,6 +54,9 @@ class Load:
     """Samples that may wait between neighbouring stages."""
     window: int | None = None
     """Samples that may be on their way at once; None: as many as there is room for."""
+    program: Program | None = None
+    """What each device runs, sample by sample; its samples are the `count` to measure. The
+    warm-up goes through before them, on its own. None: as the samples come."""
 
 
 def widest(stages: Sequence[Stage]) -> int:
@@ -91,23 +95,57 @@ class Pipeline:
         return sum({stage.device: stage.replicas for stage in self.stages}.values())
 
     def warmup(self, load: Load) -> int:
-        """Samples that go through before those that are measured."""
-        return load.warmup * widest(self.stages)
+        """Samples of a trace that go before those that are measured."""
+        return 0 if load.program is not None else load.warmup * widest(self.stages)
 
     def run(self, load: Load, keep: Callable[[int], bool] = lambda s: False) -> Trace:
-        """Send the warm-up and the measured samples through."""
+        """Send the warm-up and the measured samples through; of a schedule these alone count.
+
+        Raises
+        ------
+        FormatError
+            The devices of a schedule would wait for each other for ever.
+        """
+        program = load.program
+        if program is None:
+            return self._send(load, self.warmup(load) + load.count, keep=keep)
+        check_orders(program, route(self.steps, self.outputs, waits=program.waits))
+        first = load.warmup * widest(self.stages)
+        if first:
+            trace = self._send(load, first)
+            if trace.interrupted:
+                return trace.before(0)
+        return self._send(load, program.count, program, keep, first)
+
+    def _send(
+        self,
+        load: Load,
+        count: int,
+        program: Program | None = None,
+        keep: Callable[[int], bool] = lambda s: False,
+        done: int = 0,
+    ) -> Trace:
+        """Send samples through, `done` others having gone before."""
         return run_pipeline(
             self.steps,
             load.samples,
-            self.warmup(load) + load.count,
+            count,
             self.outputs,
             queue=load.queue,
             window=load.window,
+            orders=None if program is None else program.orders,
+            waits=() if program is None else program.waits,
             keep=keep,
             convert=to_numpy,
             interrupted=self.watch.interrupted,
-            progress=self.watch.progress,
+            progress=lambda number: self.watch.progress(done + number),
         )
+
+    def summarize(self, trace: Trace, load: Load) -> Timing:
+        """Figures of a trace."""
+        if load.program is not None:
+            return summarize_schedule(trace, self.devices)
+        return summarize(trace, self.warmup(load))
 
     def verify(self, trace: Trace, load: Load, tolerance: Tolerance) -> Verdict:
         """Compare the outputs that a trace kept with those of the whole model."""
@@ -174,7 +212,7 @@ class Pipeline:
         for number in range(ROUNDS):
             self.watch.detail(f"comparison, round {number + 1} of {ROUNDS}")
             if number and not stop():
-                rounds["pipeline"].append(summarize(self.run(load), self.warmup(load)))
+                rounds["pipeline"].append(self.summarize(self.run(load), load))
             for mode, workers in (("whole", whole), ("replicas", replicas)):
                 if not stop():
                     rounds[mode].append(

@@ -10,10 +10,11 @@ from typing import Any
 from dnnp.core.runtime.execute import Load, Pipeline, widest
 from dnnp.core.runtime.pipeline import Trace
 from dnnp.core.runtime.report import (
+    NO_FORECAST,
+    Forecast,
     Timing,
     comparison_table,
     stage_table,
-    summarize,
     timing_lines,
 )
 from dnnp.core.runtime.session import SessionConfig
@@ -33,8 +34,8 @@ class Checks:
     """Time the whole model and replicas as well."""
     keep: bool = False
     """Keep the outputs of each distinct input."""
-    latency_s: float | None = None
-    """Time of one sample that the plan predicts; None: it predicts throughput."""
+    forecast: Forecast = NO_FORECAST
+    """What was predicted besides the loads."""
     owners: Sequence[int] = ()
     """Stage of the plan that each stage of the pipeline is part of; empty: they are the same."""
 
@@ -67,8 +68,13 @@ class Outcome:
             fields |= {name: e for name, e in errors.items() if math.isfinite(e)}
         if self.interrupted:
             fields["interrupted"] = True
-        if self.checks.latency_s is not None:
-            fields["latency_predicted_s"] = self.checks.latency_s
+        forecast = self.checks.forecast
+        if forecast.latency_s is not None:
+            fields["latency_predicted_s"] = forecast.latency_s
+        if forecast.makespan_s is not None:
+            fields["makespan_predicted_s"] = forecast.makespan_s
+            if not self.trace.interrupted:
+                fields["makespan_measured_s"] = self.timing.makespan_s
         fields["stages"] = [
             {
                 "stage": self.checks.owners[i] if self.checks.owners else i,
@@ -91,7 +97,7 @@ class Outcome:
         stages = self.pipeline.stages
         devices = [s.device if s.replicas == 1 else f"{s.device} x{s.replicas}" for s in stages]
         lines = stage_table(devices, [s.load_s for s in stages], self.timing)
-        lines += ["", *timing_lines(self.timing, self.checks.latency_s)]
+        lines += ["", *timing_lines(self.timing, self.checks.forecast)]
         if self.verdict is not None:
             lines.append(self._verdict_line(self.verdict))
         if self.others:
@@ -150,7 +156,7 @@ def execute(pipeline: Pipeline, load: Load, checks: Checks) -> Outcome:
     if checks.tolerance is not None or checks.keep:
         keep = lambda s: s < checked or s >= total - checked  # noqa: E731
     trace = pipeline.run(load, keep)
-    outcome = Outcome(pipeline, checks, trace, summarize(trace, warmup))
+    outcome = Outcome(pipeline, checks, trace, pipeline.summarize(trace, load))
     outcome.outputs = {s: values for s, values in trace.outputs.items() if s < distinct}
     stop = pipeline.watch.interrupted
     if checks.tolerance is not None and not stop():

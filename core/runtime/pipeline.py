@@ -9,6 +9,9 @@ that it never holds the others up.
 
 Of a stage with r replicas, replica j runs the samples j, j + r, j + 2r, ... Edges hand samples
 over by number: whichever replica is done first, the next stage takes them in order.
+
+A schedule says instead what each device runs, and in which order: then there is one thread a
+device, whatever stages it runs, and edges hold all samples.
 """
 
 from __future__ import annotations
@@ -16,13 +19,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +72,14 @@ class Step:
     """Its replicas; they take the samples in turn."""
 
 
+class Job(NamedTuple):
+    """One sample in one replica of a step: what a thread does in one go."""
+
+    step: int
+    replica: int
+    sample: int
+
+
 @dataclass(frozen=True)
 class Edge:
     """Tensors that go from one step to another; -1 is the source, len(steps) the sink."""
@@ -97,12 +108,24 @@ class Trace:
     interrupted: bool
     """Not all samples went through; the arrays hold those that did."""
 
+    def before(self, count: int) -> Trace:
+        """The first `count` samples, as those of a run that was interrupted then."""
+        kept = {s: values for s, values in self.outputs.items() if s < count}
+        start, end, done = self.start_ns[:, :count], self.end_ns[:, :count], self.done_ns[:count]
+        return Trace(start, end, done, self.replicas, kept, True)
 
-def route(steps: Sequence[Step], outputs: Sequence[str], queue: int = 2) -> list[Edge]:
+
+def route(
+    steps: Sequence[Step],
+    outputs: Sequence[str],
+    queue: int = 2,
+    waits: Collection[tuple[int, int]] = (),
+) -> list[Edge]:
     """Edges of a pipeline, sorted by tail and head.
 
     Every step has an edge from somewhere and to somewhere, if need be one without tensors.
-    What no step makes comes from the source.
+    What no step makes comes from the source. There is an edge for each of `waits` too, (step,
+    step that comes after it).
 
     Raises
     ------
@@ -116,6 +139,8 @@ def route(steps: Sequence[Step], outputs: Sequence[str], queue: int = 2) -> list
     for head, names in enumerate(wanted):
         for name in dict.fromkeys(names):
             carried.setdefault((maker.get(name, SOURCE), head), []).append(name)
+    for pair in waits:
+        carried.setdefault(pair, [])
     for i in range(sink):
         if all(h != i for _, h in carried):
             carried[SOURCE, i] = []
@@ -164,6 +189,10 @@ class _Run:
     window: int | None = None
     """Samples that may be on their way at once; None: as many as the edges hold."""
     channels: dict[tuple[int, int], Channel] = field(init=False)
+    inboxes: dict[int, list[Channel]] = field(default_factory=dict)
+    """Where each step, and the sink, gets tensors from."""
+    outboxes: dict[int, list[tuple[Channel, tuple[str, ...]]]] = field(default_factory=dict)
+    """Where each step, and the source, puts which tensors."""
     start_ns: NDArray[np.int64] = field(init=False)
     end_ns: NDArray[np.int64] = field(init=False)
 
@@ -171,14 +200,12 @@ class _Run:
         self.gate = None if self.window is None else threading.Semaphore(self.window)
         self.stopped = threading.Event()
         self.channels = {(e.tail, e.head): Channel(e.capacity) for e in self.edges}
+        for edge in self.edges:
+            channel = self.channels[edge.tail, edge.head]
+            self.inboxes.setdefault(edge.head, []).append(channel)
+            self.outboxes.setdefault(edge.tail, []).append((channel, edge.names))
         self.start_ns = np.zeros((len(self.steps), self.count), dtype=np.int64)
         self.end_ns = np.zeros((len(self.steps), self.count), dtype=np.int64)
-
-    def inboxes(self, head: int) -> list[Channel]:
-        return [self.channels[e.tail, e.head] for e in self.edges if e.head == head]
-
-    def outboxes(self, tail: int) -> list[tuple[Channel, tuple[str, ...]]]:
-        return [(self.channels[e.tail, e.head], e.names) for e in self.edges if e.tail == tail]
 
     def stop(self) -> None:
         self.stopped.set()
@@ -194,7 +221,7 @@ class _Run:
 
     def feed(self, samples: Sequence[Mapping[str, Any]]) -> None:
         """Give out the samples, over and over."""
-        outboxes = self.outboxes(SOURCE)
+        outboxes = self.outboxes.get(SOURCE, ())
         try:
             for s in range(self.count):
                 if not self.admit():
@@ -207,26 +234,36 @@ class _Run:
 
     def work(self, i: int, replica: int = 0) -> None:
         """Run one stage, or one of its replicas on the samples that fall to it."""
-        workers, clock = self.steps[i].workers, time.perf_counter_ns
-        worker = workers[replica]
-        worker.pin()
-        inboxes, outboxes = self.inboxes(i), self.outboxes(i)
-        starts, ends = self.start_ns[i], self.end_ns[i]
+        turns = range(replica, self.count, len(self.steps[i].workers))
+        self.follow(Job(i, replica, s) for s in turns)
+
+    def follow(self, jobs: Iterable[Job]) -> None:
+        """Run jobs one after the other."""
+        cores: tuple[int, ...] = ()
         try:
-            for s in range(replica, self.count, len(workers)):
-                values: Values = {}
-                for channel in inboxes:
-                    values.update(channel.get(s))
-                starts[s] = clock()
-                values = worker.call(values)
-                ends[s] = clock()
-                for channel, names in outboxes:
-                    channel.put(s, {name: values[name] for name in names})
-                del values
+            for job in jobs:
+                worker = self.steps[job.step].workers[job.replica]
+                if worker.cores != cores:
+                    worker.pin()
+                    cores = worker.cores
+                self.do(job, worker)
         except ClosedError:
             return
+
+    def do(self, job: Job, worker: Worker) -> None:
+        """Wait for the inputs of a job, run it, and hand over what it makes."""
+        i, s = job.step, job.sample
+        values: Values = {}
+        for channel in self.inboxes[i]:
+            values.update(channel.get(s))
+        self.start_ns[i, s] = time.perf_counter_ns()
+        try:
+            values = worker.call(values)
         except DnnpError as error:
             raise type(error)(f"{worker.name}: {error}") from None
+        self.end_ns[i, s] = time.perf_counter_ns()
+        for channel, names in self.outboxes[i]:
+            channel.put(s, {name: values[name] for name in names})
 
 
 def run_pipeline(
@@ -237,6 +274,8 @@ def run_pipeline(
     *,
     queue: int = 2,
     window: int | None = None,
+    orders: Sequence[Sequence[Job]] | None = None,
+    waits: Collection[tuple[int, int]] = (),
     keep: Callable[[int], bool] = lambda s: False,
     convert: Callable[[Any], Any] = lambda value: value,
     interrupted: Callable[[], bool] = lambda: False,
@@ -256,6 +295,11 @@ def run_pipeline(
         Samples that may wait between two neighbouring stages; at least one a replica may.
     window
         Samples that may be on their way at once; None: as many as there is room for.
+    orders
+        What each device runs, one job after the other; together every sample once in each step.
+        Any number of samples may wait. None: every replica runs its samples in turn.
+    waits
+        Steps that come after a step whether they read what it makes or not.
     keep, convert
         Which samples' outputs to keep, and what to keep of each value.
     interrupted, progress
@@ -268,8 +312,11 @@ def run_pipeline(
     LimitError
         The system does not give as many threads as there are replicas.
     """
-    run = _Run(steps, route(steps, outputs, queue), count, window)
-    inboxes = run.inboxes(len(steps))
+    edges = route(steps, outputs, queue, waits)
+    if orders is not None:
+        edges = [replace(edge, capacity=count) for edge in edges]
+    run = _Run(steps, edges, count, window)
+    inboxes = run.inboxes.get(len(steps), [])
     done_ns = np.zeros(count, dtype=np.int64)
     kept: dict[int, Values] = {}
     done = 0
@@ -281,9 +328,11 @@ def run_pipeline(
             run.stop()
 
     tasks = [partial(run.feed, samples)]
-    tasks += [
-        partial(run.work, i, j) for i, step in enumerate(steps) for j in range(len(step.workers))
-    ]
+    if orders is None:
+        workers = ((i, j) for i, step in enumerate(steps) for j in range(len(step.workers)))
+        tasks += [partial(run.work, i, j) for i, j in workers]
+    else:
+        tasks += [partial(run.follow, order) for order in orders]
     with ThreadPoolExecutor(len(tasks), thread_name_prefix="stage") as pool:
         try:
             _start(pool, tasks, watch)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,20 @@ from dnnp.core.runtime.pipeline import Trace
 
 ENOUGH = 10
 """Samples from which on a rate can be compared with the median times of the stages."""
+
+
+class Forecast(NamedTuple):
+    """What a plan or its schedule predicts, besides the loads of the stages; None: nothing."""
+
+    latency_s: float | None = None
+    """Time of one sample."""
+    makespan_s: float | None = None
+    """First start to last end of all samples of a schedule."""
+    bubble: float | None = None
+    """Idle share of the devices meanwhile."""
+
+
+NO_FORECAST = Forecast()
 
 
 @dataclass(frozen=True)
@@ -30,7 +44,9 @@ class Timing:
     bubbles: tuple[float, ...]
     """Idle share of each stage, all replicas, between its first start and its last end."""
     bubble: float
-    """Idle share of all stages together."""
+    """Idle share of all stages together; of a schedule, of its devices over its makespan."""
+    makespan_s: float = 0.0
+    """First start to last end of the samples of a schedule."""
 
 
 def summarize(trace: Trace, warmup: int = 0) -> Timing:
@@ -49,6 +65,29 @@ def summarize(trace: Trace, warmup: int = 0) -> Timing:
         np.median(end - start, axis=1) * 1e-9 / trace.replicas,
         1.0 - busy / window,
         float(1.0 - busy.sum() / window.sum()),
+    )
+
+
+def summarize_schedule(trace: Trace, devices: int) -> Timing:
+    """Figures of a trace that holds the samples of a schedule on so many devices.
+
+    The throughput counts from the first start to the last end: how fast samples leave in the
+    steady state says little about few of them.
+    """
+    timing = summarize(trace)
+    if not timing.samples:
+        return timing
+    start, end = trace.start_ns, trace.end_ns
+    makespan = float(max(end.max() - start.min(), 1)) * 1e-9
+    latency = np.quantile(end.max(axis=0) - start.min(axis=0), [0.5, 0.99]) * 1e-9
+    busy = float((end - start).sum()) * 1e-9
+    return replace(
+        timing,
+        throughput_per_s=timing.samples / makespan,
+        latency_p50_s=float(latency[0]),
+        latency_p99_s=float(latency[1]),
+        bubble=min(max(1.0 - busy / (makespan * max(devices, 1)), 0.0), 1.0),
+        makespan_s=makespan,
     )
 
 
@@ -95,6 +134,7 @@ def median_timing(rounds: Sequence[Timing]) -> Timing:
         loads_s=tuple(float(x) for x in np.median([t.loads_s for t in real], axis=0)),
         bubbles=tuple(float(x) for x in np.median([t.bubbles for t in real], axis=0)),
         bubble=median([t.bubble for t in real]),
+        makespan_s=median([t.makespan_s for t in real]),
     )
 
 
@@ -130,25 +170,30 @@ def stage_table(devices: Sequence[str], predicted_s: Sequence[float], timing: Ti
     return table(header, rows)
 
 
-def timing_lines(timing: Timing, predicted_s: float | None = None) -> list[str]:
-    """Throughput, latency and bubble, a line each; with the latency that was predicted, if any."""
+def timing_lines(timing: Timing, forecast: Forecast = NO_FORECAST) -> list[str]:
+    """Throughput, latency and bubble, a line each, and the makespan of a schedule.
+
+    What was predicted stands beside what was measured.
+    """
     if not timing.samples:
         return ["no sample went through"]
-    predicted = "" if predicted_s is None else f", {seconds(predicted_s)} predicted"
-    lines = [
-        f"latency     {seconds(timing.latency_p50_s)} median, "
-        f"{seconds(timing.latency_p99_s)} at 99%{predicted}",
-        f"bubble      {timing.bubble:.1%}",
-    ]
+    latency, makespan, bubble = forecast
+    lines = []
     if timing.throughput_per_s > 0:
         bottleneck = max(timing.loads_s)
         share = ""
-        if bottleneck > 0 and timing.samples >= ENOUGH and predicted_s is None:
+        if bottleneck > 0 and timing.samples >= ENOUGH and forecast == NO_FORECAST:
             share = f", {timing.throughput_per_s * bottleneck:.1%} of the slowest stage's rate"
-        lines.insert(
-            0,
-            f"throughput  {timing.throughput_per_s:.4g} samples/s{share}",
-        )
+        lines.append(f"throughput  {timing.throughput_per_s:.4g} samples/s{share}")
+    if makespan is not None:
+        lines.append(f"makespan    {seconds(timing.makespan_s)}, {seconds(makespan)} predicted")
+    predicted = "" if latency is None else f", {seconds(latency)} predicted"
+    lines.append(
+        f"latency     {seconds(timing.latency_p50_s)} median, "
+        f"{seconds(timing.latency_p99_s)} at 99%{predicted}"
+    )
+    predicted = "" if bubble is None else f", {bubble:.1%} predicted"
+    lines.append(f"bubble      {timing.bubble:.1%}{predicted}")
     return lines
 
 

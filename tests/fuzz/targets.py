@@ -333,6 +333,49 @@ def bound_plan(data: bytes, _: Path) -> None:
         judge("bound", result)
 
 
+PLACEMENT = {
+    "name": "pair", "devices": [{"name": "a", "memory_bytes": 3, "fixed_bytes": 1}, {"name": "b"}],
+    "memory_bytes": 4, "blocks": [
+        {"name": "F0", "devices": [0], "time_s": 1, "memory_bytes": 1},
+        {"name": "F1", "kind": "forward", "devices": ["b"], "time_s": 1.5, "after": [
+            {"block": "F0", "delay_s": 0.25, "transfer_s": 1}]},
+        {"name": "B1", "kind": "backward", "turns": [[1], [0]], "time_s": 2, "after": ["F1"]},
+        {"name": "B0", "kind": "backward", "devices": [0], "time_s": 2, "memory_bytes": -1,
+         "after": ["B1"]},
+    ],
+}  # fmt: skip
+
+
+def _placements() -> list[bytes]:
+    return [json.dumps(PLACEMENT).encode()]
+
+
+def schedule_placement(data: bytes, folder: Path) -> None:
+    """A placement file, through dnnp-schedule."""
+    path = _written(data, folder, "placement.json")
+    judge("schedule", dnnp("schedule", "-q", "-n", "3", "--placement", path))
+
+
+@functools.cache
+def _scheduled() -> list[bytes]:
+    """Streams with a schedule: of a plan, and of a shape."""
+    of_plan = dnnp("schedule", "-q", "-n", "2", stdin=_streams()[0])
+    of_shape = dnnp("schedule", "-q", "-n", "2", "--shape", "V", "--devices", "2")
+    return [of_plan.out, of_shape.out]
+
+
+def _planned() -> list[bytes]:
+    """Streams with a plan for many samples."""
+    return [data for data in _bounded() if b'"objective":"latency"' not in data]
+
+
+def schedule_plan(data: bytes, _: Path) -> None:
+    """dnnp-schedule; what was wrong with the plan stays wrong."""
+    result = dnnp("schedule", "-q", "-n", "3", stdin=data)
+    if result.status or dnnp("check", stdin=data).status == 0:
+        judge("schedule", result)
+
+
 KEY = "0" * 64
 
 
@@ -377,6 +420,9 @@ TARGETS = [
     Target("overflow", mutate.STREAM, _graphs, STREAMED, 3, USAGE),
     Target("export", mutate.STREAM, _streams, EXPORT, 2, USAGE),
     Target("profile", mutate.STREAM, _graphs, PROFILE, 4),
+    Target("schedule", mutate.STREAM, _planned, schedule_plan, 3, USAGE),
+    Target("scheduled", mutate.STREAM, _scheduled, CHECK, 4),
+    Target("placement", mutate.DOCUMENT, _placements, schedule_placement, 5, USAGE),
     Target("device-file", mutate.DOCUMENT, _device_files, read_device, 4),
     Target("device-list", mutate.DOCUMENT, _device_lists, split_over_devices, 4, USAGE),
     Target("split", mutate.DOCUMENT, _splits, evaluate_split, 4),

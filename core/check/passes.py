@@ -1,0 +1,182 @@
+"""Validate the passes of a pipeline schedule against the plan that they are passes of.
+
+Works on plain records, as decoded from JSON and already checked one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from dnnp.core.check.devices import split_name
+from dnnp.core.check.tables import shown
+from dnnp.core.check.violation import Violation, above
+
+Record = Mapping[str, Any]
+
+KINDS = ("forward", "backward", "weight")
+"""Kinds of pass that run nodes."""
+
+
+def check_passes(schedule: Record, records: Mapping[str, Sequence[Record]]) -> list[Violation]:
+    """Return what does not hold between a schedule and the plan of its stream.
+
+    Every stage runs, on its own devices, all of its nodes, and no pass starts before another one
+    that makes what it reads. Transfers may be blocks, parts of blocks, or times between blocks:
+    what remains of a pass is at least its computation.
+
+    Parameters
+    ----------
+    schedule
+        The schedule record.
+    records
+        Record type -> its records: those of the plan, its stages and nodes are looked at.
+    """
+    stages = {stage["id"]: stage for stage in records.get("stage", ())}
+    found: list[Violation] = []
+    owned: dict[int, list[int]] = {number: [] for number in stages}
+    for number, row in enumerate(schedule["passes"]):
+        subject, stage = f"pass {row['name']}", row.get("stage")
+        if stage is not None and stage not in stages:
+            message = f"there is no stage {stage}; there are {len(stages)}"
+            found.append(Violation("stages", subject, message, None, stage))
+        elif row["kind"] == "transfer":
+            continue
+        elif stage is None:
+            found.append(Violation("stages", subject, "is of no stage of the plan"))
+        else:
+            owned[stage].append(number)
+            found += _places(schedule["units"], row, stages[stage], subject)
+    backward = {node["id"] for node in records.get("node", ()) if node.get("backward", False)}
+    training = any(row["kind"] != "forward" for row in _computing(schedule))
+    makers: dict[int, list[int]] = {}
+    for number, stage in sorted(stages.items()):
+        mine = [(p, schedule["passes"][p]) for p in owned[number]]
+        found += _covered(stage, mine, backward, training=training)
+        for p, row in mine:
+            late = row["kind"] != "forward"
+            for node in _nodes(row, stage):
+                if late == (node in backward) and (training or not late):
+                    makers.setdefault(node, []).append(p)
+        if all(plan["objective"] != "latency" for plan in records["plan"]):
+            found += _times(stage, [row for _, row in mine], backward, training=training)
+    return found + _reads(schedule, records.get("node", ()), makers)
+
+
+def _computing(schedule: Record) -> list[Record]:
+    """Passes that are no transfers."""
+    return [row for row in schedule["passes"] if row["kind"] != "transfer"]
+
+
+def _nodes(row: Record, stage: Record) -> Sequence[int]:
+    """Ids of the nodes of a pass; if it names none, all of its stage, of both directions.
+
+    What a weight pass does without naming nodes is a part of the backward pass before it.
+    """
+    nodes: Sequence[int] = row.get("nodes", () if row["kind"] == "weight" else stage["nodes"])
+    return nodes
+
+
+def _places(units: Sequence[Record], row: Record, stage: Record, subject: str) -> list[Violation]:
+    """A pass runs on devices of its stage."""
+    owner, first = split_name(stage["device"])
+    wrong = {}
+    for home in row["homes"]:
+        for unit in home:
+            name = units[unit]["name"] if unit < len(units) else f"unit {unit}"
+            held, number = split_name(name)
+            last = -1 if first is None else first + stage.get("replicas", 1) - 1
+            if held != owner or number is None or first is None or not first <= number <= last:
+                wrong[name] = True
+    if not wrong:
+        return []
+    message = f"runs on {shown(list(wrong))}, but stage {stage['id']} is on {stage['device']}"
+    if stage.get("replicas", 1) > 1:
+        message += f" and the {stage['replicas'] - 1} devices after it"
+    return [Violation("device", subject, message, stage["device"], next(iter(wrong)))]
+
+
+def _covered(
+    stage: Record, mine: Sequence[tuple[int, Record]], backward: set[int], *, training: bool
+) -> list[Violation]:
+    """The passes of a stage hold its nodes; in training its backward nodes too."""
+    subject = f"stage {stage['id']}"
+    held = set(stage["nodes"])
+    found = []
+    count: dict[str, Counter[int]] = {kind: Counter() for kind in KINDS}
+    for _, row in mine:
+        strange = [node for node in row.get("nodes", ()) if node not in held]
+        if strange:
+            message = f"runs nodes {shown(strange)}, which are not in {subject}"
+            found.append(Violation("node", f"pass {row['name']}", message))
+        count[row["kind"]].update(_nodes(row, stage))
+    for late in (False, True) if training else (False,):
+        kinds = ("backward", "weight") if late else ("forward",)
+        wanted = [node for node in stage["nodes"] if (node in backward) == late]
+        if wanted and not count[kinds[0]]:
+            found.append(Violation("stages", subject, f"has no {kinds[0]} pass"))
+            continue
+        missing = [node for node in wanted if not any(count[kind][node] for kind in kinds)]
+        twice = [node for node in wanted if any(count[kind][node] > 1 for kind in kinds)]
+        for nodes, text, number in ((missing, "no", 0), (twice, "several", 2)):
+            if nodes:
+                message = f"nodes {shown(nodes)} are in {text} {kinds[0]} passes"
+                found.append(Violation("node", subject, message, 1, number))
+    return found
+
+
+def _times(
+    stage: Record, mine: Sequence[Record], backward: set[int], *, training: bool
+) -> list[Violation]:
+    """All passes of a stage together take at least as long as its nodes."""
+    if not training and not backward.isdisjoint(stage["nodes"]):
+        return []
+    # A pass on several devices at once has a part of its nodes' work on each of them.
+    total = math.fsum(row["time_s"] * max(map(len, row["homes"]), default=0) for row in mine)
+    if not mine or not above(stage["compute_s"], total):
+        return []
+    message = f"its passes take {total!r}, less than its compute_s {stage['compute_s']!r}"
+    return [Violation("load", f"stage {stage['id']}", message, stage["compute_s"], total)]
+
+
+def _reads(
+    schedule: Record, nodes: Sequence[Record], makers: Mapping[int, Sequence[int]]
+) -> list[Violation]:
+    """A pass comes after those that make what it reads, if need be by way of others.
+
+    Nodes that several passes may run, such as the two halves of a backward pass, prove nothing.
+    """
+    only = {node: passes[0] for node, passes in makers.items() if len(passes) == 1}
+    needed: dict[tuple[int, int], tuple[int, int]] = {}
+    writer = {tensor: node["id"] for node in nodes for tensor in node["outputs"]}
+    for node in nodes:
+        head = only.get(node["id"])
+        for tensor in node["inputs"]:
+            tail = only.get(writer.get(tensor, -1))
+            if tail is not None and head is not None and tail != head:
+                needed.setdefault((tail, head), (writer[tensor], node["id"]))
+    passes = schedule["passes"]
+    waits = {
+        p: [wait["pass"] for wait in row["after"] if wait["pass"] < len(passes)]
+        for p, row in enumerate(passes)
+    }
+    try:
+        order = list(TopologicalSorter(waits).static_order())
+    except CycleError:
+        return []
+    # Bit p of before[q]: pass q starts after pass p.
+    before: dict[int, int] = {}
+    for q in order:
+        before[q] = 0
+        for p in waits[q]:
+            before[q] |= before[p] | 1 << p
+    found = []
+    for (tail, head), (maker, reader) in sorted(needed.items()):
+        if not before[head] >> tail & 1:
+            message = f"does not wait for pass {passes[tail]['name']}, but its node {reader} reads"
+            message += f" what node {maker} makes"
+            found.append(Violation("wait", f"pass {passes[head]['name']}", message))
+    return found

@@ -1,0 +1,294 @@
+"""Validate a pipeline schedule: recompute all it says, and return everything that does not hold.
+
+Works on the `schedule` record and its `block` records, as decoded from JSON and already checked
+one by one; what blocks do to the units they run on is in `core.check.blocks`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnnp.core.check.blocks import (
+    Case,
+    Entries,
+    Floats,
+    Record,
+    case_of,
+    entries_of,
+    label,
+    late,
+    overlaps,
+    peaks_of,
+    steady_peaks,
+)
+from dnnp.core.check.tables import on_a_cycle
+from dnnp.core.check.violation import TOLERANCE, Violation, above, same
+
+
+@dataclass(frozen=True)
+class ScheduleReport:
+    """What a schedule is, recomputed, and what is wrong with it."""
+
+    violations: tuple[Violation, ...]
+    makespan: float | None
+    """First start to last end, seconds; None where blocks are missing or name nothing."""
+    bubble: float | None
+    """Idle share of the devices that have blocks."""
+    peaks: tuple[float, ...]
+    """Bytes that each unit holds at most; empty where `makespan` is None."""
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def check_schedule(schedule: Record, blocks: Sequence[Record]) -> ScheduleReport:
+    """Recompute a schedule from its blocks and compare.
+
+    Parameters
+    ----------
+    schedule
+        The schedule record; it may be wrong in any way that its types allow.
+    blocks
+        Its block records, each after those that it waits for.
+    """
+    found = _form(schedule)
+    if found:
+        return ScheduleReport(tuple(found), None, None, ())
+    case = case_of(schedule)
+    start, found = _grid(schedule, case, blocks)
+    if start is None:
+        return ScheduleReport((*found, *_pareto(schedule)), None, None, ())
+    first, last = float(start.min()), float((start + case.time).max())
+    makespan = last - first
+    slack = TOLERANCE * max(abs(first), abs(last))
+    entries = entries_of(case, start)
+    found += late(case, start, slack, "")
+    found += overlaps(case, schedule, entries, slack, None)
+    peaks = peaks_of(case, entries, slack)
+    found += _memory(case, schedule, peaks)
+    bubble, wrong = _totals(case, schedule, entries, makespan, last)
+    found += wrong
+    found += _rate(case, schedule, makespan)
+    if "repetend" in schedule:
+        found += _repetend(case, schedule)
+    return ScheduleReport((*found, *_pareto(schedule)), makespan, bubble, tuple(peaks.tolist()))
+
+
+def _form(schedule: Record) -> list[Violation]:
+    """Names are unique, numbers name something, and passes do not wait in a circle."""
+    found = []
+    units, passes = schedule["units"], schedule["passes"]
+    for what, rows in (("units", units), ("passes", passes)):
+        names = [row["name"] for row in rows]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            found.append(Violation("block", "schedule", f"has two {what} named '{twice}'"))
+    if not passes:
+        found.append(Violation("block", "schedule", "has no passes"))
+    waits: dict[int, list[int]] = {}
+    for number, row in enumerate(passes):
+        subject = f"pass {row['name']}"
+        if not row["homes"] or not all(row["homes"]):
+            found.append(Violation("block", subject, "has no unit"))
+        for home in row["homes"]:
+            if len(set(home)) < len(home) or not all(0 <= d < len(units) for d in home):
+                message = f"its units {home} are not distinct positions below {len(units)}"
+                found.append(Violation("block", subject, message))
+        waits[number] = [wait["pass"] for wait in row["after"]]
+        unknown = [p for p in waits[number] if not 0 <= p < len(passes)]
+        if unknown:
+            message = f"waits for pass {unknown[0]}; there are {len(passes)}"
+            found.append(Violation("wait", subject, message))
+            waits[number] = []
+    circle = on_a_cycle(waits)
+    if circle:
+        shown = " -> ".join(passes[p]["name"] for p in reversed(circle))
+        found.append(Violation("wait", "schedule", f"passes wait for each other: {shown}"))
+    return found
+
+
+def _grid(
+    schedule: Record, case: Case, blocks: Sequence[Record]
+) -> tuple[Floats | None, list[Violation]]:
+    """Start of each pass of each micro-batch, f64[N, P]; None unless there is one of each."""
+    found = []
+    count, width = schedule["micro_batches"], len(case.names)
+    seen: dict[tuple[int, int], float] = {}
+    for position, block in enumerate(blocks):
+        number, batch = block["pass"], block["micro_batch"]
+        if not (0 <= number < width and 0 <= batch < count):
+            message = f"pass {number} of micro-batch {batch}; there are {width} and {count}"
+            found.append(Violation("block", f"block {position}", message))
+            continue
+        if (batch, number) in seen:
+            found.append(Violation("block", label(case, batch, number), "runs twice"))
+        start, end = float(block["start_s"]), float(block["end_s"])
+        seen[batch, number] = start
+        homes, time = case.homes[number], float(case.time[number])
+        home = homes[batch % len(homes)]
+        if sorted(block["units"]) != home:
+            message = f"runs on units {block['units']}, expected {home}"
+            found.append(Violation("block", label(case, batch, number), message))
+        if not same(end - start, time, max(start, end)):
+            message = f"runs from {start!r} to {end!r}; its pass takes {time!r}"
+            found.append(Violation("block", label(case, batch, number), message, time))
+    if len(seen) < count * width:
+        places = ((batch, number) for batch in range(count) for number in range(width))
+        batch, number = next(place for place in places if place not in seen)
+        message = f"{count * width - len(seen)} of {count * width} blocks are missing: the first is"
+        message += f" {label(case, batch, number)}"
+        found.append(Violation("block", "schedule", message))
+        return None, found
+    keys = np.array(list(seen), dtype=np.int64)
+    start_s, place = np.empty((count, width)), np.empty((count, width), dtype=np.int64)
+    start_s[keys[:, 0], keys[:, 1]] = list(seen.values())
+    place[keys[:, 0], keys[:, 1]] = np.arange(len(keys))
+    for batch, wait in np.argwhere(place[:, case.tail] > place[:, case.head]).tolist():
+        tail, head = int(case.tail[wait]), int(case.head[wait])
+        message = f"its record stands before that of {case.names[tail]}, which it waits for"
+        found.append(Violation("wait", label(case, batch, head), message))
+    return start_s, found
+
+
+def _memory(case: Case, schedule: Record, peaks: Floats) -> list[Violation]:
+    """Peaks are as stated, and within the limits."""
+    found = _capacity(case, schedule, peaks, "")
+    scale = _scale(case)
+    for unit, peak in zip(schedule["units"], peaks.tolist(), strict=True):
+        stated = float(unit["peak_bytes"])
+        if not same(stated, peak, scale):
+            message = f"peak_bytes is {stated!r}, recomputed {peak!r}"
+            found.append(Violation("load", f"unit {unit['name']}", message, peak, stated))
+    return found
+
+
+def _scale(case: Case) -> float:
+    """Size of the terms that make up what a unit holds."""
+    return float(np.abs(case.memory).max())
+
+
+def _capacity(case: Case, schedule: Record, peaks: Floats, where: str) -> list[Violation]:
+    """Peaks are within the limits."""
+    found = []
+    for unit in np.flatnonzero(peaks > case.limit).tolist():
+        peak, limit = float(peaks[unit]), float(case.limit[unit])
+        if not same(peak, limit, _scale(case)):
+            message = f"holds {peak!r} bytes, more than {limit!r}"
+            subject = f"{where}unit {schedule['units'][unit]['name']}"
+            found.append(Violation("capacity", subject, message, limit, peak))
+    return found
+
+
+def _totals(
+    case: Case, schedule: Record, entries: Entries, makespan: float, last: float
+) -> tuple[float, list[Violation]]:
+    """The bubble; busy times, makespan and bubble are as stated; the bound is one."""
+    units = schedule["units"]
+    busy = np.bincount(entries.unit, case.time[entries.number], minlength=len(units)).tolist()
+    used = {unit for homes in case.homes for home in homes for unit in home}
+    devices = [d for d, unit in enumerate(units) if d in used and not unit.get("link", False)]
+    whole = makespan * len(devices)
+    bubble = 1.0 - math.fsum(busy[d] for d in devices) / whole if whole > 0 else 0.0
+    found = []
+    for unit, time in zip(units, busy, strict=True):
+        if not same(unit["busy_s"], time):
+            message = f"busy_s is {unit['busy_s']!r}, recomputed {time!r}"
+            found.append(Violation("load", f"unit {unit['name']}", message, time, unit["busy_s"]))
+    stated = schedule["makespan_s"]
+    if not same(stated, makespan, last):
+        message = f"makespan_s is {stated!r}, recomputed {makespan!r}"
+        found.append(Violation("value", "schedule", message, makespan, stated))
+    if not same(schedule["bubble"], bubble, 1.0):
+        message = f"the bubble is {schedule['bubble']!r}, recomputed {bubble!r}"
+        found.append(Violation("value", "schedule", message, bubble, schedule["bubble"]))
+    found += _bounds(schedule["status"], "schedule", [("bound_s", schedule["bound_s"], makespan)])
+    return bubble, found
+
+
+def _bounds(status: str, subject: str, rows: Sequence[tuple[str, float, float]]) -> list[Violation]:
+    """No bound (name, bound, value) exceeds its value; `optimal` means that they are equal."""
+    found = []
+    for name, bound, value in rows:
+        if above(bound, value):
+            message = f"{name} is {bound!r}, above the value {value!r}"
+            found.append(Violation("bound", subject, message, value, bound))
+        elif status == "optimal" and not same(bound, value):
+            message = f"says that it is optimal, but {name} is {bound!r} and the value {value!r}"
+            found.append(Violation("status", subject, message, value, bound))
+    return found
+
+
+def _rate(case: Case, schedule: Record, makespan: float) -> list[Violation]:
+    """The bound of the rate is none if the whole schedule, or its repetend, repeats faster."""
+    bound = float(schedule["rate_bound_s"])
+    count = schedule["micro_batches"]
+    reached = []
+    left = np.zeros(len(case.fixed))
+    for number, homes in enumerate(case.homes):
+        for home in homes:
+            left[home] += case.memory[number] / len(homes)
+    again = not any(count % len(homes) for homes in case.homes)
+    if again and (left <= TOLERANCE * np.abs(case.memory).sum()).all():
+        reached.append(makespan / count)
+    if "repetend" in schedule:
+        reached.append(schedule["repetend"]["period_s"] / schedule["repetend"]["unroll"])
+    return _bounds("", "schedule", [("rate_bound_s", bound, value) for value in reached])
+
+
+def _repetend(case: Case, schedule: Record) -> list[Violation]:
+    """What repeats: units, waits and memory for as long as it does, and its figures."""
+    repetend = schedule["repetend"]
+    unroll, period = repetend["unroll"], float(repetend["period_s"])
+    rows = repetend["starts_s"]
+    if len(rows) != unroll or any(len(row) != len(case.names) for row in rows):
+        message = f"starts_s is not {unroll} lists of {len(case.names)} starts"
+        return [Violation("block", "repetend", message)]
+    for name, homes in zip(case.names, case.homes, strict=True):
+        if unroll % len(homes):
+            message = f"has {unroll} micro-batches, but the units of {name} repeat every "
+            message += f"{len(homes)}"
+            return [Violation("block", "repetend", message, None, unroll)]
+    start = np.array(rows, dtype=np.float64)
+    last = float((start + case.time).max())
+    span = last - float(start.min())
+    slack = TOLERANCE * max(last, period)
+    entries = entries_of(case, start)
+    found = late(case, start, slack, "repetend: ")
+    memory = float(repetend["memory_bytes"])
+    if period > 0:
+        found += overlaps(case, schedule, entries, slack, period)
+        peaks = steady_peaks(case, entries, period, slack)
+        found += _capacity(case, schedule, peaks, "repetend: ")
+        # What grows with every micro-batch has no peak; only units without a limit may do that.
+        memory = float(peaks[np.isfinite(peaks)].max(initial=0.0))
+    elif case.time.any():
+        found.append(Violation("overlap", "repetend", "its period is 0, but passes take time"))
+    for name, expected in (("memory_bytes", memory), ("span_s", span)):
+        scale = _scale(case) if name == "memory_bytes" else last
+        if not same(repetend[name], expected, scale):
+            message = f"{name} is {repetend[name]!r}, recomputed {expected!r}"
+            found.append(Violation("value", "repetend", message, expected, repetend[name]))
+    names = (("period_bound_s", period), ("memory_bound_bytes", memory), ("span_bound_s", span))
+    bounds = [(name, float(repetend[name]), value) for name, value in names]
+    return found + _bounds(repetend["status"], "repetend", bounds)
+
+
+def _pareto(schedule: Record) -> list[Violation]:
+    """More memory does not mean a longer period, and no bound exceeds its period."""
+    found = []
+    points = schedule.get("pareto", ())
+    for number, point in enumerate(points):
+        subject, period = f"pareto {number}", float(point["period_s"])
+        rows = [("period_bound_s", float(point["period_bound_s"]), period)]
+        found += _bounds("", subject, rows)
+        if number:
+            before = points[number - 1]
+            if above(before["memory_bytes"], point["memory_bytes"]):
+                message = f"memory falls from {before['memory_bytes']!r}"
+                found.append(Violation("value", subject, message, None, point["memory_bytes"]))
+            if above(period, before["period_s"]):
+                message = f"the period rises from {before['period_s']!r}"
+                found.append(Violation("value", subject, message, before["period_s"], period))
+    return found

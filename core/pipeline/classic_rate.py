@@ -1,0 +1,158 @@
+"""Time that a named schedule takes for each of very many micro-batches."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.placement import Placement
+from dnnp.core.pipeline.classic_chains import levels
+from dnnp.core.pipeline.classics import Classic, chimera_chains, classic, interleaved_devices
+from dnnp.core.pipeline.problem import span_of
+from dnnp.core.pipeline.transfers import without_transfers
+
+GROUPS = 4
+"""Groups of micro-batches whose orders are compared to see that they repeat."""
+
+MOST_TURNS = 12
+"""Groups after which orders with transfers, which depend on times, may repeat."""
+
+ROUNDING = 1e-12
+
+
+def classic_rate(placement: Placement, name: str) -> float:
+    """Time for each micro-batch in the limit; errors as `core.pipeline.classics.classic`.
+
+    Where the orders of the units repeat, that is the largest ratio of time to micro-batches over
+    all cycles of blocks that wait for each other (Reiter 1968; maximum cycle ratio). `gpipe`,
+    whose orders do not, and schedules where transfers fall differently each time are run twice,
+    with N and 2 N micro-batches; the rate is their difference.
+    """
+    group = group_of(placement, name)
+    if name == "sequential":
+        made = classic(placement, name, group)
+        return span_of(made.problem, made.start) / group
+    kinds = {block.kind for block in placement.blocks}
+    depth = int(levels(placement).max(initial=0))
+    # No recipe works on micro-batches further apart than this: two for each device that a chain
+    # visits, or one for each turn (`_inference`).
+    ahead = sum(len(b.homes) for b in placement.blocks) + 1
+    if name == "gpipe" or "backward" not in kinds:
+        ahead = depth + 1
+    ahead = -(-ahead // group) * group
+    if name != "gpipe" or "backward" not in kinds:
+        most = MOST_TURNS if "transfer" in kinds else 1
+        made = classic(placement, name, 2 * ahead + GROUPS * most * group)
+        for turns in range(1, most + 1):
+            steady = _steady(made, turns * group, ahead)
+            if steady is not None:
+                least = float(made.problem.load().max()) / made.problem.unroll
+                size = turns * group
+                return cycle_ratio(size * made.problem.k, *steady, least * size) / size
+    spans = []
+    for count in (2 * ahead, 4 * ahead):
+        made = classic(placement, name, count)
+        spans.append(span_of(made.problem, made.start))
+    return (spans[1] - spans[0]) / (2 * ahead)
+
+
+def group_of(placement: Placement, name: str) -> int:
+    """Micro-batches after which the orders of a recipe repeat; errors as `classic`."""
+    turns = placement.turns
+    core, _ = without_transfers(placement)
+    if all(block.kind != "backward" for block in core.blocks):
+        return turns
+    if name == "chimera":
+        return math.lcm(turns, len(chimera_chains(core)[0]) // 2)
+    if name == "interleaved-1f1b":
+        return math.lcm(turns, interleaved_devices(core)[0])
+    return turns
+
+
+def _steady(made: Classic, group: int, ahead: int) -> tuple[Ints, Ints, Floats, Ints] | None:
+    """Waits between the blocks of groups in the middle: tail, head, time, groups in between.
+
+    None if they differ from one group to the next.
+    """
+    problem = made.problem
+    size = group * problem.k
+    tail = np.concatenate([problem.tail, *(order[:-1] for order in made.orders)])
+    head = np.concatenate([problem.head, *(order[1:] for order in made.orders)])
+    time = problem.time[tail]
+    time[: len(problem.delay)] += problem.delay
+    found = []
+    for first in range(ahead * problem.k, ahead * problem.k + GROUPS * size, size):
+        mine = (tail >= first) & (tail < first + size)
+        between = (head[mine] - first) // size
+        rows = np.stack([(tail[mine] - first) % size, (head[mine] - first) % size, between])
+        order = np.lexsort((time[mine], *rows))
+        found.append((rows[:, order], time[mine][order]))
+    rows, length = found[0]
+    for other, times in found[1:]:
+        if other.shape != rows.shape or (other != rows).any() or (times != length).any():
+            return None
+    return rows[0], rows[1], length, rows[2]
+
+
+def cycle_ratio(n: int, tail: Ints, head: Ints, time: Floats, count: Ints, least: float) -> float:
+    """Largest ratio of time to count over the cycles of a graph, at least `least`.
+
+    Every cycle has a count above 0. A cycle that is longer than its count allows raises the ratio
+    to its own, until there is none (Burns 1991; Dinkelbach).
+
+    Parameters
+    ----------
+    n, tail, head
+        Nodes 0 to n - 1, and edges i64[e].
+    time, count
+        f64[e] and i64[e] of each edge; counts may be negative.
+    """
+    ratio = least
+    slack = ROUNDING * max(float(time.sum()), ratio)
+    while True:
+        cycle = _longer(n, tail, head, time - ratio * count, slack)
+        if cycle is None:
+            return ratio
+        ratio = float(time[cycle].sum()) / int(count[cycle].sum())
+
+
+def _longer(n: int, tail: Ints, head: Ints, length: Floats, slack: float) -> Ints | None:
+    """Edges of a cycle of positive length, by relaxing all edges at once (Bellman and Ford)."""
+    far = np.zeros(n)
+    into = np.full(n, -1, dtype=np.int64)
+    check = 1
+    for step in range(1, n + 1):
+        reach = far[tail] + length
+        best = far.copy()
+        np.maximum.at(best, head, reach)
+        better = best > far + slack
+        if not better.any():
+            return None
+        edge = np.flatnonzero((reach == best[head]) & better[head])
+        into[head[edge]] = edge
+        far = np.where(better, best, far)
+        if step in (check, n):
+            check *= 2
+            cycle = _circle(tail, into)
+            if cycle is not None:
+                return cycle
+    return None
+
+
+def _circle(tail: Ints, into: Ints) -> Ints | None:
+    """Edges of a circle among those that lead into each node, if there is one."""
+    before = np.where(into >= 0, tail[into], -1).tolist()
+    mark = [0] * len(before)
+    for node in range(len(before)):
+        i = node
+        while i >= 0 and not mark[i]:
+            mark[i] = node + 1
+            i = before[i]
+        if i >= 0 and mark[i] == node + 1:
+            circle = [i]
+            while before[circle[-1]] != i:
+                circle.append(before[circle[-1]])
+            return into[circle]
+    return None

@@ -1,0 +1,145 @@
+"""The shortest period, and the earliest starts, that the orders of a periodic schedule allow.
+
+When every unit keeps the cyclic order of its blocks, and how many periods apart they are, what is
+left are difference constraints s_v - s_u >= w + k T. The least T is the largest ratio of w to -k
+over all circles of constraints; it is found from below, circle by circle (Newton's method), and is
+exact up to the rounding of one division.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.kernel import kernel
+from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.pipeline.problem import TOLERANCE, Problem
+
+CLOSE = 1e-13
+"""Times this much apart, relative to the sum of all, count as equal."""
+
+
+class Arcs(NamedTuple):
+    """Block `head` starts at least `weight` + `lag` periods after block `tail`."""
+
+    tail: Ints
+    head: Ints
+    weight: Floats
+    lag: Ints
+
+
+@kernel
+def _earliest(arcs, start, period, eps):  # type: ignore[no-untyped-def]
+    """Longest paths from everywhere, in place; the last arc of a circle with a gain, or -1."""
+    n, m = len(start), len(arcs.tail)
+    via = np.full(n, -1)
+    seen = np.zeros(n, dtype=np.int64)
+    for _ in range(2 * n + 2):
+        changed = -1
+        for a in range(m):
+            v = arcs.head[a]
+            new = start[arcs.tail[a]] + arcs.weight[a] + arcs.lag[a] * period
+            if new > start[v] + eps:
+                start[v] = new
+                via[v] = a
+                changed = a
+        if changed < 0:
+            return via, -1
+        # A circle among the arcs that set the starts gains something.
+        seen[:] = 0
+        for v in range(n):
+            at = v
+            while via[at] >= 0 and seen[at] == 0:
+                seen[at] = v + 1
+                at = arcs.tail[via[at]]
+            if via[at] >= 0 and seen[at] == v + 1:
+                return via, via[at]
+    return via, changed
+
+
+@kernel
+def _tighten(arcs, start, period, eps):  # type: ignore[no-untyped-def]
+    """Least period of at least `period`, 0 if there is none; starts are set."""
+    while True:
+        start[:] = 0.0
+        via, last = _earliest(arcs, start, period, eps)
+        if last < 0:
+            return period
+        weight, lag = 0.0, 0
+        a = last
+        while True:
+            weight += arcs.weight[a]
+            lag += arcs.lag[a]
+            a = via[arcs.tail[a]]
+            if a == last or a < 0:
+                break
+        if lag >= 0 or a < 0 or weight / -lag <= period:
+            return 0.0
+        period = weight / -lag
+
+
+def arcs_of(problem: Problem, start: Floats, period: float) -> Arcs:
+    """Waits, and the orders on all units that starts f64[b] imply.
+
+    Blocks without time follow only others that hold memory of a unit. Of blocks that start at the
+    same time those come first that release memory.
+    """
+    waits = problem.time[problem.tail] + problem.delay
+    tail, head, weight = [problem.tail], [problem.head], [waits]
+    lag = [np.zeros(len(waits), dtype=np.int64)]
+    slack = TOLERANCE * period
+    turn = np.floor((start + slack) / period).astype(np.int64)
+    phase = np.maximum(start - turn * period, 0.0)
+    ptr, block = problem.on_unit()
+    busy, matters = problem.time > 0, problem.memory != 0
+    for d in range(problem.units):
+        mine = block[ptr[d] : ptr[d + 1]]
+        groups = [(mine[busy[mine]], problem.time)]
+        if (matters & ~busy)[mine].any():
+            groups.append((mine[matters[mine]], np.zeros(problem.b)))
+        for group, length in groups:
+            if len(group) < 2:
+                continue
+            order = group[np.lexsort((problem.memory[group], phase[group]))]
+            order = _releases_first(order, phase, problem.memory, slack)
+            tail.append(order)
+            head.append(np.roll(order, -1))
+            weight.append(length[order])
+            apart = turn[np.roll(order, -1)] - turn[order]
+            apart[-1] -= 1
+            # The next period's first block follows the last one: s_v + T >= s_u + t_u.
+            lag.append(apart)
+    tails = np.concatenate(tail)
+    # In the order of starts most paths are found at once.
+    order = np.argsort(start[tails], kind="stable")
+    return Arcs(
+        tails[order],
+        np.concatenate(head)[order],
+        np.concatenate(weight)[order],
+        np.concatenate(lag)[order],
+    )
+
+
+def _releases_first(order: Ints, phase: Floats, memory: Floats, slack: float) -> Ints:
+    """Among phases that are almost equal, what releases memory comes first."""
+    group = np.concatenate([[0], np.cumsum(np.diff(phase[order]) > slack)])
+    if group[-1] == len(order) - 1:
+        return order
+    return order[np.lexsort((memory[order], group))]
+
+
+def tightened(
+    problem: Problem, start: Floats, period: float, least: float = 0.0
+) -> tuple[float, Floats] | None:
+    """The shortest period, but at least `least`, that keeps all orders, and earliest starts.
+
+    None: the orders contradict each other; `start` was no schedule. The shortest span goes with
+    the earliest starts.
+    """
+    arcs = arcs_of(problem, start, period)
+    eps = CLOSE * (float(problem.time.sum() + problem.delay.sum()) + period)
+    found = np.zeros(problem.b)
+    floor = max(float(problem.load().max(initial=0.0)), least)
+    short: float = _tighten(arcs, found, floor, eps)
+    return (short, found - found.min()) if short > 0 else None

@@ -1,0 +1,220 @@
+"""The schedule of a placement: by which method, and what is proven about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.graph import Floats
+from dnnp.core.model.placement import Placement
+from dnnp.core.model.schedule import Point, Repetend, Schedule
+from dnnp.core.pipeline.bound import makespan_bound, rate_bound
+from dnnp.core.pipeline.complete import complete
+from dnnp.core.pipeline.finish_kernel import expand
+from dnnp.core.pipeline.optimal import optimal
+from dnnp.core.pipeline.orders_kernel import search
+from dnnp.core.pipeline.problem import (
+    TOLERANCE,
+    Problem,
+    limited,
+    peak_memory,
+    problem_of,
+    span_of,
+)
+from dnnp.core.pipeline.repetend import find_repetend
+
+MOST_UNROLLED = 4
+"""Micro-batches in a period (times the turns of replicas) that are tried where one leaves a gap."""
+
+UNROLLED_EFFORT = 0.2
+"""Share of the effort that more micro-batches in a period get."""
+
+MOST_POINTS = 1000
+"""Points of a trade-off."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for."""
+
+    micro_batches: int
+    method: str = "auto"
+    """`auto`, `tessel`, `optimal`, or a recipe of `core.pipeline.classics`."""
+    unroll: int | None = None
+    """Micro-batches in a period; None: 1, and more where that leaves a gap to the bound."""
+    most_in_flight: int | None = None
+    """`tessel`: micro-batches that a repetend may be made of (N_R)."""
+    lazy: bool = True
+    """`tessel`: complete the best repetend only, not every better one."""
+    effort: float = 1.0
+    seed: int = 0
+    stop: Callable[[], bool] = lambda: False
+    tell: Callable[[str], None] = lambda message: None
+
+
+def kernels(method: str) -> list[Callable[..., object]]:
+    """What must be compiled before the method finds anything."""
+    if method == "tessel":
+        from dnnp.core.pipeline.tessel_search import scan
+
+        return [scan, expand]
+    return [search, expand] if method == "auto" else [expand]
+
+
+def solve(placement: Placement, request: Request) -> Schedule:
+    """Find a schedule.
+
+    Raises
+    ------
+    InfeasibleError
+        No schedule keeps within the memory limits, or the recipe does not.
+    UsageError
+        The recipe does not fit the placement.
+    """
+    count = request.micro_batches
+    problem = problem_of(placement, count)
+    repetend, status, bound = None, "feasible", makespan_bound(placement, count)
+    if request.method == "optimal":
+        finite = optimal(problem, effort=request.effort, stop=request.stop)
+        start, bound, status = finite.start, max(bound, finite.bound), finite.status
+    elif request.method == "tessel":
+        from dnnp.core.pipeline.tessel import tessel, tessel_starts
+
+        found = tessel(
+            placement, lazy=request.lazy, most=request.most_in_flight,
+            effort=request.effort, stop=request.stop,
+        )  # fmt: skip
+        repetend, start = found.repetend, tessel_starts(placement, found, count).ravel()
+    elif request.method == "auto":
+        repetend = best_repetend(placement, request)
+        # The warm-up holds no more than the steady state, limits or not.
+        inner = within(placement, repetend.memory_bytes)
+        completed = complete(
+            inner, repetend, count, effort=request.effort, stop=request.stop, bound=bound
+        )
+        start, status = completed.start.ravel(), completed.status
+        if inner.units == placement.units:
+            bound = max(bound, completed.bound)
+    else:
+        from dnnp.core.pipeline.classics import classic
+
+        start = classic(placement, request.method, count).start
+        _check_memory(placement, problem, start, request.method)
+    start = start - start.min(initial=0.0)
+    makespan, bound = span_of(problem, start), float(bound)
+    if makespan <= bound * (1 + TOLERANCE):
+        status, bound = "optimal", makespan
+    elif status == "optimal" or request.stop():
+        status = "interrupted" if request.stop() else "feasible"
+    rate = rate_bound(problem_of(placement, placement.turns))
+    return Schedule(
+        placement, start.reshape(count, -1), request.method, bound, status, repetend,
+        float(rate if repetend is None else min(rate, repetend.rate_s)),
+    )  # fmt: skip
+
+
+def best_repetend(placement: Placement, request: Request) -> Repetend:
+    """The repetend of the unrolling asked for; or of several ones, that of the best rate."""
+    turns = placement.turns
+    if request.unroll is not None:
+        u = math.lcm(request.unroll, turns)
+        return find_repetend(problem_of(placement, u), effort=request.effort, stop=request.stop)
+    found: list[Repetend] = []
+    goal = rate_bound(problem_of(placement, turns))
+    for times in range(1, MOST_UNROLLED + 1):
+        problem = problem_of(placement, times * turns)
+        # One of fewer micro-batches, several times, is where the search begins.
+        parts = [r for r in found if problem.unroll % r.unroll == 0]
+        known = repeated(min(parts, key=_rate), problem.unroll) if parts else None
+        effort = request.effort * (UNROLLED_EFFORT if found else 1.0)
+        try:
+            one = find_repetend(problem, known=known, effort=effort, stop=request.stop)
+        except LimitError:
+            if not found:
+                raise
+            break
+        found.append(one)
+        request.tell(
+            f"{one.unroll} micro-batches in a period of {one.period_s:.6g}: {one.rate_s:.6g} each, "
+            f"bound {goal:.6g}"
+        )
+        if one.rate_s <= goal * (1 + TOLERANCE) or request.stop():
+            break
+    least = min(map(_rate, found))
+    return next(r for r in found if r.rate_s <= least * (1 + TOLERANCE))
+
+
+def _rate(repetend: Repetend) -> float:
+    return repetend.rate_s
+
+
+def repeated(repetend: Repetend, unroll: int) -> tuple[Floats, float]:
+    """A repetend again and again: start times, f64[unroll * k], and period."""
+    times = unroll // repetend.unroll
+    later = repetend.period_s * np.arange(times)
+    return (later[:, None, None] + repetend.start_s).ravel(), times * repetend.period_s
+
+
+def trade_off(placement: Placement, request: Request) -> list[Point]:
+    """The least period for every limit of memory that makes a difference, ascending by memory.
+
+    The limits of the placement hold besides. An interrupted search ends the list.
+    """
+    u = math.lcm(request.unroll or 1, placement.turns)
+    problem = problem_of(placement, u)
+    scale = TOLERANCE * float(np.abs(problem.memory).sum() + problem.fixed.sum())
+    points: list[Point] = []
+    while len(points) < MOST_POINTS and not request.stop():
+        try:
+            found = find_repetend(problem, effort=request.effort, stop=request.stop)
+        except InfeasibleError:
+            if not points:
+                raise
+            break
+        memory = float(found.memory_bytes[np.isfinite(found.memory_bytes)].max(initial=0.0))
+        point = Point(memory, found.rate_s, found.period_bound_s / u, u)
+        request.tell(f"memory {memory:.6g}: period {point.period_s:.6g}")
+        if points and point.period_s <= points[-1].period_s * (1 + TOLERANCE):
+            points.pop()
+        points.append(point)
+        if memory <= float(problem.fixed.max(initial=0.0)) + scale:
+            break
+        problem = limited(problem, memory - 2 * scale)
+    return points[::-1]
+
+
+def _check_memory(placement: Placement, problem: Problem, start: Floats, method: str) -> None:
+    """Refuse a recipe that exceeds a limit."""
+    peak = peak_memory(problem, start)
+    limit = np.array([unit.memory_bytes for unit in placement.units])
+    over = np.flatnonzero(peak > limit * (1 + TOLERANCE))
+    if len(over):
+        d = int(over[0])
+        raise InfeasibleError(
+            f"{method} holds {peak[d]:g} bytes on {placement.units[d].name}, its limit is "
+            f"{limit[d]:g}"
+        )
+
+
+def with_limit(placement: Placement, memory_bytes: float) -> Placement:
+    """The same placement where every device may hold so much."""
+    units = tuple(u if u.link else replace(u, memory_bytes=memory_bytes) for u in placement.units)
+    return replace(placement, units=units)
+
+
+def within(placement: Placement, memory_bytes: Floats) -> Placement:
+    """The same placement where no device may hold more than any does now, nor more than before.
+
+    `memory_bytes` (f64[units]) is what they hold; inf where it grows without end.
+    """
+    ends = np.isfinite(memory_bytes)
+    most = float(memory_bytes[ends].max(initial=0.0))
+    units = tuple(
+        replace(unit, memory_bytes=min(unit.memory_bytes, most)) if end else unit
+        for unit, end in zip(placement.units, ends.tolist(), strict=True)
+    )
+    return replace(placement, units=units)

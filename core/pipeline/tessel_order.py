@@ -1,0 +1,123 @@
+"""Arrays of Tessel's repetend search, and what an order of blocks means for a repetend."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.pipeline.problem import TOLERANCE, Problem
+from dnnp.core.pipeline.tessel_search import Blocks, Search, least_period
+
+MOST_NUMBERS = 4_000_000
+"""In all matrices of longest ways."""
+
+
+def blocks_of(problem: Problem) -> Blocks:
+    """Arrays of the kernels."""
+    on_ptr, on = problem.on_unit()
+    by_head = np.argsort(problem.head, kind="stable")
+    counts = np.bincount(problem.head, minlength=problem.b)
+    gap = problem.time[problem.tail] + problem.delay
+    shared = {
+        (int(i), int(j))
+        for d in range(problem.units)
+        for n, i in enumerate(on[on_ptr[d] : on_ptr[d + 1]])
+        for j in on[on_ptr[d] + n + 1 : on_ptr[d + 1]]
+    }
+    return Blocks(
+        time=problem.time,
+        memory=problem.memory,
+        ptr=problem.ptr,
+        unit=problem.unit,
+        on_ptr=on_ptr,
+        on=on,
+        before_ptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        before=problem.tail[by_head],
+        gap=gap[by_head],
+        topo=_sorted(problem.b, problem.tail, problem.head, np.zeros(problem.b)),
+        pairs=np.array(sorted(shared), dtype=np.int64).reshape(-1, 2),
+        room=problem.capacity,
+        part=_parts(problem),
+    )
+
+
+def _parts(problem: Problem) -> Ints:
+    """Number of the part of each block: those that are joined by waits, in either direction."""
+    ones = np.ones(len(problem.tail))
+    waits = coo_array((ones, (problem.tail, problem.head)), shape=(problem.b, problem.b))
+    return connected_components(waits, directed=False)[1].astype(np.int64)
+
+
+def search_of(problem: Problem, blocks: Blocks) -> Search:
+    """A search that has not begun."""
+    b = problem.b
+    levels = max(min(len(blocks.pairs) + 1, MOST_NUMBERS // b**2), 1)
+    return Search(
+        state=np.zeros(7, dtype=np.int64),
+        numbers=np.zeros(3),
+        micro=np.zeros(b, dtype=np.int64),
+        most=np.zeros(b, dtype=np.int64),
+        held=np.zeros(problem.units),
+        least=np.zeros(int(blocks.part.max()) + 1, dtype=np.int64),
+        level=np.zeros((levels, b, b)),
+        choice=np.zeros((levels, 3), dtype=np.int64),
+    )
+
+
+def before_of(blocks: Blocks, ways: Floats, slack: float) -> Bools:
+    """bool[b, b]: whether one block is to run before another one on a common unit."""
+    before = np.zeros(ways.shape, dtype=np.bool_)
+    i, j = blocks.pairs.T
+    before[i, j] = ways[i, j] >= blocks.time[i] - slack
+    before[j, i] = ways[j, i] >= blocks.time[j] - slack
+    return before
+
+
+def period_of(
+    problem: Problem, index: Ints, before: Bools, low: float, slack: float
+) -> tuple[float, Floats]:
+    """Least period of an index set with an order on every unit, and starts in the repetend."""
+    i, j = np.nonzero(before)
+    time, none = problem.time, np.zeros(len(i), dtype=np.int64)
+    period, start = least_period(
+        problem.b,
+        np.concatenate([problem.tail, i, j]),
+        np.concatenate([problem.head, j, i]),
+        np.concatenate([time[problem.tail] + problem.delay, time[i], time[j]]),
+        np.concatenate([index[problem.tail] - index[problem.head], none, none + 1]),
+        low,
+        slack * TOLERANCE,
+    )
+    return float(period), start
+
+
+def sequence_of(problem: Problem, index: Ints, before: Bools, begin: Floats) -> Ints:
+    """All blocks by start; where starts are equal, as the order and dependencies say."""
+    inside = index[problem.tail] == index[problem.head]
+    # Blocks of no time that start together may be before each other.
+    i, j = np.nonzero(before & ~(before.T & np.tri(problem.b, dtype=np.bool_)))
+    tail = np.concatenate([problem.tail[inside], i])
+    return _sorted(problem.b, tail, np.concatenate([problem.head[inside], j]), begin)
+
+
+def _sorted(count: int, tail: Ints, head: Ints, key: Floats) -> Ints:
+    """A topological order; the least key first, then the least number."""
+    followers: list[list[int]] = [[] for _ in range(count)]
+    waiting = np.bincount(head, minlength=count).tolist()
+    for u, v in zip(tail.tolist(), head.tolist(), strict=True):
+        followers[u].append(v)
+    ready = [(float(key[v]), v) for v in range(count) if not waiting[v]]
+    heapq.heapify(ready)
+    out = []
+    while ready:
+        _, u = heapq.heappop(ready)
+        out.append(u)
+        for v in followers[u]:
+            waiting[v] -= 1
+            if not waiting[v]:
+                heapq.heappush(ready, (float(key[v]), v))
+    return np.array(out, dtype=np.int64)

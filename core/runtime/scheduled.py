@@ -1,0 +1,195 @@
+"""A pipeline schedule as what each device runs: stages, or parts of them, sample by sample.
+
+Devices run their blocks in the order of the schedule; a block starts when the one before it on
+its device has ended and its inputs are there. Start times are not waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, NamedTuple
+
+from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.plan import Plan, Stage
+from dnnp.core.runtime.pipeline import Edge, Job
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What each device runs."""
+
+    stages: tuple[Stage, ...]
+    """What runs in one go: stages of the plan, or parts of them."""
+    owners: tuple[int, ...]
+    """Stage of the plan that each of them is part of."""
+    orders: tuple[tuple[Job, ...], ...]
+    """Of each device, in the order of the schedule; steps are positions in `stages`."""
+    waits: tuple[tuple[int, int], ...]
+    """(step, step that comes after it), for every sample; by way of transfers too."""
+    count: int
+    """Micro-batches."""
+    makespan_s: float
+    """What the schedule predicts."""
+    bubble: float
+
+
+class _Part(NamedTuple):
+    """A pass that runs nodes."""
+
+    stage: int
+    number: int
+    """Position among the passes."""
+    nodes: tuple[int, ...]
+
+
+def program_of(schedule: Record, blocks: Sequence[Record], plan: Plan) -> Program:
+    """What the devices of a plan run by a schedule of it.
+
+    Passes without nodes, such as transfers, are carried out on the way; what waits for them
+    waits for what they wait for.
+
+    Parameters
+    ----------
+    schedule, blocks
+        Records of a schedule that `core.check` has no objection to.
+
+    Raises
+    ------
+    UsageError
+        The schedule holds backward passes, or passes on several devices at once.
+    FormatError
+        A pass runs on a device that its stage is not on.
+    """
+    passes = schedule["passes"]
+    _check_kinds(passes)
+    parts = []
+    for number, row in enumerate(passes):
+        if row["kind"] == "forward":
+            nodes = tuple(row.get("nodes", plan.stages[row["stage"]].nodes))
+            if nodes:
+                parts.append(_Part(row["stage"], number, nodes))
+    parts.sort()
+    step_of = {part.number: step for step, part in enumerate(parts)}
+    before = _ahead(passes, step_of)
+    waits = {(b, step_of[p]) for p, steps in before.items() if p in step_of for b in steps}
+    return Program(
+        stages=tuple(_stage(plan, part, passes[part.number]) for part in parts),
+        owners=tuple(part.stage for part in parts),
+        orders=_orders(schedule, blocks, plan, step_of),
+        waits=tuple(sorted(waits)),
+        count=schedule["micro_batches"],
+        makespan_s=float(schedule["makespan_s"]),
+        bubble=float(schedule["bubble"]),
+    )
+
+
+def _check_kinds(passes: Sequence[Record]) -> None:
+    for row in passes:
+        if row["kind"] in ("backward", "weight"):
+            raise UsageError(
+                f"the schedule holds {row['kind']} passes ({row['name']}): only schedules of "
+                "forward passes can run as ONNX models"
+            )
+        if row["kind"] == "forward" and any(len(home) > 1 for home in row["homes"]):
+            raise UsageError(
+                f"pass {row['name']} runs on several devices at once, which an ONNX model cannot"
+            )
+
+
+def _stage(plan: Plan, part: _Part, row: Record) -> Stage:
+    """What a part is as a stage of its own; a whole stage is what it was."""
+    stage = plan.stages[part.stage]
+    if len(part.nodes) == len(stage.nodes):
+        return replace(stage, nodes=part.nodes)
+    time = float(row["time_s"])
+    return replace(stage, nodes=part.nodes, load_s=time / stage.replicas, compute_s=time)
+
+
+def _ahead(passes: Sequence[Record], step_of: Mapping[int, int]) -> dict[int, set[int]]:
+    """Steps that each pass waits for; those that they wait for themselves may be left out."""
+    waits = {p: [wait["pass"] for wait in row["after"]] for p, row in enumerate(passes)}
+    before: dict[int, set[int]] = {}
+    try:
+        for p in TopologicalSorter(waits).static_order():
+            before[p] = set()
+            for q in waits[p]:
+                before[p] |= {step_of[q]} if q in step_of else before[q]
+    except CycleError as error:
+        circle = " -> ".join(passes[p]["name"] for p in reversed(error.args[1]))
+        raise FormatError(f"passes wait for each other in a circle: {circle}") from None
+    return before
+
+
+def _orders(
+    schedule: Record, blocks: Sequence[Record], plan: Plan, step_of: Mapping[int, int]
+) -> tuple[tuple[Job, ...], ...]:
+    """Jobs of each device by start; those that start together as their records stand."""
+    rows: dict[int, list[tuple[float, Job]]] = {}
+    replica: dict[tuple[int, int], int] = {}
+    for block in blocks:
+        number = block["pass"]
+        if number not in step_of:
+            continue
+        (unit,) = block["units"]
+        stage = schedule["passes"][number]["stage"]
+        if (stage, unit) not in replica:
+            replica[stage, unit] = _replica(plan.stages[stage], schedule["units"][unit]["name"])
+        job = Job(step_of[number], replica[stage, unit], block["micro_batch"])
+        rows.setdefault(unit, []).append((block["start_s"], job))
+    found = []
+    for _, row in sorted(rows.items()):
+        row.sort(key=lambda entry: entry[0])
+        found.append(tuple(job for _, job in row))
+    return tuple(found)
+
+
+def _replica(stage: Stage, device: str) -> int:
+    """Which of the devices of a stage this is."""
+    first = stage.device.rpartition("/")[2]
+    owner, _, number = device.rpartition("/")
+    if owner == stage.device_class and number.isdecimal() and first.isdecimal():
+        replica = int(number) - int(first)
+        if 0 <= replica < stage.replicas:
+            return replica
+    raise FormatError(f"a pass of the stage on {stage.device} runs on {device}")
+
+
+def check_orders(program: Program, edges: Sequence[Edge]) -> None:
+    """Refuse orders that would wait for ever, for each other or for what nobody runs.
+
+    Raises
+    ------
+    FormatError
+        They would; names the steps that come next on the devices that are stuck.
+    """
+    steps = len(program.stages)
+    tails: list[list[int]] = [[] for _ in range(steps)]
+    heads: list[list[int]] = [[] for _ in range(steps)]
+    for edge in edges:
+        if edge.tail >= 0 and edge.head < steps:
+            tails[edge.head].append(edge.tail)
+            heads[edge.tail].append(edge.head)
+    device = {(job.step, job.sample): d for d, row in enumerate(program.orders) for job in row}
+    if len(device) < steps * program.count or len(device) < sum(map(len, program.orders)):
+        raise FormatError("the devices of the schedule do not run every sample in each stage once")
+    at = [0] * len(program.orders)
+    done: set[tuple[int, int]] = set()
+    ready = list(range(len(at)))
+    while ready:
+        d = ready.pop()
+        row = program.orders[d]
+        while at[d] < len(row):
+            step, _, sample = row[at[d]]
+            if not all((tail, sample) in done for tail in tails[step]):
+                break
+            done.add((step, sample))
+            at[d] += 1
+            ready += [device[head, sample] for head in heads[step]]
+    stuck = [row[i] for row, i in zip(program.orders, at, strict=True) if i < len(row)]
+    if stuck:
+        names = ", ".join(f"stage {job.step} for sample {job.sample}" for job in stuck[:3])
+        raise FormatError(f"the devices of the schedule wait for each other for ever: {names}")
