@@ -78,7 +78,7 @@ def optimal(
         # Nothing ends before the bound of the beam, unless it is what is known already.
         bound = max(bound, min(found.bound, value))
         if np.isinf(bound):
-            raise InfeasibleError(_stuck(found))
+            raise InfeasibleError(_stuck(problem, found))
         if found.interrupted or found.bound >= value or width >= MOST_WIDTH:
             break
         # Before it gets wider a beam that found nothing yet is told to avoid dead ends.
@@ -110,7 +110,7 @@ def _first(problem: Problem, upper: Floats | None) -> tuple[Floats | None, float
     return best, value
 
 
-def _stuck(found: Beamed) -> str:
+def _stuck(problem: Problem, found: Beamed) -> str:
     """Why there is no schedule."""
-    where = f"the memory of device {found.stuck}" if found.stuck >= 0 else "the memory"
+    where = f"the memory of {problem.names[found.stuck]}" if found.stuck >= 0 else "the memory"
     return f"infeasible: {where} is too small: whatever the order, blocks wait for each other"

@@ -43,6 +43,8 @@ class Problem:
     """f64[D], what is always held."""
     is_link: NDArray[np.bool_]
     """bool[D], units that only carry transfers."""
+    names: tuple[str, ...]
+    """Of the units, for messages."""
 
     @property
     def b(self) -> int:
@@ -109,6 +111,7 @@ def problem_of(placement: Placement, unroll: int) -> Problem:
         capacity=limits - fixed,
         fixed=fixed,
         is_link=np.array([unit.link for unit in placement.units], dtype=np.bool_),
+        names=tuple(unit.name for unit in placement.units),
     )
 
 

@@ -154,11 +154,11 @@ def check_repeats(problem: Problem) -> None:
     left = problem.left_behind()
     for d in np.flatnonzero(np.isfinite(problem.capacity)).tolist():
         if problem.capacity[d] < 0:
-            raise InfeasibleError(f"device {d} may hold less than what it always holds")
+            raise InfeasibleError(f"{problem.names[d]} may hold less than what it always holds")
         if abs(left[d]) > slack:
             what = "leave memory behind on" if left[d] > 0 else "release more than they took of"
             raise InfeasibleError(
-                f"micro-batches {what} device {d}, so no repetend keeps its limit"
+                f"micro-batches {what} {problem.names[d]}, so no repetend keeps its limit"
             )
 
 
@@ -223,8 +223,8 @@ def _culprit(field: Field, period: float, meter: Meter) -> str:
         alone[d] = capacity[d]
         found, proven = search_orders(field, Asked(period, alone), meter.part(0.1))
         if found is None and proven:
-            return f"device {d}"
-    return " and ".join(f"device {d}" for d in limited)
+            return field.problem.names[d]
+    return " and ".join(field.problem.names[d] for d in limited)
 
 
 def _second(field: Field, first: Found, meter: Meter) -> Found:

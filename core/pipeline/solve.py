@@ -13,7 +13,7 @@ from dnnp.core.model.graph import Floats
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.schedule import Point, Repetend, Schedule
 from dnnp.core.pipeline.bound import makespan_bound, rate_bound
-from dnnp.core.pipeline.complete import complete
+from dnnp.core.pipeline.complete import Completed, complete
 from dnnp.core.pipeline.finish_kernel import expand
 from dnnp.core.pipeline.optimal import optimal
 from dnnp.core.pipeline.orders_kernel import search
@@ -91,13 +91,9 @@ def solve(placement: Placement, request: Request) -> Schedule:
         repetend, start = found.repetend, tessel_starts(placement, found, count).ravel()
     elif request.method == "auto":
         repetend = best_repetend(placement, request)
-        # The warm-up holds no more than the steady state, limits or not.
-        inner = within(placement, repetend.memory_bytes)
-        completed = complete(
-            inner, repetend, count, effort=request.effort, stop=request.stop, bound=bound
-        )
+        completed, tight = _completed(placement, repetend, request, bound)
         start, status = completed.start.ravel(), completed.status
-        if inner.units == placement.units:
+        if not tight:
             bound = max(bound, completed.bound)
     else:
         from dnnp.core.pipeline.classics import classic
@@ -115,6 +111,29 @@ def solve(placement: Placement, request: Request) -> Schedule:
         placement, start.reshape(count, -1), request.method, bound, status, repetend,
         float(rate if repetend is None else min(rate, repetend.rate_s)),
     )  # fmt: skip
+
+
+def _completed(
+    placement: Placement, repetend: Repetend, request: Request, bound: float
+) -> tuple[Completed, bool]:
+    """All micro-batches, and whether their limits are tighter than those of the placement.
+
+    The warm-up holds no more than the steady state does, if that is possible: where blocks
+    release before others take, it need not be.
+    """
+    inner = within(placement, repetend.memory_bytes)
+    for limits in [placement] if inner.units == placement.units else [inner, placement]:
+        try:
+            completed = complete(
+                limits, repetend, request.micro_batches,
+                effort=request.effort, stop=request.stop, bound=bound,
+            )  # fmt: skip
+        except (InfeasibleError, LimitError):
+            if limits is placement:
+                raise
+            continue
+        return completed, limits is not placement
+    raise LimitError("no schedule was found")
 
 
 def best_repetend(placement: Placement, request: Request) -> Repetend:

@@ -213,7 +213,7 @@ def test_blocks_that_wait_for_each_others_memory() -> None:
         PlacedBlock("B0", "backward", ((0,),), 1.0, -1.0, (Wait(2),)),
     )
     problem = problem_of(Placement("locked", units, blocks), 2)
-    with pytest.raises(InfeasibleError, match="device 0"):
+    with pytest.raises(InfeasibleError, match="memory of a is too small"):
         optimal(problem)
     with pytest.raises(LimitError):
         optimal(problem, effort=0.0)
