@@ -126,6 +126,6 @@ def _check_block(placement: Placement, block: PlacedBlock, file: str | None) -> 
             needed = unit.fixed_bytes + max(block.memory_bytes, 0.0)
             if needed > unit.memory_bytes:
                 raise InfeasibleError(
-                    f"device {unit.name} may hold {unit.memory_bytes:g} bytes, but block "
+                    f"{unit.name} may hold {unit.memory_bytes:g} bytes, but block "
                     f"'{block.name}' alone needs {needed:g}"
                 )

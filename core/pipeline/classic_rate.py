@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.placement import Placement
 from dnnp.core.pipeline.classic_chains import levels
 from dnnp.core.pipeline.classics import Classic, chimera_chains, classic, interleaved_devices
+from dnnp.core.pipeline.cycle import Arcs, least_period
 from dnnp.core.pipeline.problem import span_of
 from dnnp.core.pipeline.transfers import without_transfers
 
@@ -50,7 +50,9 @@ def classic_rate(placement: Placement, name: str) -> float:
             if steady is not None:
                 least = float(made.problem.load().max()) / made.problem.unroll
                 size = turns * group
-                return cycle_ratio(size * made.problem.k, *steady, least * size) / size
+                eps = ROUNDING * max(float(steady.weight.sum()), least * size)
+                period, _ = least_period(steady, size * made.problem.k, least * size, eps)
+                return period / size
     spans = []
     for count in (2 * ahead, 4 * ahead):
         made = classic(placement, name, count)
@@ -71,8 +73,8 @@ def group_of(placement: Placement, name: str) -> int:
     return turns
 
 
-def _steady(made: Classic, group: int, ahead: int) -> tuple[Ints, Ints, Floats, Ints] | None:
-    """Waits between the blocks of groups in the middle: tail, head, time, groups in between.
+def _steady(made: Classic, group: int, ahead: int) -> Arcs | None:
+    """Waits between the blocks of groups in the middle; a lag is a group later.
 
     None if they differ from one group to the next.
     """
@@ -93,66 +95,4 @@ def _steady(made: Classic, group: int, ahead: int) -> tuple[Ints, Ints, Floats, 
     for other, times in found[1:]:
         if other.shape != rows.shape or (other != rows).any() or (times != length).any():
             return None
-    return rows[0], rows[1], length, rows[2]
-
-
-def cycle_ratio(n: int, tail: Ints, head: Ints, time: Floats, count: Ints, least: float) -> float:
-    """Largest ratio of time to count over the cycles of a graph, at least `least`.
-
-    Every cycle has a count above 0. A cycle that is longer than its count allows raises the ratio
-    to its own, until there is none (Burns 1991; Dinkelbach).
-
-    Parameters
-    ----------
-    n, tail, head
-        Nodes 0 to n - 1, and edges i64[e].
-    time, count
-        f64[e] and i64[e] of each edge; counts may be negative.
-    """
-    ratio = least
-    slack = ROUNDING * max(float(time.sum()), ratio)
-    while True:
-        cycle = _longer(n, tail, head, time - ratio * count, slack)
-        if cycle is None:
-            return ratio
-        ratio = float(time[cycle].sum()) / int(count[cycle].sum())
-
-
-def _longer(n: int, tail: Ints, head: Ints, length: Floats, slack: float) -> Ints | None:
-    """Edges of a cycle of positive length, by relaxing all edges at once (Bellman and Ford)."""
-    far = np.zeros(n)
-    into = np.full(n, -1, dtype=np.int64)
-    check = 1
-    for step in range(1, n + 1):
-        reach = far[tail] + length
-        best = far.copy()
-        np.maximum.at(best, head, reach)
-        better = best > far + slack
-        if not better.any():
-            return None
-        edge = np.flatnonzero((reach == best[head]) & better[head])
-        into[head[edge]] = edge
-        far = np.where(better, best, far)
-        if step in (check, n):
-            check *= 2
-            cycle = _circle(tail, into)
-            if cycle is not None:
-                return cycle
-    return None
-
-
-def _circle(tail: Ints, into: Ints) -> Ints | None:
-    """Edges of a circle among those that lead into each node, if there is one."""
-    before = np.where(into >= 0, tail[into], -1).tolist()
-    mark = [0] * len(before)
-    for node in range(len(before)):
-        i = node
-        while i >= 0 and not mark[i]:
-            mark[i] = node + 1
-            i = before[i]
-        if i >= 0 and mark[i] == node + 1:
-            circle = [i]
-            while before[circle[-1]] != i:
-                circle.append(before[circle[-1]])
-            return into[circle]
-    return None
+    return Arcs(rows[0], rows[1], length, -rows[2])

@@ -1,82 +1,19 @@
-"""The shortest period, and the earliest starts, that the orders of a periodic schedule allow.
+"""What the orders of a periodic schedule allow: the shortest period and the earliest starts.
 
 When every unit keeps the cyclic order of its blocks, and how many periods apart they are, what is
-left are difference constraints s_v - s_u >= w + k T. The least T is the largest ratio of w to -k
-over all circles of constraints; it is found from below, circle by circle (Newton's method), and is
-exact up to the rounding of one division.
+left are difference constraints (`core.pipeline.cycle`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
 from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.pipeline.cycle import Arcs, least_period
 from dnnp.core.pipeline.problem import TOLERANCE, Problem
 
 CLOSE = 1e-13
 """Times this much apart, relative to the sum of all, count as equal."""
-
-
-class Arcs(NamedTuple):
-    """Block `head` starts at least `weight` + `lag` periods after block `tail`."""
-
-    tail: Ints
-    head: Ints
-    weight: Floats
-    lag: Ints
-
-
-@kernel
-def _earliest(arcs, start, period, eps):  # type: ignore[no-untyped-def]
-    """Longest paths from everywhere, in place; the last arc of a circle with a gain, or -1."""
-    n, m = len(start), len(arcs.tail)
-    via = np.full(n, -1)
-    seen = np.zeros(n, dtype=np.int64)
-    for _ in range(2 * n + 2):
-        changed = -1
-        for a in range(m):
-            v = arcs.head[a]
-            new = start[arcs.tail[a]] + arcs.weight[a] + arcs.lag[a] * period
-            if new > start[v] + eps:
-                start[v] = new
-                via[v] = a
-                changed = a
-        if changed < 0:
-            return via, -1
-        # A circle among the arcs that set the starts gains something.
-        seen[:] = 0
-        for v in range(n):
-            at = v
-            while via[at] >= 0 and seen[at] == 0:
-                seen[at] = v + 1
-                at = arcs.tail[via[at]]
-            if via[at] >= 0 and seen[at] == v + 1:
-                return via, via[at]
-    return via, changed
-
-
-@kernel
-def _tighten(arcs, start, period, eps):  # type: ignore[no-untyped-def]
-    """Least period of at least `period`, 0 if there is none; starts are set."""
-    while True:
-        start[:] = 0.0
-        via, last = _earliest(arcs, start, period, eps)
-        if last < 0:
-            return period
-        weight, lag = 0.0, 0
-        a = last
-        while True:
-            weight += arcs.weight[a]
-            lag += arcs.lag[a]
-            a = via[arcs.tail[a]]
-            if a == last or a < 0:
-                break
-        if lag >= 0 or a < 0 or weight / -lag <= period:
-            return 0.0
-        period = weight / -lag
 
 
 def arcs_of(problem: Problem, start: Floats, period: float) -> Arcs:
@@ -139,7 +76,6 @@ def tightened(
     """
     arcs = arcs_of(problem, start, period)
     eps = CLOSE * (float(problem.time.sum() + problem.delay.sum()) + period)
-    found = np.zeros(problem.b)
     floor = max(float(problem.load().max(initial=0.0)), least)
-    short: float = _tighten(arcs, found, floor, eps)
-    return (short, found - found.min()) if short > 0 else None
+    short, found = least_period(arcs, problem.b, floor, eps)
+    return (short, found - found.min()) if np.isfinite(short) else None

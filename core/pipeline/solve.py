@@ -137,32 +137,36 @@ def _completed(
 
 
 def best_repetend(placement: Placement, request: Request) -> Repetend:
-    """The repetend of the unrolling asked for; or of several ones, that of the best rate."""
+    """The repetend of the unrolling asked for; or of several ones, that of the best rate.
+
+    A search for more micro-batches begins where one for fewer ended, repeated.
+    """
     turns = placement.turns
-    if request.unroll is not None:
-        u = math.lcm(request.unroll, turns)
-        return find_repetend(problem_of(placement, u), effort=request.effort, stop=request.stop)
-    found: list[Repetend] = []
     goal = rate_bound(problem_of(placement, turns))
-    for times in range(1, MOST_UNROLLED + 1):
-        problem = problem_of(placement, times * turns)
-        # One of fewer micro-batches, several times, is where the search begins.
-        parts = [r for r in found if problem.unroll % r.unroll == 0]
-        known = repeated(min(parts, key=_rate), problem.unroll) if parts else None
-        effort = request.effort * (UNROLLED_EFFORT if found else 1.0)
+    asked = math.lcm(request.unroll or 1, turns)
+    tried = {turns, asked} if request.unroll else {t * turns for t in range(1, MOST_UNROLLED + 1)}
+    found: list[Repetend] = []
+    for u in sorted(tried):
+        parts = [repetend for repetend in found if u % repetend.unroll == 0]
+        known = repeated(min(parts, key=_rate), u) if parts else None
+        effort = request.effort * (1.0 if u == asked else UNROLLED_EFFORT)
         try:
-            one = find_repetend(problem, known=known, effort=effort, stop=request.stop)
+            one = find_repetend(
+                problem_of(placement, u), known=known, effort=effort, stop=request.stop
+            )
         except LimitError:
-            if not found:
+            if u == max(tried) and not found:
                 raise
-            break
+            continue
         found.append(one)
         request.tell(
-            f"{one.unroll} micro-batches in a period of {one.period_s:.6g}: {one.rate_s:.6g} each, "
+            f"{u} micro-batches in a period of {one.period_s:.6g}: {one.rate_s:.6g} each, "
             f"bound {goal:.6g}"
         )
-        if one.rate_s <= goal * (1 + TOLERANCE) or request.stop():
+        if not request.unroll and (one.rate_s <= goal * (1 + TOLERANCE) or request.stop()):
             break
+    if request.unroll:
+        return found[-1]
     least = min(map(_rate, found))
     return next(r for r in found if r.rate_s <= least * (1 + TOLERANCE))
 

@@ -294,11 +294,12 @@ class _Search:
         state, index = self.search.state, self.search.micro.copy()
         before = before_of(self.blocks, self.search.level[state[LEVEL]], self.slack / 4)
         period, begin = period_of(self.problem, index, before, self.low, self.slack)
+        if period > self.search.numbers[TARGET] + self.slack / 2:
+            state[STAGE] = BACK
+            return known
         start = begin - index * period
         start -= start.min()
-        if period > self.search.numbers[TARGET] + self.slack / 2 or faults(
-            self.problem, start, period
-        ):
+        if faults(self.problem, start, period):
             state[STAGE] = BACK
             return known
         order = sequence_of(self.problem, index, before, begin)

@@ -9,8 +9,12 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from dnnp.core.model.graph import Bools, Floats, Ints
-from dnnp.core.pipeline.problem import TOLERANCE, Problem
-from dnnp.core.pipeline.tessel_search import Blocks, Search, least_period
+from dnnp.core.pipeline.cycle import Arcs, least_period
+from dnnp.core.pipeline.problem import Problem
+from dnnp.core.pipeline.tessel_search import Blocks, Search
+
+FINE = 1e-4
+"""Part of the slack of a search that rounding may take."""
 
 MOST_NUMBERS = 4_000_000
 """In all matrices of longest ways."""
@@ -83,16 +87,13 @@ def period_of(
     """Least period of an index set with an order on every unit, and starts in the repetend."""
     i, j = np.nonzero(before)
     time, none = problem.time, np.zeros(len(i), dtype=np.int64)
-    period, start = least_period(
-        problem.b,
+    arcs = Arcs(
         np.concatenate([problem.tail, i, j]),
         np.concatenate([problem.head, j, i]),
         np.concatenate([time[problem.tail] + problem.delay, time[i], time[j]]),
-        np.concatenate([index[problem.tail] - index[problem.head], none, none + 1]),
-        low,
-        slack * TOLERANCE,
+        np.concatenate([index[problem.head] - index[problem.tail], none, none - 1]),
     )
-    return float(period), start
+    return least_period(arcs, problem.b, low, slack * FINE)
 
 
 def sequence_of(problem: Problem, index: Ints, before: Bools, begin: Floats) -> Ints:

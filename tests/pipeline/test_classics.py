@@ -12,8 +12,9 @@ import pytest
 
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.pipeline.classic_rate import classic_rate, cycle_ratio
+from dnnp.core.pipeline.classic_rate import classic_rate
 from dnnp.core.pipeline.classics import CLASSICS, Classic, classic
+from dnnp.core.pipeline.cycle import Arcs, least_period
 from dnnp.core.pipeline.problem import faults, peak_memory, problem_of, span_of
 from dnnp.core.pipeline.shapes import SHAPES, shape
 from dnnp.core.pipeline.split_backward import split_backward
@@ -290,7 +291,8 @@ def test_cycle_ratio(seed: int) -> None:
     want = max(walk([i], 0.0, 0) for i in range(n))
     tail, head = (np.array([e[i] for e in edges]) for i in (0, 1))
     time, count = (np.array([v[i] for v in edges.values()]) for i in (0, 1))
-    assert cycle_ratio(n, tail, head, time, count, 0.0) == pytest.approx(want)
+    period, _ = least_period(Arcs(tail, head, time, -count), n, 0.0, 1e-12)
+    assert period == pytest.approx(want)
 
 
 @pytest.mark.parametrize("mode", ["blocking", "non-blocking"])

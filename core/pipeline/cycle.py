@@ -1,0 +1,85 @@
+"""The shortest period that difference constraints with lags allow: a maximum cycle ratio.
+
+Constraints s_v - s_u >= w + k T hold for some starts s unless a circle of them gains something.
+The least T is the largest ratio of w to -k over all circles; it is found from below, circle by
+circle (Newton's method), and is exact up to the rounding of one division.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.kernel import kernel
+from dnnp.core.model.graph import Floats, Ints
+
+
+class Arcs(NamedTuple):
+    """Block `head` starts at least `weight` + `lag` periods after block `tail`."""
+
+    tail: Ints
+    head: Ints
+    weight: Floats
+    lag: Ints
+
+
+@kernel
+def _earliest(arcs, start, period, eps):  # type: ignore[no-untyped-def]
+    """Longest paths from everywhere, in place; the last arc of a circle with a gain, or -1."""
+    n, m = len(start), len(arcs.tail)
+    via = np.full(n, -1)
+    seen = np.zeros(n, dtype=np.int64)
+    for _ in range(2 * n + 2):
+        changed = -1
+        for a in range(m):
+            v = arcs.head[a]
+            new = start[arcs.tail[a]] + arcs.weight[a] + arcs.lag[a] * period
+            if new > start[v] + eps:
+                start[v] = new
+                via[v] = a
+                changed = a
+        if changed < 0:
+            return via, -1
+        # A circle among the arcs that set the starts gains something.
+        seen[:] = 0
+        for v in range(n):
+            at = v
+            while via[at] >= 0 and seen[at] == 0:
+                seen[at] = v + 1
+                at = arcs.tail[via[at]]
+            if via[at] >= 0 and seen[at] == v + 1:
+                return via, via[at]
+    return via, changed
+
+
+@kernel
+def _tighten(arcs, start, period, eps):  # type: ignore[no-untyped-def]
+    """Least period of at least `period`, inf if there is none; starts are set."""
+    while True:
+        start[:] = 0.0
+        via, last = _earliest(arcs, start, period, eps)
+        if last < 0:
+            return period
+        weight, lag = 0.0, 0
+        a = last
+        while True:
+            weight += arcs.weight[a]
+            lag += arcs.lag[a]
+            a = via[arcs.tail[a]]
+            if a == last or a < 0:
+                break
+        if lag >= 0 or a < 0 or weight / -lag <= period:
+            return np.inf
+        period = weight / -lag
+
+
+def least_period(arcs: Arcs, count: int, least: float, eps: float) -> tuple[float, Floats]:
+    """The shortest period of at least `least`, and the earliest starts from 0, f64[count].
+
+    Times `eps` apart count as equal. The period is inf if the arcs contradict each other whatever
+    it is, or would be shorter than `least`.
+    """
+    start = np.zeros(count)
+    period: float = _tighten(arcs, start, least, eps)
+    return period, start
