@@ -30,6 +30,7 @@ import numpy as np
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.placement import Placement
 from dnnp.core.pipeline.problem import TOLERANCE, Problem, problem_of
+from dnnp.core.pipeline.shift import topological
 
 MOST_BLOCKS = 2_000
 """Blocks of a micro-batch above which residence is not looked at: it takes their square."""
@@ -152,20 +153,9 @@ def longest_paths(problem: Problem) -> Floats:
 
 def by_depth(problem: Problem) -> Ints:
     """Dependencies in an order where all that lead to a block come before those that leave it."""
-    waiting = np.bincount(problem.head, minlength=problem.b).tolist()
-    after: list[list[int]] = [[] for _ in range(problem.b)]
-    for e, i in enumerate(problem.tail.tolist()):
-        after[i].append(e)
-    ready = [i for i, w in enumerate(waiting) if not w]
-    order: list[int] = []
-    heads = problem.head.tolist()
-    while ready:
-        for e in after[ready.pop()]:
-            order.append(e)
-            waiting[heads[e]] -= 1
-            if not waiting[heads[e]]:
-                ready.append(heads[e])
-    return np.array(order, dtype=np.int64)
+    place = np.empty(problem.b, dtype=np.int64)
+    place[topological(problem.b, problem.tail, problem.head)] = np.arange(problem.b)
+    return np.argsort(place[problem.tail], kind="stable")
 
 
 def _ends(problem: Problem) -> tuple[Floats, Floats]:

@@ -16,7 +16,7 @@ from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.pipeline.finish_ends import End, cool_down, unrolled, warm_up
-from dnnp.core.pipeline.finish_shop import root_bound, shop_of, topological
+from dnnp.core.pipeline.finish_shop import releases_early, root_bound, shop_of
 from dnnp.core.pipeline.optimal import WORK as WORK_OF_OPTIMAL
 from dnnp.core.pipeline.optimal import optimal
 from dnnp.core.pipeline.problem import TOLERANCE, Problem, faults, problem_of, span_of
@@ -159,7 +159,7 @@ def _at_once(problem: Problem) -> Ints:
     k = problem.k
     time, memory = problem.time[:k], problem.memory[:k]
     holds = np.where(memory > 0, np.where(time > 0, 2, 1), 0)
-    order = topological(problem)
+    order = releases_early(problem)
     first = problem.tail < k
     for i in order[time[order] == 0].tolist():
         after = problem.head[first & (problem.tail == i)]

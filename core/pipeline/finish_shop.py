@@ -6,13 +6,13 @@ those it waits for.
 
 from __future__ import annotations
 
-import heapq
 from typing import NamedTuple
 
 import numpy as np
 
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.pipeline.problem import TOLERANCE, Problem
+from dnnp.core.pipeline.shift import topological
 
 MOST_IDLE = 100_000
 """Steps that looking for idle time may take."""
@@ -87,7 +87,7 @@ def shop_of(problem: Problem, included: Ints | None = None, final: Floats | None
     k = problem.k
     taken = np.ones(problem.b, dtype=np.int64) if included is None else included
     edges = _edges(problem)
-    order = topological(problem).tolist()
+    order = releases_early(problem).tolist()
     kinds: list[Ints] = []
     at: dict[tuple[int, int], int] = {}
     groups = _groups(problem)
@@ -200,26 +200,11 @@ def _edges(problem: Problem) -> list[Edge]:
     return list(zip(*columns, problem.delay[first].tolist(), strict=True))
 
 
-def topological(problem: Problem) -> Ints:
+def releases_early(problem: Problem) -> Ints:
     """Blocks of a micro-batch, i64[k], each after those it waits for; releases come early."""
-    k = problem.k
-    followers: list[list[int]] = [[] for _ in range(k)]
-    waiting = [0] * k
-    for a, b, _ in _edges(problem):
-        followers[a].append(b)
-        waiting[b] += 1
-    memory = problem.memory[:k].tolist()
-    ready = [(memory[i], i) for i in range(k) if not waiting[i]]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        i = heapq.heappop(ready)[1]
-        order.append(i)
-        for j in followers[i]:
-            waiting[j] -= 1
-            if not waiting[j]:
-                heapq.heappush(ready, (memory[j], j))
-    return np.array(order, dtype=np.int64)
+    first = problem.tail < problem.k
+    tail, head = problem.tail[first], problem.head[first]
+    return topological(problem.k, tail, head, problem.memory[: problem.k])
 
 
 def _tails(

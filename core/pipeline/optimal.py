@@ -10,7 +10,7 @@ import numpy as np
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats
 from dnnp.core.pipeline.finish_beam import MOST_WIDTH, Beamed, beam, work_of
-from dnnp.core.pipeline.finish_shop import root_bound, shop_of, topological
+from dnnp.core.pipeline.finish_shop import releases_early, root_bound, shop_of
 from dnnp.core.pipeline.problem import TOLERANCE, Problem, faults, span_of
 from dnnp.core.pipeline.shift import left_shift
 
@@ -96,7 +96,7 @@ def in_turn(problem: Problem) -> Floats:
 
     Valid if a micro-batch alone is.
     """
-    order = topological(problem)
+    order = releases_early(problem)
     sequence = np.arange(problem.unroll)[:, None] * problem.k + order
     return left_shift(problem, sequence.ravel())
 

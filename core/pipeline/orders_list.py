@@ -160,30 +160,6 @@ def _in_turn(problem: Problem) -> Floats:
     return start
 
 
-@kernel
-def _paths(order, near_ptr, near, wait):  # type: ignore[no-untyped-def]
-    """Longest paths between all blocks, in time of blocks times waits."""
-    b = len(order)
-    path = np.full((b, b), -np.inf)
-    for source in range(b):
-        row = path[source]
-        row[source] = 0.0
-        for i in order:
-            for n in range(near_ptr[i], near_ptr[i + 1]):
-                row[i] = max(row[i], row[near[n]] + wait[n])
-    return path
-
-
-def longest_paths(problem: Problem) -> Floats:
-    """From start to start, f64[b, b]; -inf: there is no path."""
-    by_head = np.argsort(problem.head, kind="stable")
-    counts = np.bincount(problem.head, minlength=problem.b)
-    near_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    waits = problem.time[problem.tail] + problem.delay
-    paths: Floats = _paths(merged(problem, []), near_ptr, problem.tail[by_head], waits[by_head])
-    return paths
-
-
 def orders_to_try(problem: Problem) -> list[Ints]:
     """Blocks by number, and those with the longest way to the end first; predecessors first."""
     plain = merged(problem, [])

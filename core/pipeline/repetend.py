@@ -18,12 +18,12 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.pipeline import orders_phases as phases
-from dnnp.core.pipeline.bound import rate_bound
+from dnnp.core.pipeline.bound import longest_paths, rate_bound
 from dnnp.core.pipeline.grid import on_grid
 from dnnp.core.pipeline.orders import MOST_BLOCKS, Asked, Found, Meter, search_orders
 from dnnp.core.pipeline.orders_board import Field, field_of, matches_of
 from dnnp.core.pipeline.orders_cycle import tightened
-from dnnp.core.pipeline.orders_list import list_schedules, longest_paths
+from dnnp.core.pipeline.orders_list import list_schedules
 from dnnp.core.pipeline.problem import TOLERANCE, Problem, span_of, steady_memory
 from dnnp.core.pipeline.shift import left_shift, merged
 

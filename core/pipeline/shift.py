@@ -61,23 +61,33 @@ def merged(problem: Problem, orders: Sequence[Ints]) -> Ints:
     FormatError
         The orders wait for each other in a circle: a deadlock.
     """
-    tail = [problem.tail, *(order[:-1] for order in orders)]
-    head = [problem.head, *(order[1:] for order in orders)]
-    before, after = np.concatenate(tail).tolist(), np.concatenate(head).tolist()
-    followers: list[list[int]] = [[] for _ in range(problem.b)]
-    waiting = [0] * problem.b
-    for a, b in zip(before, after, strict=True):
+    tail = np.concatenate([problem.tail, *(order[:-1] for order in orders)])
+    head = np.concatenate([problem.head, *(order[1:] for order in orders)])
+    sequence = topological(problem.b, tail, head)
+    if len(sequence) < problem.b:
+        raise FormatError("the orders of the devices wait for each other in a circle")
+    return sequence
+
+
+def topological(count: int, tail: Ints, head: Ints, key: Floats | None = None) -> Ints:
+    """Blocks 0 to count - 1, i64[count], each after all that it waits for.
+
+    Of those that could be next the one of the least key is, f64[count], or else of the least
+    number. Blocks that wait for each other in a circle, or for such blocks, are left out.
+    """
+    followers: list[list[int]] = [[] for _ in range(count)]
+    for a, b in zip(tail.tolist(), head.tolist(), strict=True):
         followers[a].append(b)
-        waiting[b] += 1
-    ready = [i for i, w in enumerate(waiting) if not w]
-    sequence: list[int] = []
+    waiting = np.bincount(head, minlength=count).tolist()
+    keys = [0.0] * count if key is None else key.tolist()
+    ready = [(keys[i], i) for i, w in enumerate(waiting) if not w]
+    heapq.heapify(ready)
+    order: list[int] = []
     while ready:
-        i = heapq.heappop(ready)
-        sequence.append(i)
+        i = heapq.heappop(ready)[1]
+        order.append(i)
         for j in followers[i]:
             waiting[j] -= 1
             if not waiting[j]:
-                heapq.heappush(ready, j)
-    if len(sequence) < problem.b:
-        raise FormatError("the orders of the devices wait for each other in a circle")
-    return np.array(sequence, dtype=np.int64)
+                heapq.heappush(ready, (keys[j], j))
+    return np.array(order, dtype=np.int64)

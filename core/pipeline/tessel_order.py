@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -11,6 +9,7 @@ from scipy.sparse.csgraph import connected_components
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.pipeline.cycle import Arcs, least_period
 from dnnp.core.pipeline.problem import Problem
+from dnnp.core.pipeline.shift import topological
 from dnnp.core.pipeline.tessel_search import Blocks, Search
 
 FINE = 1e-4
@@ -42,7 +41,7 @@ def blocks_of(problem: Problem) -> Blocks:
         before_ptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         before=problem.tail[by_head],
         gap=gap[by_head],
-        topo=_sorted(problem.b, problem.tail, problem.head, np.zeros(problem.b)),
+        topo=topological(problem.b, problem.tail, problem.head),
         pairs=np.array(sorted(shared), dtype=np.int64).reshape(-1, 2),
         room=problem.capacity,
         part=_parts(problem),
@@ -102,23 +101,4 @@ def sequence_of(problem: Problem, index: Ints, before: Bools, begin: Floats) -> 
     # Blocks of no time that start together may be before each other.
     i, j = np.nonzero(before & ~(before.T & np.tri(problem.b, dtype=np.bool_)))
     tail = np.concatenate([problem.tail[inside], i])
-    return _sorted(problem.b, tail, np.concatenate([problem.head[inside], j]), begin)
-
-
-def _sorted(count: int, tail: Ints, head: Ints, key: Floats) -> Ints:
-    """A topological order; the least key first, then the least number."""
-    followers: list[list[int]] = [[] for _ in range(count)]
-    waiting = np.bincount(head, minlength=count).tolist()
-    for u, v in zip(tail.tolist(), head.tolist(), strict=True):
-        followers[u].append(v)
-    ready = [(float(key[v]), v) for v in range(count) if not waiting[v]]
-    heapq.heapify(ready)
-    out = []
-    while ready:
-        _, u = heapq.heappop(ready)
-        out.append(u)
-        for v in followers[u]:
-            waiting[v] -= 1
-            if not waiting[v]:
-                heapq.heappush(ready, (float(key[v]), v))
-    return np.array(out, dtype=np.int64)
+    return topological(problem.b, tail, np.concatenate([problem.head[inside], j]), begin)

@@ -8,7 +8,6 @@ keeps sends and receives from waiting for each other in a circle.
 
 from __future__ import annotations
 
-import heapq
 import math
 from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
@@ -19,6 +18,7 @@ from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.pipeline.problem import Problem
+from dnnp.core.pipeline.shift import topological
 from dnnp.core.pipeline.split_backward import unused
 
 MODES = ("none", "blocking", "non-blocking")
@@ -178,19 +178,4 @@ def global_order(problem: Problem, start: Floats) -> Ints:
     """
     if (start[problem.tail] > start[problem.head] + 1e-9 * np.abs(start).max(initial=0.0)).any():
         raise FormatError("a block starts before one that it waits for")
-    followers: list[list[int]] = [[] for _ in range(problem.b)]
-    for a, b in zip(problem.tail.tolist(), problem.head.tolist(), strict=True):
-        followers[a].append(b)
-    waiting = np.bincount(problem.head, minlength=problem.b).tolist()
-    key = start.tolist()
-    ready = [(key[i], i) for i, w in enumerate(waiting) if not w]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        _, i = heapq.heappop(ready)
-        order.append(i)
-        for j in followers[i]:
-            waiting[j] -= 1
-            if not waiting[j]:
-                heapq.heappush(ready, (key[j], j))
-    return np.array(order, dtype=np.int64)
+    return topological(problem.b, problem.tail, problem.head, start)
