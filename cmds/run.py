@@ -91,8 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     how.add_argument(
         "--queue", type=positive, default=2, metavar="N",
-        help="samples that may wait between neighbouring stages, if need be one for each replica "
-        "(default: 2)",
+        help="samples that may wait between neighbouring stages, if need be one for each replica; "
+        "with a schedule: besides those that wait in it (default: 2)",
     )  # fmt: skip
     how.add_argument(
         "--no-pin", action="store_true", help="let the system move threads between cores"

@@ -282,6 +282,8 @@ def _say(context: Context, record: Record) -> None:
             f"period {repetend['period_s']:.6g}{each}, memory {repetend['memory_bytes']:.6g}, "
             f"span {repetend['span_s']:.6g} ({_proof(repetend)})"
         )
+    elif "rate_s" in record:
+        parts.append(f"{record['rate_s']:.6g} for each of many")
     interrupted = ", interrupted" if record["status"] == "interrupted" else ""
     context.note("; ".join(parts) + interrupted)
     if "pareto" in record and not context.quiet:

@@ -401,6 +401,7 @@ RECORDS: dict[str, dict[str, Field]] = {
         "bubble": _number(
             "share of the makespan that devices are idle, over all that have blocks", required=True
         ),
+        "rate_s": _number("time for each of many micro-batches; absent: not known"),
         "rate_bound_s": _number(
             "no schedule takes less time for each of many micro-batches", required=True
         ),

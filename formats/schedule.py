@@ -69,6 +69,8 @@ def schedule_records(
         "units": _units(placement, busy, peak_bytes),
         "passes": [_pass(block) for block in placement.blocks],
     }
+    if schedule.rate_s is not None:
+        record["rate_s"] = schedule.rate_s
     if schedule.repetend is not None:
         record["repetend"] = _repetend(schedule.repetend)
     if points is not None:

@@ -234,7 +234,14 @@ def _rate(case: Case, schedule: Record, makespan: float) -> list[Violation]:
         reached.append(makespan / count)
     if "repetend" in schedule:
         reached.append(schedule["repetend"]["period_s"] / schedule["repetend"]["unroll"])
-    return _bounds("", "schedule", [("rate_bound_s", bound, value) for value in reached])
+    found = []
+    if "rate_s" in schedule:
+        stated = float(schedule["rate_s"])
+        if "repetend" in schedule and not same(stated, reached[-1]):
+            message = f"rate_s is {stated!r}, its repetend takes {reached[-1]!r}"
+            found.append(Violation("value", "schedule", message, reached[-1], stated))
+        reached.append(stated)
+    return found + _bounds("", "schedule", [("rate_bound_s", bound, value) for value in reached])
 
 
 def _repetend(case: Case, schedule: Record) -> list[Violation]:

@@ -52,6 +52,8 @@ class Schedule:
     """`optimal`, `feasible` or `interrupted`."""
     repetend: Repetend | None = None
     """What repeats in it; None: it was not made from one."""
+    rate_s: float | None = None
+    """Time for each of many micro-batches; None: not known."""
     rate_bound_s: float = 0.0
     """No schedule within the memory limits takes less time for each of many micro-batches."""
 

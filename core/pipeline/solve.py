@@ -78,6 +78,7 @@ def solve(placement: Placement, request: Request) -> Schedule:
     count = request.micro_batches
     problem = problem_of(placement, count)
     repetend, status, bound = None, "feasible", makespan_bound(placement, count)
+    reached: float | None = None
     if request.method == "optimal":
         finite = optimal(problem, effort=request.effort, stop=request.stop)
         start, bound, status = finite.start, max(bound, finite.bound), finite.status
@@ -96,20 +97,23 @@ def solve(placement: Placement, request: Request) -> Schedule:
         if not tight:
             bound = max(bound, completed.bound)
     else:
+        from dnnp.core.pipeline.classic_rate import classic_rate
         from dnnp.core.pipeline.classics import classic
 
         start = classic(placement, request.method, count).start
         _check_memory(placement, problem, start, request.method)
+        reached = classic_rate(placement, request.method)
     start = start - start.min(initial=0.0)
     makespan, bound = span_of(problem, start), float(bound)
     if makespan <= bound * (1 + TOLERANCE):
         status, bound = "optimal", makespan
     elif status == "optimal" or request.stop():
         status = "interrupted" if request.stop() else "feasible"
-    rate = rate_bound(problem_of(placement, placement.turns))
+    rate = float(rate_bound(problem_of(placement, placement.turns)))
+    reached = reached if repetend is None else repetend.rate_s
     return Schedule(
-        placement, start.reshape(count, -1), request.method, bound, status, repetend,
-        float(rate if repetend is None else min(rate, repetend.rate_s)),
+        placement, start.reshape(count, -1), request.method, bound, status, repetend, reached,
+        rate if reached is None else min(rate, reached),
     )  # fmt: skip
 
 

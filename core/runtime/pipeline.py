@@ -10,8 +10,8 @@ that it never holds the others up.
 Of a stage with r replicas, replica j runs the samples j, j + r, j + 2r, ... Edges hand samples
 over by number: whichever replica is done first, the next stage takes them in order.
 
-A schedule says instead what each device runs, and in which order: then there is one thread a
-device, whatever stages it runs, and edges hold all samples.
+A schedule says instead what each device runs, and in which order, and how many samples edges hold:
+then there is one thread a device, whatever stages it runs.
 """
 
 from __future__ import annotations
@@ -275,6 +275,7 @@ def run_pipeline(
     queue: int = 2,
     window: int | None = None,
     orders: Sequence[Sequence[Job]] | None = None,
+    room: Mapping[tuple[int, int], int] = {},
     waits: Collection[tuple[int, int]] = (),
     keep: Callable[[int], bool] = lambda s: False,
     convert: Callable[[Any], Any] = lambda value: value,
@@ -297,7 +298,9 @@ def run_pipeline(
         Samples that may be on their way at once; None: as many as there is room for.
     orders
         What each device runs, one job after the other; together every sample once in each step.
-        Any number of samples may wait. None: every replica runs its samples in turn.
+        None: every replica runs its samples in turn.
+    room
+        With orders: samples that may wait between two steps; all, where it does not say.
     waits
         Steps that come after a step whether they read what it makes or not.
     keep, convert
@@ -314,7 +317,7 @@ def run_pipeline(
     """
     edges = route(steps, outputs, queue, waits)
     if orders is not None:
-        edges = [replace(edge, capacity=count) for edge in edges]
+        edges = [replace(e, capacity=room.get((e.tail, e.head), count)) for e in edges]
     run = _Run(steps, edges, count, window)
     inboxes = run.inboxes.get(len(steps), [])
     done_ns = np.zeros(count, dtype=np.int64)

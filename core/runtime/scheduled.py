@@ -1,7 +1,9 @@
 """A pipeline schedule as what each device runs: stages, or parts of them, sample by sample.
 
 Devices run their blocks in the order of the schedule; a block starts when the one before it on
-its device has ended and its inputs are there. Start times are not waited for.
+its device has ended and its inputs are there. Start times are not waited for, but a stage that is
+faster than predicted gets no further ahead of the next one than the schedule lets it, and a few
+samples (`room_of`).
 """
 
 from __future__ import annotations
@@ -11,11 +13,17 @@ from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.runtime.pipeline import Edge, Job
 
 Record = Mapping[str, Any]
+
+SLACK = 1e-9
+"""Times this much apart, relative to the makespan, count as equal."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,9 @@ class Program:
     makespan_s: float
     """What the schedule predicts."""
     bubble: float
+    start_s: Floats
+    """f64[steps, count], by the schedule."""
+    end_s: Floats
 
 
 class _Part(NamedTuple):
@@ -84,6 +95,8 @@ def program_of(schedule: Record, blocks: Sequence[Record], plan: Plan) -> Progra
         count=schedule["micro_batches"],
         makespan_s=float(schedule["makespan_s"]),
         bubble=float(schedule["bubble"]),
+        start_s=_times(blocks, "start_s", step_of, schedule["micro_batches"]),
+        end_s=_times(blocks, "end_s", step_of, schedule["micro_batches"]),
     )
 
 
@@ -145,6 +158,33 @@ def _orders(
         row.sort(key=lambda entry: entry[0])
         found.append(tuple(job for _, job in row))
     return tuple(found)
+
+
+def _times(blocks: Sequence[Record], name: str, step_of: Mapping[int, int], count: int) -> Floats:
+    """Starts or ends of all jobs; f64[steps, count]."""
+    times = np.zeros((len(step_of), count))
+    for block in blocks:
+        if block["pass"] in step_of:
+            times[step_of[block["pass"]], block["micro_batch"]] = block[name]
+    return times
+
+
+def room_of(program: Program, edges: Sequence[Edge], spare: int) -> dict[tuple[int, int], int]:
+    """Samples that edges between steps hold: as many as in the schedule, and some to spare.
+
+    A schedule keeps within what it holds itself, so nobody waits for ever.
+    """
+    slack = SLACK * program.makespan_s
+    room = {}
+    for edge in edges:
+        if edge.tail < 0 or edge.head >= len(program.stages):
+            continue
+        # When all samples up to each one have been taken.
+        taken = np.maximum.accumulate(program.start_s[edge.head])
+        first = np.searchsorted(taken, program.end_s[edge.tail] - slack)
+        window = np.arange(program.count) - first + 1
+        room[edge.tail, edge.head] = max(int(window.max(initial=1)), 1) + spare
+    return room
 
 
 def _replica(stage: Stage, device: str) -> int:

@@ -246,6 +246,7 @@ CORRUPTIONS: dict[str, tuple[Change, str, str]] = {
     "span": (put(*REPETEND, "span_s", value=7.0), "value", "span_s is 7.0, recomputed 6.0"),
     "period bound": (put(*REPETEND, "period_bound_s", value=7.0), "bound", "period_bound_s is 7.0"),
     "memory bound": (put(*REPETEND, "memory_bound_bytes", value=99), "bound", "memory_bound_bytes"),
+    "stated rate": (put(0, "rate_s", value=9.0), "value", "rate_s is 9.0, its repetend takes"),
     "span bound": (put(*REPETEND, "span_bound_s", value=6.5), "bound", "span_bound_s is 6.5"),
     "repetend status": (put(*REPETEND, "status", value="optimal"), "status", "bound_s is 3.0"),
     "point bound": (put(0, "pareto", 1, "period_bound_s", value=4.0), "bound", "pareto 1: "),

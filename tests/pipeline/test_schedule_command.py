@@ -97,6 +97,7 @@ def test_recipes(method: str) -> None:
     assert "repetend" not in record
     expected = {"sequential": 6 * 16}.get(method, 9 * 4)
     assert record["makespan_s"] == expected
+    assert record["rate_s"] == {"sequential": 16}.get(method, 4)
 
 
 def test_optimal_is_no_longer_than_auto() -> None:

@@ -25,7 +25,7 @@ from dnnp.core.runtime.execute import Load, Pipeline, Watch, prepare
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.pipeline import Job, Step, Trace, route, run_pipeline
 from dnnp.core.runtime.report import Timing, summarize_schedule, timing_lines
-from dnnp.core.runtime.scheduled import Program, check_orders, program_of
+from dnnp.core.runtime.scheduled import Program, check_orders, program_of, room_of
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.formats.graph import graph_of, plan_digest, plan_of
 from dnnp.formats.stream import Stream, read_bytes
@@ -362,15 +362,19 @@ def random_program(seed: int, count: int) -> tuple[Program, list[int]]:
     homes = [[rng.randrange(devices) for _ in range(r)] for r in replicas]
     orders: list[list[Job]] = [[] for _ in range(devices)]
     done: set[tuple[int, int]] = set()
+    start = np.zeros((4, count))
     left = [(i, s) for i in range(4) for s in range(count)]
     while left:
         ready = [(i, s) for i, s in left if all((j, s) in done for j in NEEDS[i])]
         i, s = rng.choice(ready)
         left.remove((i, s))
+        start[i, s] = len(done)
         done.add((i, s))
         orders[homes[i][s % replicas[i]]].append(Job(i, s % replicas[i], s))
     stages = tuple(stage_of([i], i, r) for i, r in enumerate(replicas))
-    return Program(stages, (0, 1, 2, 3), tuple(map(tuple, orders)), (), count, 1.0, 0.0), replicas
+    rows = tuple(map(tuple, orders))
+    whole = 4.0 * count
+    return Program(stages, (0, 1, 2, 3), rows, (), count, whole, 0.0, start, start + 1), replicas
 
 
 def diamond(replicas: Sequence[int], seen: list[Job], seed: int = 0) -> list[Step]:
@@ -395,12 +399,17 @@ def diamond(replicas: Sequence[int], seen: list[Job], seed: int = 0) -> list[Ste
 
 @pytest.mark.parametrize("seed", range(12))
 def test_devices_follow_their_order_to_the_letter(seed: int) -> None:
+    """With no more room between the stages than the schedule takes."""
     program, replicas = random_program(seed, 9)
     seen: list[Job] = []
     steps = diamond(replicas, seen, seed)
-    check_orders(program, route(steps, "y"))
+    edges = route(steps, "y")
+    check_orders(program, edges)
     samples = [{"x": (s, "x", ())} for s in range(9)]
-    trace = run_pipeline(steps, samples, 9, ["y", "x"], orders=program.orders, keep=lambda s: True)
+    trace = run_pipeline(
+        steps, samples, 9, ["y", "x"], orders=program.orders, room=room_of(program, edges, 0),
+        keep=lambda s: True,
+    )  # fmt: skip
     assert not trace.interrupted
     for row in program.orders:
         assert tuple(job for job in seen if job in row) == row
@@ -411,11 +420,39 @@ def test_devices_follow_their_order_to_the_letter(seed: int) -> None:
         assert all(a <= b for a, b in zip(ends, starts[1:], strict=False))
 
 
+def test_a_fast_stage_does_not_run_ahead() -> None:
+    """Stage 0 is immediate, stage 1 slow; in the schedule they alternate."""
+    count, ahead = 30, []
+    done = [0, 0]
+
+    def first(values: Any) -> Any:
+        done[0] += 1
+        ahead.append(done[0] - done[1])
+        return {"a": 1}
+
+    def second(values: Any) -> Any:
+        time.sleep(0.001)
+        done[1] += 1
+        return {"y": 1}
+
+    steps = [step_of("stage 0", "x", "a", first), step_of("stage 1", "a", "y", second)]
+    orders = tuple(tuple(Job(i, 0, s) for s in range(count)) for i in range(2))
+    start = np.arange(count) + np.arange(2.0)[:, None]
+    stages = tuple(stage_of([i], i) for i in range(2))
+    program = Program(stages, (0, 1), orders, (), count, count + 1.0, 0.0, start, start + 1)
+    room = room_of(program, route(steps, ["y"]), 1)
+    assert room == {(0, 1): 2}
+    run_pipeline(steps, [{"x": 0}], count, ["y"], orders=orders, room=room)
+    assert max(ahead) <= 5
+
+
 def chained(orders: Sequence[Sequence[Job]], count: int) -> tuple[Program, list[Step]]:
     steps = [step_of("stage 0", "x", "a", known_time(0.002, ["a"])),
              step_of("stage 1", "a", "y", known_time(0.002, ["y"]))]  # fmt: skip
     stages = tuple(stage_of([i], i) for i in range(2))
-    return Program(stages, (0, 1), tuple(map(tuple, orders)), (), count, 1.0, 0.0), steps
+    none = np.zeros((2, count))
+    rows = tuple(map(tuple, orders))
+    return Program(stages, (0, 1), rows, (), count, 1.0, 0.0, none, none), steps
 
 
 def test_orders_that_wait_for_each_other_are_refused() -> None:
@@ -487,7 +524,11 @@ def test_the_warm_up_goes_before() -> None:
     done: list[int] = []
     pipeline = ready(watch=Watch(progress=done.append))
     orders = tuple(tuple(Job(i, 0, s) for s in range(5)) for i in range(3))
-    program = Program(tuple(pipeline.stages), (0, 1, 2), orders, ((0, 1), (1, 2)), 5, 1.0, 0.0)
+    start = np.arange(5.0) + np.arange(3.0)[:, None]
+    waits = ((0, 1), (1, 2))
+    program = Program(
+        tuple(pipeline.stages), (0, 1, 2), orders, waits, 5, 7.0, 0.0, start, start + 1
+    )
     load = Load([random_inputs(network(), 0)], 5, warmup=3, program=program)
     trace = pipeline.run(load, lambda s: True)
     assert done == list(range(1, 9))
