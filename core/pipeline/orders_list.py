@@ -93,7 +93,8 @@ def _place(order, first, snug, period, eps, time, ptr, unit, near_ptr, near, wai
                 over = _overlap(lists, i, at, period, eps, time, ptr, unit, phase)
                 if over == 0.0:
                     break
-                at += over
+                # Times may be too small to move a start at all.
+                at = at + over if at + over > at else np.inf
         if at > ready + period + eps:
             start[0] = np.nan
             return start

@@ -38,6 +38,9 @@ def never() -> bool:
 WORK = 4e8
 """Entries of the matrix that may be looked at, at effort 1: some ten seconds."""
 
+DUST = 1e-12
+"""Times this much smaller than all of them together count as 0."""
+
 TINY = 1e-6
 """Of all delays: a period where blocks take no time."""
 
@@ -77,6 +80,7 @@ def find_repetend(
     check_repeats(problem)
     if not problem.time.any() and not problem.delay.any():
         return _at_once(problem)
+    problem = _without_dust(problem)
     meter = Meter(WORK * effort, stop)
     load = float(problem.load().max(initial=0.0))
     # Without times there is no shortest period; any short one will do.
@@ -109,6 +113,16 @@ def find_repetend(
             third = _third(field, first, second, meter)
     meter.stopped = meter.stopped or quick.stopped
     return _made(problem, first, second, third, meter)
+
+
+def _without_dust(problem: Problem) -> Problem:
+    """The same with times of 0 where they are lost beside the others when they are added up."""
+    least = DUST * float(problem.time.sum() + problem.delay.sum())
+    return replace(
+        problem,
+        time=np.where(problem.time < least, 0.0, problem.time),
+        delay=np.where(problem.delay < least, 0.0, problem.delay),
+    )
 
 
 def feasible(problem: Problem, period: float, *, effort: float = 1.0, stop: Stop = never) -> Found:

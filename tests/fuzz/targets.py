@@ -353,7 +353,7 @@ def _placements() -> list[bytes]:
 def schedule_placement(data: bytes, folder: Path) -> None:
     """A placement file, through dnnp-schedule."""
     path = _written(data, folder, "placement.json")
-    judge("schedule", dnnp("schedule", "-q", "-n", "3", "--placement", path))
+    judge("schedule", dnnp("schedule", "-q", "-n", "3", "--effort", "0.1", "--placement", path))
 
 
 @functools.cache
