@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.schedule import Point, Repetend, Schedule
@@ -20,6 +20,7 @@ from dnnp.core.pipeline.orders_kernel import search
 from dnnp.core.pipeline.problem import (
     TOLERANCE,
     Problem,
+    faults,
     limited,
     peak_memory,
     problem_of,
@@ -32,6 +33,9 @@ MOST_UNROLLED = 4
 
 UNROLLED_EFFORT = 0.2
 """Share of the effort that more micro-batches in a period get."""
+
+MOST_FOR_RECIPES = 50_000
+"""Blocks of a schedule that recipes are compared with."""
 
 MOST_POINTS = 1000
 """Points of a trade-off."""
@@ -96,6 +100,9 @@ def solve(placement: Placement, request: Request) -> Schedule:
         start, status = completed.start.ravel(), completed.status
         if not tight:
             bound = max(bound, completed.bound)
+        if span_of(problem, start) > bound * (1 + TOLERANCE):
+            most = within(placement, repetend.memory_bytes) if tight else placement
+            start = _recipe(most, count, start)
     else:
         from dnnp.core.pipeline.classic_rate import classic_rate
         from dnnp.core.pipeline.classics import classic
@@ -115,6 +122,23 @@ def solve(placement: Placement, request: Request) -> Schedule:
         placement, start.reshape(count, -1), request.method, bound, status, repetend, reached,
         rate if reached is None else min(rate, reached),
     )  # fmt: skip
+
+
+def _recipe(placement: Placement, count: int, start: Floats) -> Floats:
+    """The shortest of a schedule that is known and of recipes that keep the limits; f64[b]."""
+    from dnnp.core.pipeline.classics import CLASSICS, classic
+
+    problem = problem_of(placement, count)
+    if problem.b > MOST_FOR_RECIPES:
+        return start
+    for name in CLASSICS:
+        try:
+            other = classic(placement, name, count).start
+        except (UsageError, LimitError):
+            continue
+        if span_of(problem, other) < span_of(problem, start) and not faults(problem, other):
+            start = other
+    return start
 
 
 def _completed(

@@ -107,6 +107,13 @@ def test_optimal_is_no_longer_than_auto() -> None:
     assert best["makespan_s"] <= found["makespan_s"]
 
 
+def test_auto_is_no_longer_than_recipes() -> None:
+    """Within the memory of its own repetend; ZB-H1 is hard to complete to from that."""
+    split = ("--shape", "V", "--split-backward", 0.3, "-n", 8)
+    found = schedule(*split)
+    assert found["makespan_s"] <= schedule(*split, "--method", "zb-h1")["makespan_s"]
+
+
 def test_tessel_finds_the_same_period() -> None:
     ours = schedule("--shape", "V", "--memory", 4, "-n", 6)
     theirs = schedule("--shape", "V", "--memory", 4, "-n", 6, "--method", "tessel")
