@@ -126,9 +126,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--effort", type=factor, metavar="X", default=1.0,
         help="scale the work of searches that would not end (default: 1)",
     )  # fmt: skip
-    how.add_argument(
-        "--seed", type=count, metavar="N", default=0, help="seed of the search (default: 0)"
-    )
     shown = parser.add_argument_group("pictures")
     shown.add_argument(
         "--chart", action="store_true", help="draw the schedule as text on standard error"
@@ -151,7 +148,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         end = None if args.time_limit is None else started + args.time_limit
         request = Request(
             args.micro_batches, args.method, args.unroll, args.max_micro_batches, not args.eager,
-            effort=args.effort, seed=args.seed, tell=context.detail,
+            effort=args.effort, tell=context.detail,
             stop=lambda: context.interrupted or (end is not None and monotonic() >= end),
         )  # fmt: skip
         compilation_notice(context)(kernels(args.method))

@@ -14,6 +14,7 @@ from dnnp.core.model.placement import Placement
 from dnnp.core.model.schedule import Point, Repetend, Schedule
 from dnnp.core.pipeline.bound import makespan_bound, rate_bound
 from dnnp.core.pipeline.complete import Completed, complete
+from dnnp.core.pipeline.finish_ends import unrolled
 from dnnp.core.pipeline.finish_kernel import expand
 from dnnp.core.pipeline.optimal import optimal
 from dnnp.core.pipeline.orders_kernel import search
@@ -55,7 +56,6 @@ class Request:
     lazy: bool = True
     """`tessel`: complete the best repetend only, not every better one."""
     effort: float = 1.0
-    seed: int = 0
     stop: Callable[[], bool] = lambda: False
     tell: Callable[[str], None] = lambda message: None
 
@@ -176,7 +176,10 @@ def best_repetend(placement: Placement, request: Request) -> Repetend:
     found: list[Repetend] = []
     for u in sorted(tried):
         parts = [repetend for repetend in found if u % repetend.unroll == 0]
-        known = repeated(min(parts, key=_rate), u) if parts else None
+        known = None
+        if parts:
+            again = min(parts, key=_rate)
+            known = unrolled(again, u).ravel(), u // again.unroll * again.period_s
         effort = request.effort * (1.0 if u == asked else UNROLLED_EFFORT)
         try:
             one = find_repetend(
@@ -201,13 +204,6 @@ def best_repetend(placement: Placement, request: Request) -> Repetend:
 
 def _rate(repetend: Repetend) -> float:
     return repetend.rate_s
-
-
-def repeated(repetend: Repetend, unroll: int) -> tuple[Floats, float]:
-    """A repetend again and again: start times, f64[unroll * k], and period."""
-    times = unroll // repetend.unroll
-    later = repetend.period_s * np.arange(times)
-    return (later[:, None, None] + repetend.start_s).ravel(), times * repetend.period_s
 
 
 def trade_off(placement: Placement, request: Request) -> list[Point]:
