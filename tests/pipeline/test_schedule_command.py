@@ -250,7 +250,8 @@ def test_a_limit_keeps_what_there_is() -> None:
 
 def test_interrupted_search(tmp_path: Path) -> None:
     result = interrupted(
-        "schedule", "-v", "--shape", "NN", "--devices", "8", "-n", "16", "--method", "optimal",
+        "schedule", "-v", "--shape", "X", "--devices", "8", "--memory", "6", "-n", "24",
+        "--method", "optimal", "--effort", "1000",
         after="searching", wait=0.5,
     )  # fmt: skip
     assert result.status == 130
