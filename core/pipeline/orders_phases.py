@@ -117,14 +117,6 @@ def closed_in(
     return Found(start, value, value, True)
 
 
-def feasible(field: Field, period: float, meter: Meter) -> Found:
-    """Some schedule of this period within the limits; the value is the period."""
-    start, proven = search_orders(field, Asked(period, field.problem.capacity), meter)
-    if start is not None:
-        return Found(start, period, 0.0, True)
-    return Found(None, math.inf, math.inf if proven else 0.0, proven)
-
-
 def largest_memory(field: Field, start: Floats, period: float) -> float:
     """The largest `steady_memory` over units where nothing is left behind."""
     held = steady_memory(field.problem, start, period)

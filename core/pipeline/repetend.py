@@ -125,36 +125,6 @@ def _without_dust(problem: Problem) -> Problem:
     )
 
 
-def feasible(problem: Problem, period: float, *, effort: float = 1.0, stop: Stop = never) -> Found:
-    """Some schedule of this period within the limits."""
-    return phases.feasible(field_of(problem), period, Meter(WORK * effort, stop))
-
-
-def least_memory(
-    problem: Problem,
-    period: float,
-    *,
-    start: Floats | None = None,
-    effort: float = 1.0,
-    stop: Stop = never,
-) -> Found:
-    """The smallest largest `steady_memory` at this period; `start`: a schedule that is known."""
-    return phases.least_memory(field_of(problem), period, Meter(WORK * effort, stop), start)
-
-
-def least_span(
-    problem: Problem,
-    period: float,
-    *,
-    start: Floats | None = None,
-    effort: float = 1.0,
-    stop: Stop = never,
-) -> Found:
-    """The shortest span at this period within the limits; `start`: a schedule that is known."""
-    meter = Meter(WORK * effort, stop)
-    return phases.least_span(field_of(problem), period, problem.capacity, meter, start)
-
-
 def check_repeats(problem: Problem) -> None:
     """Refuse what cannot be repeated.
 

@@ -14,9 +14,11 @@ from dnnp.core.model.graph import Floats
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.pipeline import orders_intervals, repetend
+from dnnp.core.pipeline.orders import Asked, Meter, search_orders
 from dnnp.core.pipeline.orders_board import field_of
 from dnnp.core.pipeline.orders_cycle import tightened
 from dnnp.core.pipeline.orders_list import list_schedules
+from dnnp.core.pipeline.orders_phases import least_memory, least_span
 from dnnp.core.pipeline.problem import (
     Problem,
     faults,
@@ -25,7 +27,7 @@ from dnnp.core.pipeline.problem import (
     span_of,
     steady_memory,
 )
-from dnnp.core.pipeline.repetend import feasible, find_repetend, least_memory, least_span
+from dnnp.core.pipeline.repetend import WORK, find_repetend
 from dnnp.core.pipeline.shapes import shape
 from dnnp.core.pipeline.shift import merged
 from support.placements import random_placement
@@ -348,17 +350,19 @@ def test_a_period_may_be_a_fraction(last_s: float, period: float) -> None:
 
 def test_the_phases_alone() -> None:
     problem = problem_of(shape("M", 4), 1)
-    some = feasible(problem, 7.0)
-    assert some.complete
-    assert some.start is not None
-    assert faults(problem, some.start, 7.0) == []
-    assert feasible(problem, 5.9) == (None, math.inf, math.inf, True)
-    memory = least_memory(problem, 7.0, start=some.start)
+    field, meter = field_of(problem), Meter(WORK)
+    some, proven = search_orders(field, Asked(7.0, problem.capacity), meter)
+    assert proven
+    assert some is not None
+    assert faults(problem, some, 7.0) == []
+    assert search_orders(field, Asked(5.9, problem.capacity), meter) == (None, True)
+    memory = least_memory(field, 7.0, meter, some)
     assert (memory.value, memory.bound, memory.complete) == (4.0, 4.0, True)
-    span = least_span(limited(problem, 4.0), 7.0)
+    tight = limited(problem, 4.0)
+    span = least_span(field_of(tight), 7.0, tight.capacity, meter)
     assert span.complete
     assert span.start is not None
-    assert faults(limited(problem, 4.0), span.start, 7.0) == []
+    assert faults(tight, span.start, 7.0) == []
     assert span.value == 35.0
 
 
