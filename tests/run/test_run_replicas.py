@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto
 
 from dnnp.core.model.errors import DnnpError, InputFileError, LimitError
 from dnnp.core.runtime import execute as executing
@@ -33,8 +31,16 @@ from dnnp.core.runtime.verify import Tolerance
 from dnnp.formats.graph import plan_digest
 from dnnp.formats.stream import Stream, read_bytes
 from support.run import Result, dnnp, executable
-from support.running import known_time, planned, stage_of, step_of, with_plan, written
-from support.split_models import array, graph, make, node, value
+from support.running import (
+    SPLIT,
+    known_time,
+    network,
+    planned,
+    stage_of,
+    step_of,
+    with_plan,
+    written,
+)
 
 Values = dict[str, Any]
 
@@ -207,30 +213,6 @@ def test_threads_that_the_system_does_not_give(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(LimitError, match="the stages need 6 threads: can't start"):
         run_pipeline(steps, [{"x": 0}], 10, ["y"])
     assert not any(thread.is_alive() for thread in started)
-
-
-def network() -> onnx.ModelProto:
-    """A table that is looked up in the middle stage; a tensor and an input skip over it."""
-    rng = np.random.default_rng(3)
-    nodes = [
-        node("MatMul", ["x", "w1"], ["a"]),
-        node("Tanh", ["a"], ["t"]),
-        node("Gather", ["table", "ids"], ["e"]),
-        node("Mul", ["t", "e"], ["m"]),
-        node("MatMul", ["m", "w2"], ["b"]),
-        node("Sub", ["b", "t"], ["d"]),
-        node("Add", ["d", "x"], ["y"]),
-    ]
-    stored = [
-        array("w1", rng.standard_normal((8, 8))), array("w2", rng.standard_normal((8, 8))),
-        array("table", rng.standard_normal((11, 8))),
-    ]  # fmt: skip
-    inputs = [value("x", [5, 8]), value("ids", [5], TensorProto.INT64)]
-    outputs = [value("y", [5, 8]), value("m", [5, 8])]
-    return make(graph(nodes, "net", inputs, outputs, stored))
-
-
-SPLIT = [[0, 1], [2, 3, 4], [5, 6]]
 
 
 @pytest.fixture(scope="module")

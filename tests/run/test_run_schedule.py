@@ -17,7 +17,6 @@ import numpy as np
 import onnx
 import orjson
 import pytest
-from onnx import TensorProto
 
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.core.model.plan import Plan
@@ -30,7 +29,7 @@ from dnnp.core.runtime.session import SessionConfig
 from dnnp.formats.graph import graph_of, plan_digest, plan_of
 from dnnp.formats.stream import Stream, read_bytes
 from support.run import Result, dnnp, executable
-from support.running import known_time, planned, stage_of, step_of, written
+from support.running import SPLIT, known_time, network, planned, stage_of, step_of, written
 from support.split_models import array, graph, make, node, value
 
 Record = dict[str, Any]
@@ -96,28 +95,6 @@ def with_schedule(
     return content
 
 
-def network() -> onnx.ModelProto:
-    """A table that is looked up in the middle stage; a tensor and an input skip over it."""
-    rng = np.random.default_rng(3)
-    nodes = [
-        node("MatMul", ["x", "w1"], ["a"]),
-        node("Tanh", ["a"], ["t"]),
-        node("Gather", ["table", "ids"], ["e"]),
-        node("Mul", ["t", "e"], ["m"]),
-        node("MatMul", ["m", "w2"], ["b"]),
-        node("Sub", ["b", "t"], ["d"]),
-        node("Add", ["d", "x"], ["y"]),
-    ]
-    stored = [
-        array("w1", rng.standard_normal((8, 8))), array("w2", rng.standard_normal((8, 8))),
-        array("table", rng.standard_normal((11, 8))),
-    ]  # fmt: skip
-    inputs = [value("x", [5, 8]), value("ids", [5], TensorProto.INT64)]
-    outputs = [value("y", [5, 8]), value("m", [5, 8])]
-    return make(graph(nodes, "net", inputs, outputs, stored))
-
-
-SPLIT = [[0, 1], [2, 3, 4], [5, 6]]
 CORES = [f"cpu-core/{i}" for i in range(4)]
 TIMES = (2e-3, 3e-3, 2e-3)
 

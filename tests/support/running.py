@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
+from onnx import TensorProto
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions, Plan, Stage
@@ -17,6 +19,31 @@ from dnnp.core.runtime.values import Values
 from dnnp.formats.graph import digest_of, graph_of, plan_records, units_of
 from dnnp.formats.stream import Stream, read_bytes, write
 from support.run import dnnp
+from support.split_models import array, graph, make, node, value
+
+SPLIT = [[0, 1], [2, 3, 4], [5, 6]]
+"""Nodes of three stages of `network`."""
+
+
+def network() -> onnx.ModelProto:
+    """A table that is looked up in the middle stage; a tensor and an input skip over it."""
+    rng = np.random.default_rng(3)
+    nodes = [
+        node("MatMul", ["x", "w1"], ["a"]),
+        node("Tanh", ["a"], ["t"]),
+        node("Gather", ["table", "ids"], ["e"]),
+        node("Mul", ["t", "e"], ["m"]),
+        node("MatMul", ["m", "w2"], ["b"]),
+        node("Sub", ["b", "t"], ["d"]),
+        node("Add", ["d", "x"], ["y"]),
+    ]
+    stored = [
+        array("w1", rng.standard_normal((8, 8))), array("w2", rng.standard_normal((8, 8))),
+        array("table", rng.standard_normal((11, 8))),
+    ]  # fmt: skip
+    inputs = [value("x", [5, 8]), value("ids", [5], TensorProto.INT64)]
+    outputs = [value("y", [5, 8]), value("m", [5, 8])]
+    return make(graph(nodes, "net", inputs, outputs, stored))
 
 
 def known_time(seconds: float, outputs: Sequence[str], *, busy: bool = False) -> Call:
