@@ -1,0 +1,199 @@
+"""False numbers in valid streams: every number of results changed, one at a time.
+
+What depends on a number by definition (digests, gaps) is made to fit again, as who forges it
+would; all else stays. What `dnnp-check` still accepts is a forgery that nobody notices.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
+
+from dnnp.formats.bounds import bound_digest, gap_of
+from dnnp.formats.graph import plan_digest
+from support import seeds
+from support.run import dnnp
+
+Record = dict[str, Any]
+Path = tuple[str | int, ...]
+
+KINDS = ("plan", "stage", "bound", "schedule", "block", "run")
+"""Types of records whose numbers are changed."""
+
+MUTATIONS: dict[str, Callable[[float], float]] = {
+    "a little up": lambda x: x * (1 + 1e-6),
+    "a little down": lambda x: x * (1 - 1e-6),
+    "up": lambda x: x * 1.001,
+    "down": lambda x: x * 0.999,
+    "double": lambda x: x * 2,
+    "half": lambda x: x / 2,
+    "later": lambda x: x + 1e-3 * (abs(x) or 1.0),
+    "offset": lambda x: x + 1e11,
+    "huge": lambda x: 1e90,
+    "none": lambda x: 0.0,
+}
+"""How a number that is not whole by nature is changed."""
+
+WHOLE: dict[str, Callable[[int], int]] = {
+    "one more": lambda x: x + 1,
+    "one less": lambda x: max(x - 1, 0),
+    "double": lambda x: 2 * x,
+    "many": lambda x: 10**6,
+    "most": lambda x: 2**53 - 1,
+    "none": lambda x: 0,
+}
+"""How counts, ids and positions are changed."""
+
+COUNTS = (
+    "id", "k", "count", "cluster_size", "max_replicas", "invocations", "replicas", "nodes",
+    "stage", "homes", "pass", "unroll", "micro_batches", "micro_batch", "units", "samples",
+    "threads", "tensors", "rounds",
+)  # fmt: skip
+"""Fields that hold whole numbers."""
+
+Rule = Callable[[Record, float, float], bool]
+"""Record, number before and after -> whether the change makes nothing false that is stated."""
+
+
+def _lower(_: Record, before: float, after: float) -> bool:
+    return after < before
+
+
+def _any(_: Record, before: float, after: float) -> bool:
+    return True
+
+
+HARMLESS: dict[tuple[str, str], tuple[Rule, str]] = {
+    ("plan", "bound"): (_lower, "a lower bound that is lower is one; its gap is made to fit"),
+}
+"""Type and field -> which changes are not false, or cannot be found out, and why."""
+
+
+class Leaf(NamedTuple):
+    """A number in a stream."""
+
+    position: int
+    """Of its record."""
+    path: Path
+    field: str
+    """The path with [] for positions in lists."""
+
+
+@dataclass(frozen=True)
+class Forgery:
+    """A change that was made, and what the checker said."""
+
+    stream: str
+    kind: str
+    field: str
+    mutation: str
+    before: float
+    after: float
+    accepted: bool
+    reason: str
+    """Why that is no fault, if it is accepted; else empty."""
+
+
+def leaves(records: Sequence[Record], kinds: Sequence[str]) -> list[Leaf]:
+    """All numbers in records of these types; certificates have a check of their own."""
+    found = []
+    for position, record in enumerate(records):
+        if record["type"] in kinds:
+            for path in _paths(record):
+                if path[0] != "certificate":
+                    field = ".".join("[]" if isinstance(step, int) else step for step in path)
+                    found.append(Leaf(position, path, field.replace(".[]", "[]")))
+    return found
+
+
+def _paths(value: Any, path: Path = ()) -> Iterator[Path]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _paths(inner, (*path, name))
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from _paths(inner, (*path, i))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path
+
+
+def changes(leaf: Leaf, value: float) -> Iterator[tuple[str, float]]:
+    """Names of mutations that change a number, and what they make of it."""
+    name = next(step for step in reversed(leaf.path) if isinstance(step, str))
+    seen = {value}
+    table: dict[str, Callable[[Any], Any]] = {**WHOLE} if name in COUNTS else {**MUTATIONS}
+    for mutation, change in table.items():
+        after = change(value)
+        if after not in seen:
+            seen.add(after)
+            yield mutation, after
+
+
+def number_at(records: Sequence[Record], leaf: Leaf) -> float:
+    """The number that a leaf is."""
+    place: Any = records[leaf.position]
+    for step in leaf.path:
+        place = place[step]
+    return place
+
+
+def forged(records: Sequence[Record], leaf: Leaf, value: float) -> list[Record]:
+    """The records with another number, and digests and gaps that fit it."""
+    result = list(records)
+    result[leaf.position] = copy.deepcopy(result[leaf.position])
+    place: Any = result[leaf.position]
+    for step in leaf.path[:-1]:
+        place = place[step]
+    place[leaf.path[-1]] = value
+    plans = [i for i, r in enumerate(result) if r["type"] == "plan"]
+    if not plans or leaf.path[-1] == "gap":
+        return result
+    plan, stages = result[plans[0]], [r for r in result if r["type"] == "stage"]
+    digest = plan_digest(plan, stages)
+    for i, record in enumerate(result):
+        if record["type"] == "plan":
+            result[i] = record | {"gap": gap_of(record["value"], record["bound"])}
+        elif record["type"] == "bound":
+            gap = gap_of(plan["value"], record["value"])
+            result[i] = record | {"gap": gap, "digest": bound_digest(plan, stages)}
+        elif record["type"] in ("schedule", "run") and "digest" in record:
+            result[i] = record | {"digest": digest}
+    return result
+
+
+def forge(
+    name: str, records: Sequence[Record], most: int = 10**9, kinds: Sequence[str] = KINDS
+) -> Iterator[Forgery]:
+    """Change numbers of a stream one by one, at most so many of each field, spread over it."""
+    by_field: dict[tuple[str, str], list[Leaf]] = {}
+    for leaf in leaves(records, kinds):
+        by_field.setdefault((records[leaf.position]["type"], leaf.field), []).append(leaf)
+    for (kind, field), found in by_field.items():
+        step = max(len(found) / most, 1.0)
+        for i in range(min(most, len(found))):
+            leaf = found[int(i * step)]
+            value = number_at(records, leaf)
+            for mutation, after in changes(leaf, value):
+                content = forged(records, leaf, after)
+                accepted = accepts(content)
+                rule, reason = HARMLESS.get((kind, field), (None, ""))
+                if rule is None or not rule(content[leaf.position], value, after):
+                    reason = ""
+                yield Forgery(name, kind, field, mutation, value, after, accepted, reason)
+
+
+def accepts(records: Sequence[Record]) -> bool:
+    """Whether `dnnp-check` finds nothing wrong with a stream."""
+    result = dnnp("check", "-q", stdin=seeds.encode(list(records)))
+    if "Traceback" in result.err:
+        raise AssertionError(result.err)
+    return result.status == 0
+
+
+def records_in(stream: bytes) -> list[Record]:
+    """The records of a stream without its end."""
+    return [orjson.loads(line) for line in stream.splitlines()][:-1]

@@ -1,0 +1,131 @@
+"""Change every number of plans, stages, bounds, schedules, blocks and runs; see what is accepted.
+
+    python tests/tools/forge.py --count 20 --seed 0 [--most 3] [--only plan,stage]
+
+Streams of every kind are made by the commands themselves: throughput, training, replicas, latency
+of blocks and of operators, schedules of plans and of shapes with transfers, repetends and
+trade-offs, and verified runs. `--count` graphs are drawn for each kind. Every number of a result is
+changed in up to ten ways, at most `--most` of each field in a stream; digests and gaps are made to
+fit. dnnp-check must refuse all of it but what is no false statement, or what nothing in the stream
+contradicts; those are listed with their reasons in `support.forgery.HARMLESS`.
+
+Prints for each type and field how many forgeries were made and accepted, and why; exits with 1 if
+any was accepted without a reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from support import forgery, seeds, training
+from support.forgery import Forgery, records_in
+from support.run import dnnp
+from support.running import SPLIT, network, planned
+
+
+def piped(start: bytes, *commands: str) -> bytes:
+    """The stream at the end of some commands; empty where one fails."""
+    data = start
+    for words in commands:
+        name, *arguments = words.split()
+        result = dnnp(name, *arguments, "-q", stdin=data)
+        if result.status:
+            print(f"# {words}: {result.err.strip()}", file=sys.stderr)
+            return b""
+        data = result.out
+    return data
+
+
+def streams(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
+    """Names and bytes of streams of every kind."""
+    shapes = ["V", "X", "M", "NN", "K"]
+    for i in range(seed, seed + count):
+        graph = f"import --synthetic erdos-renyi --nodes {8 + i % 7} --seed {i}"
+        cut = f"partition -k 3 --bandwidth 10 --comm {('sum', 'overlap', 'duplex')[i % 3]}"
+        yield f"throughput {i}", piped(b"", graph, cut, "bound", "schedule -n 4 --pareto")
+        yield f"given {i}", piped(b"", graph, f"{cut} --method uniform", "bound")
+        copies = "partition -k 4 --bandwidth 10 --max-replicas 3"
+        yield f"replicas {i}", piped(b"", graph, copies, "schedule -n 6")
+        yield f"free {i}", piped(b"", graph, "partition -k 2 --method greedy", "schedule -n 3")
+        short = "partition -k 3 --bandwidth 10 --memory-mode overflow --memory 100"
+        yield f"overflow {i}", piped(b"", graph, short)
+        layered = f"import --synthetic layered --nodes {6 + i % 5} --seed {i}"
+        late = "partition --objective latency --execution"
+        yield f"operators {i}", piped(b"", layered, f"{late} operators --effort 0.1", "bound")
+        yield f"blocks {i}", piped(b"", graph, f"{late} blocks -k 2 --effort 0.1 --bandwidth 10")
+        shape = f"schedule --shape {shapes[i % 5]} --devices {2 + i % 3} -n {2 + i % 4}"
+        yield f"shape {i}", piped(b"", f"{shape} --pareto")
+        times = f"--transfers non-blocking --transfer-time {i % 4} --latency 1"
+        yield f"transfers {i}", piped(b"", f"{shape} {times} --split-backward")
+        recipe = ("gpipe", "1f1b+", "sequential")[i % 3]
+        yield f"recipe {i}", piped(b"", f"{shape} --method {recipe}")
+    trained = seeds.encode(training.graph_records())
+    for objective in ("throughput", "gpipe"):
+        cut = f"partition -k 4 --objective {objective} --bandwidth 8"
+        yield f"training {objective}", piped(trained, cut, "bound", "schedule -n 5")
+    with tempfile.TemporaryDirectory() as folder:
+        plain = planned(network(), Path(folder), SPLIT)
+        cut = "partition -k 3 --method uniform"
+        yield "run", piped(plain, cut, "run -n 12 --verify --compare")
+        yield "scheduled run", piped(plain, cut, "schedule -n 5", "run --verify --compare")
+        late = "partition -k 2 --objective latency"
+        yield "latency run", piped(plain, late, "run -n 5 --verify")
+        yield "replicated run", piped(plain, f"{cut} --max-replicas 2 -k 4", "run -n 12")
+
+
+def main() -> int:
+    """Forge, count, report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=5, help="graphs for each kind (default: 5)")
+    parser.add_argument("--seed", type=int, default=0, help="the first of them (default: 0)")
+    parser.add_argument("--most", type=int, default=3, help="numbers of a field (default: 3)")
+    parser.add_argument("--only", help="types of records, with commas (default: all)")
+    parser.add_argument("--show", type=int, default=10, help="forgeries shown (default: 10)")
+    args = parser.parse_args()
+    kinds = forgery.KINDS if args.only is None else args.only.split(",")
+    began, made, taken = time.monotonic(), Counter[str](), Counter[tuple[str, str]]()
+    records, numbers = Counter[str](), 0
+    bad: list[Forgery] = []
+    for name, stream in streams(args.count, args.seed):
+        if not stream:
+            continue
+        content = records_in(stream)
+        if not forgery.accepts(content):
+            print(f"# {name}: refused as it is", file=sys.stderr)
+            continue
+        records.update(r["type"] for r in content if r["type"] in kinds)
+        for one in forgery.forge(name, content, args.most, kinds):
+            numbers += 1
+            made[f"{one.kind}.{one.field}"] += 1
+            if one.accepted:
+                taken[f"{one.kind}.{one.field}", one.reason] += 1
+                if not one.reason:
+                    bad.append(one)
+    for field, total in sorted(made.items()):
+        print(f"{field:45} {total:6} made")
+        for (other, reason), count in sorted(taken.items()):
+            if other == field:
+                print(f"{'':45} {count:6} accepted: {reason or 'FALSE'}")
+    shown: Counter[str] = Counter()
+    for one in bad:
+        shown[f"{one.kind}.{one.field}"] += 1
+        if shown[f"{one.kind}.{one.field}"] <= args.show:
+            change = f"{one.mutation}: {one.before!r} -> {one.after!r}"
+            print(f"{one.stream}: {one.kind} {one.field} {change}")
+    print(f"{sum(records.values())} records ({dict(records)}), {numbers} forgeries, ", end="")
+    print(f"{sum(taken.values())} accepted, {len(bad)} without a reason, ", end="")
+    print(f"{time.monotonic() - began:.0f} s")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
