@@ -7,12 +7,14 @@ one by one; what blocks do to the units they run on is in `core.check.blocks`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dnnp.core.check.blocks import (
+    ROUNDING,
     Case,
     Entries,
     Floats,
@@ -23,10 +25,14 @@ from dnnp.core.check.blocks import (
     late,
     overlaps,
     peaks_of,
-    steady_peaks,
+    repeating,
+    times_of,
 )
 from dnnp.core.check.tables import on_a_cycle
 from dnnp.core.check.violation import TOLERANCE, Violation, above, same
+
+FURTHEST = 2.0**22
+"""Periods from the first start of a repetend to its last end after which doubles say nothing."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +66,14 @@ def check_schedule(schedule: Record, blocks: Sequence[Record]) -> ScheduleReport
     start, found = _grid(schedule, case, blocks)
     if start is None:
         return ScheduleReport((*found, *_pareto(schedule)), None, None, ())
-    first, last = float(start.min()), float((start + case.time).max())
-    makespan = last - first
-    slack = TOLERANCE * max(abs(first), abs(last))
-    entries = entries_of(case, start)
-    found += late(case, start, slack, "")
-    found += overlaps(case, schedule, entries, slack, None)
-    peaks = peaks_of(case, entries, slack)
+    times = times_of(start)
+    makespan = float((times.start + case.time).max())
+    entries = entries_of(case, times)
+    found += late(case, times)
+    found += overlaps(case, times, entries, makespan)
+    peaks = peaks_of(case, times, entries)
     found += _memory(case, schedule, peaks)
-    bubble, wrong = _totals(case, schedule, entries, makespan, last)
+    bubble, wrong = _totals(case, schedule, entries, makespan)
     found += wrong
     found += _rate(case, schedule, makespan)
     if "repetend" in schedule:
@@ -81,9 +86,8 @@ def _form(schedule: Record) -> list[Violation]:
     found = []
     units, passes = schedule["units"], schedule["passes"]
     for what, rows in (("units", units), ("passes", passes)):
-        names = [row["name"] for row in rows]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
+        twice = next((name for name, n in Counter(r["name"] for r in rows).items() if n > 1), None)
+        if twice is not None:
             found.append(Violation("block", "schedule", f"has two {what} named '{twice}'"))
     if not passes:
         found.append(Violation("block", "schedule", "has no passes"))
@@ -116,6 +120,7 @@ def _grid(
     found = []
     count, width = schedule["micro_batches"], len(case.names)
     seen: dict[tuple[int, int], float] = {}
+    first = min((float(block["start_s"]) for block in blocks), default=0.0)
     for position, block in enumerate(blocks):
         number, batch = block["pass"], block["micro_batch"]
         if not (0 <= number < width and 0 <= batch < count):
@@ -131,7 +136,8 @@ def _grid(
         if sorted(block["units"]) != home:
             message = f"runs on units {block['units']}, expected {home}"
             found.append(Violation("block", label(case, batch, number), message))
-        if not same(end - start, time, max(start, end)):
+        since = end - first
+        if not abs(since - (start - first) - time) <= TOLERANCE * time + ROUNDING * since:
             message = f"runs from {start!r} to {end!r}; its pass takes {time!r}"
             found.append(Violation("block", label(case, batch, number), message, time))
     if len(seen) < count * width:
@@ -145,18 +151,18 @@ def _grid(
     start_s, place = np.empty((count, width)), np.empty((count, width), dtype=np.int64)
     start_s[keys[:, 0], keys[:, 1]] = list(seen.values())
     place[keys[:, 0], keys[:, 1]] = np.arange(len(keys))
-    for batch, wait in np.argwhere(place[:, case.tail] > place[:, case.head]).tolist():
-        tail, head = int(case.tail[wait]), int(case.head[wait])
-        message = f"its record stands before that of {case.names[tail]}, which it waits for"
-        found.append(Violation("wait", label(case, batch, head), message))
+    for tail, head in zip(case.tail.tolist(), case.head.tolist(), strict=True):
+        for batch in np.flatnonzero(place[:, tail] > place[:, head]).tolist():
+            message = f"its record stands before that of {case.names[tail]}, which it waits for"
+            found.append(Violation("wait", label(case, batch, head), message))
     return start_s, found
 
 
 def _memory(case: Case, schedule: Record, peaks: Floats) -> list[Violation]:
     """Peaks are as stated, and within the limits."""
-    found = _capacity(case, schedule, peaks, "")
-    scale = _scale(case)
-    for unit, peak in zip(schedule["units"], peaks.tolist(), strict=True):
+    found = _capacity(case, peaks, "")
+    scales = _scales(case).tolist()
+    for unit, peak, scale in zip(schedule["units"], peaks.tolist(), scales, strict=True):
         stated = float(unit["peak_bytes"])
         if not same(stated, peak, scale):
             message = f"peak_bytes is {stated!r}, recomputed {peak!r}"
@@ -164,25 +170,30 @@ def _memory(case: Case, schedule: Record, peaks: Floats) -> list[Violation]:
     return found
 
 
-def _scale(case: Case) -> float:
-    """Size of the terms that make up what a unit holds."""
-    return float(np.abs(case.memory).max())
+def _scales(case: Case) -> Floats:
+    """Size of the terms that make up what each unit holds; f64[D]."""
+    scale = np.zeros(len(case.fixed))
+    for memory, homes in zip(np.abs(case.memory).tolist(), case.homes, strict=True):
+        for home in homes:
+            scale[home] = np.maximum(scale[home], memory)
+    return scale
 
 
-def _capacity(case: Case, schedule: Record, peaks: Floats, where: str) -> list[Violation]:
+def _capacity(case: Case, peaks: Floats, where: str) -> list[Violation]:
     """Peaks are within the limits."""
     found = []
+    scales = _scales(case)
     for unit in np.flatnonzero(peaks > case.limit).tolist():
         peak, limit = float(peaks[unit]), float(case.limit[unit])
-        if not same(peak, limit, _scale(case)):
+        if not same(peak, limit, float(scales[unit])):
             message = f"holds {peak!r} bytes, more than {limit!r}"
-            subject = f"{where}unit {schedule['units'][unit]['name']}"
+            subject = f"{where}unit {case.units[unit]}"
             found.append(Violation("capacity", subject, message, limit, peak))
     return found
 
 
 def _totals(
-    case: Case, schedule: Record, entries: Entries, makespan: float, last: float
+    case: Case, schedule: Record, entries: Entries, makespan: float
 ) -> tuple[float, list[Violation]]:
     """The bubble; busy times, makespan and bubble are as stated; the bound is one."""
     units = schedule["units"]
@@ -197,7 +208,7 @@ def _totals(
             message = f"busy_s is {unit['busy_s']!r}, recomputed {time!r}"
             found.append(Violation("load", f"unit {unit['name']}", message, time, unit["busy_s"]))
     stated = schedule["makespan_s"]
-    if not same(stated, makespan, last):
+    if not same(stated, makespan):
         message = f"makespan_s is {stated!r}, recomputed {makespan!r}"
         found.append(Violation("value", "schedule", message, makespan, stated))
     if not same(schedule["bubble"], bubble, 1.0):
@@ -257,23 +268,24 @@ def _repetend(case: Case, schedule: Record) -> list[Violation]:
             message = f"has {unroll} micro-batches, but the units of {name} repeat every "
             message += f"{len(homes)}"
             return [Violation("block", "repetend", message, None, unroll)]
-    start = np.array(rows, dtype=np.float64)
-    last = float((start + case.time).max())
-    span = last - float(start.min())
-    slack = TOLERANCE * max(last, period)
-    entries = entries_of(case, start)
-    found = late(case, start, slack, "repetend: ")
+    times = repeating(case, np.array(rows, dtype=np.float64), period)
+    span = float((times.start + case.time).max())
+    found = late(case, times)
     memory = float(repetend["memory_bytes"])
-    if period > 0:
-        found += overlaps(case, schedule, entries, slack, period)
-        peaks = steady_peaks(case, entries, period, slack)
-        found += _capacity(case, schedule, peaks, "repetend: ")
+    if 0 < period * FURTHEST < span:
+        message = f"spans {span!r}, which says nothing about a period of {period!r}"
+        found.append(Violation("overlap", "repetend", message))
+    elif period > 0:
+        entries = entries_of(case, times)
+        found += overlaps(case, times, entries, span)
+        peaks = peaks_of(case, times, entries)
+        found += _capacity(case, peaks, "repetend: ")
         # What grows with every micro-batch has no peak; only units without a limit may do that.
         memory = float(peaks[np.isfinite(peaks)].max(initial=0.0))
     elif case.time.any():
         found.append(Violation("overlap", "repetend", "its period is 0, but passes take time"))
     for name, expected in (("memory_bytes", memory), ("span_s", span)):
-        scale = _scale(case) if name == "memory_bytes" else last
+        scale = float(_scales(case).max()) if name == "memory_bytes" else 0.0
         if not same(repetend[name], expected, scale):
             message = f"{name} is {repetend[name]!r}, recomputed {expected!r}"
             found.append(Violation("value", "repetend", message, expected, repetend[name]))
