@@ -4,8 +4,8 @@ Tessel, section III: a unit runs one block at a time, a block starts after what 
 memory counts from the start of a block on; blocks that start together count together (Eq. 1).
 
 Times are compared as they stand after the first start: where a schedule begins says nothing about
-how exact it is. What a block waits for may end a billionth of its own time too late, and later by
-as much as doubles round at that distance; never by a share of the whole.
+how exact it is. A block may start a billionth of what it waits for too early, and by what is lost
+beside the whole (`DUST`), but all that is lost is not a billionth of the whole.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.check.violation import TOLERANCE, Violation, above
+from dnnp.core.check.violation import TOLERANCE, Violation
 
 ROUNDING = 2.0**-48
-"""What start times may be off by, relative to the time since the first start."""
+"""What times may be off by where they were added up, relative to the time since the first start."""
 
 DUST = 2.0**-38
-"""The same of a repetend, whose times may be lost beside the others, relative to its span."""
+"""Times this short, relative to all of a schedule, are lost beside it."""
 
 MOST_AT_ONCE = 1 << 22
 """Waits of micro-batches that are looked at in one go."""
@@ -63,20 +63,29 @@ class Times(NamedTuple):
     """f64[micro-batches, P], since the first start."""
     first: float
     """The first start as it is stated."""
-    relative: float
-    """What a time may be off by: so much of itself, ..."""
-    absolute: float
-    """... and so much besides."""
+    span: float
+    """First start to last end."""
     period: float | None = None
     """With a period all of it repeats."""
 
-    def grain(self, at: Floats) -> Floats:
-        """What times may be off by."""
-        return self.relative * at + self.absolute
+    @property
+    def room(self) -> float:
+        """Time that each unit has."""
+        return self.span if self.period is None else self.period
+
+    @property
+    def dust(self) -> float:
+        """What starts may be early by."""
+        return min(DUST * max(self.span, self.room), TOLERANCE * self.room)
+
+    @property
+    def tick(self) -> float:
+        """How far apart starts of what repeats may be that are the same time."""
+        return min(ROUNDING * max(self.span, self.room), self.dust)
 
     @property
     def where(self) -> str:
-        """What it is the start of messages about."""
+        """What messages begin with."""
         return "" if self.period is None else "repetend: "
 
 
@@ -112,18 +121,11 @@ def case_of(schedule: Record) -> Case:
     )
 
 
-def times_of(start: Floats) -> Times:
-    """Times of blocks that run once, f64[N, P]."""
-    first = float(start.min())
-    return Times(start - first, first, ROUNDING, 0.0)
-
-
-def repeating(case: Case, start: Floats, period: float) -> Times:
-    """Times of blocks that repeat, f64[u, P]."""
+def times_of(case: Case, start: Floats, period: float | None = None) -> Times:
+    """Times of blocks that start at `start`, f64[micro-batches, P]."""
     first = float(start.min())
     since = start - first
-    whole = max(float((since + case.time).max()), period)
-    return Times(since, first, 0.0, min(DUST * whole, TOLERANCE * period), period)
+    return Times(since, first, float((since + case.time).max()), period)
 
 
 def entries_of(case: Case, times: Times) -> Entries:
@@ -155,13 +157,14 @@ def _by_unit(unit: Ints) -> list[tuple[int, Ints]]:
 
 def late(case: Case, times: Times) -> list[Violation]:
     """Every block starts after what it waits for."""
-    found = []
+    found, lost = [], 0.0
     lasting = (case.time[case.tail] + case.delay) * (1 - TOLERANCE)
     step = max(MOST_AT_ONCE // max(len(lasting), 1), 1)
     for top in range(0, len(times.start), step):
         start = times.start[top : top + step]
-        head, ready = start[:, case.head], start[:, case.tail] + lasting
-        for row, wait in np.argwhere(ready - head > times.grain(ready)).tolist():
+        head = start[:, case.head]
+        early = start[:, case.tail] + lasting - head
+        for row, wait in np.argwhere(early > times.dust).tolist():
             number, tail = int(case.head[wait]), int(case.tail[wait])
             got = times.first + float(head[row, wait])
             length = float(case.time[tail]) + float(case.delay[wait])
@@ -169,43 +172,60 @@ def late(case: Case, times: Times) -> list[Violation]:
             message = f"starts at {got!r}, before {expected!r}, when {case.names[tail]} allows"
             subject = times.where + label(case, top + row, number)
             found.append(Violation("wait", subject, message, expected, got))
+        lost += float(early[early > 0].sum())
+    if not found and lost > TOLERANCE * times.span:
+        message = f"blocks start {lost!r} too early in all"
+        found.append(Violation("wait", f"{times.where}schedule", message, 0.0, lost))
     return found
 
 
-def overlaps(case: Case, times: Times, entries: Entries, span: float) -> list[Violation]:
-    """No unit runs two blocks at a time, nor more than its time; no time, no harm."""
+def overlaps(case: Case, times: Times, entries: Entries) -> list[Violation]:
+    """No unit runs two blocks at a time; no time, no harm."""
     found = []
-    time, period = case.time[entries.number], times.period
-    busy = np.flatnonzero(time > times.grain(entries.start))
-    room = span if period is None else period
-    for unit, part in _by_unit(entries.unit[busy]):
-        mine = busy[part]
-        at = entries.start[mine] if period is None else _phase(entries.start[mine], times)[0]
-        order = np.argsort(at, kind="stable")
-        mine, at = mine[order], at[order]
-        until = np.maximum.accumulate(at + time[mine] * (1 - TOLERANCE))
-        following = np.append(at[1:], math.inf if period is None else at[0] + period)
-        for i in np.flatnonzero(until - following > times.grain(until)).tolist():
-            batch, number = int(entries.batch[mine[i]]), int(entries.number[mine[i]])
-            after = int(mine[(i + 1) % len(mine)])
-            other = label(case, int(entries.batch[after]), int(entries.number[after]))
-            free = times.first + float((at + time[mine])[: i + 1].max())
-            message = f"{other} starts at {times.first + float(following[i])!r}, before {free!r}, "
-            message += f"when {case.units[unit]} is free"
-            found.append(Violation("overlap", times.where + label(case, batch, number), message))
-        total = math.fsum(time[mine].tolist())
-        if above(total, room):
-            message = f"is busy for {total!r} of {room!r}"
-            subject = f"{times.where}unit {case.units[unit]}"
-            found.append(Violation("overlap", subject, message, room, total))
+    for unit, part in _by_unit(entries.unit):
+        time = case.time[entries.number[part]]
+        busy = time > times.dust
+        lost = math.fsum(time[~busy].tolist())
+        wrong, over = _one_at_a_time(case, times, entries, part[busy])
+        found += wrong
+        lost += over
+        if not wrong and lost > TOLERANCE * times.room:
+            message = f"blocks overlap by {lost!r} in all"
+            found.append(Violation("overlap", f"{times.where}unit {case.units[unit]}", message))
     return found
 
 
-def _phase(start: Floats, times: Times) -> tuple[Floats, Floats]:
-    """Start modulo the period, exactly, and how often the period fits before it."""
-    period = times.period or math.inf
+def _one_at_a_time(
+    case: Case, times: Times, entries: Entries, mine: Ints
+) -> tuple[list[Violation], float]:
+    """Blocks of a unit that overlap, and by how much all of them do."""
+    if not len(mine):
+        return [], 0.0
+    found, period = [], times.period
+    at = entries.start[mine]
+    if period is not None:
+        at = _phase(at, period, times.dust)[0]
+    order = np.argsort(at, kind="stable")
+    mine, at = mine[order], at[order]
+    time = case.time[entries.number[mine]]
+    until = np.maximum.accumulate(at + time * (1 - TOLERANCE))
+    following = np.append(at[1:], math.inf if period is None else at[0] + period)
+    over = until - following
+    for i in np.flatnonzero(over > times.dust).tolist():
+        batch, number = int(entries.batch[mine[i]]), int(entries.number[mine[i]])
+        after = int(mine[(i + 1) % len(mine)])
+        other = label(case, int(entries.batch[after]), int(entries.number[after]))
+        free = times.first + float((at + time)[: i + 1].max())
+        message = f"{other} starts at {times.first + float(following[i])!r}, before {free!r}, "
+        message += f"when {case.units[int(entries.unit[mine[i]])]} is free"
+        found.append(Violation("overlap", times.where + label(case, batch, number), message))
+    return found, float(over[over > 0].sum())
+
+
+def _phase(start: Floats, period: float, slack: float) -> tuple[Floats, Floats]:
+    """Start modulo the period, and how often the period fits before it."""
     phase = np.fmod(start, period)
-    phase = np.where(phase > period - times.absolute, 0.0, phase)
+    phase = np.where(phase > period - slack, 0.0, phase)
     return phase, np.rint((start - phase) / period)
 
 
@@ -213,7 +233,8 @@ def _highest(at: Floats, memory: Floats, times: Times) -> float:
     """Largest sum of what was added up to some time; what is added at one time goes together."""
     order = np.argsort(at, kind="stable")
     at, level = at[order], np.cumsum(memory[order])
-    last = np.append(np.diff(at) > times.grain(at[1:]), True)
+    tick = ROUNDING * at[1:] if times.period is None else times.tick
+    last = np.append(np.diff(at) > tick, True)
     return float(level[last].max())
 
 
@@ -234,7 +255,7 @@ def peaks_of(case: Case, times: Times, entries: Entries) -> Floats:
             if memory[mine].sum() > TOLERANCE * np.abs(memory[mine]).sum():
                 peaks[unit] = math.inf
                 continue
-            at, lag = _phase(at, times)
+            at, lag = _phase(at, times.period, times.tick)
             before = -float((memory[mine] * lag).sum())
         peaks[unit] += max(before + _highest(at, memory[mine], times), 0.0)
     return peaks

@@ -25,7 +25,6 @@ from dnnp.core.check.blocks import (
     late,
     overlaps,
     peaks_of,
-    repeating,
     times_of,
 )
 from dnnp.core.check.tables import on_a_cycle
@@ -66,11 +65,11 @@ def check_schedule(schedule: Record, blocks: Sequence[Record]) -> ScheduleReport
     start, found = _grid(schedule, case, blocks)
     if start is None:
         return ScheduleReport((*found, *_pareto(schedule)), None, None, ())
-    times = times_of(start)
-    makespan = float((times.start + case.time).max())
+    times = times_of(case, start)
+    makespan = times.span
     entries = entries_of(case, times)
     found += late(case, times)
-    found += overlaps(case, times, entries, makespan)
+    found += overlaps(case, times, entries)
     peaks = peaks_of(case, times, entries)
     found += _memory(case, schedule, peaks)
     bubble, wrong = _totals(case, schedule, entries, makespan)
@@ -268,8 +267,8 @@ def _repetend(case: Case, schedule: Record) -> list[Violation]:
             message = f"has {unroll} micro-batches, but the units of {name} repeat every "
             message += f"{len(homes)}"
             return [Violation("block", "repetend", message, None, unroll)]
-    times = repeating(case, np.array(rows, dtype=np.float64), period)
-    span = float((times.start + case.time).max())
+    times = times_of(case, np.array(rows, dtype=np.float64), period)
+    span = times.span
     found = late(case, times)
     memory = float(repetend["memory_bytes"])
     if 0 < period * FURTHEST < span:
@@ -277,7 +276,7 @@ def _repetend(case: Case, schedule: Record) -> list[Violation]:
         found.append(Violation("overlap", "repetend", message))
     elif period > 0:
         entries = entries_of(case, times)
-        found += overlaps(case, times, entries, span)
+        found += overlaps(case, times, entries)
         peaks = peaks_of(case, times, entries)
         found += _capacity(case, peaks, "repetend: ")
         # What grows with every micro-batch has no peak; only units without a limit may do that.

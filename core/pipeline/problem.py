@@ -18,6 +18,9 @@ from dnnp.core.model.placement import Placement
 TOLERANCE = 1e-9
 """Times, and memory, this much apart (relative to the sum of all of them) count as equal."""
 
+ROUNDING = 2.0**-48
+"""Starts this much apart, relative to the time since the first one, are the same."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -136,7 +139,7 @@ def steady_memory(problem: Problem, start: Floats, period: float) -> Floats:
     peak = problem.fixed.copy()
     ptr, block = problem.on_unit()
     left = problem.left_behind()
-    slack = TOLERANCE * max(period, 1e-300)
+    slack = min(ROUNDING * max(span_of(problem, start), period), TOLERANCE * period)
     for d in range(problem.units):
         mine = block[ptr[d] : ptr[d + 1]]
         mine = mine[problem.memory[mine] != 0]
@@ -162,14 +165,15 @@ def peak_memory(problem: Problem, start: Floats) -> Floats:
     """Peak of what each unit holds while every block runs once; f64[D], `fixed` included."""
     peak = problem.fixed.copy()
     ptr, block = problem.on_unit()
-    slack = TOLERANCE * max(span_of(problem, start), 1e-300)
+    since = start - start.min(initial=np.inf)
     for d in range(problem.units):
         mine = block[ptr[d] : ptr[d + 1]]
         if not len(mine):
             continue
-        order = np.argsort(start[mine], kind="stable")
+        at = np.sort(since[mine])
+        order = np.argsort(since[mine], kind="stable")
         levels = np.cumsum(problem.memory[mine][order])
-        last = np.append(np.diff(start[mine][order]) > slack, True)
+        last = np.append(np.diff(at) > ROUNDING * at[1:], True)
         peak[d] += max(float(levels[last].max()), 0.0)
     return peak
 

@@ -17,7 +17,7 @@ from dnnp.core.runtime.compare import ROUNDS, run_replicas
 from dnnp.core.runtime.inputs import Sample
 from dnnp.core.runtime.pipeline import Step, Trace, Worker, route, run_pipeline
 from dnnp.core.runtime.report import Timing, median_timing, summarize, summarize_schedule
-from dnnp.core.runtime.scheduled import Program, check_orders, room_of
+from dnnp.core.runtime.scheduled import Program, room_of
 from dnnp.core.runtime.session import Place, SessionConfig, available_cores, make_session, places
 from dnnp.core.runtime.stages import make_stage
 from dnnp.core.runtime.values import to_numpy
@@ -110,13 +110,12 @@ class Pipeline:
         if program is None:
             return self._send(load, self.warmup(load) + load.count, keep=keep)
         edges = route(self.steps, self.outputs, waits=program.waits)
-        check_orders(program, edges)
+        room = room_of(program, edges, load.queue)
         first = load.warmup * widest(self.stages)
         if first:
             trace = self._send(load, first)
             if trace.interrupted:
                 return trace.before(0)
-        room = room_of(program, edges, load.queue)
         return self._send(load, program.count, program, room, keep, first)
 
     def _send(

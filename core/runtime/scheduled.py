@@ -8,6 +8,7 @@ samples (`room_of`).
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
@@ -21,9 +22,6 @@ from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.runtime.pipeline import Edge, Job
 
 Record = Mapping[str, Any]
-
-SLACK = 1e-9
-"""Times this much apart, relative to the makespan, count as equal."""
 
 
 @dataclass(frozen=True)
@@ -172,39 +170,14 @@ def _times(blocks: Sequence[Record], name: str, step_of: Mapping[int, int], coun
 def room_of(program: Program, edges: Sequence[Edge], spare: int) -> dict[tuple[int, int], int]:
     """Samples that edges between steps hold: as many as in the schedule, and some to spare.
 
-    A schedule keeps within what it holds itself, so nobody waits for ever.
-    """
-    slack = SLACK * program.makespan_s
-    room = {}
-    for edge in edges:
-        if edge.tail < 0 or edge.head >= len(program.stages):
-            continue
-        # When all samples up to each one have been taken.
-        taken = np.maximum.accumulate(program.start_s[edge.head])
-        first = np.searchsorted(taken, program.end_s[edge.tail] - slack)
-        window = np.arange(program.count) - first + 1
-        room[edge.tail, edge.head] = max(int(window.max(initial=1)), 1) + spare
-    return room
-
-
-def _replica(stage: Stage, device: str) -> int:
-    """Which of the devices of a stage this is."""
-    first = stage.device.rpartition("/")[2]
-    owner, _, number = device.rpartition("/")
-    if owner == stage.device_class and number.isdecimal() and first.isdecimal():
-        replica = int(number) - int(first)
-        if 0 <= replica < stage.replicas:
-            return replica
-    raise FormatError(f"a pass of the stage on {stage.device} runs on {device}")
-
-
-def check_orders(program: Program, edges: Sequence[Edge]) -> None:
-    """Refuse orders that would wait for ever, for each other or for what nobody runs.
+    The jobs are rehearsed in the order of their times, each after all that it waits for. As edges
+    hold what they hold then, the devices come to an end, whatever their pace.
 
     Raises
     ------
     FormatError
-        They would; names the steps that come next on the devices that are stuck.
+        The orders wait for ever, for each other or for what nobody runs; names the steps that
+        come next on the devices that are stuck.
     """
     steps = len(program.stages)
     tails: list[list[int]] = [[] for _ in range(steps)]
@@ -216,20 +189,91 @@ def check_orders(program: Program, edges: Sequence[Edge]) -> None:
     device = {(job.step, job.sample): d for d, row in enumerate(program.orders) for job in row}
     if len(device) < steps * program.count or len(device) < sum(map(len, program.orders)):
         raise FormatError("the devices of the schedule do not run every sample in each stage once")
-    at = [0] * len(program.orders)
-    done: set[tuple[int, int]] = set()
-    ready = list(range(len(at)))
-    while ready:
-        d = ready.pop()
-        row = program.orders[d]
-        while at[d] < len(row):
-            step, _, sample = row[at[d]]
-            if not all((tail, sample) in done for tail in tails[step]):
-                break
-            done.add((step, sample))
-            at[d] += 1
-            ready += [device[head, sample] for head in heads[step]]
-    stuck = [row[i] for row, i in zip(program.orders, at, strict=True) if i < len(row)]
+    stage = _Rehearsal(program, tails, heads)
+    events = [event for d in range(len(program.orders)) if (event := stage.next_event(d))]
+    heapq.heapify(events)
+    while events:
+        _, begins, d = heapq.heappop(events)
+        job = program.orders[d][stage.at[d]]
+        woken = [d]
+        if begins:
+            stage.take(d, job)
+        else:
+            stage.put(d, job)
+            woken += [device[head, job.sample] for head in heads[job.step]]
+        for other in dict.fromkeys(woken):
+            if (event := stage.next_event(other)) is not None:
+                heapq.heappush(events, event)
+    rows = zip(program.orders, stage.at, strict=True)
+    stuck = [row[i] for row, i in rows if i < len(row)]
     if stuck:
         names = ", ".join(f"stage {job.step} for sample {job.sample}" for job in stuck[:3])
         raise FormatError(f"the devices of the schedule wait for each other for ever: {names}")
+    return {edge: most + spare for edge, most in stage.room.items()}
+
+
+Event = tuple[float, bool, int]
+"""When a device hands over (False) or begins (True) the job that it is at, and the device."""
+
+
+class _Rehearsal:
+    """What has been done on every device, and what lies on the edges."""
+
+    def __init__(
+        self, program: Program, tails: Sequence[Sequence[int]], heads: Sequence[Sequence[int]]
+    ) -> None:
+        self._program, self._tails, self._heads = program, tails, heads
+        self.at = [0] * len(program.orders)
+        """Position of each device in its order."""
+        self._queued = [False] * len(program.orders)
+        """Whether the next event of a device was given out."""
+        self._begun = [False] * len(program.orders)
+        self._done: set[tuple[int, int]] = set()
+        self._taken: list[set[int]] = [set() for _ in tails]
+        self._first = [0] * len(tails)
+        """All samples before it have begun in each step."""
+        self.room = {(t, h): 1 for t, row in enumerate(heads) for h in row}
+        """Most samples that an edge held, from the first one that was not taken on."""
+
+    def next_event(self, d: int) -> Event | None:
+        """What a device does next; None where it has to wait, or that was said before."""
+        row, i = self._program.orders[d], self.at[d]
+        if self._queued[d] or i == len(row):
+            return None
+        step, _, sample = row[i]
+        if self._begun[d]:
+            self._queued[d] = True
+            return float(self._program.end_s[step, sample]), False, d
+        if not all((tail, sample) in self._done for tail in self._tails[step]):
+            return None
+        self._queued[d] = True
+        return float(self._program.start_s[step, sample]), True, d
+
+    def take(self, d: int, job: Job) -> None:
+        """A job begins."""
+        self._queued[d], self._begun[d] = False, True
+        taken = self._taken[job.step]
+        taken.add(job.sample)
+        while self._first[job.step] in taken:
+            taken.remove(self._first[job.step])
+            self._first[job.step] += 1
+
+    def put(self, d: int, job: Job) -> None:
+        """A job ends and hands over what it made."""
+        self._queued[d], self._begun[d] = False, False
+        self.at[d] += 1
+        self._done.add((job.step, job.sample))
+        for head in self._heads[job.step]:
+            held = job.sample - self._first[head] + 1
+            self.room[job.step, head] = max(self.room[job.step, head], held)
+
+
+def _replica(stage: Stage, device: str) -> int:
+    """Which of the devices of a stage this is."""
+    first = stage.device.rpartition("/")[2]
+    owner, _, number = device.rpartition("/")
+    if owner == stage.device_class and number.isdecimal() and first.isdecimal():
+        replica = int(number) - int(first)
+        if 0 <= replica < stage.replicas:
+            return replica
+    raise FormatError(f"a pass of the stage on {stage.device} runs on {device}")

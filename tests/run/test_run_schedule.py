@@ -24,7 +24,7 @@ from dnnp.core.runtime.execute import Load, Pipeline, Watch, prepare
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.pipeline import Job, Step, Trace, route, run_pipeline
 from dnnp.core.runtime.report import Timing, summarize_schedule, timing_lines
-from dnnp.core.runtime.scheduled import Program, check_orders, program_of, room_of
+from dnnp.core.runtime.scheduled import Program, program_of, room_of
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.formats.graph import graph_of, plan_digest, plan_of
 from dnnp.formats.stream import Stream, read_bytes
@@ -381,7 +381,6 @@ def test_devices_follow_their_order_to_the_letter(seed: int) -> None:
     seen: list[Job] = []
     steps = diamond(replicas, seen, seed)
     edges = route(steps, "y")
-    check_orders(program, edges)
     samples = [{"x": (s, "x", ())} for s in range(9)]
     trace = run_pipeline(
         steps, samples, 9, ["y", "x"], orders=program.orders, room=room_of(program, edges, 0),
@@ -435,17 +434,17 @@ def chained(orders: Sequence[Sequence[Job]], count: int) -> tuple[Program, list[
 def test_orders_that_wait_for_each_other_are_refused() -> None:
     first, second = [Job(0, 0, 1), Job(0, 0, 0)], [Job(1, 0, 0), Job(1, 0, 1)]
     program, steps = chained([first, second], 2)
-    check_orders(program, route(steps, ["y"]))
+    room_of(program, route(steps, ["y"]), 0)
     program, steps = chained([[Job(1, 0, 0), Job(0, 0, 0)]], 1)
     with pytest.raises(FormatError, match="wait for each other for ever: stage 1 for sample 0"):
-        check_orders(program, route(steps, ["y"]))
+        room_of(program, route(steps, ["y"]), 0)
 
 
 @pytest.mark.parametrize("second", [[], [Job(1, 0, 0)] * 2, [Job(1, 0, 0), Job(0, 0, 0)]])
 def test_orders_that_lack_a_job_are_refused(second: list[Job]) -> None:
     program, steps = chained([[Job(0, 0, 0)], second], 1)
     with pytest.raises(FormatError, match="do not run every sample in each stage once"):
-        check_orders(program, route(steps, ["y"]))
+        room_of(program, route(steps, ["y"]), 0)
 
 
 def test_waits_without_tensors_are_waited_for() -> None:
