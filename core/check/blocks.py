@@ -155,13 +155,17 @@ def _by_unit(unit: Ints) -> list[tuple[int, Ints]]:
     return [(int(unit[part[0]]), part) for part in np.split(order, cuts) if len(part)]
 
 
+def steps(case: Case, count: int) -> range:
+    """First ones of so many micro-batches that are looked at together, for all waits."""
+    return range(0, count, max(MOST_AT_ONCE // max(len(case.tail), 1), 1))
+
+
 def late(case: Case, times: Times) -> list[Violation]:
     """Every block starts after what it waits for."""
     found, lost = [], 0.0
     lasting = (case.time[case.tail] + case.delay) * (1 - TOLERANCE)
-    step = max(MOST_AT_ONCE // max(len(lasting), 1), 1)
-    for top in range(0, len(times.start), step):
-        start = times.start[top : top + step]
+    for top in (some := steps(case, len(times.start))):
+        start = times.start[top : top + some.step]
         head = start[:, case.head]
         early = start[:, case.tail] + lasting - head
         for row, wait in np.argwhere(early > times.dust).tolist():

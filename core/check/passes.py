@@ -20,6 +20,9 @@ Record = Mapping[str, Any]
 KINDS = ("forward", "backward", "weight")
 """Kinds of pass that run nodes."""
 
+MOST_AT_ONCE = 4096
+"""Passes whose followers are looked for in one go."""
+
 
 def check_passes(schedule: Record, records: Mapping[str, Sequence[Record]]) -> list[Violation]:
     """Return what does not hold between a schedule and the plan of its stream.
@@ -160,22 +163,29 @@ def _reads(
                 needed.setdefault((tail, head), (writer[tensor], node["id"]))
     passes = schedule["passes"]
     waits = {
-        p: [wait["pass"] for wait in row["after"] if wait["pass"] < len(passes)]
+        p: {wait["pass"] for wait in row["after"] if wait["pass"] < len(passes)}
         for p, row in enumerate(passes)
     }
     try:
         order = list(TopologicalSorter(waits).static_order())
     except CycleError:
         return []
-    # Bit p of before[q]: pass q starts after pass p.
-    before: dict[int, int] = {}
-    for q in order:
-        before[q] = 0
-        for p in waits[q]:
-            before[q] |= before[p] | 1 << p
+    missing = [pair for pair in sorted(needed) if pair[0] not in waits[pair[1]]]
+    tails = list(dict.fromkeys(tail for tail, _ in missing))
+    after: set[tuple[int, int]] = set()
+    for first in range(0, len(tails), MOST_AT_ONCE):
+        bit = {tail: 1 << i for i, tail in enumerate(tails[first : first + MOST_AT_ONCE])}
+        # Of before[q] the bits of the passes that pass q starts after.
+        before: dict[int, int] = {}
+        for q in order:
+            before[q] = 0
+            for p in waits[q]:
+                before[q] |= before[p] | bit.get(p, 0)
+        after.update(pair for pair in missing if before[pair[1]] & bit.get(pair[0], 0))
     found = []
-    for (tail, head), (maker, reader) in sorted(needed.items()):
-        if not before[head] >> tail & 1:
+    for tail, head in missing:
+        if (tail, head) not in after:
+            maker, reader = needed[tail, head]
             message = f"does not wait for pass {passes[tail]['name']}, but its node {reader} reads"
             message += f" what node {maker} makes"
             found.append(Violation("wait", f"pass {passes[head]['name']}", message))

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from dnnp.core.check.blocks import (
     late,
     overlaps,
     peaks_of,
+    steps,
     times_of,
 )
 from dnnp.core.check.tables import on_a_cycle
@@ -150,10 +152,12 @@ def _grid(
     start_s, place = np.empty((count, width)), np.empty((count, width), dtype=np.int64)
     start_s[keys[:, 0], keys[:, 1]] = list(seen.values())
     place[keys[:, 0], keys[:, 1]] = np.arange(len(keys))
-    for tail, head in zip(case.tail.tolist(), case.head.tolist(), strict=True):
-        for batch in np.flatnonzero(place[:, tail] > place[:, head]).tolist():
+    for top in (some := steps(case, count)):
+        rows = place[top : top + some.step]
+        for row, wait in np.argwhere(rows[:, case.tail] > rows[:, case.head]).tolist():
+            tail, head = int(case.tail[wait]), int(case.head[wait])
             message = f"its record stands before that of {case.names[tail]}, which it waits for"
-            found.append(Violation("wait", label(case, batch, head), message))
+            found.append(Violation("wait", label(case, top + row, head), message))
     return start_s, found
 
 
@@ -171,11 +175,11 @@ def _memory(case: Case, schedule: Record, peaks: Floats) -> list[Violation]:
 
 def _scales(case: Case) -> Floats:
     """Size of the terms that make up what each unit holds; f64[D]."""
-    scale = np.zeros(len(case.fixed))
+    scale = [0.0] * len(case.fixed)
     for memory, homes in zip(np.abs(case.memory).tolist(), case.homes, strict=True):
-        for home in homes:
-            scale[home] = np.maximum(scale[home], memory)
-    return scale
+        for unit in chain.from_iterable(homes):
+            scale[unit] = max(scale[unit], memory)
+    return np.array(scale)
 
 
 def _capacity(case: Case, peaks: Floats, where: str) -> list[Violation]:
@@ -235,12 +239,12 @@ def _rate(case: Case, schedule: Record, makespan: float) -> list[Violation]:
     bound = float(schedule["rate_bound_s"])
     count = schedule["micro_batches"]
     reached = []
-    left = np.zeros(len(case.fixed))
-    for number, homes in enumerate(case.homes):
-        for home in homes:
-            left[home] += case.memory[number] / len(homes)
+    left = [0.0] * len(case.fixed)
+    for memory, homes in zip(case.memory.tolist(), case.homes, strict=True):
+        for unit in chain.from_iterable(homes):
+            left[unit] += memory / len(homes)
     again = not any(count % len(homes) for homes in case.homes)
-    if again and (left <= TOLERANCE * np.abs(case.memory).sum()).all():
+    if again and max(left) <= TOLERANCE * np.abs(case.memory).sum():
         reached.append(makespan / count)
     if "repetend" in schedule:
         reached.append(schedule["repetend"]["period_s"] / schedule["repetend"]["unroll"])

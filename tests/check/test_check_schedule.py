@@ -305,6 +305,86 @@ def test_blocks_that_start_together_count_together() -> None:
     assert "peak_bytes is 1.0, recomputed 5.0" in str(checked(records).violations[0])
 
 
+def shifted(records: Records, offset: float) -> Records:
+    """The same a while later, as far as numbers can say so."""
+    for row in records[1:]:
+        row |= {"start_s": row["start_s"] + offset, "end_s": row["end_s"] + offset}
+    rows = records[0]["repetend"]["starts_s"]
+    rows[:] = [[start + offset for start in row] for row in rows]
+    return records
+
+
+@pytest.mark.parametrize("offset", [0.25, 1e9, 1e11])
+def test_an_offset_hides_nothing(offset: float) -> None:
+    """Whole numbers stay apart; what is wrong is as wrong as before."""
+    assert checked(shifted(two_devices(), offset)).violations == ()
+    for name in ("too early", "overlap", "delay", "repetend wait", "repetend overlap", "makespan"):
+        change, kind, _ = CORRUPTIONS[name]
+        records = two_devices()
+        change(records)
+        expected = len(checked(records).violations)
+        report = checked(shifted(records, offset))
+        assert (len(report.violations), kind in kinds(report)) == (expected, True), name
+    small = shifted(two_devices(), 1e20)
+    assert {"block", "overlap", "wait", "value"} <= kinds(checked(small))
+
+
+def test_a_huge_block_hides_little() -> None:
+    """Small blocks at the end of all others overlap: by more than is lost beside the whole."""
+    long = 1e11
+    records = two_devices()
+    del records[0]["repetend"], records[0]["pareto"]
+    for number in (0, 3):
+        records[0]["passes"][number] |= {"time_s": long}
+        moved(number + 1, *((0.0, long) if not number else (long + 3.0, 2 * long + 3.0)))(records)
+    rows = records[1:5]
+    records[0] |= {"micro_batches": 1, "makespan_s": 2 * long + 3.0, "bound_s": 0.0}
+    records[0] |= {"status": "feasible", "rate_bound_s": 0.0, "bubble": 0.5 - 1.5 / (2 * long + 3)}
+    for unit, busy, peak in zip(records[0]["units"], (2 * long, 3.0), (11.0, 1.0), strict=True):
+        unit |= {"busy_s": busy, "peak_bytes": peak}
+    records[1:] = rows
+    moved(2, long, long + 1.0)(records)
+    moved(3, long + 1.0, long + 3.0)(records)
+    assert checked(records).violations == ()
+    moved(3, long + 0.1, long + 2.1)(records)
+    assert kinds(checked(records)) == {"wait", "overlap"}
+
+
+def test_little_at_a_time_is_not_overlooked() -> None:
+    """Every block a little too early: lost beside the whole, but not all of them."""
+    count = 2000
+    schedule = two_devices()[0]
+    del schedule["repetend"], schedule["pareto"]
+    schedule |= {"micro_batches": 1, "status": "feasible", "rate_bound_s": 0.0, "bound_s": 0.0}
+    schedule["passes"] = [pass_of(f"F{n}", 0, 1e-3, 0.0) for n in range(count)]
+    schedule["passes"].append(pass_of("F", 0, 1.0, 0.0))
+    step = 1e-3 - 4e-12
+    rows = [block(n, 0, 0, n * step, n * step + 1e-3) for n in range(count)]
+    rows.append(block(count, 0, 0, 2.0, 3.0))
+    schedule |= {"makespan_s": 3.0, "bubble": 0.0}
+    schedule["units"] = [{"name": "device/0", "peak_bytes": 0.0, "busy_s": 3.0}]
+    (found,) = check_schedule(schedule, rows).violations  # 4e-12 each, less a billionth of 1e-3
+    assert found.message.startswith("blocks overlap by 5.99")
+
+
+def test_many_blocks_take_linear_time() -> None:
+    """A pass for each of many blocks; none has to look at all others."""
+    count = 30_000
+    schedule = two_devices()[0]
+    del schedule["repetend"], schedule["pareto"]
+    schedule |= {"micro_batches": 1, "status": "feasible", "rate_bound_s": 0.0, "bound_s": 0.0}
+    schedule |= {"makespan_s": float(count), "bubble": 0.0}
+    schedule["passes"] = [pass_of(f"F{n}", 0, 1.0, 0.0, *[n - 1] * (n > 0)) for n in range(count)]
+    schedule["units"] = [{"name": "device/0", "peak_bytes": 0.0, "busy_s": float(count)}]
+    rows = [block(n, 0, 0, float(n), n + 1.0) for n in range(count)]
+    schedule["passes"][-1]["name"] = "F0"
+    assert list(map(str, check_schedule(schedule, rows).violations)) == [
+        "schedule: has two passes named 'F0'"
+    ]
+    schedule["passes"][-1]["name"] = "F"
+    assert check_schedule(schedule, rows).violations == ()
+
+
 Start = dict[tuple[int, int], float]
 """Pass and micro-batch -> start."""
 
