@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TextIO
 
@@ -23,6 +23,7 @@ from dnnp.core.model.errors import (
     UnavailableError,
     UsageError,
 )
+from dnnp.core.model.text import printable
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -93,8 +94,7 @@ class Context:
 
     def warn(self, message: str) -> None:
         """Say something the user must know."""
-        self.console.write(f"{self.tool}: {' '.join(message.split())}\n")
-        self.console.flush()
+        self._say([f"{self.tool}: {' '.join(message.split())}"])
 
     def note(self, message: str) -> None:
         """Say something useful; silent with --quiet."""
@@ -105,6 +105,16 @@ class Context:
         """Say something only with --verbose."""
         if self.verbose:
             self.warn(message)
+
+    def show(self, lines: Iterable[str]) -> None:
+        """Show a table or a chart; silent with --quiet."""
+        if not self.quiet:
+            self._say(lines)
+
+    def _say(self, lines: Iterable[str]) -> None:
+        """Every line of text that leaves the program, but for the usage, leaves it here."""
+        self.console.write("".join(f"{printable(line)}\n" for line in lines))
+        self.console.flush()
 
     def elapsed(self, what: str) -> None:
         """With --verbose, tell the time since the command started."""

@@ -196,8 +196,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     stream.replace("run", outcome.records(plan_digest(stream.get("plan")[0], stream.get("stage"))))
     if args.save_outputs and not outcome.interrupted:
         _save(args.save_outputs, outcome)
-    if not context.quiet:
-        context.console.write("".join(f"{line}\n" for line in outcome.lines()))
+    context.show(outcome.lines())
     context.write(stream)
     verdict = outcome.verdict
     for message in verdict.warnings if verdict is not None else ():

@@ -165,10 +165,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
         if dropped:
             context.note(f"dropped what earlier records led to: {', '.join(dropped)} records")
         _say(context, record)
-        if args.chart and not context.quiet:
+        if args.chart:
             from dnnp.formats.gantt import text_chart
 
-            context.console.write(text_chart(record, blocks))
+            context.show(text_chart(record, blocks))
         if args.svg is not None:
             _draw(args.svg, record, blocks)
         context.write(stream)
@@ -283,16 +283,16 @@ def _say(context: Context, record: Record) -> None:
         parts.append(f"{record['rate_s']:.6g} for each of many")
     interrupted = ", interrupted" if record["status"] == "interrupted" else ""
     context.note("; ".join(parts) + interrupted)
-    if "pareto" in record and not context.quiet:
+    if "pareto" in record:
         rows = [("memory", "period", "bound")]
         rows += [
             (f"{p['memory_bytes']:.6g}", f"{p['period_s']:.6g}", f"{p['period_bound_s']:.6g}")
             for p in record["pareto"]
         ]
         width = [max(len(row[c]) for row in rows) for c in range(3)]
-        for row in rows:
-            cells = (text.rjust(w) for text, w in zip(row, width, strict=True))
-            context.console.write("  ".join(cells) + "\n")
+        context.show(
+            "  ".join(text.rjust(w) for text, w in zip(row, width, strict=True)) for row in rows
+        )
 
 
 def _proof(repetend: Record) -> str:

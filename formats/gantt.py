@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from dnnp.core.model.text import printable
 from dnnp.formats.stream import Record
 
 WIDTH = 100
@@ -32,8 +33,8 @@ def _step(record: Record, blocks: Sequence[Record]) -> float:
     return least
 
 
-def text_chart(record: Record, blocks: Sequence[Record]) -> str:
-    """The beginning of a schedule as text.
+def text_chart(record: Record, blocks: Sequence[Record]) -> list[str]:
+    """The lines of a chart of the beginning of a schedule.
 
     A block shows its micro-batch, backward blocks with a `b`, weight blocks with a `w`; `=` goes
     on, `.` is idle.
@@ -41,7 +42,7 @@ def text_chart(record: Record, blocks: Sequence[Record]) -> str:
     step = _step(record, blocks)
     cell = len(str(max((b["micro_batch"] for b in blocks), default=0))) + 2
     columns = max(WIDTH // cell, 1)
-    names = [unit["name"] for unit in record["units"]][:MOST_ROWS]
+    names = [printable(unit["name"]) for unit in record["units"][:MOST_ROWS]]
     rows = [[".".ljust(cell)] * columns for _ in names]
     for block in blocks:
         first, last = round(block["start_s"] / step), round(block["end_s"] / step)
@@ -62,7 +63,12 @@ def text_chart(record: Record, blocks: Sequence[Record]) -> str:
     shown = f"one column is {step:.6g}"
     if end * step < record["makespan_s"] * (1 - 1e-9):
         shown += f"; {end * step:.6g} of {record['makespan_s']:.6g} shown"
-    return "\n".join([*lines, shown]) + "\n"
+    return [*lines, shown]
+
+
+def _escape(text: str) -> str:
+    """Text of an XML document, which holds no control characters."""
+    return escape(printable(text))
 
 
 def svg_chart(record: Record, blocks: Sequence[Record]) -> str:
@@ -72,14 +78,14 @@ def svg_chart(record: Record, blocks: Sequence[Record]) -> str:
     end = max((b["end_s"] for b in shown), default=0.0) or 1.0
     shortest = min((p["time_s"] for p in record["passes"] if p["time_s"] > 0), default=end)
     scale = min(max(24.0 * end / shortest, 600.0), 30_000.0) / end
-    left, height = 12 + 7 * max((len(u["name"]) for u in units), default=0), 26
+    left, height = 12 + 7 * max((len(printable(u["name"])) for u in units), default=0), 26
     width = left + end * scale + 10
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" '
         f'height="{height * len(units) + 34}" font-family="sans-serif" font-size="11">'
     ]
     for i, unit in enumerate(units):
-        lines.append(f'<text x="4" y="{height * i + 17}">{escape(unit["name"])}</text>')
+        lines.append(f'<text x="4" y="{height * i + 17}">{_escape(unit["name"])}</text>')
     for block in shown:
         one = record["passes"][block["pass"]]
         x, wide = left + block["start_s"] * scale, (block["end_s"] - block["start_s"]) * scale
@@ -90,7 +96,7 @@ def svg_chart(record: Record, blocks: Sequence[Record]) -> str:
         for unit in block["units"]:
             y = height * unit + 3
             lines.append(
-                f'<g><title>{escape(title)}</title><rect x="{x:.2f}" y="{y}" width="{wide:.2f}" '
+                f'<g><title>{_escape(title)}</title><rect x="{x:.2f}" y="{y}" width="{wide:.2f}" '
                 f'height="{height - 5}" fill="{COLORS[one["kind"]]}" stroke="#555"/>'
             )
             if wide > 7 * len(str(block["micro_batch"])):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dnnp.core.model.text import printable
 from dnnp.core.runtime.pipeline import Trace
 
 ENOUGH = 10
@@ -140,13 +141,14 @@ def median_timing(rounds: Sequence[Timing]) -> Timing:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a table: first column to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    rows = [header, *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     return [
         "  ".join(
             cell.ljust(width) if i == 0 else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in (header, *rows)
+        for row in rows
     ]
 
 

@@ -1,0 +1,24 @@
+"""Text from files and arguments, made safe for terminals and for XML."""
+
+from __future__ import annotations
+
+import re
+
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: what terminals obey
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that turn the direction of writing
+    "\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]"  # line breaks, and what XML does not admit
+)
+
+
+def printable(text: str) -> str:
+    r"""Text on one line, with control characters shown as escapes.
+
+    Names are bytes that somebody else chose: raw, they could move the cursor, ring the bell,
+    rewrite the line above or turn the direction of writing. What is printable already stays as
+    it is, so that it does no harm to call this twice.
+
+    >>> print(printable("\x1b[31mred\x00 a\u202eb\n"))
+    \x1b[31mred\x00 a\u202eb\n
+    """
+    return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
