@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import wraps
-from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 
+from dnnp.core.cost.kernel_cache import KernelCache
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(function: F) -> F:
     """`numba.njit` with a cache on disk where one can be written; other threads may run beside."""
-    try:
-        return cast(F, numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # numba found no folder for its cache
-        return cast(F, numba.njit(nogil=True)(function))
+    compiled: Any = numba.njit(nogil=True)(function)
+    if compiled is not function:  # NUMBA_DISABLE_JIT=1
+        with suppress(RuntimeError):  # numba found no folder for its cache
+            compiled._cache = KernelCache(function)
+    return cast(F, compiled)
 
 
 def is_cold(kernels: Iterable[Callable[..., Any]]) -> bool:
     """Whether some kernel has no compiled form on disk yet, so that a first call takes seconds."""
     for function in kernels:
-        stats = getattr(function, "stats", None)
-        if stats is None:  # NUMBA_DISABLE_JIT=1: plain Python, nothing to compile
+        cache = getattr(function, "_cache", None)
+        if cache is None:  # NUMBA_DISABLE_JIT=1: plain Python, nothing to compile
             continue
-        name = getattr(function, "__qualname__", "")
-        if not stats.cache_path or not any(Path(stats.cache_path).glob(f"*.{name}-*.nbi")):
+        if not isinstance(cache, KernelCache) or cache.is_empty():
             return True
     return False
 

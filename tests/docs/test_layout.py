@@ -45,7 +45,7 @@ WORLD = {"os", "sys", "io", "pathlib", "shutil", "subprocess", "socket", "tempfi
 """Modules that core outside core/runtime has no use for."""
 
 EXCEPTIONS = (
-    "core/cost/kernel.py",  # looks whether numba has compiled a kernel before
+    "core/cost/kernel_cache.py",  # reads and writes compiled kernels
     "core/mip/child.py",  # starts and ends the process that solves integer programs
     "core/mip/worker.py",  # is that process
 )
