@@ -85,11 +85,12 @@ def _run(
 ) -> bytes:
     """Run `program PARTS GRAPH MAPPING` and return the mapping."""
     import subprocess
-    import tempfile
     import time
     from pathlib import Path
 
-    with tempfile.TemporaryDirectory(prefix="dnnp-") as folder:
+    from dnnp.formats.unfinished import scratch_folder
+
+    with scratch_folder() as folder:
         source, result, log = (Path(folder, name) for name in ("in.grf", "out.map", "log"))
         source.write_bytes(graph)
         deadline = time.monotonic() + time_limit_s

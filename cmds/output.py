@@ -9,16 +9,9 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from dnnp.core.model.errors import InputFileError
+from dnnp.formats.unfinished import remove_unfinished, replacement, unfinished
 
-_unfinished: set[str] = set()
-"""Unfinished files, for a process that is told to end."""
-
-
-def remove_unfinished() -> None:
-    """Delete every unfinished file."""
-    for path in _unfinished:
-        if os.path.exists(path):
-            os.unlink(path)
+__all__ = ["atomic_output", "check_output", "remove_unfinished", "unfinished"]
 
 
 @contextmanager
@@ -31,21 +24,8 @@ def atomic_output(path: str) -> Iterator[BinaryIO]:
         with open(path, "wb") as device:
             yield device
         return
-    path = os.path.realpath(path)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    _unfinished.add(temporary)
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if os.path.exists(path):
-            os.chmod(temporary, os.stat(path).st_mode & 0o7777)
-        os.replace(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        _unfinished.discard(temporary)
+    with replacement(os.path.realpath(path)) as file:
+        yield file
 
 
 def check_output(path: str) -> None:

@@ -17,6 +17,8 @@ from typing import Any
 
 import orjson
 
+from dnnp.formats.unfinished import replacement
+
 FORMAT = "dnnp-costs"
 VERSION = 1
 
@@ -94,14 +96,11 @@ def store(folder: Path, key: str, costs: MeasuredCosts, facts: Mapping[str, Any]
         "node_s": list(costs.node_s),
         "group_s": None if costs.group_s is None else list(costs.group_s),
     }
-    temporary = folder / f".{key}.{os.getpid()}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(orjson.dumps(record))
-        os.replace(temporary, folder / f"{key}.json")
+        with replacement(str(folder / f"{key}.json")) as file:
+            file.write(orjson.dumps(record))
     except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         return False
     return True
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from dnnp.core.runtime.resolve import owners_of, resolved_model
 from dnnp.core.runtime.session import SessionConfig, absent_files, make_session
 from dnnp.core.runtime.stages import CpuStage
 from dnnp.core.runtime.weights import Weights, random_weights, use_weights
+from dnnp.formats.unfinished import scratch_folder
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -220,7 +220,7 @@ def _profiled(
     config = SessionConfig(optimization=optimization, threads=how.threads, pin=False)
     results: dict[str, Any] = {}
     try:
-        with tempfile.TemporaryDirectory(prefix="dnnp-") as scratch:
+        with scratch_folder() as scratch:
             profile = os.path.join(scratch, "p")
             session = make_session(
                 model, folder, config, weights=weights, alone=True, profile=profile

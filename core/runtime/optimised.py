@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import InputFileError, UnavailableError
 from dnnp.core.runtime.session import PROVIDERS, absent_files, first_line, ort_errors
+from dnnp.formats.unfinished import scratch_folder
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -76,7 +76,7 @@ def optimised_model(
     options.add_session_config_entry("session.disable_prepacking", "1")
     names = [PROVIDERS["cpu"]] if provider == "cpu" else [PROVIDERS[provider], PROVIDERS["cpu"]]
     try:
-        with tempfile.TemporaryDirectory(prefix="dnnp-") as scratch, warnings.catch_warnings():
+        with scratch_folder() as scratch, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a provider that is absent: checked below
             if absent_files(model, folder):
                 model, folder = _with_zeros(model, Path(scratch)), Path(scratch)

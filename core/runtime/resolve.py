@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dnnp.core.runtime.session import ort_errors
+from dnnp.formats.unfinished import scratch_folder
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -42,7 +42,7 @@ def resolved_model(model: ModelProto) -> ModelProto | None:
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        with tempfile.TemporaryDirectory(prefix="dnnp-") as scratch:
+        with scratch_folder() as scratch:
             options.optimized_model_filepath = path = os.path.join(scratch, "resolved.onnx")
             onnxruntime.InferenceSession(
                 light.SerializeToString(), options, providers=["CPUExecutionProvider"]

@@ -53,7 +53,7 @@ def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / f"{KEY}.json").mkdir()
     assert not store(tmp_path, KEY, COSTS, FACTS)
     assert load(tmp_path, KEY, 2, 1) is None
-    assert not list(tmp_path.glob(".*.tmp"))
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,94 @@
+"""Files and folders that are being written: removed when the work fails, or the process is ended.
+
+This is their one register. Whoever makes something that must not stay behind half done, or not
+at all, makes it inside `unfinished`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO
+
+_owners: dict[str, int] = {}
+"""Path -> the process that writes there; a process that was forked off does not own it."""
+
+
+@contextmanager
+def unfinished(path: str) -> Iterator[str]:
+    """Register a file or folder that the caller is about to make; remove what is left of it.
+
+    Whoever finishes it renames it before the block ends. The name must be one that nobody else
+    can have taken: see `fresh_name`.
+    """
+    path = os.path.abspath(path)
+    _owners[path] = os.getpid()
+    try:
+        yield path
+    finally:
+        if _owners.get(path) == os.getpid():
+            _remove(path)
+            del _owners[path]
+
+
+def remove_unfinished() -> None:
+    """Remove every unfinished file and folder of this process, which is about to end."""
+    for path, owner in list(_owners.items()):
+        if owner == os.getpid():
+            _remove(path)
+
+
+def fresh_name(prefix: str, suffix: str = "") -> str:
+    """A file name that nobody can foresee."""
+    return f"{prefix}{os.urandom(8).hex()}{suffix}"
+
+
+@contextmanager
+def scratch_folder() -> Iterator[str]:
+    """A folder of this process alone among the temporary files, gone after the block.
+
+    Raises
+    ------
+    OSError
+        It cannot be made.
+    """
+    import tempfile
+
+    with unfinished(os.path.join(tempfile.gettempdir(), fresh_name("dnnp-"))) as folder:
+        os.mkdir(folder, 0o700)
+        yield folder
+
+
+@contextmanager
+def replacement(path: str) -> Iterator[BinaryIO]:
+    """Write a file that takes the place of `path` when the block ends without an error.
+
+    It takes over the mode of a file that is there. A link is replaced, not followed.
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    """
+    with unfinished(os.path.join(os.path.dirname(path), fresh_name(".dnnp-", ".tmp"))) as temporary:
+        # Whoever foresees the name could else plant a link to a file that we would overwrite.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
+            yield file
+            file.flush()
+            if os.path.isfile(path):
+                os.fchmod(file.fileno(), os.stat(path).st_mode & 0o7777)
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+
+
+def _remove(path: str) -> None:
+    """Remove a file, a link, or a folder with all that is in it; links in it are not followed."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        import shutil
+
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            os.unlink(path)
