@@ -71,13 +71,12 @@ def _facts(
     shapes: dict[str, list[int]],
 ) -> dict[str, Any]:
     """Everything that the measured times depend on."""
-    import onnxruntime
-
+    from dnnp.core.runtime.session import ort_version
     from dnnp.formats.cost_cache import cpu_model, groups_digest
 
     return {
         "model": digest,
-        "onnxruntime": onnxruntime.__version__,
+        "onnxruntime": ort_version(),
         "provider": "cpu",
         "cpu": cpu_model(),
         "threads": args.threads,

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import dnnp.core.runtime  # noqa: F401  # turns telemetry off, before a test imports onnxruntime
+
 settings.register_profile(
     "dnnp", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )

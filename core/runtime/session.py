@@ -93,6 +93,13 @@ def require_provider(provider: str) -> None:
         )
 
 
+def ort_version() -> str:
+    """Version of ONNX Runtime."""
+    import onnxruntime
+
+    return str(onnxruntime.__version__)
+
+
 def available_cores() -> tuple[int, ...]:
     """Logical processors this process may use, ascending."""
     if hasattr(os, "sched_getaffinity"):

@@ -102,6 +102,18 @@ def test_core_outside_runtime_keeps_to_itself() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_onnxruntime_is_imported_where_its_telemetry_is_off() -> None:
+    """`dnnp.core.runtime` turns it off when it is imported, which is before its modules are."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: imports {name}"
+        for path in sources()
+        if ROOT / "core" / "runtime" not in path.parents
+        for line, name in imports(path)
+        if name.split(".")[0] == "onnxruntime"
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def unwanted(path: Path) -> Iterator[tuple[int, str]]:
     """(line, what) of asserts, and of handlers that swallow every exception.
 
