@@ -264,13 +264,18 @@ def _samples(
     args: argparse.Namespace, context: Context, stream: Stream, model: ModelProto, total: int
 ) -> list[Sample]:
     """The given inputs, or up to `total` random ones of the shapes that were imported."""
+    from functools import partial
+
     from dnnp.core.runtime.inputs import bind_names, input_specs, random_inputs
     from dnnp.formats.onnx_types import input_shapes
     from dnnp.formats.tensors import read_inputs
 
     specs, shapes = input_specs(model), input_shapes(stream)
     if args.inputs:
-        given = [bind_names(read_inputs(path), specs, path) for path in args.inputs]
+        given = []
+        for path in args.inputs:
+            bind = partial(bind_names, specs=specs, source=path)
+            given.append(bind(read_inputs(path, admit=bind)))
         for path, sample in zip(args.inputs, given, strict=True):
             for name, value in sample.items():
                 shape = list(getattr(value, "shape", ()))

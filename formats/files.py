@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from importlib import resources
 from pathlib import Path
+from typing import BinaryIO
 
-from dnnp.core.model.errors import InputFileError
+from dnnp.core.model.errors import FormatError, InputFileError
 
 
 def read_file(path: str | Path) -> bytes:
-    """All bytes of a file.
+    """All bytes of a file that the user names; it may be a pipe.
 
     Raises
     ------
@@ -22,6 +26,61 @@ def read_file(path: str | Path) -> bytes:
         raise InputFileError(f"{str(path)!r}: not a file name") from None
     except OSError as error:
         raise InputFileError(f"{path}: {error.strerror}") from None
+
+
+def open_regular(path: str | Path) -> tuple[BinaryIO, int]:
+    """Open a file that a stream or a model may have chosen; and its size in bytes.
+
+    A pipe would wait for ever, a device such as `/dev/zero` never end: neither is opened.
+
+    Raises
+    ------
+    InputFileError
+        The file is missing, cannot be read, or is not a regular file.
+    """
+    try:
+        _check_regular(os.stat(path))
+        # What stands there may have changed since: opening it must not wait even then.
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            size = _check_regular(os.fstat(number))
+        except OSError:
+            os.close(number)
+            raise
+    except ValueError:
+        raise InputFileError(f"{str(path)!r}: not a file name") from None
+    except OSError as error:
+        raise InputFileError(f"{path}: {error.strerror}") from None
+    return os.fdopen(number, "rb"), size
+
+
+def read_regular(path: str | Path, limit: int, reason: str) -> bytes:
+    """All bytes of a file as for `open_regular`, if there are at most `limit`.
+
+    Raises
+    ------
+    InputFileError
+        See `open_regular`.
+    FormatError
+        There are more; the message gives their number and `reason`.
+    """
+    file, size = open_regular(path)
+    with file:
+        if size > limit:
+            raise FormatError(f"{size} bytes; {reason}", str(path))
+        try:
+            return file.read(size)
+        except OSError as error:
+            raise InputFileError(f"{path}: {error.strerror}") from None
+
+
+def _check_regular(found: os.stat_result) -> int:
+    """Size of a regular file; raises `OSError` for anything else."""
+    if stat.S_ISDIR(found.st_mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    return found.st_size
 
 
 def bundled_names(folder: str) -> list[str]:

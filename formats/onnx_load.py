@@ -12,7 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from dnnp.core.model.errors import FormatError, InputFileError
-from dnnp.formats.files import read_file
+from dnnp.formats.files import read_regular
 
 LIMIT = 2**31 - 1
 """Protobuf parses no message larger than this; bigger models keep weights in other files."""
@@ -30,7 +30,9 @@ def load_with_hash(path: str | Path) -> tuple[onnx.ModelProto, str]:
     FormatError
         It is not an ONNX model, or was cut off.
     """
-    data = _read(path)
+    data = read_regular(
+        path, LIMIT, f"protobuf stops at {LIMIT}: keep the weights as external data"
+    )
     model = _parse(data, str(path))
     return model, hashlib.sha256(data).hexdigest()
 
@@ -76,16 +78,6 @@ def source_model(
             str(path),
         )
     return model, path, digest
-
-
-def _read(path: str | Path) -> bytes:
-    size = os.path.getsize(path) if os.path.isfile(path) else 0
-    if size > LIMIT:
-        raise FormatError(
-            f"{size} bytes; protobuf stops at {LIMIT}: keep the weights as external data",
-            str(path),
-        )
-    return read_file(path)
 
 
 def _parse(data: bytes, name: str) -> onnx.ModelProto:

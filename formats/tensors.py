@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import struct
@@ -9,10 +10,11 @@ import tokenize
 import warnings
 import zipfile
 import zlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO
+from collections.abc import Callable, Mapping
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from dnnp.core.model.errors import FormatError, InputFileError
+from dnnp.formats.files import open_regular, read_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,56 +30,107 @@ _NUMPY_FAULTS = (
 """What numpy raises on files that are not what their name says."""
 
 
-def read_inputs(path: str) -> Tensors:
+_LARGEST = 2**31 - 1
+"""Bytes of the largest message that protobuf parses."""
+
+
+def read_inputs(path: str, admit: Callable[[Tensors], object] = lambda tensors: None) -> Tensors:
     """Read one sample of model inputs.
 
     A `.npz` file gives arrays by name. A `.npy` file gives one array without a name. A `.pb`
     file holds one ONNX tensor, a folder the files `input_0.pb`, `input_1.pb`, ...; these come
     by name if every tensor has one of its own, else in order.
 
+    Parameters
+    ----------
+    path
+        The file or folder.
+    admit
+        Called before the data of `.npz` and `.npy` files are unpacked, with arrays of the same
+        names, types and shapes that take no memory; raises where they are not wanted. A few
+        megabytes may unpack to more than the machine has.
+
     Raises
     ------
     InputFileError
-        The file is missing or cannot be read.
+        The file is missing or cannot be read, or is not a regular file.
     FormatError
         It is not a tensor file; pickled objects are refused.
     """
-    try:
-        if os.path.isdir(path):
-            return _read_folder(path)
-        with open(path, "rb") as file:
+    if os.path.isdir(path):
+        return _read_folder(path)
+    file, size = open_regular(path)
+    with file:
+        try:
             head = file.read(8)
-    except OSError as error:
-        raise InputFileError(f"{path}: {error.strerror}") from None
-    if head.startswith(b"PK") or path.endswith(".npz"):
-        return _read_npz(path)
-    if head.startswith(b"\x93NUMPY") or path.endswith(".npy"):
-        return [_read_npy(path)]
+            file.seek(0)
+        except OSError as error:
+            raise InputFileError(f"{path}: {error.strerror}") from None
+        if head.startswith(b"PK") or path.endswith(".npz"):
+            return _read_npz(file, path, admit)
+        if head.startswith(b"\x93NUMPY") or path.endswith(".npy"):
+            return _read_npy(file, size, path, admit)
     if path.endswith(".pb"):
         return _named([_read_pb(path)])
     raise FormatError("not a tensor file; expected .npz, .npy, .pb or a folder of .pb", path)
 
 
-def _read_npz(path: str) -> dict[str, NDArray[np.generic]]:
+def _read_npz(
+    file: BinaryIO, path: str, admit: Callable[[Tensors], object]
+) -> dict[str, NDArray[np.generic]]:
     import numpy as np
 
     try:
-        with warnings.catch_warnings(), np.load(path, allow_pickle=False) as archive:
+        with warnings.catch_warnings(), zipfile.ZipFile(file) as archive:
             warnings.simplefilter("ignore")  # headers written by Python 2
-            return {name: archive[name] for name in archive.files}
+            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            promised = {}
+            for name, member in members.items():
+                with archive.open(member) as stored:
+                    promised[name] = _promised(stored, archive.getinfo(member).file_size)
+            admit(promised)
+            arrays = {}
+            for name, member in members.items():
+                with archive.open(member) as stored:
+                    arrays[name] = np.lib.format.read_array(stored, allow_pickle=False)
+            return arrays
     except _NUMPY_FAULTS as error:
         raise FormatError(f"not an .npz file: {_reason(error)}", path) from None
 
 
-def _read_npy(path: str) -> NDArray[np.generic]:
+def _read_npy(
+    file: BinaryIO, size: int, path: str, admit: Callable[[Tensors], object]
+) -> list[NDArray[np.generic]]:
     import numpy as np
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # headers written by Python 2
-            return np.array(np.load(path, allow_pickle=False, mmap_mode="r"))
+            admit([_promised(file, size)])
+            file.seek(0)
+            return [np.lib.format.read_array(file, allow_pickle=False)]
     except _NUMPY_FAULTS as error:
         raise FormatError(f"not an .npy file: {_reason(error)}", path) from None
+
+
+def _promised(file: IO[bytes], size: int) -> NDArray[np.generic]:
+    """One element, repeated without end, of the type and shape that a file of `size` bytes holds.
+
+    Text becomes an object, as its elements may be of any size too.
+    """
+    import numpy as np
+    from numpy.lib import format as npy
+
+    version = npy.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of the header is for arrays of records")
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("pickled objects")
+    if math.prod(shape) * dtype.itemsize > size - file.tell():
+        raise ValueError(f"shorter than {dtype} of shape {list(shape)}, as its header says")
+    return np.broadcast_to(np.zeros((), object if dtype.kind == "U" else dtype), shape)
 
 
 def _reason(error: BaseException) -> str:
@@ -88,7 +141,11 @@ def _reason(error: BaseException) -> str:
 
 
 def _read_folder(path: str) -> Tensors:
-    matches = (re.fullmatch(r"input_(\d+)\.pb", name) for name in os.listdir(path))
+    try:
+        there = os.listdir(path)
+    except OSError as error:
+        raise InputFileError(f"{path}: {error.strerror}") from None
+    matches = (re.fullmatch(r"input_(\d+)\.pb", name) for name in there)
     numbers = sorted(int(match[1]) for match in matches if match)
     if not numbers:
         raise FormatError("no file input_0.pb in this folder", path)
@@ -102,8 +159,7 @@ def _read_pb(path: str) -> tuple[str, NDArray[np.generic]]:
 
     tensor = TensorProto()
     try:
-        with open(path, "rb") as file:
-            tensor.ParseFromString(file.read())
+        tensor.ParseFromString(read_regular(path, _LARGEST, "protobuf reads no larger message"))
         if tensor.data_location == TensorProto.EXTERNAL:
             raise FormatError("the tensor's data are in another file", path)
         array: Any = numpy_helper.to_array(tensor)
@@ -111,8 +167,6 @@ def _read_pb(path: str) -> tuple[str, NDArray[np.generic]]:
             array = np.array([_text(x) for x in array.ravel()], dtype=object).reshape(array.shape)
     except DecodeError:
         raise FormatError("not an ONNX tensor", path) from None
-    except OSError as error:
-        raise InputFileError(f"{path}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, NotImplementedError, MemoryError) as error:
         raise FormatError(f"not an ONNX tensor: {_reason(error)}", path) from None
     return tensor.name, array

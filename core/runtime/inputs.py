@@ -9,15 +9,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.errors import DnnpError, FormatError, UsageError
 from dnnp.core.runtime.ranges import integer_ranges
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto
 
 Array = NDArray[Any]
-Sample = dict[str, Any]
-"""Input name -> array, or list of arrays for a sequence."""
+
+
+class Sample(dict[str, Any]):
+    """Input name -> array, or list of arrays for a sequence."""
+
+    source = ""
+    """The file it was read from; empty: none."""
+
+
+def blamed(error: DnnpError, sample: Mapping[str, Any]) -> DnnpError:
+    """The error that came of a sample, with the name of the sample's file."""
+    source = getattr(sample, "source", "")
+    return type(error)(f"{source}: {error}") if source else error
 
 
 _GIVEN = ("tensor", "sequence")
@@ -103,7 +114,8 @@ def check_sample(sample: Mapping[str, Any], specs: Sequence[InputSpec], source: 
             known = ", ".join(names) or "none"
             raise FormatError(f"the model has no input '{name}' (inputs: {known})", source)
     symbols: dict[str, tuple[int, str]] = {}
-    checked: Sample = {}
+    checked = Sample()
+    checked.source = source
     for spec in specs:
         if spec.name not in sample:
             raise FormatError(f"input '{spec.name}' is missing", source)
@@ -124,34 +136,40 @@ def _check_array(
     array: Array, spec: InputSpec, symbols: dict[str, tuple[int, str]], source: str
 ) -> Array:
     expected = spec.dtype
-    if expected.kind == "O" and array.dtype.kind in "UO":
-        array = array.astype(object)
-    elif array.dtype.kind == "V" and array.dtype.itemsize == expected.itemsize:
+    text = expected.kind == "O" and array.dtype.kind in "UO"
+    if array.dtype.kind == "V" and array.dtype.itemsize == expected.itemsize:
         array = array.view(expected)
-    if array.dtype != expected:
+    if array.dtype != expected and not text:
         shown = "string" if expected.kind == "O" else str(expected)
         raise FormatError(f"input '{spec.name}': dtype {array.dtype}, expected {shown}", source)
+    _check_shape(array.shape, spec, symbols, source)
+    # Only now, as the array may stand for one that is too large.
+    return array.astype(object, copy=False) if text else array
+
+
+def _check_shape(
+    got: tuple[int, ...], spec: InputSpec, symbols: dict[str, tuple[int, str]], source: str
+) -> None:
+    """Check a shape against the declared one, and its symbols against those of other inputs."""
     if spec.shape is None:
-        return array
-    fits = array.ndim == len(spec.shape) and all(
-        not isinstance(want, int) or want == got
-        for want, got in zip(spec.shape, array.shape, strict=True)
+        return
+    fits = len(got) == len(spec.shape) and all(
+        not isinstance(want, int) or want == size
+        for want, size in zip(spec.shape, got, strict=True)
     )
     if not fits:
         raise FormatError(
-            f"input '{spec.name}': shape {shown_shape(array.shape)}, expected {spec.shown_shape()}",
-            source,
+            f"input '{spec.name}': shape {shown_shape(got)}, expected {spec.shown_shape()}", source
         )
-    for symbol, got in zip(spec.shape, array.shape, strict=True):
+    for symbol, size in zip(spec.shape, got, strict=True):
         if isinstance(symbol, str):
-            value, owner = symbols.setdefault(symbol, (got, spec.name))
-            if value != got:
+            value, owner = symbols.setdefault(symbol, (size, spec.name))
+            if value != size:
                 raise FormatError(
-                    f"input '{spec.name}': dimension '{symbol}' is {got}, "
+                    f"input '{spec.name}': dimension '{symbol}' is {size}, "
                     f"but {value} in input '{owner}'",
                     source,
                 )
-    return array
 
 
 def bind_names(
@@ -204,7 +222,9 @@ def random_inputs(
     specs = input_specs(model)
     ranges = integer_ranges(model, [s.name for s in specs])
     known = shapes or {}
-    return {s.name: _draw_input(s, rng, ranges, dims or {}, known.get(s.name)) for s in specs}
+    return Sample(
+        (s.name, _draw_input(s, rng, ranges, dims or {}, known.get(s.name))) for s in specs
+    )
 
 
 def _draw_input(

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from dnnp.core.model.errors import DnnpError, FormatError, LimitError
 from dnnp.core.runtime.channel import Channel, ClosedError
+from dnnp.core.runtime.inputs import blamed
 from dnnp.core.runtime.values import Values
 
 Call = Callable[[Values], Values]
@@ -185,6 +186,7 @@ class _Run:
 
     steps: Sequence[Step]
     edges: Sequence[Edge]
+    samples: Sequence[Mapping[str, Any]]
     count: int
     window: int | None = None
     """Samples that may be on their way at once; None: as many as the edges hold."""
@@ -219,14 +221,14 @@ class _Run:
                 return False
         return True
 
-    def feed(self, samples: Sequence[Mapping[str, Any]]) -> None:
+    def feed(self) -> None:
         """Give out the samples, over and over."""
         outboxes = self.outboxes.get(SOURCE, ())
         try:
             for s in range(self.count):
                 if not self.admit():
                     return
-                sample = samples[s % len(samples)]
+                sample = self.samples[s % len(self.samples)]
                 for channel, names in outboxes:
                     channel.put(s, {name: sample[name] for name in names})
         except ClosedError:
@@ -260,7 +262,8 @@ class _Run:
         try:
             values = worker.call(values)
         except DnnpError as error:
-            raise type(error)(f"{worker.name}: {error}") from None
+            error = type(error)(f"{worker.name}: {error}")
+            raise blamed(error, self.samples[s % len(self.samples)]) from None
         self.end_ns[i, s] = time.perf_counter_ns()
         for channel, names in self.outboxes[i]:
             channel.put(s, {name: values[name] for name in names})
@@ -318,7 +321,7 @@ def run_pipeline(
     edges = route(steps, outputs, queue, waits)
     if orders is not None:
         edges = [replace(e, capacity=room.get((e.tail, e.head), count)) for e in edges]
-    run = _Run(steps, edges, count, window)
+    run = _Run(steps, edges, samples, count, window)
     inboxes = run.inboxes.get(len(steps), [])
     done_ns = np.zeros(count, dtype=np.int64)
     kept: dict[int, Values] = {}
@@ -330,7 +333,7 @@ def run_pipeline(
             failed.append(future)
             run.stop()
 
-    tasks = [partial(run.feed, samples)]
+    tasks: list[Callable[[], None]] = [run.feed]
     if orders is None:
         workers = ((i, j) for i, step in enumerate(steps) for j in range(len(step.workers)))
         tasks += [partial(run.work, i, j) for i, j in workers]

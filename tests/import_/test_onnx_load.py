@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
 
 from dnnp.core.model.errors import FormatError, InputFileError
-from dnnp.formats import onnx_load
+from dnnp.formats import files, onnx_load
 from dnnp.formats.onnx_load import load_with_hash, source_model
 
 CHAIN = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
@@ -70,3 +71,23 @@ def test_unreadable_paths(tmp_path: Path):
             load_with_hash(path)
     with pytest.raises(InputFileError, match="no such file"):
         source_model(header("a" * 5000, "0" * 64))
+
+
+def test_a_stream_chooses_no_device_and_no_pipe(tmp_path: Path):
+    """Reading them would fill the memory, or never begin."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for path in ("/dev/zero", tmp_path / "pipe", tmp_path / "link"):
+        with pytest.raises(InputFileError, match="not a regular file"):
+            source_model(header(path, "0" * 64))
+    with pytest.raises(FormatError, match="empty"):
+        source_model(header("/proc/self/mem", "0" * 64))
+
+
+def test_what_is_exchanged_for_a_pipe_after_the_first_look(tmp_path: Path, monkeypatch):
+    path = tmp_path / "m.onnx"
+    os.mkfifo(path)
+    regular = os.stat(__file__)
+    monkeypatch.setattr(files.os, "stat", lambda _: regular)
+    with pytest.raises(InputFileError, match="not a regular file"):
+        source_model(header("m.onnx", "0" * 64), str(path))

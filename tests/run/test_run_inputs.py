@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ from dnnp.core.runtime.inputs import (
 )
 from dnnp.core.runtime.ranges import integer_ranges
 from dnnp.formats.tensors import read_inputs, write_outputs
+from support.run import dnnp
 from support.split_models import array, graph, make, node, value
 
 I64 = TensorProto.INT64
@@ -294,3 +298,61 @@ def test_types_that_no_file_holds() -> None:
         random_inputs(model, 0)
     with pytest.raises(FormatError, match="input 'x' is of type untyped, which cannot be given"):
         check_sample({"x": np.zeros(1)}, input_specs(model), "test")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, "U4"])
+def test_a_file_is_refused_by_its_header(tmp_path: Path, dtype: str) -> None:
+    """A small file may unpack to more than the machine has: nothing is unpacked before."""
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, x=np.zeros(1 << 22, dtype))
+    assert path.stat().st_size < 1 << 17
+    kind = TensorProto.STRING if dtype == "U4" else TensorProto.FLOAT
+    specs = input_specs(model_of([], [value("x", [2], kind)]))
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match=r"'x': shape \[4194304\], expected \[2\]"):
+            read_inputs(str(path), admit=lambda values: bind_names(values, specs, str(path)))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_header_that_promises_more_than_there_is(tmp_path: Path) -> None:
+    header = {"descr": "<f4", "fortran_order": False, "shape": (1 << 20, 1 << 20)}
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive, archive.open("x.npy", "w") as member:
+        np.lib.format.write_array_header_1_0(member, header)
+    with open(tmp_path / "x.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+    for name in ("x.npz", "x.npy"):
+        with pytest.raises(FormatError, match="shorter than float32 of shape"):
+            read_inputs(str(tmp_path / name))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.npz")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "input_0.pb").symlink_to("/dev/zero")
+    for path in (tmp_path / "pipe.npz", folder):
+        with pytest.raises(InputFileError, match="not a regular file"):
+            read_inputs(str(path))
+
+
+def test_a_sample_that_fails_is_named(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n,m] x) => (float[n,k] z) <float[3,2] W = {1,2,3,4,5,6}> {
+          a = MatMul(x, W)
+          z = Exp(a)
+        }"""
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "good.npz", x=np.ones((1, 3), np.float32))
+    np.savez(tmp_path / "bad.npz", x=np.ones((1, 5), np.float32))
+    imported = dnnp("import", "--dim", "n=1", "--dim", "m=3", tmp_path / "m.onnx")
+    plan = dnnp("partition", "-q", "-k", "2", stdin=imported.out)
+    given = [word for name in ("good", "bad") for word in ("--inputs", tmp_path / f"{name}.npz")]
+    done = dnnp("run", "-q", *given, stdin=plan.out)
+    assert done.status == 1
+    assert done.err.startswith(f"dnnp-run: {tmp_path / 'bad.npz'}: stage 0: ONNX Runtime fails: ")
