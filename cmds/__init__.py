@@ -1,1 +1,9 @@
 """Commands: one thin module each."""
+
+import sys
+
+if "/dnnp-" in sys.argv[0]:
+    # A command that starts up: Ctrl-C waits until somebody can act on it (`guardian.guard`).
+    import signal
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -6,7 +6,6 @@ Start-up time matters here: nothing heavier than argparse is imported at module 
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import signal
 import sys
@@ -15,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TextIO
 
-from dnnp.cmds.output import atomic_output, check_output, remove_unfinished
+from dnnp.cmds.console import Progress, tell
+from dnnp.cmds.output import atomic_output, check_output
 from dnnp.core.model.errors import (
     DnnpError,
     FormatError,
@@ -26,39 +26,10 @@ from dnnp.core.model.errors import (
 from dnnp.core.model.text import printable
 
 if TYPE_CHECKING:
-    from types import FrameType
-
+    from dnnp.cmds.guardian import Listen
     from dnnp.formats.stream import Stream
 
 INTERRUPTED = 130
-
-
-class Progress:
-    """A progress bar on a terminal; silent elsewhere."""
-
-    def __init__(self, label: str, total: int, console: TextIO | None) -> None:
-        self._label = label
-        self._total = max(total, 1)
-        self._console = console
-        self._shown = -1
-
-    def update(self, done: int) -> None:
-        """Show that `done` of the total steps are over."""
-        percent = min(100, 100 * done // self._total)
-        if self._console is None or percent == self._shown:
-            return
-        self._shown = percent
-        bar = ("#" * (percent * 30 // 100)).ljust(30)
-        self._console.write(f"\r{self._label} [{bar}] {percent:3d}%")
-        self._console.flush()
-
-    def close(self) -> None:
-        """Clear the bar."""
-        if self._console is not None and self._shown >= 0:
-            self._console.write("\r\x1b[K")
-            self._console.flush()
-        self._console = None
-
 
 class Context:
     """What a running command sees of the world: its streams, its messages, Ctrl-C."""
@@ -112,9 +83,8 @@ class Context:
             self._say(lines)
 
     def _say(self, lines: Iterable[str]) -> None:
-        """Every line of text that leaves the program, but for the usage, leaves it here."""
-        self.console.write("".join(f"{printable(line)}\n" for line in lines))
-        self.console.flush()
+        """Every line of text leaves here. That it cannot be written decides nothing."""
+        tell(self.console, "".join(f"{printable(line)}\n" for line in lines))
 
     def elapsed(self, what: str) -> None:
         """With --verbose, tell the time since the command started."""
@@ -141,15 +111,12 @@ class Context:
         """Hold Ctrl-C from now on; `read` ends this."""
         self._holds_interrupt = True
 
-    def on_interrupt(self, count: int, frame: FrameType | None) -> None:
-        """React to Ctrl-C number `count`, which came while `frame` ran."""
-        if count > 1 or (not self._holds_interrupt and _importing(frame)):
-            # An exception inside the set-up of a native module may crash the process.
-            remove_unfinished()
-            os.write(2, f"{self.tool}: interrupted\n".encode())
-            os._exit(INTERRUPTED)
-        if not self._holds_interrupt:
-            raise KeyboardInterrupt
+    def on_interrupt(self) -> None:
+        """React to Ctrl-C; `guardian` sees to the second one."""
+        if self.interrupted or not self._holds_interrupt:
+            from dnnp.cmds.guardian import quit_interrupted
+
+            quit_interrupted(self.tool)
         self.interrupted = True
 
     def read_input(self, path: str) -> bytes:
@@ -163,7 +130,7 @@ class Context:
             return self.stdin.read()
         except OSError as error:
             name = "<stdin>" if path == "-" else path
-            raise InputFileError(f"{name}: {error.strerror}") from None
+            raise InputFileError(f"{name}: {reason_of(error)}") from None
 
     def read(self, path: str) -> Stream:
         """Read and check a stream. A first Ctrl-C while reading is for the commands before."""
@@ -205,18 +172,11 @@ class Context:
             else:
                 with atomic_output(self.output) as file:
                     yield file
+        except BrokenPipeError:
+            raise
         except OSError as error:
             name = "<stdout>" if self.output == "-" else self.output
-            raise InputFileError(f"{name}: {error.strerror}") from None
-
-
-def _importing(frame: FrameType | None) -> bool:
-    """Whether a module is being imported."""
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False
+            raise InputFileError(f"{name}: {reason_of(error)}") from None
 
 
 def counted(count: int, noun: str) -> str:
@@ -226,6 +186,11 @@ def counted(count: int, noun: str) -> str:
     ('1 group', '2 groups')
     """
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def reason_of(error: OSError) -> str:
+    """Why the system refused something, in words."""
+    return error.strerror or str(error) or type(error).__name__
 
 
 def version() -> str:
@@ -343,41 +308,11 @@ class Command:
 
     def invoke(self, arguments: Sequence[str], context: Context) -> int:
         """Run the command in this process; every error becomes a line and a status."""
-        try:
-            parser = self.parser()
-            parser.out = context.stdout
-            args = parser.parse_args(list(arguments))
-            context.configure(args)
-            reads = self._reads_stream and args.stream == "-"
-            reads = reads and all(getattr(args, o) is None for o in self._stream_unless)
-            if reads and _is_terminal(context.stdin):
-                context.console.write(parser.format_usage())
-                raise UsageError("nothing on standard input: give a stream file or a pipe")
-            if self._writes_file and args.output != "-":
-                check_output(args.output)
-            status = self._run(args, context)
-        except DnnpError as error:
-            context.warn(str(error))
-            return error.exit_status
-        except KeyboardInterrupt:
-            context.warn("interrupted")
-            return INTERRUPTED
-        except OSError as error:
-            context.warn(f"{error.filename or '<stdout>'}: {error.strerror}")
-            return InputFileError.exit_status
-        except RecursionError:
-            context.warn("the input is nested too deeply")
-            return FormatError.exit_status
-        except MemoryError:
-            context.warn("out of memory")
-            return InputFileError.exit_status
-        except SystemExit as stop:
-            return stop.code if isinstance(stop.code, int) else UsageError.exit_status
-        return INTERRUPTED if context.interrupted and status == 0 else status
+        return _status_of(lambda: self._perform(self._parse(arguments, context), context), context)
 
     def main(self) -> int:
-        """Entry point: guard fd 1, install signal handlers, run."""
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        """Entry point: read the options, then do the work in a child that is watched over."""
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         _fill_closed_descriptors()
         # C libraries print to fd 1; only the stream may reach the real standard output.
         if sys.stdout is not None:
@@ -386,19 +321,91 @@ class Command:
         os.dup2(2, 1)
         stdin = None if sys.stdin is None else sys.stdin.buffer
         context = Context(self.name, sys.argv[1:], stdin, stdout, sys.stderr)
-        presses = itertools.count(1)
         if self._reads_stream:
             context.hold_interrupts()
-        signal.signal(signal.SIGINT, lambda _, frame: context.on_interrupt(next(presses), frame))
-        signal.signal(signal.SIGTERM, _terminate)
-        status = self.invoke(sys.argv[1:], context)
-        try:
-            stdout.close()
-        except OSError as error:
-            if status == 0:
-                context.warn(f"<stdout>: {error.strerror}")
-            status = status or InputFileError.exit_status
-        return status
+        read: list[argparse.Namespace] = []
+
+        def parse() -> int:
+            read.append(self._parse(sys.argv[1:], context))
+            return 0
+
+        status = _status_of(parse, context)
+        if not read:
+            return _close(context, status)
+        from dnnp.cmds.guardian import guard
+
+        return guard(self.name, lambda listen: self._work(read[0], context, listen))
+
+    def _work(self, args: argparse.Namespace, context: Context, listen: Listen) -> int:
+        listen(context.on_interrupt)
+        return _close(context, _status_of(lambda: self._perform(args, context), context))
+
+    def _parse(self, arguments: Sequence[str], context: Context) -> argparse.Namespace:
+        """Options, checked as far as they can be before any work."""
+        parser = self.parser()
+        parser.out = context.stdout
+        args = parser.parse_args(list(arguments))
+        context.configure(args)
+        reads = self._reads_stream and args.stream == "-"
+        reads = reads and all(getattr(args, o) is None for o in self._stream_unless)
+        if reads and _is_terminal(context.stdin):
+            context.show(parser.format_usage().splitlines())
+            raise UsageError("nothing on standard input: give a stream file or a pipe")
+        if self._writes_file and args.output != "-":
+            check_output(args.output)
+        return args
+
+    def _perform(self, args: argparse.Namespace, context: Context) -> int:
+        status = self._run(args, context)
+        return INTERRUPTED if context.interrupted and status == 0 else status
+
+
+def _status_of(action: Callable[[], int], context: Context) -> int:
+    """What an action returns; every error becomes a line and a status."""
+    try:
+        return action()
+    except DnnpError as error:
+        context.warn(str(error))
+        return error.exit_status
+    except KeyboardInterrupt:
+        context.warn("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        _end_like_sigpipe()
+    except OSError as error:
+        context.warn(f"{error.filename or '<stdout>'}: {reason_of(error)}")
+        return InputFileError.exit_status
+    except RecursionError:
+        context.warn("the input is nested too deeply")
+        return FormatError.exit_status
+    except MemoryError:
+        context.warn("out of memory")
+        return InputFileError.exit_status
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else UsageError.exit_status
+
+
+def _close(context: Context, status: int) -> int:
+    """Close standard output; the status, or that of a failure to write what was left."""
+    try:
+        context.stdout.close()
+    except BrokenPipeError:
+        _end_like_sigpipe()
+    except OSError as error:
+        if status == 0:
+            context.warn(f"<stdout>: {reason_of(error)}")
+        return status or InputFileError.exit_status
+    return status
+
+
+def _end_like_sigpipe() -> NoReturn:
+    """End as programs do whose reader went away.
+
+    The signal itself is ignored: it would also come when nobody reads the messages.
+    """
+    from dnnp.cmds.guardian import end_by
+
+    end_by(signal.SIGPIPE)
 
 
 def _fill_closed_descriptors() -> None:
@@ -413,13 +420,6 @@ def _fill_closed_descriptors() -> None:
             os.open(os.devnull, mode)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
-
-
-def _terminate(number: int, _frame: FrameType | None) -> None:
-    """Clean up, then die of the signal."""
-    remove_unfinished()
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
 
 
 def _is_terminal(file: BinaryIO | None) -> bool:

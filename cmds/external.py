@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import FormatError, LimitError, UnavailableError
+from dnnp.core.model.orphan import die_with_parent
 
 if TYPE_CHECKING:
     import subprocess
@@ -100,7 +101,7 @@ def _run(
                 child = subprocess.Popen(
                     [program, str(parts), str(source), str(result)],
                     stdin=subprocess.DEVNULL, stdout=messages, stderr=messages,
-                    cwd=folder, process_group=0,
+                    cwd=folder, process_group=0, preexec_fn=die_with_parent,
                 )  # fmt: skip
             except OSError as error:
                 raise UnavailableError(f"{program} cannot be run: {error.strerror}") from None

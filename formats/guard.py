@@ -18,6 +18,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from typing import TypeVar
 
+from dnnp.core.model.orphan import die_with_parent
+
 T = TypeVar("T")
 
 TIME_LIMIT_S = 600.0
@@ -92,6 +94,7 @@ def _limit_memory() -> None:
 def _serve(pipe: Connection) -> None:
     """What the worker does: answer until the other end is closed, or a call fails."""
     try:
+        die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

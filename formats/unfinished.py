@@ -7,12 +7,23 @@ at all, makes it inside `unfinished`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 _owners: dict[str, int] = {}
 """Path -> the process that writes there; a process that was forked off does not own it."""
+
+_listeners: list[Callable[[str, bool], None]] = []
+
+
+def listen(listener: Callable[[str, bool], None]) -> None:
+    """Tell someone who outlives this process of every path that it registers (True) and releases.
+
+    Processes that are forked off tell nobody.
+    """
+    owner = os.getpid()
+    _listeners.append(lambda path, there: listener(path, there) if os.getpid() == owner else None)
 
 
 @contextmanager
@@ -24,19 +35,23 @@ def unfinished(path: str) -> Iterator[str]:
     """
     path = os.path.abspath(path)
     _owners[path] = os.getpid()
+    for listener in _listeners:
+        listener(path, True)
     try:
         yield path
     finally:
         if _owners.get(path) == os.getpid():
-            _remove(path)
+            remove(path)
             del _owners[path]
+            for listener in _listeners:
+                listener(path, False)
 
 
 def remove_unfinished() -> None:
     """Remove every unfinished file and folder of this process, which is about to end."""
     for path, owner in list(_owners.items()):
         if owner == os.getpid():
-            _remove(path)
+            remove(path)
 
 
 def fresh_name(prefix: str, suffix: str = "") -> str:
@@ -83,7 +98,7 @@ def replacement(path: str) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
 
 
-def _remove(path: str) -> None:
+def remove(path: str) -> None:
     """Remove a file, a link, or a folder with all that is in it; links in it are not followed."""
     if os.path.isdir(path) and not os.path.islink(path):
         import shutil

@@ -117,8 +117,8 @@ def test_an_interrupted_search_writes_the_best_split_so_far(monkeypatch):
 def test_a_command_that_is_told_to_end_removes_its_unfinished_file(tmp_path):
     code = (
         "import os, signal, sys\n"
-        "from dnnp.cmds import cli, output\n"
-        "signal.signal(signal.SIGTERM, cli._terminate)\n"
+        "from dnnp.cmds import guardian, output\n"
+        "signal.signal(signal.SIGTERM, lambda number, _: guardian.end_by(number))\n"
         "with output.atomic_output(sys.argv[1]) as file:\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
     )

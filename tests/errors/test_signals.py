@@ -58,14 +58,21 @@ def test_closed_pipe_in_a_shell(tmp_path: Path) -> None:
     assert shell.stderr == b""
 
 
+def worker_of(process: subprocess.Popen[bytes]) -> int:
+    """The child of a command that does its work; 0 before there is one."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(children[0]) if children else 0
+
+
 def wait_until_reading(process: subprocess.Popen[bytes]) -> None:
-    """Wait until a process sleeps on its standard input."""
+    """Wait until a command sleeps on its standard input."""
     for _ in range(600):
-        if "pipe_read" in Path(f"/proc/{process.pid}/wchan").read_text():
+        worker = worker_of(process)
+        if worker and "pipe_read" in Path(f"/proc/{worker}/wchan").read_text():
             return
-        state = Path(f"/proc/{process.pid}/syscall")
+        state = Path(f"/proc/{worker}/syscall")
         try:
-            if state.read_text().split()[:2] == ["0", "0x0"]:
+            if worker and state.read_text().split()[:2] == ["0", "0x0"]:
                 return
         except OSError:
             time.sleep(1)

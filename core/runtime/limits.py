@@ -1,0 +1,168 @@
+"""Limits of time and memory that hold while native code runs.
+
+ONNX Runtime keeps the interpreter to itself while it makes a session: no thread and no signal
+handler of ours runs meanwhile. So another process keeps the limits (`dnnp.cmds.guardian`). What is
+under way stands on a board, in memory that both processes see, with the time when it is overdue.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import struct
+import time
+from _thread import allocate_lock
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from dnnp.core.model.errors import LimitError
+
+SLOTS = 4200
+"""Things that may be under way at once: the sessions of a pipeline, and some around them."""
+
+STAGE_TIMEOUT_S = 600.0
+"""How long one run of a stage, or the making of its session, may take if nothing is said."""
+
+SHARE = 0.9
+"""Of the memory that is free: what may be used if nothing is said."""
+
+_HEAD = struct.Struct("=qd")
+_TIMES = struct.Struct("=dd")
+_ROOM = 128
+
+
+class Board:
+    """What is under way, and the limits; shared by a process and its child."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _HEAD.size + SLOTS * _ROOM)
+        self._free = list(range(SLOTS))[::-1]
+        self._lock = allocate_lock()
+        self._seconds = math.inf
+
+    def set_limits(self, seconds: float, memory_bytes: float) -> None:
+        """Set the seconds that each thing may take from now on, and the memory of the process."""
+        self._seconds = seconds
+        _HEAD.pack_into(self._memory, 0, self._used(), memory_bytes)
+
+    @property
+    def memory_bytes(self) -> float:
+        """Private memory that the process may hold; infinite before it is limited."""
+        return float(_HEAD.unpack_from(self._memory, 0)[1]) or math.inf
+
+    def enter(self, what: str) -> int:
+        """Note that something begins; returns its slot."""
+        slot = self._free.pop()
+        with self._lock:
+            if slot >= self._used():
+                struct.pack_into("=q", self._memory, 0, slot + 1)
+        at = _HEAD.size + slot * _ROOM
+        text = what.encode(errors="replace")[: _ROOM - _TIMES.size]
+        begin = at + _TIMES.size
+        self._memory[begin : at + _ROOM] = text.ljust(_ROOM - _TIMES.size, b"\0")
+        _TIMES.pack_into(self._memory, at, time.monotonic() + self._seconds, self._seconds)
+        return slot
+
+    def leave(self, slot: int) -> None:
+        """Note that what has this slot is over."""
+        _TIMES.pack_into(self._memory, _HEAD.size + slot * _ROOM, 0.0, 0.0)
+        self._free.append(slot)
+
+    def under_way(self) -> Iterator[tuple[str, float, float]]:
+        """(what, when it is overdue, seconds it may take) of everything, outer things first."""
+        for slot in range(self._used()):
+            at = _HEAD.size + slot * _ROOM
+            due, seconds = _TIMES.unpack_from(self._memory, at)
+            if due:
+                text = self._memory[at + _TIMES.size : at + _ROOM]
+                yield text.rstrip(b"\0").decode(errors="replace"), due, seconds
+
+    def _used(self) -> int:
+        return int(_HEAD.unpack_from(self._memory, 0)[0])
+
+
+_board: Board | None = None
+"""None: nobody watches."""
+
+
+def install(board: Board) -> None:
+    """Use a board from now on; whoever watches it keeps the limits."""
+    global _board
+    _board = board
+
+
+def set_limits(seconds: float | None, memory_bytes: float | None) -> None:
+    """Limit what follows.
+
+    Parameters
+    ----------
+    seconds
+        That each thing under way may take; 0: any time; None: `STAGE_TIMEOUT_S`.
+    memory_bytes
+        That this process may hold; None: `SHARE` of what is free now, besides what it holds.
+    """
+    if _board is None:
+        return
+    if memory_bytes is None:
+        free = free_bytes()
+        memory_bytes = held_bytes(os.getpid()) + SHARE * free
+    _board.set_limits(STAGE_TIMEOUT_S if seconds is None else seconds or math.inf, memory_bytes)
+
+
+@contextmanager
+def watched(what: str) -> Iterator[None]:
+    """Something that may take no longer than the limit; beyond it the process is ended."""
+    if _board is None:
+        yield
+        return
+    slot = _board.enter(what)
+    try:
+        yield
+    finally:
+        _board.leave(slot)
+
+
+def require_memory(needed: float, what: str) -> None:
+    """Refuse what cannot be held, before anything is allocated for it.
+
+    Raises
+    ------
+    LimitError
+        `what` needs more bytes than the process may hold.
+    """
+    limit = math.inf if _board is None else _board.memory_bytes
+    if needed > limit:
+        raise LimitError(
+            f"{what} takes {needed:.3g} bytes; --max-memory allows {limit:.3g} in all"
+        )
+
+
+def held_bytes(process: int) -> int:
+    """Private memory of a process; 0 where the system does not tell (Linux does)."""
+    with suppress(OSError, ValueError):
+        resident, shared = _text(f"/proc/{process}/statm").split()[1:3]
+        return (int(resident) - int(shared)) * mmap.PAGESIZE
+    return 0
+
+
+def free_bytes() -> float:
+    """Memory that the machine, or this process's control group, has left; infinite if unknown."""
+    free = math.inf
+    with suppress(OSError, ValueError, IndexError):
+        for line in _text("/proc/meminfo").splitlines():
+            if line.startswith("MemAvailable:"):
+                free = 1024.0 * int(line.split()[1])
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with suppress(OSError, ValueError):  # no such group, or no limit ("max")
+            left = int(_text(f"/sys/fs/cgroup/{limit}")) - int(_text(f"/sys/fs/cgroup/{used}"))
+            free = min(free, max(left, 0))
+    return free
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        return file.read()
