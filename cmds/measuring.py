@@ -31,7 +31,7 @@ def price_measured(
     from dnnp.formats.onnx_load import source_model
     from dnnp.formats.onnx_types import input_shapes
 
-    clustering_of(stream, graph_of(stream))
+    clustering_of(stream, graph_of(stream), priced=False)
     model, path, digest = source_model(stream.header, args.model)
     groups = [record["nodes"] for record in stream.get("group")]
     shapes = input_shapes(stream)

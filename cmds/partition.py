@@ -139,6 +139,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cost.add_argument(
         "--charge-io", action="store_true", help="model inputs and outputs cost transfers too"
     )
+    cost.add_argument(
+        "--reprice", action="store_true",
+        help="groups whose cost no longer follows from their nodes, since costs were edited, cost "
+        "the sum of their nodes (default: refuse them)",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -171,7 +176,7 @@ def problem_of(stream: Stream, args: argparse.Namespace, context: Context) -> Pr
     from dnnp.core.portfolio.problem import Problem
     from dnnp.formats.graph import graph_of, units_of
 
-    ensure_costs(stream, context)
+    ensure_costs(stream, context, reprice=args.reprice)
     graph = graph_of(stream)
     units = units_of(stream, graph)
     devices, links = platform_of(stream, args)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dnnp.cmds.cli import counted
 from dnnp.core.model.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
@@ -22,8 +23,19 @@ Times = Mapping[str, Sequence[float]]
 """Device class -> seconds, by position of the record."""
 
 
-def ensure_costs(stream: Stream, context: Context) -> None:
-    """Price a stream without costs exactly as dnnp-profile does by default, and say so."""
+def ensure_costs(stream: Stream, context: Context, *, reprice: bool = False) -> None:
+    """Price a stream without costs exactly as dnnp-profile does by default, and say so.
+
+    With `reprice`, groups whose cost no longer follows from their nodes cost the sum of these.
+    """
+    if reprice and stream.get("group"):
+        from dnnp.formats.edited_costs import reprice_groups
+        from dnnp.formats.graph import clustering_of, graph_of
+
+        clustering_of(stream, graph_of(stream), priced=False)
+        changed = reprice_groups(stream)
+        if changed:
+            context.note(f"{counted(changed, 'group')} priced again, as the sum of their nodes")
     nodes = stream.get("node")
     if not nodes or any("time_s" in record for record in nodes):
         return
@@ -43,7 +55,7 @@ def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], context: Conte
     from dnnp.formats.graph import clustering_of, graph_of
 
     graph = graph_of(stream)
-    groups = clustering_of(stream, graph)
+    groups = clustering_of(stream, graph, priced=False)
     work = work_of(graph, stream.get("node"), stream.get("tensor"))
     _warn_unknown(stream, work, context)
     times = {d.name: node_times(work, d).tolist() for d in devices}
@@ -98,6 +110,7 @@ def write_costs(
         A time lies beyond what a record may hold.
     """
     from dnnp.formats.devices import class_record
+    from dnnp.formats.edited_costs import basis_of, work_of
     from dnnp.formats.fields import MAX_NUMBER
 
     nodes = stream.get("node")
@@ -109,8 +122,12 @@ def write_costs(
     dropped = stream.replace("cost", nodes)
     if group_costs is not None:
         _put(stream.get("group"), group_costs)
+        node = {record["id"]: record for record in nodes}
         for record in stream.get("group"):
             record["cost"] = how
+            record.pop("basis", None)
+            if how != "summed":
+                record["basis"] = basis_of([node[v] for v in record["nodes"]])
     counts = {r["class"]: r["count"] for r in stream.get("device") if "count" in r}
     stream.replace(
         "device",
@@ -120,6 +137,9 @@ def write_costs(
         ],
     )
     stream.header = {**stream.header, "units": {**stream.header["units"], "time": "s"}}
+    stream.header.pop("work", None)
+    if how in ("analytic", "scaled"):
+        stream.header["work"] = work_of(nodes)
     if dropped:
         context.note(f"dropped what the old costs led to: {', '.join(dropped)} records")
 

@@ -17,6 +17,7 @@ from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import TENSOR_KINDS, Floats, Graph, Ints, make_graph, totals
 from dnnp.core.model.link import Link
 from dnnp.core.model.plan import CostOptions, Plan, Stage, Transfer
+from dnnp.formats.edited_costs import check_costs
 from dnnp.formats.fields import MAX_NUMBER, shown
 from dnnp.formats.stream import Record, Stream
 
@@ -105,16 +106,20 @@ def graph_of(stream: Stream) -> Graph:
     return graph
 
 
-def clustering_of(stream: Stream, graph: Graph) -> Clustering | None:
+def clustering_of(stream: Stream, graph: Graph, *, priced: bool = True) -> Clustering | None:
     """Return the groups of a stream, or None if it has none.
 
     Raises
     ------
     FormatError
         The groups do not partition the nodes, or list members against the order of the graph.
+        Unless `priced` is false, for costs that are about to be replaced: costs of nodes were
+        edited that a group's own cost would hide.
     """
     groups = stream.get("group")
     if not groups:
+        if priced:
+            check_costs(stream)
         return None
     ptr, idx = _rows(stream, "group", "nodes", graph.node_ids, "node")
     sizes = np.diff(ptr)
@@ -139,6 +144,8 @@ def clustering_of(stream: Stream, graph: Graph) -> Clustering | None:
         u, v = int(graph.node_ids[tail[e]]), int(graph.node_ids[head[e]])
         reason = f"node {v} stands before node {u}, whose output it reads"
         raise stream.fault_at("group", int(label[tail[e]]), "nodes", reason)
+    if priced:
+        check_costs(stream)
     summed = {c: totals(label, t, len(groups)) for c, t in graph.times.items()}
     return Clustering(
         label=label,

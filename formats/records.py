@@ -167,6 +167,11 @@ RECORDS: dict[str, dict[str, Field]] = {
             fields={"time": _string("s, or unknown", required=True, enum=("s", "unknown"))},
         ),
         "training": Field("bool", "the graph holds a backward pass"),
+        "work": Field(
+            "string",
+            "digest of flop and bytes of the nodes when they were priced by them; absent: unknown",
+            pattern=_HEX,
+        ),
         "provenance": Field(
             "list",
             "every command that touched the stream, in order",
@@ -233,7 +238,13 @@ RECORDS: dict[str, dict[str, Field]] = {
         "rule": _string("rule that made it"),
         "time_s": _TIMES,
         "cost": _string(
-            "where time_s comes from", enum=("summed", "analytic", "measured", "scaled")
+            "where time_s comes from; absent: from the group itself",
+            enum=("summed", "analytic", "measured", "scaled"),
+        ),
+        "basis": Field(
+            "string",
+            "digest of the times of its nodes when it was priced as a unit; absent: unknown",
+            pattern=_HEX,
         ),
         "flop": _number("floating point operations"),
         "bytes": _number("bytes moved to and from memory"),

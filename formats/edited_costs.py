@@ -1,0 +1,116 @@
+"""Costs that were edited where it would have no effect: refused, or summed again.
+
+People edit streams. A group has a cost of its own, which was summed from its nodes or found for it
+as a unit, and hides theirs; times of nodes were made from their work, and hide that. What was made
+from what is remembered by digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+
+from dnnp.core.model.errors import FormatError
+from dnnp.formats.fields import MAX_NUMBER, shown
+from dnnp.formats.stream import Record, Stream
+
+SAME = 1e-9
+"""Relative difference up to which a stated sum is the sum."""
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
+def basis_of(members: Sequence[Record]) -> str:
+    """Digest of the times of some nodes, beside which their group was priced as a unit.
+
+    SHA-256 of a JSON list in ASCII without spaces, for each node the sorted pairs of class and
+    time. Numbers stand as floats.
+    """
+    return _digest([sorted((c, float(t)) for c, t in r.get("time_s", {}).items()) for r in members])
+
+
+def work_of(nodes: Sequence[Record]) -> str:
+    """Digest of the work of all nodes, which their times were made from.
+
+    SHA-256 of a JSON list in ASCII without spaces, for each node `flop` and `bytes` as floats;
+    what is absent is null.
+    """
+    names = ("flop", "bytes")
+    return _digest([[float(r[x]) if x in r else None for x in names] for r in nodes])
+
+
+def _digest(content: list[object]) -> str:
+    return hashlib.sha256(_ENCODER.encode(content).encode()).hexdigest()
+
+
+def summed_times(members: Sequence[Record]) -> dict[str, float]:
+    """Sum of the times of some nodes, for each class that can run them all."""
+    first = members[0].get("time_s", {})
+    return {
+        name: min(math.fsum(r["time_s"][name] for r in members), MAX_NUMBER)
+        for name in first
+        if all(name in r.get("time_s", {}) for r in members)
+    }
+
+
+def check_costs(stream: Stream) -> None:
+    """Refuse costs that do not follow from what they were made from.
+
+    Raises
+    ------
+    FormatError
+        A group's time is not the sum of its nodes' although it says so, times of its nodes were
+        edited after it was priced as a unit, or the work of nodes after these were priced.
+    """
+    if stream.header.get("work", "") not in ("", work_of(stream.get("node"))):
+        reason = "flop or bytes of nodes were edited after they were priced; run dnnp-profile again"
+        raise FormatError(reason, stream.name, 1, "work")
+    for position, _, field, reason in _stale(stream):
+        hint = "dnnp-partition --reprice takes the sum"
+        raise stream.fault_at("group", position, field, f"{reason}; {hint}")
+
+
+def reprice_groups(stream: Stream) -> int:
+    """Give groups that `check_costs` refuses the sum of their nodes; returns how many."""
+    stale = list(_stale(stream))
+    for position, members, _, _ in stale:
+        group = stream.get("group")[position]
+        group.pop("basis", None)
+        group |= {"time_s": summed_times(members), "cost": "summed"}
+        for name in ("flop", "bytes"):
+            group.pop(name, None)
+            if all(name in r for r in members):
+                group[name] = min(sum(r[name] for r in members), MAX_NUMBER)
+    return len(stale)
+
+
+def _stale(stream: Stream) -> Iterator[tuple[int, list[Record], str, str]]:
+    """Position, nodes, field and fault of every group whose cost is not that of its nodes."""
+    node = {record["id"]: record for record in stream.get("node")}
+    for position, group in enumerate(stream.get("group")):
+        if "time_s" not in group:
+            continue
+        members = [node[number] for number in group["nodes"]]
+        cost = group.get("cost")
+        if cost == "summed":
+            reason = _unlike(group["time_s"], summed_times(members))
+            if reason:
+                yield position, members, "time_s", f"group {group['id']} {reason}"
+        elif "basis" in group and group["basis"] != basis_of(members):
+            reason = f"times of the nodes of group {group['id']} were edited after it was priced"
+            yield position, members, "basis", reason + (f" ({cost})" if cost else "")
+
+
+def _unlike(stated: dict[str, float], summed: dict[str, float]) -> str:
+    """How the stated times differ from the sums; empty if they do not."""
+    for name in sorted({*stated, *summed}):
+        if name not in summed:
+            return f"is priced for {shown(name)}, but not all of its nodes are"
+        if name not in stated:
+            return f"is not priced for {shown(name)}, but all of its nodes are"
+        a, b = float(stated[name]), summed[name]
+        if abs(a - b) > SAME * max(a, b):
+            return f"takes {a!r} on {shown(name)}, but its nodes add up to {b!r}: one was edited"
+    return ""
