@@ -26,12 +26,12 @@ from dnnp.core.check.fields import (
 )
 from dnnp.core.check.together import same_block_units
 from dnnp.core.check.validity import STRENGTH
-from dnnp.core.check.violation import Violation
+from dnnp.core.check.violation import Violation, above
 from dnnp.core.check.zones import chain_units
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph
-from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.plan import CostOptions, Plan
 
 VERIFIED, REFUTED, NOT_CHECKABLE = "verified", "refuted", "not checkable"
 
@@ -47,6 +47,8 @@ class CertificateReport:
     detail: str
     """Why it is not verified; who vouches for it, where it is not checkable."""
     violations: tuple[Violation, ...] = ()
+    proven: float = 0.0
+    """Value of the bound, where it is verified."""
 
 
 def check_certificate(
@@ -82,7 +84,19 @@ def check_certificate(
         return _refuted(argument, str(reason))
     except UncheckedError as reason:
         return CertificateReport(NOT_CHECKABLE, printable(argument, 40), str(reason))
-    return CertificateReport(VERIFIED, argument, "")
+    return CertificateReport(VERIFIED, argument, "", proven=float(record["value"]))
+
+
+def check_proven(plan: Plan, proof: CertificateReport) -> list[Violation]:
+    """What a plan and its bound record claim beyond what the certificate proves."""
+    if proof.verdict == NOT_CHECKABLE:
+        message = f"the bound is not verified: its certificate ({proof.argument}) is not checkable"
+        return [Violation("unverified", "bound", f"{message}; {proof.detail}")]
+    if proof.verdict != VERIFIED or not above(plan.bound, proof.proven):
+        return []
+    claim = "that it is optimal" if plan.status == "optimal" else f"its bound {plan.bound!r}"
+    message = f"{claim} is not verified: the certificate ({proof.argument}) proves {proof.proven!r}"
+    return [Violation("unverified", "plan", message, proof.proven, plan.bound)]
 
 
 def _refuted(argument: str, reason: str) -> CertificateReport:

@@ -46,6 +46,7 @@ KINDS = {
     "gap": "the gap does not follow from value and bound",
     "status": "the status claims more than value and bound prove",
     "certificate": "a certificate does not prove the bound that it comes with",
+    "unverified": "a plan or a bound claims more than a certificate that can be checked proves",
     "digest": "a record was computed from something else than this stream holds",
     "records": "a kind of record is present without what it depends on",
     "block": "a pass of a micro-batch does not run once, or not on its units, or names nothing",

@@ -120,7 +120,7 @@ def verdict_of(stream: bytes) -> str:
         capture_output=True,
     )  # fmt: skip
     said = json.loads(done.stdout)
-    if {v["kind"] for v in said["violations"]} - {"certificate"}:
+    if {v["kind"] for v in said["violations"]} - {"certificate", "unverified"}:
         raise SystemExit(f"dnnp-check: {done.stderr.decode()}")
     return said["certificates"][0]["verdict"]
 

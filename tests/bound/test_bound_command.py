@@ -350,7 +350,7 @@ def test_help_explains_every_argument():
 
 @pytest.mark.parametrize("method", ["simple", "chain", "node-cut", "pairs", "same-block", "cover"])
 def test_certificates_are_verified(method):
-    bounded = dnnp("bound", "--method", method, "--time-limit", "10", stdin=planned())
+    bounded = dnnp("bound", "--method", method, "--time-limit", "10", stdin=planned("slice"))
     record = checked(bounded)
     result = dnnp("check", "--certificate", stdin=bounded.out)
     assert result.status == 0, result.err

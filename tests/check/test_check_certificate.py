@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import orjson
 import pytest
 
@@ -11,22 +13,27 @@ from support.run import Result, dnnp
 CERTIFICATE = ("check", "--certificate")
 
 
-def bounded(method: str) -> bytes:
-    """A stream with a plan and a bound by this argument."""
-    plan = dnnp("partition", "-k", "3", stdin=to_bytes(random_stream(3, 7)))
+def bounded(method: str, plan_by: str = "slice") -> bytes:
+    """A stream with a plan by this method and a bound by this argument."""
+    plan = dnnp("partition", "-k", "3", "--method", plan_by, stdin=to_bytes(random_stream(3, 7)))
     assert plan.status == 0, plan.err
     bound = dnnp("bound", "--method", method, stdin=plan.out)
     assert bound.status == 0, bound.err
     return bound.out
 
 
-def edited(data: bytes, **fields: object) -> bytes:
-    """The stream with other fields in the certificate of its bound."""
+def changed(data: bytes, kind: str, change: Callable[[dict], object]) -> bytes:
+    """The stream with every record of one type changed."""
     records = [orjson.loads(line) for line in data.splitlines()]
     for record in records:
-        if record["type"] == "bound":
-            record["certificate"] |= fields
+        if record["type"] == kind:
+            change(record)
     return b"".join(orjson.dumps(record) + b"\n" for record in records)
+
+
+def edited(data: bytes, **fields: object) -> bytes:
+    """The stream with other fields in the certificate of its bound."""
+    return changed(data, "bound", lambda record: record["certificate"].update(fields))
 
 
 def told(result: Result) -> list[dict]:
@@ -65,11 +72,46 @@ def test_a_claim_beyond_the_proof_fails():
 
 def test_what_is_not_checkable_is_said_plainly():
     result = dnnp(*CERTIFICATE, "--quiet", "--json", stdin=bounded("ideal"))
-    assert result.status == 0
+    assert result.status == 6
     (line,) = result.err.splitlines()
     assert "the bound is not verified" in line
     assert "ideals" in line
     assert told(result)[0]["verdict"] == "not checkable"
+    assert not orjson.loads(result.out)["ok"]
+    result = dnnp(*CERTIFICATE, stdin=bounded("ideal"))
+    assert "not verified, all else holds: " in result.err
+    assert ", gap not verified, bound not checkable (ideal)\n" in result.err
+
+
+def test_a_bound_without_a_certificate_is_not_verified():
+    data = changed(bounded("simple"), "bound", lambda record: record.pop("certificate"))
+    assert dnnp("check", stdin=data).status == 0
+    result = dnnp(*CERTIFICATE, stdin=data)
+    assert result.status == 6
+    assert "the bound is not verified: its certificate (none)" in result.err
+
+
+def test_a_bound_of_the_plan_beyond_the_proof_is_not_verified():
+    """The exact search proves more than the argument simple; a forger claims as much."""
+    proven = bounded("simple", "auto")
+    value = next(r for r in map(orjson.loads, proven.splitlines()) if r["type"] == "bound")["value"]
+
+    def claim(plan: dict) -> None:
+        bound = (plan["value"] + value) / 2
+        plan |= {"bound": bound, "gap": 1 - bound / plan["value"], "status": "feasible"}
+
+    claims = {
+        "that it is optimal": proven,
+        "its bound ": changed(bounded("simple"), "plan", claim),
+    }
+    for what, data in claims.items():
+        assert dnnp("check", stdin=data).status == 0
+        result = dnnp(*CERTIFICATE, stdin=data)
+        assert result.status == 6
+        assert f"dnnp-check: plan: {what}" in result.err
+        assert f"is not verified: the certificate (simple) proves {value!r}" in result.err
+        assert "gap 0," not in result.err
+        assert result.err.endswith(", bound verified (simple)\n")
 
 
 def test_no_bound_to_verify():
