@@ -157,10 +157,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
     evolution_of(args).check()
     stream = context.read(args.stream)
-    problem = problem_of(stream, args, context)
-    name_idle_options(args, context)
     given = None if args.eval is None else context.read_input(args.eval)
     with context.interruptible():
+        problem = problem_of(stream, args, context)
+        name_idle_options(args, context)
+        context.elapsed("searching")
         add_plan(stream, problem, args, context, given)
         context.write(stream)
     return 0
@@ -246,11 +247,15 @@ def _plan(
         options = with_replicas(options, blocks, args.max_replicas)
         if options.memory_model == "peak":
             from dnnp.cmds.find_split import compilation_notice
+            from dnnp.core.model.beside import beside
             from dnnp.core.peak.order import with_least_peak
 
-            blocks = with_least_peak(
-                graph, blocks, stop=lambda: context.interrupted, keep=True,
-                runs=compilation_notice(context),
+            split, notice = blocks, compilation_notice(context)
+            blocks = beside(
+                lambda: with_least_peak(
+                    graph, split, stop=lambda: context.interrupted, keep=True, runs=notice
+                ),
+                lambda: context.interrupted, lambda: split,
             )  # fmt: skip
         bound = simple_bound(graph, units, devices, options)
     else:

@@ -227,7 +227,8 @@ def _what(args: argparse.Namespace, context: Context) -> tuple[Stream, Placement
         stream = placement_stream(placement.name)
     else:
         stream = context.read(args.stream)
-        placement, digest = _of_plan(stream, args)
+        with context.interruptible():
+            placement, digest = _of_plan(stream, args)
     if args.memory is not None:
         placement = with_limit(placement, args.memory)
         check_placement(placement)

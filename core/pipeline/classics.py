@@ -84,7 +84,7 @@ def classic(placement: Placement, name: str, micro_batches: int) -> Classic:
     if name == "inference" and kinds & {"backward", "weight"}:
         raise UsageError("inference has forward blocks only; this placement has backward blocks")
     if name == "sequential":
-        return _sequential(placement, micro_batches)
+        return sequential(placement, micro_batches)
     recipe = CLASSICS[name]
     if "backward" not in kinds and name != "zb-h1":
         recipe = _inference
@@ -283,7 +283,8 @@ def _one_f_one_b_plus(placement: Placement, count: int) -> Ints:
     return rank
 
 
-def _sequential(placement: Placement, count: int) -> Classic:
+def sequential(placement: Placement, count: int, *, compiled: bool = True) -> Classic:
+    """One micro-batch after the other; `compiled` as in `left_shift`."""
     turns = min(placement.turns, count)
     level = levels(placement)
     k = len(placement.blocks)
@@ -292,7 +293,7 @@ def _sequential(placement: Placement, count: int) -> Classic:
     for n in range(turns):
         blocks = (replace(b, homes=(b.homes[n % len(b.homes)],)) for b in placement.blocks)
         alone = problem_of(replace(placement, blocks=tuple(blocks)), 1)
-        alone_start.append(left_shift(alone, order))
+        alone_start.append(left_shift(alone, order, compiled=compiled))
         spans.append(span_of(alone, alone_start[-1]))
     turn = np.arange(count) % turns
     begin = np.concatenate([[0.0], np.cumsum(np.array(spans)[turn])[:-1]])

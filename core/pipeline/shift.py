@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import interpreted, kernel
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.pipeline.problem import Problem
@@ -35,16 +35,18 @@ def _shift(sequence, ptr, unit, time, before_ptr, before, delay, units):  # type
     return start
 
 
-def left_shift(problem: Problem, sequence: Ints) -> Floats:
+def left_shift(problem: Problem, sequence: Ints, *, compiled: bool = True) -> Floats:
     """Earliest start times where every unit runs its blocks in the order of `sequence`.
 
     `sequence` holds every block once, predecessors first. What a unit holds depends on the order
-    of its blocks alone, so shifting never exceeds a limit that the order keeps.
+    of its blocks alone, so shifting never exceeds a limit that the order keeps. Not `compiled` is
+    slow, but at once, while another thread may be compiling.
     """
     by_head = np.argsort(problem.head, kind="stable")
     counts = np.bincount(problem.head, minlength=problem.b)
     before_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    start: Floats = _shift(
+    shift = _shift if compiled else interpreted(_shift)
+    start: Floats = shift(
         np.asarray(sequence, dtype=np.int64), problem.ptr, problem.unit, problem.time,
         before_ptr, problem.tail[by_head], problem.delay[by_head], problem.units,
     )  # fmt: skip

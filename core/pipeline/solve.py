@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.placement import Placement
@@ -70,7 +71,7 @@ def kernels(method: str) -> list[Callable[..., object]]:
 
 
 def solve(placement: Placement, request: Request) -> Schedule:
-    """Find a schedule.
+    """Find a schedule; one micro-batch after the other where it is stopped before there is any.
 
     Raises
     ------
@@ -79,6 +80,30 @@ def solve(placement: Placement, request: Request) -> Schedule:
     UsageError
         The recipe does not fit the placement.
     """
+    return beside(
+        lambda: _found(placement, request), request.stop, lambda: _one_by_one(placement, request)
+    )
+
+
+def _one_by_one(placement: Placement, request: Request) -> Schedule | None:
+    """The schedule that needs no search, and the least memory; None: it does not fit."""
+    from dnnp.core.pipeline.classics import sequential
+
+    count = request.micro_batches
+    problem = problem_of(placement, count)
+    start = sequential(placement, count, compiled=False).start
+    if faults(problem, start):
+        return None
+    bound = min(makespan_bound(placement, count), span_of(problem, start))
+    rate = float(rate_bound(problem_of(placement, placement.turns)))
+    return Schedule(
+        placement, start.reshape(count, -1), "sequential", float(bound), "interrupted",
+        rate_bound_s=rate,
+    )  # fmt: skip
+
+
+def _found(placement: Placement, request: Request) -> Schedule:
+    """What the method finds."""
     count = request.micro_batches
     problem = problem_of(placement, count)
     repetend, status, bound = None, "feasible", makespan_bound(placement, count)
@@ -211,10 +236,16 @@ def trade_off(placement: Placement, request: Request) -> list[Point]:
 
     The limits of the placement hold besides. An interrupted search ends the list.
     """
+    points: list[Point] = []
+    beside(lambda: _add_points(placement, request, points), request.stop, lambda: True)
+    return points[::-1]
+
+
+def _add_points(placement: Placement, request: Request, points: list[Point]) -> bool:
+    """Append the points of the trade-off, descending by memory, as they are found."""
     u = math.lcm(request.unroll or 1, placement.turns)
     problem = problem_of(placement, u)
     scale = TOLERANCE * float(np.abs(problem.memory).sum() + problem.fixed.sum())
-    points: list[Point] = []
     while len(points) < MOST_POINTS and not request.stop():
         try:
             found = find_repetend(problem, effort=request.effort, stop=request.stop)
@@ -231,7 +262,7 @@ def trade_off(placement: Placement, request: Request) -> list[Point]:
         if memory <= float(problem.fixed.max(initial=0.0)) + scale:
             break
         problem = limited(problem, memory - 2 * scale)
-    return points[::-1]
+    return True
 
 
 def _check_memory(placement: Placement, problem: Problem, start: Floats, method: str) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
 from dnnp.core.dp.problem import ROUNDING
 from dnnp.core.mip.best import VALIDITIES
+from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import (
     FormatError,
     InfeasibleError,
@@ -157,6 +158,11 @@ def bound(problem: Problem, ask: Ask, method: str = "auto") -> Proof:
     return judge.proof()
 
 
+def _stopped() -> Claim:
+    """What an argument claims that was left alone."""
+    return Claim(0.0, LIMIT, "stopped")
+
+
 class _Judge:
     """Runs arguments, and keeps what holds."""
 
@@ -216,7 +222,7 @@ class _Judge:
         )  # fmt: skip
         started = monotonic()
         try:
-            claim = argument.prove(self.problem, ask)
+            claim = beside(lambda: argument.prove(self.problem, ask), ask.stop, _stopped)
         except UsageError as error:
             claim = Claim(0.0, REFUSED, str(error))
         except (InfeasibleError, LimitError) as error:

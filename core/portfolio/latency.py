@@ -12,9 +12,11 @@ from dnnp.core.cost.invocations import POOL, Invocations
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.latency_plan import CLOSED
 from dnnp.core.cost.timeline import Placement
+from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
-from dnnp.core.portfolio.problem import Problem, Request
+from dnnp.core.portfolio.first import FIRST_FIT, first_latency
+from dnnp.core.portfolio.problem import Kept, Problem, Request
 
 if TYPE_CHECKING:
     from dnnp.core.mip.latency_loop import ExactResult
@@ -93,7 +95,16 @@ def solve_latency(problem: Problem, request: Request) -> LatencySolution:
     )
     refuse_impossible(problem, latency)
     solve = _solve_blocks if execution == BLOCKS else _solve_operators
-    return solve(problem, latency, request)
+    kept: Kept[Split] = Kept()
+    request = replace(request, keep=kept.keep)
+
+    def instead() -> LatencySolution | None:
+        split, method = kept.split, kept.method
+        if split is None:
+            split, method = first_latency(latency), FIRST_FIT
+        return None if split is None else LatencySolution(split, 0.0, "", method)
+
+    return beside(lambda: solve(problem, latency, request), request.stop, instead)
 
 
 def split_of_homes(problem: LatencyProblem, home: Ints) -> Split:
@@ -190,7 +201,9 @@ def _solve_blocks(problem: Problem, latency: LatencyProblem, request: Request) -
                 latency, seed=request.seed, effort=effort or 1.0, stop=stop, start=found,
                 endless=effort == ENDLESS,
             )  # fmt: skip
-            if stop() or latency.block_value(found) <= least * (1 + CLOSED):
+            value = latency.block_value(found)
+            request.keep(found, value, "anneal")
+            if stop() or value <= least * (1 + CLOSED):
                 break
         split = _known(found)
     elif method == "greedy":
@@ -264,6 +277,7 @@ def _annealed(latency: LatencyProblem, request: Request) -> LatencySolution:
             endless=effort == ENDLESS,
         )  # fmt: skip
         value = latency.value(best)
+        request.keep(best, value, "anneal")
         if bound < value * (1 - CLOSED):
             request.tell("bounding")
             found, argument = operators_bound(
@@ -299,6 +313,7 @@ def _listed(latency: LatencyProblem, request: Request) -> Placement | None:
     from dnnp.core.baselines.placing.table import PLACERS
 
     best: Placement | None = None
+    least = np.inf
     for name in STARTS:
         if request.stop():
             break
@@ -306,8 +321,10 @@ def _listed(latency: LatencyProblem, request: Request) -> Placement | None:
             found = PLACERS[name](latency, seed=request.seed, stop=_until(request, STARTED))
         except (InfeasibleError, LimitError):
             continue
-        if best is None or latency.value(found) < latency.value(best):
-            best = found
+        value = latency.value(found)
+        request.keep(found, value, name)
+        if value < least:
+            best, least = found, value
     return best
 
 

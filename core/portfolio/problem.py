@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from math import inf
+from typing import Any, Generic, TypeVar
 
 from dnnp.core.baselines.table import Settings
 from dnnp.core.cost.plan import make_plan
@@ -14,6 +15,8 @@ from dnnp.core.model.graph import Floats, Graph, Ints
 from dnnp.core.model.link import Link
 from dnnp.core.model.plan import Block, CostOptions, Plan
 from dnnp.core.order.brkga import Evolution
+
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,25 @@ class Request(Settings):
     """Told what went wrong without ending the search."""
     runs: Callable[[Sequence[Callable[..., Any]]], None] = lambda kernels: None
     """Told the kernels that run next, which may have to be compiled."""
+    keep: Callable[[Any, float, str], None] = lambda split, value, method: None
+    """Told a split that fits, its objective, and what made it: it is the answer where the search
+    does not come to its end. Set by `solve` and `solve_latency`."""
     programs: Mapping[str, Callable[[Problem, Request], list[Block]]] = field(default_factory=dict)
     """Methods that are programs of their own, which the caller runs."""
+
+
+class Kept(Generic[S]):
+    """The best of what a search has found so far."""
+
+    def __init__(self) -> None:
+        self.split: S | None = None
+        self.value = inf
+        self.method = ""
+
+    def keep(self, split: S, value: float, method: str) -> None:
+        """Take over a split, if it is better."""
+        if value < self.value:
+            self.split, self.value, self.method = split, value, method
 
 
 @dataclass(frozen=True)

@@ -22,17 +22,19 @@ from dnnp.core.dp.fast import decide_plain
 from dnnp.core.dp.ideal import coarse_search, ideal_search
 from dnnp.core.dp.problem import ROUNDING
 from dnnp.core.dp.sweep import sweep_for
+from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.peak.order import with_least_peak
+from dnnp.core.portfolio.first import FIRST_FIT, first_split
 from dnnp.core.portfolio.methods import (
     check_options,
     resolved,
     unplaceable_part,
     validity_asked,
 )
-from dnnp.core.portfolio.problem import Problem, Request, Solution
+from dnnp.core.portfolio.problem import Kept, Problem, Request, Solution
 from dnnp.core.portfolio.slices import best_slicing
 
 STEPS = ((0.05, (4, 6, 8)), (1.0, (10, 12, 14)))
@@ -94,18 +96,35 @@ def solve(problem: Problem, request: Request) -> Solution:
     if not graph.n:
         return Solution([], 0.0, request.method)
     floor = simple_bound(graph, units, devices, options)
+    kept: Kept[list[Block]] = Kept()
+    request = replace(request, keep=kept.keep)
+
+    def instead() -> Solution | None:
+        if kept.split is not None:
+            return Solution(kept.split, floor, kept.method)
+        blocks = first_split(problem)
+        return None if blocks is None else Solution(blocks, floor, FIRST_FIT)
+
+    return beside(lambda: _found(problem, request, method, floor), request.stop, instead)
+
+
+def _found(problem: Problem, request: Request, method: str, floor: float) -> Solution:
+    """What a method finds, or else what fits in another order of the nodes within the stages."""
     try:
         if problem.clustered and method == "exact":
             found = _clusters(problem, request)
         else:
             found = _SOLVERS.get(method, _baseline)(problem, request, floor)
     except (InfeasibleError, LimitError) as error:
-        reason = unplaceable_part(graph, units, devices, options, validity)
+        reason = unplaceable_part(
+            problem.graph, problem.units, problem.devices, problem.options,
+            request.validity or "ordered",
+        )  # fmt: skip
         rescued = None if reason else _softly(problem, request)
         if rescued is None:
             raise reason or error from None
         found = Solution(rescued, floor, request.method)
-    if options.memory_model == "peak":
+    if problem.options.memory_model == "peak":
         return replace(found, blocks=_with_least_peak(problem, request, found.blocks))
     return found
 
@@ -222,6 +241,7 @@ def _heuristic(problem: Problem, request: Request, floor: float) -> Solution:
             raise
         blocks = start
     value = problem.value(blocks)
+    request.keep(blocks, value, "slice")
     request.tell(f"start: {value:.6g}")
     if request.stop():
         return Solution(blocks, floor, request.method)
@@ -254,6 +274,7 @@ def _incumbent(problem: Problem, request: Request) -> tuple[list[Block] | None, 
         request.tell(str(error))
         return None, np.inf
     value = problem.value(blocks)
+    request.keep(blocks, value, "slice")
     request.tell(f"slicing: {value:.6g}")
     return blocks, value
 
@@ -279,6 +300,7 @@ def _exact(problem: Problem, request: Request, floor: float) -> Solution:
         bound = max(bound, found.bound)
         if found.blocks is not None:
             blocks, value = found.blocks, found.value
+            request.keep(blocks, value, "exact")
         if small and bound < value * (1 - ROUNDING):
             bound, small = _quick_bound(problem, request, bound), False
         size = f"{found.ideals} ideals" if found.ideals else "too many ideals"
@@ -288,6 +310,7 @@ def _exact(problem: Problem, request: Request, floor: float) -> Solution:
         if blocks is not None and bound < value * (1 - ROUNDING):
             blocks, value = _coarse(problem, request, blocks, value)
             blocks, value = _near(problem, request, blocks, value, bound, widths)
+            request.keep(blocks, value, "heuristic")
         if bound >= value * (1 - ROUNDING) or request.stop():
             break
         if not found.ideals and problem.units.g > MOST_RETRIED:

@@ -433,7 +433,7 @@ def long_plan(folder: Path) -> Path:
 @pytest.mark.parametrize("method", ["ideal", "exact"])
 def test_interrupt(method, tmp_path):
     result = interrupted(
-        "bound", "-v", "--method", method, long_plan(tmp_path), after="simple: ", wait=1.5
+        "bound", "-v", "--method", method, long_plan(tmp_path), after="simple: "
     )
     assert result.one("bound")["status"] == "interrupted"
 

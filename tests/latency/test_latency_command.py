@@ -295,7 +295,7 @@ def test_interrupt(tmp_path: Path) -> None:
     path.write_bytes(stream(300, 1))
     result = interrupted(
         "partition", "-v", "--objective", "latency", "-k", "4", "--time-limit", "60", path,
-        after="annealing", wait=1,
+        after="annealing",
     )  # fmt: skip
     assert result.status == 130
     assert dnnp("check", stdin=result.out).status == 0

@@ -252,7 +252,7 @@ def test_interrupted_search(tmp_path: Path) -> None:
     result = interrupted(
         "schedule", "-v", "--shape", "X", "--devices", "8", "--memory", "6", "-n", "24",
         "--method", "optimal", "--effort", "1000",
-        after="searching", wait=0.5,
+        after="searching",
     )  # fmt: skip
     assert result.status == 130
     assert result.one("schedule")["status"] == "interrupted"

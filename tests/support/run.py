@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,14 +68,16 @@ def dnnp_process(
     return Result(done.returncode, done.stdout, done.stderr.decode())
 
 
-def interrupted(name: str, *arguments: str | Path, after: str, wait: float) -> Result:
-    """What a command leaves that gets Ctrl-C some seconds after a message on standard error.
+def interrupted(
+    name: str, *arguments: str | Path, after: str, env: dict[str, str] | None = None
+) -> Result:
+    """What a command leaves that gets Ctrl-C right after a message on standard error.
 
     Complete, marked as interrupted, and valid.
     """
     process = subprocess.Popen(
         [sys.executable, executable(name), *map(str, arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(env or {})},
     )  # fmt: skip
     assert process.stderr is not None
     said = b""
@@ -84,7 +85,6 @@ def interrupted(name: str, *arguments: str | Path, after: str, wait: float) -> R
         said += line
         if after.encode() in line:
             break
-    time.sleep(wait)
     assert process.poll() is None, said
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
