@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TextIO
 
 from dnnp.cmds.console import Progress, tell
+from dnnp.cmds.leaving import leave
 from dnnp.cmds.output import atomic_output, check_output
 from dnnp.core.model.errors import (
     DnnpError,
@@ -310,8 +311,12 @@ class Command:
         """Run the command in this process; every error becomes a line and a status."""
         return _status_of(lambda: self._perform(self._parse(arguments, context), context), context)
 
-    def main(self) -> int:
-        """Entry point: read the options, then do the work in a child that is watched over."""
+    def main(self) -> NoReturn:
+        """Entry point: run, and end the process."""
+        leave(self._main())
+
+    def _main(self) -> int:
+        """Read the options, then do the work in a child that is watched over."""
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         _fill_closed_descriptors()
         # C libraries print to fd 1; only the stream may reach the real standard output.
@@ -388,6 +393,9 @@ def _status_of(action: Callable[[], int], context: Context) -> int:
 def _close(context: Context, status: int) -> int:
     """Close standard output; the status, or that of a failure to write what was left."""
     try:
+        # The system closes the copy when it has taken back all memory: whoever reads until the
+        # end starts on idle processors.
+        os.dup(context.stdout.fileno())
         context.stdout.close()
     except BrokenPipeError:
         _end_like_sigpipe()
