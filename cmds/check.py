@@ -219,7 +219,10 @@ def _print(context: Context, summary: dict[str, Any]) -> None:
         file.write(orjson.dumps(summary) + b"\n")
 
 
-COMMAND = Command("dnnp-check", "validate a stream and recompute its plan", add_arguments, run)
+COMMAND = Command(
+    "dnnp-check", "validate a stream and recompute its plan", add_arguments, run,
+    writes_stream=False,
+)  # fmt: skip
 
 
 def main() -> int:

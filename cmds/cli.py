@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TextIO
 from dnnp.cmds.console import Progress, tell
 from dnnp.cmds.leaving import leave
 from dnnp.cmds.output import atomic_output, check_output
+from dnnp.cmds.overwrite import Outputs, declare
 from dnnp.core.model.errors import (
     DnnpError,
     FormatError,
@@ -51,6 +52,8 @@ class Context:
         self.console = console
         """Standard error, as text."""
         self.output = "-"
+        self.outputs = Outputs()
+        """What the command is going to write; it must spare what it reads."""
         self.quiet = False
         self.verbose = False
         self.timings = False
@@ -256,6 +259,8 @@ class Command:
         Options that say what to work on instead of a stream.
     writes_file
         Whether `-o` names a file; otherwise the command defines its own output options.
+    writes_stream
+        Whether it writes the stream that it reads, so that `-o` may name the same file.
     """
 
     def __init__(
@@ -268,6 +273,7 @@ class Command:
         reads_stream: bool = True,
         stream_unless: Sequence[str] = (),
         writes_file: bool = True,
+        writes_stream: bool = True,
     ) -> None:
         self.name = name
         self.summary = summary
@@ -276,6 +282,7 @@ class Command:
         self._reads_stream = reads_stream
         self._stream_unless = stream_unless
         self._writes_file = writes_file
+        self._writes_stream = writes_stream
 
     def parser(self) -> _Parser:
         """The command's parser."""
@@ -356,6 +363,7 @@ class Command:
         if reads and _is_terminal(context.stdin):
             context.show(parser.format_usage().splitlines())
             raise UsageError("nothing on standard input: give a stream file or a pipe")
+        declare(parser, args, context.outputs, in_place=self._writes_stream)
         if self._writes_file and args.output != "-":
             check_output(args.output)
         return args

@@ -160,12 +160,12 @@ def _fused_by_ort(stream: Stream, args: argparse.Namespace, context: Context) ->
     FormatError
         The file is not the model that was imported, or its nodes are not the stream's.
     """
+    from dnnp.cmds.source import open_source
     from dnnp.core.coarsen.given import Given
     from dnnp.core.runtime.fusion import fused_groups, title
-    from dnnp.formats.onnx_load import source_model
     from dnnp.formats.onnx_types import types_of
 
-    model, path, _ = source_model(stream.header, args.model)
+    model, path, _ = open_source(context, stream, args.model)
     nodes = stream.get("node")
     for i, record in enumerate(nodes):
         v = record["id"]

@@ -64,13 +64,13 @@ def _write_stages(
     """Write the stage models and say what became of the weights."""
     from pathlib import Path
 
-    from dnnp.formats.onnx_load import source_model
+    from dnnp.cmds.source import open_source
     from dnnp.formats.onnx_plan import check_runnable
     from dnnp.formats.onnx_stages import split_model
     from dnnp.formats.onnx_types import types_of
     from dnnp.formats.stage_folder import write_stages
 
-    model, source, digest = source_model(stream.header, args.model)
+    model, source, digest = open_source(context, stream, args.model)
     check_runnable(plan, graph)
     parts = [stage for stage in plan.stages if stage.nodes]
     about: dict[str, Any] = {
@@ -124,6 +124,7 @@ COMMAND = Command(
     add_arguments,
     run,
     writes_file=False,
+    writes_stream=False,
 )
 
 

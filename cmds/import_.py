@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
 from dnnp.cmds.arguments import count, seconds
@@ -91,9 +92,15 @@ def run(args: argparse.Namespace, context: Context) -> int:
                 "an ONNX model must be a file: later commands open it again; "
                 "for other formats on standard input give --from"
             )
+        from pathlib import Path
+
+        from dnnp.cmds.source import spare_model
         from dnnp.formats.onnx_dims import parse_dimensions
+        from dnnp.formats.onnx_load import load_with_hash
 
         stream = load_onnx(args.model, parse_dimensions(args.dims), args.shapes, args.name)
+        if os.path.exists(args.output):
+            spare_model(context, load_with_hash(args.model)[0], Path(args.model))
     else:
         if args.dims:
             raise UsageError(f"--dim is for ONNX models, not for {kind}")

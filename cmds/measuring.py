@@ -26,13 +26,13 @@ def price_measured(
     check_units(stream)
     from pathlib import Path
 
+    from dnnp.cmds.source import open_source
     from dnnp.formats import cost_cache
     from dnnp.formats.graph import clustering_of, graph_of
-    from dnnp.formats.onnx_load import source_model
     from dnnp.formats.onnx_types import input_shapes
 
     clustering_of(stream, graph_of(stream), priced=False)
-    model, path, digest = source_model(stream.header, args.model)
+    model, path, digest = open_source(context, stream, args.model)
     groups = [record["nodes"] for record in stream.get("group")]
     shapes = input_shapes(stream)
     facts = _facts(args, digest, groups, shapes)

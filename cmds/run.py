@@ -129,6 +129,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Run the plan of a stream."""
     from dataclasses import replace
 
+    from dnnp.cmds.source import open_source
     from dnnp.core.runtime.execute import Load, Watch, prepare, widest
     from dnnp.core.runtime.outcome import Checks, execute
     from dnnp.core.runtime.report import Forecast
@@ -136,7 +137,6 @@ def run(args: argparse.Namespace, context: Context) -> int:
     from dnnp.core.runtime.verify import tolerance_for
     from dnnp.core.runtime.weights import random_weights
     from dnnp.formats.graph import graph_of, plan_digest, plan_of
-    from dnnp.formats.onnx_load import source_model
     from dnnp.formats.onnx_plan import check_runnable
     from dnnp.formats.onnx_types import types_of
 
@@ -146,7 +146,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if plan is None:
         raise UsageError(f"{stream.name}: no plan to run; run dnnp-partition first")
     require_provider(args.provider)
-    model, path, _ = source_model(stream.header, args.model)
+    model, path, _ = open_source(context, stream, args.model)
     parts: Sequence[Stage] = plan.stages
     owners: Sequence[int] = ()
     window: int | None = None

@@ -14,6 +14,7 @@ import sys
 import pytest
 
 from dnnp.cmds.cli import Command
+from dnnp.cmds.overwrite import READ, WRITTEN
 from support.project import ROOT, command_names, pyproject
 from support.run import MODULES, dnnp, dnnp_process, executable
 
@@ -42,6 +43,13 @@ def test_every_argument_has_help(name: str) -> None:
     assert not without
     ends = [a.dest for a in actions(name) if (a.help or "").endswith(".")]
     assert not ends, "help lines have no full stop"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_with_a_file_is_kept_from_being_overwritten(name: str) -> None:
+    files = {"FILE", "PATH", "DIR", "MODEL", "STREAM", "RULES"}
+    named = {a.dest for a in actions(name) if files & set(str(a.metavar).split("|"))}
+    assert named <= {*READ, *WRITTEN, "cache"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

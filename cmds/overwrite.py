@@ -1,0 +1,103 @@
+"""No command overwrites what it reads, or one of its results with another.
+
+The exception is a stream: it is read whole before anything is written, so that `-o` may name it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import stat
+from typing import Any
+
+from dnnp.core.model.errors import UsageError
+
+WRITTEN = ("output", "save_outputs", "svg")
+"""Options, by the attribute they set, that name a file or folder to write."""
+
+READ = (
+    "stream", "model", "inputs", "devices", "device", "source", "against", "rules", "eval",
+    "sequence", "priorities", "placement",
+)  # fmt: skip
+"""Options that name a file to read. Where there is no file, it is the name of something else."""
+
+
+class Outputs:
+    """Files and folders that a command is going to write."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[str, str]] = []
+        """(option, path) of each."""
+
+    def add(self, option: str, path: str) -> None:
+        """Note an output; raises `UsageError` if it is another one's file."""
+        for other, known in self._known:
+            if _same(path, known):
+                raise UsageError(f"{other} and {option} name the same file: {path}")
+        self._known.append((option, path))
+
+    def spare(self, path: str | os.PathLike[str], what: str, but: str = "") -> None:
+        """Make sure that a file which is read stays as it is; `but` is an option that may name it.
+
+        Raises
+        ------
+        UsageError
+            An output is that file, by whatever name, or the folder of it.
+        """
+        path = os.fspath(path)
+        if not os.path.exists(path):
+            return
+        for option, output in self._known:
+            if option != but and (_same(path, output) or _inside(path, output)):
+                raise UsageError(f"{option} {output} would overwrite {what}: {path}")
+
+
+def declare(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, outputs: Outputs, *, in_place: bool
+) -> None:
+    """Collect the outputs that the options name, and compare them with all files to read.
+
+    `in_place`: the command writes the stream that it reads, so that `-o` may be the same file.
+
+    Raises
+    ------
+    UsageError
+        Two outputs are the same file, or an output is a file to read.
+    """
+    names = {a.dest: (a.option_strings or [str(a.metavar)])[0] for a in parser._actions}
+    for dest in WRITTEN:
+        for path in _paths(args, dest):
+            outputs.add(names[dest], path)
+    for dest in READ:
+        for path in _paths(args, dest):
+            outputs.spare(path, names[dest], "-o" if in_place and dest == "stream" else "")
+            if os.path.isdir(path):
+                for entry in os.scandir(path):
+                    outputs.spare(entry.path, names[dest])
+
+
+def _paths(args: argparse.Namespace, dest: str) -> list[str]:
+    """The files that an option names."""
+    value: Any = getattr(args, dest, None)
+    values = value if isinstance(value, list) else [value]
+    return [path for path in values if isinstance(path, str) and path not in ("", "-")]
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two names stand for one file, there or not; devices and pipes may be used twice."""
+    try:
+        found = os.stat(one), os.stat(other)
+    except (OSError, ValueError):
+        return os.path.realpath(one) == os.path.realpath(other)
+    return os.path.samestat(*found) and not _is_special(found[0])
+
+
+def _is_special(found: os.stat_result) -> bool:
+    return not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode)
+
+
+def _inside(path: str, folder: str) -> bool:
+    """Whether a file lies in a folder."""
+    return os.path.isdir(folder) and os.path.realpath(path).startswith(
+        os.path.join(os.path.realpath(folder), "")
+    )
