@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import posixpath
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import onnx
 
 from dnnp.core.model.errors import FormatError, InputFileError
+from dnnp.formats.files import open_regular
 from dnnp.formats.onnx_scope import held_tensors
 
 
@@ -27,6 +28,8 @@ class Placed:
     """Size of the file; 0 if it is missing."""
     how: str
     """`link` (a hard link), `copy` or `missing`."""
+    sha256: str | None = None
+    """Of a copy."""
 
 
 def external_fields(tensor: onnx.TensorProto) -> dict[str, str]:
@@ -84,9 +87,9 @@ def _end(tensor: onnx.TensorProto, fields: Mapping[str, str]) -> int:
 
 
 def place_weights(
-    needed: Mapping[str, int], folder: Path, target: Path, *, reserved: Iterable[str], copy: bool
+    needed: Mapping[str, int], model: Path, target: Path, *, reserved: Iterable[str], copy: bool
 ) -> dict[str, Placed]:
-    """Make weight files appear in the folder `target`; by location.
+    """Make the weight files of the model file `model` appear in the folder `target`; by location.
 
     ONNX Runtime opens weight files only below the folder of the model, and follows no symbolic
     link out of it. So the original file gets a hard link there: the same bytes, nothing is
@@ -96,17 +99,22 @@ def place_weights(
     Raises
     ------
     FormatError
-        A file is too short for the tensors in it.
+        A file is too short for the tensors in it, or a link out of the model's folder.
     InputFileError
         A file cannot be read, linked or copied.
     """
     taken = set(reserved)
+    # Caches keep a model and its weights as links to files that stand in another folder.
+    homes = {Path(os.path.realpath(model.parent)), Path(os.path.realpath(model)).parent}
     placed: dict[str, Placed] = {}
     for location, size in sorted(needed.items()):
         name = location
         while name.split("/")[0] in taken:
             name = f"weights-{name}"
-        placed[location] = _place(folder / location, target, name, size, copy)
+        source = model.parent / location
+        if not any(Path(os.path.realpath(source)).is_relative_to(home) for home in homes):
+            raise FormatError("a link out of the model's folder", str(source))
+        placed[location] = _place(source, target, name, size, copy)
     return placed
 
 
@@ -119,17 +127,25 @@ def _place(source: Path, target: Path, name: str, needed: int, copy: bool) -> Pl
     size = original.stat().st_size
     if size < needed:
         raise FormatError(f"{size} bytes long, but the model's tensors need {needed}", str(source))
-    how = "copy"
     try:
         beside = target / name
         beside.parent.mkdir(parents=True, exist_ok=True)
         if not copy and _link(original, beside):
-            how = "link"
-        else:
-            shutil.copyfile(original, beside)
+            return Placed(name, source, size, "link")
+        return Placed(name, source, size, "copy", _copy(original, beside))
     except OSError as error:
         raise InputFileError(f"{source}: {error.strerror}") from None
-    return Placed(name, source, size, how)
+
+
+def _copy(original: Path, beside: Path) -> str:
+    """Copy a file; the SHA-256 of what was copied."""
+    digest = hashlib.sha256()
+    file, _ = open_regular(original)
+    with file, beside.open("xb") as copy:
+        while data := file.read(1 << 20):
+            copy.write(data)
+            digest.update(data)
+    return digest.hexdigest()
 
 
 def _link(original: Path, beside: Path) -> bool:

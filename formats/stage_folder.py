@@ -11,14 +11,14 @@
   the stage that makes the tensor, or `model`) and `outputs` (with `to`: the stages that read it,
   and `model` for an output of the model);
 - `links`: `from`, `to` and `tensors` for each pair of stages where one feeds the other;
-- `weights`: `file`, `source`, `size_bytes` and `placed` (`link`, `copy` or `missing`).
+- `weights`: `file`, `source`, `size_bytes` and `placed` (`link`, `copy` or `missing`); of a copy
+  `sha256`, too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,13 @@ from typing import Any
 import onnx
 import orjson
 
-from dnnp.core.model.errors import InputFileError, UsageError
+from dnnp.core.model.errors import InputFileError
+from dnnp.formats.export_folder import FORMAT, MANIFEST, RESERVED, replaced_folder
 from dnnp.formats.onnx_stages import MODEL, StageModel, boundary
 from dnnp.formats.onnx_types import TensorType, describe
 from dnnp.formats.onnx_weights import Placed, needed_files, place_weights, relocated
 
-FORMAT = "dnnp-stages"
 VERSION = 1
-MANIFEST = "manifest.json"
 
 
 def write_stages(
@@ -49,7 +48,8 @@ def write_stages(
 ) -> list[Placed]:
     """Write the stages of a model to the folder `target`, whole or not at all.
 
-    An earlier export in `target` is replaced; a folder with anything else in it is refused.
+    An earlier export in `target` is replaced; a folder with anything else in it is refused, and
+    so is one where a file is no longer what its manifest says.
 
     Parameters
     ----------
@@ -76,19 +76,15 @@ def write_stages(
     FormatError
         External data that cannot be where the model says.
     InputFileError
-        Something cannot be read or written.
+        Something cannot be read or written, or another export writes to `target`.
     """
     needed = needed_files(stage.model for stage in stages)
     files = [f"stage-{i}.onnx" for i in range(len(stages))]
     target = Path(os.path.realpath(target))
-    fresh = not os.path.exists(target)
     try:
-        earlier = [] if fresh else _earlier_export(target)
-        target.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".dnnp-", dir=target) as temporary:
-            folder = Path(temporary)
+        with replaced_folder(target) as folder:
             placed = place_weights(
-                needed, source.parent, folder, reserved=[*files, MANIFEST], copy=copy_weights
+                needed, source, folder, reserved=[*files, *RESERVED], copy=copy_weights
             )
             locations = {location: weights.file for location, weights in placed.items()}
             hashes = []
@@ -99,54 +95,9 @@ def write_stages(
             weights = list(placed.values())
             text = manifest(stages, model, about, devices, replicas, files, hashes, weights)
             (folder / MANIFEST).write_bytes(orjson.dumps(text, option=orjson.OPT_INDENT_2) + b"\n")
-            here = [weight.file for weight in weights if weight.how != "missing"]
-            _replace(target, earlier, folder, [*here, *files, MANIFEST])
     except OSError as error:
         raise InputFileError(f"{error.filename or target}: {error.strerror}") from None
-    finally:
-        if fresh and os.path.isdir(target) and not any(target.iterdir()):
-            target.rmdir()
     return weights
-
-
-def _earlier_export(target: Path) -> list[str]:
-    """Files of an earlier export in a folder, manifest first; refuses any other file."""
-    if not target.is_dir():
-        raise UsageError(f"{target}: not a folder")
-    there = sorted(os.listdir(target))
-    if MANIFEST in there:
-        paths = (path for path in sorted(target.rglob("*")) if not path.is_dir())
-        there = [path.relative_to(target).as_posix() for path in paths]
-        ours = _files_of(target / MANIFEST)
-        if ours.issuperset(there):
-            return sorted(there, key=lambda name: name != MANIFEST)
-        there = [name for name in there if name not in ours]
-    if there:
-        raise UsageError(
-            f"{target}: holds '{there[0]}', which is not from dnnp-export; name an empty folder"
-        )
-    return []
-
-
-def _replace(target: Path, earlier: Sequence[str], folder: Path, files: Sequence[str]) -> None:
-    """Remove the files of an earlier export and move new ones in; the manifest comes last."""
-    for name in earlier:
-        (target / name).unlink(missing_ok=True)
-    for name in files:
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(folder / name, target / name)
-
-
-def _files_of(path: Path) -> set[str]:
-    """Files that a manifest speaks of, itself included; none if it is not one of ours."""
-    try:
-        found = orjson.loads(path.read_bytes())
-        if found["format"] != FORMAT:
-            return set()
-        listed = [entry["file"] for key in ("stages", "weights") for entry in found[key]]
-        return {MANIFEST, *map(str, listed)}
-    except (ValueError, KeyError, TypeError):
-        return set()
 
 
 def manifest(
@@ -217,6 +168,7 @@ def manifest(
                 "source": str(weight.source),
                 "size_bytes": weight.size_bytes,
                 "placed": weight.how,
+                **({} if weight.sha256 is None else {"sha256": weight.sha256}),
             }
             for weight in weights
         ],

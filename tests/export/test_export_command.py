@@ -94,8 +94,15 @@ def test_a_folder_with_other_files(tmp_path: Path) -> None:
     stream = piped(MODELS["tied_weights"](), tmp_path / "m.onnx")
     done = dnnp("export", "--to", "stages", "-o", tmp_path, stdin=stream)
     assert done.status == 2
-    assert "holds 'm.onnx', which is not from dnnp-export" in done.err
-    assert os.listdir(tmp_path) == ["m.onnx"]
+    assert f"-o {tmp_path} would overwrite the model: {tmp_path / 'm.onnx'}" in done.err
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "notes").touch()
+    done = dnnp("export", "--to", "stages", "-o", other, stdin=stream)
+    assert done.status == 2
+    assert "holds 'notes', which is not from dnnp-export" in done.err
+    assert sorted(os.listdir(tmp_path)) == ["m.onnx", "other"]
+    assert os.listdir(other) == ["notes"]
 
 
 def test_weights_that_are_missing_or_linked(tmp_path: Path) -> None:

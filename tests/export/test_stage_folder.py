@@ -10,39 +10,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
 
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.formats import onnx_weights
 from dnnp.formats.onnx_stages import split_model
 from dnnp.formats.onnx_weights import Placed
 from dnnp.formats.stage_folder import write_stages
-from support.split_models import MODELS, feeds_of, graph, make, node, run_whole, session, value
-
-SIZE = 1024
-ABOUT = {"model": "m", "source": {"kind": "onnx", "path": "m.onnx", "sha256": "0" * 64}}
-
-
-def external(name: str, location: str, offset: int | str, length: int | None = 4 * SIZE):
-    """An initializer whose data is elsewhere."""
-    tensor = TensorProto(name=name, data_type=1, dims=[SIZE], data_location=TensorProto.EXTERNAL)
-    fields = {"location": location, "offset": offset, "length": length}
-    for key, item in fields.items():
-        if item is not None:
-            tensor.external_data.add(key=key, value=str(item))
-    return tensor
-
-
-def model_with(first: str = "w.bin", second: str = "w.bin", **fields) -> onnx.ModelProto:
-    """y = (x + A) * B - A, with A and B in weight files."""
-    nodes = [
-        node("Add", ["x", "A"], ["a"]),
-        node("Mul", ["a", "B"], ["b"]),
-        node("Sub", ["b", "A"], ["y"]),
-    ]
-    stored = [external("A", first, 4096), external("B", second, 8192, **fields)]
-    ends = [value("x", [SIZE])], [value("y", [SIZE])]
-    return make(graph(nodes, "external", *ends, stored))
+from support.split_models import MODELS, feeds_of, run_whole, session
+from support.stage_folders import ABOUT, SIZE, export, external, model_with
 
 
 @pytest.fixture
@@ -53,16 +28,6 @@ def source(tmp_path: Path) -> Path:
     weights = np.arange(4 * SIZE, dtype=np.float32) / SIZE
     (folder / "w.bin").write_bytes(weights.tobytes())
     return folder
-
-
-def export(model: onnx.ModelProto, source: Path, target: Path, **options) -> list[Placed]:
-    """Save the model, split it in two and write the stages."""
-    path = source / "m.onnx"
-    path.write_bytes(model.SerializeToString())
-    stages = split_model(model, [[0], [1, 2]])
-    return write_stages(
-        stages, model, path, target, about=ABOUT, devices=["acc/0", "acc/1"], **options
-    )
 
 
 def check_runs(source: Path, target: Path) -> None:
@@ -109,13 +74,13 @@ def test_weight_files_in_folders_behind_links_and_with_awkward_names(
 ) -> None:
     (source / "sub").mkdir()
     (source / "sub" / "v.bin").write_bytes((source / "w.bin").read_bytes())
-    (source / "w.bin").rename(tmp_path / "elsewhere")
-    (source / "stage-1.onnx").symlink_to(tmp_path / "elsewhere")
+    (source / "w.bin").rename(source / "elsewhere")
+    (source / "stage-1.onnx").symlink_to("elsewhere")
     model = model_with("sub/../sub/v.bin", "stage-1.onnx")
     files = [w.file for w in export(model, source, tmp_path / "out")]
     assert files == ["weights-stage-1.onnx", "sub/v.bin"]
     (source / "stage-1.onnx").unlink()
-    (source / "stage-1.onnx").write_bytes((tmp_path / "elsewhere").read_bytes())
+    (source / "stage-1.onnx").write_bytes((source / "elsewhere").read_bytes())
     check_runs(source, tmp_path / "out")
 
 
