@@ -10,6 +10,7 @@ import os
 import stat
 from typing import Any
 
+from dnnp.cmds.output import check_output
 from dnnp.core.model.errors import UsageError
 
 WRITTEN = ("output", "save_outputs", "svg")
@@ -63,11 +64,15 @@ def declare(
     ------
     UsageError
         Two outputs are the same file, or an output is a file to read.
+    InputFileError
+        An output besides `-o` cannot be written.
     """
     names = {a.dest: (a.option_strings or [str(a.metavar)])[0] for a in parser._actions}
     for dest in WRITTEN:
         for path in _paths(args, dest):
             outputs.add(names[dest], path)
+            if dest != "output":  # which may be a folder
+                check_output(path)
     for dest in READ:
         for path in _paths(args, dest):
             outputs.spare(path, names[dest], "-o" if in_place and dest == "stream" else "")

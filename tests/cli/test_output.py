@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from dnnp.cmds.output import atomic_output, remove_unfinished, unfinished
+from support.run import dnnp
 
 
 def test_a_name_that_can_be_foreseen_leads_nowhere(tmp_path: Path) -> None:
@@ -54,3 +57,11 @@ def test_what_is_unfinished_is_removed_by_its_own_process_alone(tmp_path: Path) 
         remove_unfinished()
         assert os.listdir(tmp_path) == ["kept"]
     assert os.listdir(kept) == ["file"]
+
+
+@pytest.mark.parametrize("words", [("run", "--save-outputs"), ("schedule", "-n", "2", "--svg")])
+def test_every_output_is_looked_at_before_any_work(words: tuple[str, ...], tmp_path: Path) -> None:
+    for path, reason in ((tmp_path / "no" / "x", "No such file"), (tmp_path, "Is a directory")):
+        done = dnnp(*words, path, stdin=b"no stream")
+        assert (done.status, done.out) == (1, b"")
+        assert f"{path}: {reason}" in done.err
