@@ -5,7 +5,8 @@ the shell knows, is this one: it waits for signals and for the child's end, and 
 So a second Ctrl-C, SIGTERM, and limits of time and memory take effect whatever native code does,
 a crash of a library becomes a line and a status, and what the child leaves behind is removed.
 
-    SIGINT    the first one is passed on to the child, as SIGUSR1; the second one ends it
+    SIGINT    the first one is passed on to the child, as SIGURG, which kills nobody who does not
+              listen; the second one ends it
     SIGTERM   and SIGHUP: end it, and die of the same
     SIGKILL   of the parent: the system sends the child SIGTERM, which then cleans up itself
 """
@@ -49,7 +50,7 @@ def guard(name: str, work: Callable[[Listen], int]) -> int:
     work
         What to do. It returns the exit status.
     """
-    signals = {signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, *_FATAL}
+    signals = {signal.SIGINT, signal.SIGURG, signal.SIGCHLD, *_FATAL}
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # nohup
         signals.discard(signal.SIGHUP)
     parent = os.getpid()
@@ -68,7 +69,7 @@ def guard(name: str, work: Callable[[Listen], int]) -> int:
         number = signal.SIGINT
         if child == 0:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sees to it
-            number = signal.SIGUSR1
+            number = signal.SIGURG
         signal.signal(number, lambda *_: interrupted())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, *signals})
 
@@ -149,7 +150,7 @@ class _Watch:
                 if presses > 1:
                     self._kill()
                     self._end(INTERRUPTED, "interrupted")
-                os.kill(self._child, signal.SIGUSR1)
+                os.kill(self._child, signal.SIGURG)
             elif number in _FATAL:
                 self._kill()
                 self._die(number)

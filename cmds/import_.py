@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dnnp.cmds.arguments import count, seconds
 from dnnp.cmds.cli import Command, Context
+from dnnp.cmds.limits import limit_options, set_limits
 from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--name", metavar="NAME",
         help="model name (default: from the file name, or family, size and seed)",
     )  # fmt: skip
+    limit_options(parser, "limits of --shapes run")
     random = parser.add_argument_group("random graphs")
     random.add_argument(
         "--synthetic", nargs="?", const=ANY_FAMILY, choices=(ANY_FAMILY, *FAMILIES, LAYERED),
@@ -98,6 +100,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
         from dnnp.formats.onnx_dims import parse_dimensions
         from dnnp.formats.onnx_load import load_with_hash
 
+        if args.shapes == "run":
+            set_limits(args)
         stream = load_onnx(args.model, parse_dimensions(args.dims), args.shapes, args.name)
         if os.path.exists(args.output):
             spare_model(context, load_with_hash(args.model)[0], Path(args.model))

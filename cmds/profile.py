@@ -6,6 +6,7 @@ import argparse
 
 from dnnp.cmds.arguments import count, positive
 from dnnp.cmds.cli import Command, Context
+from dnnp.cmds.limits import limit_options, set_limits
 from dnnp.cmds.measuring import price_measured
 from dnnp.cmds.pricing import DEFAULT_DEVICE, price_analytic
 from dnnp.cmds.scaling import MEASURED, price_scaled
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where measured costs are kept (default: $XDG_CACHE_HOME/dnnp or ~/.cache/dnnp)",
     )  # fmt: skip
     cache.add_argument("--no-cache", action="store_true", help="always measure, keep nothing")
+    limit_options(parser, "limits of measuring")
     scaled = parser.add_argument_group("scaling")
     scaled.add_argument(
         "--from", dest="source", metavar="NAME|FILE",
@@ -87,6 +89,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     elif args.mode == "scaled":
         price_scaled(stream, devices, args, context)
     else:
+        set_limits(args)
         price_measured(stream, devices[0], args, context)
     context.write(stream)
     return 0

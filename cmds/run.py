@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dnnp.cmds.arguments import count, positive
 from dnnp.cmds.cli import Command, Context, counted
+from dnnp.cmds.limits import limit_options, set_limits
 from dnnp.cmds.output import atomic_output
 from dnnp.core.model.errors import InputFileError, UsageError, VerificationError
 
@@ -84,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     checks.add_argument(
         "--save-outputs", metavar="FILE", help="write the outputs of each distinct sample as .npz"
     )
+    limit_options(parser)
     how = parser.add_argument_group("how to run it")
     how.add_argument(
         "--threads", type=_up_to(1024, 1), default=1, metavar="N",
@@ -140,6 +142,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     from dnnp.formats.onnx_plan import check_runnable
     from dnnp.formats.onnx_types import types_of
 
+    set_limits(args)
     stream = context.read(args.stream)
     graph = graph_of(stream)
     plan = plan_of(stream, graph)

@@ -48,7 +48,7 @@ def run_replicas(
         replica.pin()
         for s in range(warmup):
             if not stopped():
-                replica.call(dict(samples[s % len(samples)]))
+                replica.run(dict(samples[s % len(samples)]))
 
     def work(replica: Worker) -> None:
         replica.pin()
@@ -58,7 +58,7 @@ def run_replicas(
                 return
             feeds = dict(samples[s % len(samples)])
             start[s] = time.perf_counter_ns()
-            replica.call(feeds)
+            replica.run(feeds)
             end[s] = time.perf_counter_ns()
 
     def guarded(task: Callable[[Worker], None], replica: Worker) -> None:

@@ -15,6 +15,7 @@ from dnnp.core.model.errors import LimitError
 from dnnp.core.model.plan import Stage
 from dnnp.core.runtime.compare import ROUNDS, run_replicas
 from dnnp.core.runtime.inputs import Sample
+from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.pipeline import Step, Trace, Worker, route, run_pipeline
 from dnnp.core.runtime.report import Timing, median_timing, summarize, summarize_schedule
 from dnnp.core.runtime.scheduled import Program, room_of
@@ -157,7 +158,7 @@ class Pipeline:
         for sample in load.samples:
             if self.watch.interrupted():
                 break
-            values = whole.call(dict(sample))
+            values = whole.run(dict(sample))
             reference.append({name: to_numpy(values[name]) for name in self.outputs})
         if len(reference) < len(load.samples):
             return Verdict()
@@ -170,7 +171,7 @@ class Pipeline:
         open_model = exposed(self.model, [part.model for part in self.parts])
         names = [value.name for value in open_model.graph.output]
         whole = self._worker(open_model, names, self.config, Place(), "the whole model")
-        return first_difference(self.steps, whole.call, sample, tolerance)
+        return first_difference(self.steps, whole.run, sample, tolerance)
 
     def whole(
         self, config: SessionConfig, place: Place, name: str, *, alone: bool = False
@@ -189,7 +190,8 @@ class Pipeline:
         alone: bool = False,
     ) -> Worker:
         model = use_weights(model, self.weights) if self.weights else model
-        session = make_session(model, self.folder, config, place, self.weights, alone=alone)
+        with making_session(name):
+            session = make_session(model, self.folder, config, place, self.weights, alone=alone)
         stage = make_stage(session, outputs, outputs, config, place)
         return Worker(name, stage, place.cores, stage.stop)
 
@@ -309,9 +311,10 @@ def _make_step(pipeline: Pipeline, name: str, part: StageModel, spots: Sequence[
     for j, spot in enumerate(spots):
         if j and pipeline.watch.interrupted():
             break
-        session = make_session(model, pipeline.folder, config, spot, weights)
-        stage = make_stage(session, part.outputs, host, config, spot)
         shown = f"replica {j} of {name}" if len(spots) > 1 else name
+        with making_session(shown):
+            session = make_session(model, pipeline.folder, config, spot, weights)
+        stage = make_stage(session, part.outputs, host, config, spot)
         workers.append(Worker(shown, stage, spot.cores, stage.stop))
     ready = f"{len(workers)} sessions" if len(spots) > 1 else "session"
     pipeline.watch.detail(f"{name}: {len(part.nodes)} nodes, {ready} ready")

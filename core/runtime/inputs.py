@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.errors import DnnpError, FormatError, UsageError
+from dnnp.core.runtime.limits import require_memory
 from dnnp.core.runtime.ranges import integer_ranges
 
 if TYPE_CHECKING:
@@ -217,6 +219,8 @@ def random_inputs(
     ------
     UsageError
         An input of a type that cannot be drawn, such as a map.
+    LimitError
+        An input that is larger than the memory that may be used.
     """
     rng = np.random.default_rng(seed)
     specs = input_specs(model)
@@ -245,6 +249,8 @@ def _draw_input(
             shape.append(int(known[axis]))
         else:
             shape.append(int(dims.get(d, 1)) if d is not None else 1)
+    needed = math.prod(shape) * spec.dtype.itemsize
+    require_memory(needed, f"input '{spec.name}' of shape {shown_shape(shape)}")
     try:
         array = np.asarray(_draw_array(spec, tuple(shape), rng, ranges.get(spec.name)))
     except ValueError as error:

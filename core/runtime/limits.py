@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import signal
 import struct
 import time
 from _thread import allocate_lock
@@ -23,6 +24,9 @@ SLOTS = 4200
 
 STAGE_TIMEOUT_S = 600.0
 """How long one run of a stage, or the making of its session, may take if nothing is said."""
+
+GRACE_S = 5.0
+"""How long after a limit the process that watches has surely kept it, if there still is one."""
 
 SHARE = 0.9
 """Of the memory that is free: what may be used if nothing is said."""
@@ -39,11 +43,12 @@ class Board:
         self._memory = mmap.mmap(-1, _HEAD.size + SLOTS * _ROOM)
         self._free = list(range(SLOTS))[::-1]
         self._lock = allocate_lock()
-        self._seconds = math.inf
+        self.seconds = math.inf
+        """That each thing may take from now on."""
 
     def set_limits(self, seconds: float, memory_bytes: float) -> None:
         """Set the seconds that each thing may take from now on, and the memory of the process."""
-        self._seconds = seconds
+        self.seconds = seconds
         _HEAD.pack_into(self._memory, 0, self._used(), memory_bytes)
 
     @property
@@ -61,7 +66,7 @@ class Board:
         text = what.encode(errors="replace")[: _ROOM - _TIMES.size]
         begin = at + _TIMES.size
         self._memory[begin : at + _ROOM] = text.ljust(_ROOM - _TIMES.size, b"\0")
-        _TIMES.pack_into(self._memory, at, time.monotonic() + self._seconds, self._seconds)
+        _TIMES.pack_into(self._memory, at, time.monotonic() + self.seconds, self.seconds)
         return slot
 
     def leave(self, slot: int) -> None:
@@ -121,6 +126,23 @@ def watched(what: str) -> Iterator[None]:
         yield
     finally:
         _board.leave(slot)
+
+
+@contextmanager
+def making_session(of: str) -> Iterator[None]:
+    """The making of the session of a stage, which no handler of signals can end.
+
+    A process that is left without the one that watches it ends by a timer of the system instead.
+    """
+    seconds = 0.0 if _board is None else _board.seconds
+    if 0 < seconds < math.inf:
+        signal.setitimer(signal.ITIMER_REAL, seconds + GRACE_S)
+    try:
+        with watched(f"{of}: making its session"):
+            yield
+    finally:
+        if 0 < seconds < math.inf:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 def require_memory(needed: float, what: str) -> None:

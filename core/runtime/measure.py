@@ -20,6 +20,7 @@ import orjson
 
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime.inputs import random_inputs
+from dnnp.core.runtime.limits import making_session, watched
 from dnnp.core.runtime.resolve import owners_of, resolved_model
 from dnnp.core.runtime.session import SessionConfig, absent_files, make_session
 from dnnp.core.runtime.stages import CpuStage
@@ -132,6 +133,7 @@ def measure_groups(
     for done, i in enumerate(_order(before), 1):
         stage = stages[i]
         part = _with_unique_names(stage.model)
+        part.graph.name = f"group {i}"
         if weights:
             part = use_weights(part, weights)
         own = {name: values[name] for name in stage.inputs}
@@ -219,15 +221,18 @@ def _profiled(
     """
     config = SessionConfig(optimization=optimization, threads=how.threads, pin=False)
     results: dict[str, Any] = {}
+    title = "the model" if optimization == "disable" else model.graph.name
     try:
         with scratch_folder() as scratch:
             profile = os.path.join(scratch, "p")
-            session = make_session(
-                model, folder, config, weights=weights, alone=True, profile=profile
-            )
+            with making_session(title):
+                session = make_session(
+                    model, folder, config, weights=weights, alone=True, profile=profile
+                )
             stage = CpuStage(session, tuple(o.name for o in session.get_outputs()))
             for _ in range(how.warmup + how.repeats):
-                results = stage(feeds)
+                with watched(title):
+                    results = stage(feeds)
             events = orjson.loads(Path(session.end_profiling()).read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
         raise InputFileError(f"ONNX Runtime's profile cannot be had: {error}") from None

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from dnnp.core.model.errors import DnnpError, FormatError, LimitError
 from dnnp.core.runtime.channel import Channel, ClosedError
 from dnnp.core.runtime.inputs import blamed
+from dnnp.core.runtime.limits import watched
 from dnnp.core.runtime.values import Values
 
 Call = Callable[[Values], Values]
@@ -53,6 +54,11 @@ class Worker:
     """The thread runs on the first of these; empty: anywhere."""
     stop: Callable[[], None] | None = None
     """Makes a call that is under way end soon."""
+
+    def run(self, values: Values) -> Values:
+        """Compute, within the limits of time and memory."""
+        with watched(self.name):
+            return self.call(values)
 
     def pin(self) -> None:
         """Keep the calling thread on the first core."""
@@ -260,7 +266,7 @@ class _Run:
             values.update(channel.get(s))
         self.start_ns[i, s] = time.perf_counter_ns()
         try:
-            values = worker.call(values)
+            values = worker.run(values)
         except DnnpError as error:
             error = type(error)(f"{worker.name}: {error}")
             raise blamed(error, self.samples[s % len(self.samples)]) from None

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.session import ort_errors
 from dnnp.formats.unfinished import scratch_folder
 
@@ -44,9 +45,10 @@ def resolved_model(model: ModelProto) -> ModelProto | None:
     try:
         with scratch_folder() as scratch:
             options.optimized_model_filepath = path = os.path.join(scratch, "resolved.onnx")
-            onnxruntime.InferenceSession(
-                light.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
+            with making_session("the model"):
+                onnxruntime.InferenceSession(
+                    light.SerializeToString(), options, providers=["CPUExecutionProvider"]
+                )
             resolved = onnx.load(path, load_external_data=False)
     except ort_errors():
         return None

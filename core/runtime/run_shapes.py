@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnnp.core.runtime.inputs import random_inputs
+from dnnp.core.runtime.limits import making_session, watched
 from dnnp.core.runtime.session import SessionConfig, available_cores, make_session
 from dnnp.core.runtime.stages import CpuStage
 from dnnp.core.runtime.values import to_numpy
@@ -50,11 +51,14 @@ def shapes_by_running(
     try:
         threads = len(available_cores())
         config = SessionConfig(optimization="disable", threads=threads, pin=False)
-        session = make_session(model, folder, config, alone=True)
+        with making_session("the model"):
+            session = make_session(model, folder, config, alone=True)
     finally:
         del outputs[before:]
     types = {value.name: value.type for value in session.get_outputs()}
-    values = CpuStage(session, tuple(wanted))(random_inputs(model, SEED))
+    feeds = random_inputs(model, SEED)
+    with watched("the run that shows the shapes"):
+        values = CpuStage(session, tuple(wanted))(feeds)
     return {name: _type_of(types[name], value) for name, value in values.items()}
 
 

@@ -232,7 +232,7 @@ def first_difference(
     truth = {**sample, **whole(dict(sample))}
     for step in steps:
         for worker in step.workers:
-            got = worker.call({name: truth[name] for name in step.inputs})
+            got = worker.run({name: truth[name] for name in step.inputs})
             for name in (n for n in step.outputs if n in truth):
                 found = compare_values(to_numpy(truth[name]), to_numpy(got[name]), tolerance)
                 if found.fault:
