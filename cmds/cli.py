@@ -6,6 +6,7 @@ Start-up time matters here: nothing heavier than argparse is imported at module 
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -325,6 +326,8 @@ class Command:
     def _main(self) -> int:
         """Read the options, then do the work in a child that is watched over."""
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        # Its threads take time and memory to start, and nothing here is large enough for them.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         _fill_closed_descriptors()
         # C libraries print to fd 1; only the stream may reach the real standard output.
         if sys.stdout is not None:
@@ -386,7 +389,13 @@ def _status_of(action: Callable[[], int], context: Context) -> int:
     except BrokenPipeError:
         _end_like_sigpipe()
     except OSError as error:
-        context.warn(f"{error.filename or '<stdout>'}: {reason_of(error)}")
+        # Libraries that cannot be loaded raise it too, without a number.
+        where = error.filename or ("<stdout>" if error.errno is not None else "")
+        reason = "out of memory" if error.errno == errno.ENOMEM else reason_of(error)
+        context.warn(f"{where}: {reason}" if where else reason)
+        return InputFileError.exit_status
+    except ImportError as error:
+        context.warn(f"a library cannot be loaded: {error}")
         return InputFileError.exit_status
     except RecursionError:
         context.warn("the input is nested too deeply")

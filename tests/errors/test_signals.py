@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support import seeds
-from support.run import executable
+from support.run import dnnp, executable
 
 INTERRUPTED = 130
 
@@ -100,11 +100,173 @@ def test_second_interrupt_quits_at_once() -> None:
     assert process.wait(5) == INTERRUPTED
 
 
+def stuck(tmp_path: Path) -> Path:
+    """A plan of a model of which ONNX Runtime never makes a session: functions nested deep."""
+    from onnx import TensorProto, helper
+
+    functions = []
+    for i in range(40):
+        name, domain = (f"F{i - 1}", "my") if i else ("Relu", "")
+        nodes = [
+            helper.make_node(name, [tail], [head], domain=domain)
+            for tail, head in (("x", "t"), ("t", "y"))
+        ]
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]
+        functions.append(helper.make_function("my", f"F{i}", ["x"], ["y"], nodes, opsets))
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "ab"]
+    node = helper.make_node("F39", ["a"], ["b"], domain="my")
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=8)
+    path = tmp_path / "stuck.onnx"
+    path.write_bytes(model.SerializeToString())
+    plan = tmp_path / "stuck.dnnp"
+    imported = dnnp("import", path)
+    plan.write_bytes(dnnp("partition", "-q", "-k", "1", stdin=imported.out).out)
+    return plan
+
+
+def wait_until_stuck(process: subprocess.Popen[bytes]) -> int:
+    """Wait until a command has spent a while on native code; returns its worker."""
+    for _ in range(600):
+        worker = worker_of(process)
+        if worker:
+            ticks = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[11]
+            # Start-up takes a second of it.
+            if int(ticks) > 1.5 * os.sysconf("SC_CLK_TCK"):
+                return worker
+        time.sleep(0.05)
+    pytest.fail("the process never started")
+
+
+def gone(process: int) -> bool:
+    """Whether a process ends within a while; nobody may have waited for it yet."""
+    for _ in range(600):
+        try:
+            if "\nState:\tZ" in Path(f"/proc/{process}/status").read_text():
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("numbers", "status"),
+    [((signal.SIGINT, signal.SIGINT), INTERRUPTED), ((signal.SIGTERM,), -signal.SIGTERM)],
+)
+def test_signals_end_native_code(tmp_path: Path, numbers: tuple[int, ...], status: int) -> None:
+    """While ONNX Runtime makes a session it lets no handler of ours run."""
+    process = start("run", "-q", str(stuck(tmp_path)))
+    worker = wait_until_stuck(process)
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(0.3)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (status, b"")
+    assert err == (b"dnnp-run: interrupted\n" if status == INTERRUPTED else b"")
+    assert gone(worker)
+
+
+def test_stage_timeout_ends_native_code(tmp_path: Path) -> None:
+    process = start("run", "-q", "--stage-timeout", "0.5", str(stuck(tmp_path)))
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (5, b"")
+    reason = b"stage 0: making its session: not done after 0.5 s (--stage-timeout)"
+    assert err == b"dnnp-run: " + reason + b"\n"
+
+
+def test_max_memory_ends_a_command(tmp_path: Path) -> None:
+    process = start("run", "-q", "--max-memory", "1M", str(stuck(tmp_path)))
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (5, b"")
+    assert err.endswith(b"more than 1e+06 bytes of memory are needed (--max-memory)\n")
+    assert err.count(b"\n") == 1
+
+
+def test_inputs_beyond_the_memory_are_refused(tmp_path: Path) -> None:
+    """A stream whose shape was edited asks for more than there is: nothing is allocated."""
+    from onnx import TensorProto, helper
+
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 64]) for name in "ab"]
+    graph = helper.make_graph([helper.make_node("Relu", ["a"], ["b"])], "g", ends[:1], ends[1:])
+    path = tmp_path / "wide.onnx"
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    imported = dnnp("import", "--dim", "n=300000000", path)
+    plan = dnnp("partition", "-q", "-k", "1", "--memory", "1T", stdin=imported.out)
+    assert plan.status == 0, plan.err
+    process = start("run", "-q", "--max-memory", "2G")
+    _, err = process.communicate(plan.out, timeout=60)
+    assert process.returncode == 5
+    reason = b"input 'a' of shape [300000000, 64] takes 7.68e+10 bytes; --max-memory allows 2e+09"
+    assert err == b"dnnp-run: " + reason + b" in all\n"
+
+
+def test_the_worker_ends_with_its_command() -> None:
+    process = start("check")
+    wait_until_reading(process)
+    worker = worker_of(process)
+    process.kill()
+    process.wait(60)
+    assert gone(worker)
+
+
+def test_a_crash_is_one_line(tmp_path: Path) -> None:
+    process = start("check", "-q")
+    wait_until_reading(process)
+    os.kill(worker_of(process), signal.SIGSEGV)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    said = b"the process that did the work crashed (SIGSEGV); perhaps for want of memory"
+    assert err == b"dnnp-check: " + said + b"\n"
+
+
+def test_signals_at_random_moments(tmp_path: Path) -> None:
+    """No child, no unfinished file, no traceback: a few of what tests/tools/signals.py sends."""
+    import random
+
+    from tools.signals import COMMANDS, SIGNALS, prepare, try_command
+
+    prepare(tmp_path)
+    for name in ("import", "export"):
+        assert name in COMMANDS
+        assert not try_command(tmp_path, name, 1, SIGNALS, random.Random(1))
+
+
+@pytest.mark.parametrize("messages", ["/dev/full", "closed pipe"])
+def test_messages_that_cannot_be_written_decide_nothing(messages: str) -> None:
+    stream = seeds.encode(seeds.graph_records())
+    if messages == "/dev/full":
+        if not Path("/dev/full").exists():
+            pytest.skip("needs /dev/full")
+        err = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, err = os.pipe()
+        os.close(reader)
+    process = start("partition", "-v", "-k", "1", stderr=err)
+    os.close(err)
+    out, _ = process.communicate(stream, timeout=60)
+    assert process.returncode == 0
+    assert out.splitlines()[-1].startswith(b'{"type":"end"')
+
+
+def test_little_memory_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "plan"
+    path.write_bytes(seeds.encode(seeds.planned()))
+    for megabytes in (120, 200):
+        command = f"ulimit -v {megabytes * 1024}; '{executable('partition')}' -q -k 1 '{path}'"
+        done = subprocess.run(
+            ["bash", "-c", f"{command} > /dev/null"], capture_output=True, timeout=60
+        )
+        assert done.returncode in (0, 1)
+        assert b"Traceback" not in done.stderr
+        assert done.stderr.count(b"\n") == done.returncode, done.stderr
+
+
 def test_interrupt_while_running(tmp_path: Path) -> None:
     """One Ctrl-C stops the samples; what was measured is written and marked."""
     from fuzz.onnx_models import models
-
-    from support.run import dnnp
 
     path = tmp_path / "mlp.onnx"
     path.write_bytes(models()["mlp"].SerializeToString())
