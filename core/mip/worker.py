@@ -22,7 +22,6 @@ from typing import Any
 
 from dnnp.core.mip import cpsat_worker
 from dnnp.core.mip.program import Outcome, Program, Row
-from dnnp.core.model.orphan import die_with_parent
 
 GAP = 1e-9
 """Absolute gap at which a solver may stop; programs are scaled to about 1."""
@@ -182,7 +181,6 @@ def _receive(pipe: Connection, requests: queue.SimpleQueue) -> None:
 
 def main() -> None:
     """Answer until the parent goes."""
-    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pipe = Connection(int(sys.argv[1]))
