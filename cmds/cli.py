@@ -400,6 +400,11 @@ def _status_of(action: Callable[[], int], context: Context) -> int:
     except RecursionError:
         context.warn("the input is nested too deeply")
         return FormatError.exit_status
+    except RuntimeError as error:
+        if "can't start new thread" not in str(error):
+            raise
+        context.warn("the system starts no more threads, perhaps for want of memory")
+        return InputFileError.exit_status
     except MemoryError:
         context.warn("out of memory")
         return InputFileError.exit_status
