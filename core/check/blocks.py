@@ -17,10 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.check.violation import TOLERANCE, Violation
-
-ROUNDING = 2.0**-48
-"""What times may be off by where they were added up, relative to the time since the first start."""
+from dnnp.core.check.violation import ROUNDING, TOLERANCE, Violation
 
 DUST = 2.0**-38
 """Times this short, relative to all of a schedule, are lost beside it."""

@@ -176,11 +176,16 @@ def _parts(case: Case, number: int, cost: Cost) -> list[Violation]:
     return found
 
 
-def check_span(case: Case, number: int, begin: float, end: float, whole: float) -> list[Violation]:
-    """Whether a stage states its begin and end; `whole` is the scale of such times."""
+def check_span(
+    case: Case, number: int, begin: float, end: float, whole: float, first: float = 0.0
+) -> list[Violation]:
+    """Whether a stage states its begin and end, which count from `first`.
+
+    `whole` is the scale of such times.
+    """
     stage, found = case.plan.stages[number], []
     for name, stated, expected in (("begin_s", stage.begin_s, begin), ("end_s", stage.end_s, end)):
-        if stated is None or not same(stated, expected, whole):
-            message = f"{name} is {stated!r}, recomputed {expected!r}"
-            found.append(Violation("load", f"stage {number}", message, expected, stated))
+        if stated is None or not same(stated - first, expected, whole):
+            message = f"{name} is {stated!r}, recomputed {first + expected!r}"
+            found.append(Violation("load", f"stage {number}", message, first + expected, stated))
     return found

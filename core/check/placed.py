@@ -1,24 +1,43 @@
-"""Latency of `operators`: whether the times of a plan are possible (Moirai, Eq. 4 to 8)."""
+"""Latency of `operators`: whether the times of a plan are possible (Moirai, Eq. 4 to 8).
+
+Times are compared as they stand after the first start (`early`).
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from dnnp.core.check.latency import Case, check_span
 from dnnp.core.check.load import Cost
 from dnnp.core.check.mesh import Mesh
-from dnnp.core.check.violation import Violation, above, same
+from dnnp.core.check.violation import ROUNDING, TOLERANCE, Violation, early
 from dnnp.core.model.plan import Transfer
 
-Arrivals = dict[tuple[int, int, int], float]
-"""Tensor, unit that reads it (-1: any, where a tensor moves once), stage -> when it is there."""
+Arrivals = dict[tuple[int, int, int], Transfer]
+"""Tensor, unit that reads it (-1: any, where a tensor moves once), stage -> what brings it."""
+
+
+@dataclass(frozen=True)
+class _Times:
+    """When units run and transfers happen, since the first of them starts."""
+
+    first: float
+    """That start as it is stated."""
+    start: dict[int, float] = field(default_factory=dict)
+    """Of each unit that is placed."""
+    length: dict[int, float] = field(default_factory=dict)
+    receives: list[list[Transfer]] = field(default_factory=list)
+    """What each stage receives."""
+
+    def end(self, unit: int) -> float:
+        """When a unit is done."""
+        return self.start[unit] + self.length[unit]
 
 
 def check_operators(case: Case) -> tuple[list[Violation], float | None, list[Cost]]:
     """Check all times; see `check_latency`."""
-    start: dict[int, float] = {}
-    end: dict[int, float] = {}
     found = _once(case)
     for number, stage in enumerate(case.plan.stages):
         held = case.held(number)
@@ -27,28 +46,46 @@ def check_operators(case: Case) -> tuple[list[Violation], float | None, list[Cos
             message = f"has {len(held)} units but states {given} starts"
             found.append(Violation("order", f"stage {number}", message, len(held)))
             return found, None, []
+    times = _times(case)
+    for number in range(len(case.plan.stages)):
         found += _together(case, number)
-        for unit, begin in zip(held, stage.starts_s, strict=True):
-            start[unit], end[unit] = begin, begin + case.time(unit, stage.device_class)
-        found += _exclusive(case, number, held, start, end)
-    value = max(end.values(), default=0.0)
-    wrong, arrivals = _transfers(case, start, end)
-    found += wrong + _needs(case, start, end, arrivals) + _congestion(case)
+        found += _exclusive(case, number, times)
+    value = max(map(times.end, times.start), default=0.0)
+    wrong, arrivals = _transfers(case, times)
+    found += wrong + _needs(case, times, arrivals) + _congestion(case, times)
     costs = []
     for number, stage in enumerate(case.plan.stages):
-        held = case.held(number)
-        coming = case.plan.stages[number].receives or ()
-        going = [m for s in case.plan.stages for m in s.receives or () if m.source == stage.device]
+        held, coming = case.held(number), times.receives[number]
+        going = [m for row in times.receives for m in row if m.source == stage.device]
         compute = math.fsum(case.time(unit, stage.device_class) for unit in held)
         moved_in = math.fsum(m.end_s - m.start_s for m in coming)
         moved_out = math.fsum(m.end_s - m.start_s for m in going)
         costs.append(
             Cost(moved_in, compute, 0.0, moved_out, case.memory(number), compute, value)
         )  # fmt: skip
-        begin = min([start[u] for u in held] + [m.start_s for m in coming], default=0.0)
-        done = max([end[u] for u in held] + [m.end_s for m in going], default=0.0)
-        found += check_span(case, number, begin, done, value)
-    return found, value, costs
+        begin = min([times.start[u] for u in held] + [m.start_s for m in coming], default=0.0)
+        done = max([times.end(u) for u in held] + [m.end_s for m in going], default=0.0)
+        found += check_span(case, number, begin, done, value, times.first)
+    return found, times.first + value, costs
+
+
+def _times(case: Case) -> _Times:
+    """All times that a plan states, less the first one."""
+    stages = case.plan.stages
+    stated = [t for stage in stages for t in stage.starts_s or ()]
+    stated += [move.start_s for stage in stages for move in stage.receives or ()]
+    times = _Times(min(stated, default=0.0))
+    for number, stage in enumerate(stages):
+        for unit, begin in zip(case.held(number), stage.starts_s or (), strict=True):
+            times.start[unit] = begin - times.first
+            times.length[unit] = case.time(unit, stage.device_class)
+        times.receives.append(
+            [
+                move._replace(start_s=move.start_s - times.first, end_s=move.end_s - times.first)
+                for move in stage.receives or ()
+            ]
+        )
+    return times
 
 
 def _once(case: Case) -> list[Violation]:
@@ -72,30 +109,27 @@ def _together(case: Case, number: int) -> list[Violation]:
     return [Violation("order", f"stage {number}", "the nodes of a group do not stand together")]
 
 
-def _exclusive(
-    case: Case, number: int, held: list[int], start: dict[int, float], end: dict[int, float]
-) -> list[Violation]:
+def _exclusive(case: Case, number: int, times: _Times) -> list[Violation]:
     """A device runs one unit at a time, in the order stated."""
     found = []
-    for one, other in pairwise(held):
-        if above(end[one], start[other]):
-            message = f"{case.units.what} {case.units.ids[other]} starts at {start[other]!r}, "
-            message += f"before {case.units.ids[one]} ends at {end[one]!r}"
-            found.append(Violation("order", f"stage {number}", message, end[one], start[other]))
+    for one, other in pairwise(case.held(number)):
+        if early(times.start[other], times.end(one), times.length[one]):
+            start, end = times.first + times.start[other], times.first + times.end(one)
+            message = f"{case.units.what} {case.units.ids[other]} starts at {start!r}, "
+            message += f"before {case.units.ids[one]} ends at {end!r}"
+            found.append(Violation("order", f"stage {number}", message, end, start))
     return found
 
 
-def _transfers(
-    case: Case, start: dict[int, float], end: dict[int, float]
-) -> tuple[list[Violation], Arrivals]:
+def _transfers(case: Case, times: _Times) -> tuple[list[Violation], Arrivals]:
     """Every transfer starts when its tensors are made and takes what its link takes."""
     mesh, tables = Mesh(case.plan), case.tables
     place = {tensor: t for t, tensor in enumerate(case.tensor_ids)}
     found: list[Violation] = []
     arrivals: Arrivals = {}
-    for number, stage in enumerate(case.plan.stages):
+    for number, moves in enumerate(times.receives):
         subject = f"stage {number}"
-        for move in stage.receives or ():
+        for move in moves:
             tensors = [place[i] for i in move.tensors if i in place]
             makers = {case.units.of_node[tables.writer[t]] for t in tensors if t in tables.writer}
             if len(tensors) < len(move.tensors) or len(makers) != 1 or not tensors:
@@ -103,13 +137,13 @@ def _transfers(
                 found.append(Violation("order", subject, message))
                 continue
             maker = makers.pop()
-            found += _one(case, mesh, number, move, tensors, maker, end)
-            keys = _keys(case, number, tensors, maker, start)
+            found += _one(case, mesh, times, (number, maker), move, tensors)
+            keys = _keys(case, number, tensors, maker, times.start)
             if not keys or any(key in arrivals for key in keys):
                 message = f"receives tensors {list(move.tensors)} without need"
                 found.append(Violation("order", subject, message))
             for key in keys:
-                arrivals[key] = move.end_s
+                arrivals[key] = move
     return found, arrivals
 
 
@@ -154,13 +188,13 @@ def _carried(case: Case, maker: int, reader: int) -> set[int]:
 def _one(
     case: Case,
     mesh: Mesh,
-    number: int,
+    times: _Times,
+    ends: tuple[int, int],
     move: Transfer,
     tensors: list[int],
-    maker: int,
-    end: dict[int, float],
 ) -> list[Violation]:
-    """Sender, start and length of one transfer."""
+    """Sender, start and length of one transfer; `ends` are the stage and the unit it is from."""
+    number, maker = ends
     found, subject = [], f"stage {number}"
     stage = case.plan.stages[number]
     source = case.plan.stages[case.stage_of[maker]].device if maker in case.stage_of else ""
@@ -168,9 +202,10 @@ def _one(
     if move.source != source or source == stage.device:
         message = f"{what} comes from '{move.source}', but they are made on '{source}'"
         return [Violation("order", subject, message, source, move.source)]
-    if above(end[maker], move.start_s):
-        message = f"{what} starts at {move.start_s!r}, before they are made at {end[maker]!r}"
-        found.append(Violation("order", subject, message, end[maker], move.start_s))
+    if maker in times.start and early(move.start_s, times.end(maker), times.length[maker]):
+        begin, made = times.first + move.start_s, times.first + times.end(maker)
+        message = f"{what} starts at {begin!r}, before they are made at {made!r}"
+        found.append(Violation("order", subject, message, made, begin))
     lengths = [
         mesh.time(source, stage.device, case.tables.size[t], case.tables.transfer[t])
         for t in tensors
@@ -182,15 +217,14 @@ def _one(
         return [*found, Violation("device", subject, message)]
     # One transfer pays the latency of its path once, whatever it carries.
     length = math.fsum(known) - (len(known) - 1) * path.latency
-    if not same(move.end_s - move.start_s, length, move.end_s):
-        message = f"{what} takes {move.end_s - move.start_s!r}, recomputed {length!r}"
-        found.append(Violation("load", subject, message, length, move.end_s - move.start_s))
+    took = move.end_s - move.start_s
+    if not abs(took - length) <= TOLERANCE * length + ROUNDING * move.end_s:
+        message = f"{what} takes {took!r}, recomputed {length!r}"
+        found.append(Violation("load", subject, message, length, took))
     return found
 
 
-def _needs(
-    case: Case, start: dict[int, float], end: dict[int, float], arrivals: Arrivals
-) -> list[Violation]:
+def _needs(case: Case, times: _Times, arrivals: Arrivals) -> list[Violation]:
     """No unit starts before what it reads is on its device."""
     tables, found = case.tables, []
     of_node, ids = case.units.of_node, case.units.ids
@@ -203,7 +237,7 @@ def _needs(
             maker = of_node[tables.writer[tensor]] if tensor in tables.writer else unit
             if maker == unit or maker not in case.stage_of:
                 continue
-            there = end[maker]
+            there, length = times.end(maker), times.length[maker]
             if case.stage_of[maker] != number:
                 key = (tensor, unit if case.edge else -1, number)
                 if key not in arrivals:
@@ -211,20 +245,22 @@ def _needs(
                     message += f"{case.tensor_ids[tensor]}, which is not sent to its device"
                     found.append(Violation("order", f"stage {number}", message))
                     continue
-                there = arrivals[key]
-            if above(there, start[unit]):
-                message = f"{case.units.what} {ids[unit]} starts at {start[unit]!r}, before "
+                there = arrivals[key].end_s
+                length = there - arrivals[key].start_s
+            if early(times.start[unit], there, length):
+                begin, there = times.first + times.start[unit], times.first + there
+                message = f"{case.units.what} {ids[unit]} starts at {begin!r}, before "
                 message += f"tensor {case.tensor_ids[tensor]} is there at {there!r}"
-                found.append(Violation("order", f"stage {number}", message, there, start[unit]))
+                found.append(Violation("order", f"stage {number}", message, there, begin))
     return found
 
 
-def _congestion(case: Case) -> list[Violation]:
+def _congestion(case: Case, times: _Times) -> list[Violation]:
     """Transfers that share a lane do not overlap."""
     rule = case.plan.options.congestion
     lanes: dict[tuple[str, ...], list[Transfer]] = {}
-    for stage in case.plan.stages:
-        for move in stage.receives or ():
+    for stage, received in zip(case.plan.stages, times.receives, strict=True):
+        for move in received:
             if rule == "device":
                 lanes.setdefault(("sent by", move.source), []).append(move)
                 lanes.setdefault(("received by", stage.device), []).append(move)
@@ -234,8 +270,9 @@ def _congestion(case: Case) -> list[Violation]:
     for lane, moves in sorted(lanes.items()):
         moves.sort(key=lambda m: (m.start_s, m.end_s))
         for one, other in pairwise(moves):
-            if above(one.end_s, other.start_s):
-                message = f"transfers {' '.join(lane)} overlap: one ends at {one.end_s!r}, "
-                message += f"the next starts at {other.start_s!r}"
-                found.append(Violation("order", "plan", message, one.end_s, other.start_s))
+            if early(other.start_s, one.end_s, one.end_s - one.start_s):
+                end, start = times.first + one.end_s, times.first + other.start_s
+                message = f"transfers {' '.join(lane)} overlap: one ends at {end!r}, "
+                message += f"the next starts at {start!r}"
+                found.append(Violation("order", "plan", message, end, start))
     return found

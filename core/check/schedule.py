@@ -15,7 +15,6 @@ from itertools import chain
 import numpy as np
 
 from dnnp.core.check.blocks import (
-    ROUNDING,
     Case,
     Entries,
     Floats,
@@ -30,7 +29,7 @@ from dnnp.core.check.blocks import (
     times_of,
 )
 from dnnp.core.check.tables import on_a_cycle
-from dnnp.core.check.violation import TOLERANCE, Violation, above, same
+from dnnp.core.check.violation import ROUNDING, TOLERANCE, Violation, above, same
 
 FURTHEST = 2.0**22
 """Periods from the first start of a repetend to its last end after which doubles say nothing."""

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 TOLERANCE = 1e-9
 """Relative difference up to which two recomputed numbers count as equal."""
 
+ROUNDING = 2.0**-48
+"""What times may be off by where they were added up, relative to the time since the first one."""
+
 Fact = str | int | float | bool | None
 
 
@@ -70,3 +73,12 @@ def same(a: float, b: float, scale: float = 0.0) -> bool:
 def above(a: float, b: float) -> bool:
     """Whether `a` exceeds `b` by more than `TOLERANCE`."""
     return a > b and not same(a, b)
+
+
+def early(start: float, ready: float, length: float) -> bool:
+    """Whether `start` comes before `ready`, by more than rounding and `TOLERANCE` of `length`.
+
+    `length` is how long that takes which ends at `ready`. Both times count from the first start:
+    where a plan begins says nothing about how exact it is.
+    """
+    return ready - start > TOLERANCE * length + ROUNDING * ready
