@@ -457,8 +457,13 @@ RECORDS: dict[str, dict[str, Field]] = {
         "mode": _string("what ran", required=True, enum=("pipeline", "whole", "replicas")),
         "provider": _string("execution provider", required=True),
         "k": Field("int", "stages, or copies of the model"),
-        "samples": Field("int", "samples that went through", required=True),
-        "throughput_per_s": _number("samples per second"),
+        "samples": Field("int", "samples that went through, of all rounds", required=True),
+        "rounds": Field("int", "how often they did, to be compared; absent: 1", positive=True),
+        "elapsed_s": _number(
+            "time of a round, the median: to its last output, from the last one of the warm-up, or "
+            "from the first start"
+        ),
+        "throughput_per_s": _number("samples per second: samples over rounds over elapsed_s"),
         "latency_p50_s": _number("median time of one sample"),
         "latency_p99_s": _number("99th percentile of the time of one sample"),
         "latency_predicted_s": _number("time of one sample by a plan of the objective latency"),
@@ -473,6 +478,8 @@ RECORDS: dict[str, dict[str, Field]] = {
         "verified": Field("bool", "outputs equal those of the whole model, if that was asked"),
         "max_abs_error": _number("largest difference from the whole model"),
         "max_rel_error": _number("the same, relative to the largest value of its output"),
+        "rtol": _number("allowed error relative to each value"),
+        "atol": _number("allowed error relative to the largest value of an output"),
         "interrupted": Field("bool", "not all samples went through"),
         "stages": Field(
             "list",

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dnnp.core.check.passes import check_passes
+from dnnp.core.check.runs import check_runs
 from dnnp.core.check.tables import shown
 from dnnp.core.check.validity import STRENGTH
 from dnnp.core.check.violation import Violation, above, same
@@ -56,6 +57,7 @@ def check_stream(
     if records.get("plan"):
         for schedule in records.get("schedule", ()):
             found += check_passes(schedule, records)
+    found += check_runs(records)
     return found + _provenance(header, records)
 
 

@@ -86,9 +86,7 @@ def run_replicas(
     took = end[done] - start[done]
     span = max(int(end[done].max() - start[done].min()), 1)
     idle = 1.0 - float(took.sum()) / (span * len(replicas))
-    return timing_of(
-        took, n / span * 1e9, np.array([np.median(took) * 1e-9]), np.array([idle]), idle
-    )
+    return timing_of(took, span * 1e-9, np.array([np.median(took) * 1e-9]), np.array([idle]), idle)
 
 
 def _stop(replicas: Sequence[Worker]) -> None:

@@ -66,6 +66,9 @@ class Outcome:
             }
             # JSON has no infinity: an error beyond all measure is left out.
             fields |= {name: e for name, e in errors.items() if math.isfinite(e)}
+        tolerance = self.checks.tolerance
+        if self.verdict is not None and tolerance is not None:
+            fields |= {"rtol": tolerance.rtol, "atol": tolerance.atol}
         if self.interrupted:
             fields["interrupted"] = True
         forecast = self.checks.forecast
@@ -140,6 +143,8 @@ def _record(
         "samples": timing.samples,
         "threads": config.threads,
         "optimization": config.optimization,
+        **({"rounds": timing.rounds} if timing.rounds > 1 else {}),
+        "elapsed_s": timing.elapsed_s,
         "throughput_per_s": timing.throughput_per_s,
         "latency_p50_s": timing.latency_p50_s,
         "latency_p99_s": timing.latency_p99_s,

@@ -34,9 +34,9 @@ class Timing:
     """Figures of one run; times in seconds. Without samples everything is 0."""
 
     samples: int
-    """Samples measured."""
+    """Samples measured, of all rounds."""
     throughput_per_s: float
-    """Samples per second at the sink, from the first measured completion on."""
+    """Samples per second of a round."""
     latency_p50_s: float
     """Median over samples, from the first stage's start to the last output."""
     latency_p99_s: float
@@ -48,6 +48,10 @@ class Timing:
     """Idle share of all stages together; of a schedule, of its devices over its makespan."""
     makespan_s: float = 0.0
     """First start to last end of the samples of a schedule."""
+    elapsed_s: float = 0.0
+    """Time of a round, the median: to its last completion, from the last one of the warm-up, or
+    from the first start."""
+    rounds: int = 1
 
 
 def summarize(trace: Trace, warmup: int = 0) -> Timing:
@@ -62,7 +66,7 @@ def summarize(trace: Trace, warmup: int = 0) -> Timing:
     window = trace.replicas * np.maximum(end.max(axis=1) - start.min(axis=1), 1)
     return timing_of(
         finished - start.min(axis=0),
-        _rate(trace.done_ns, warmup),
+        _elapsed(trace, warmup),
         np.median(end - start, axis=1) * 1e-9 / trace.replicas,
         1.0 - busy / window,
         float(1.0 - busy.sum() / window.sum()),
@@ -85,6 +89,7 @@ def summarize_schedule(trace: Trace, devices: int) -> Timing:
     return replace(
         timing,
         throughput_per_s=timing.samples / makespan,
+        elapsed_s=makespan,
         latency_p50_s=float(latency[0]),
         latency_p99_s=float(latency[1]),
         bubble=min(max(1.0 - busy / (makespan * max(devices, 1)), 0.0), 1.0),
@@ -94,7 +99,7 @@ def summarize_schedule(trace: Trace, devices: int) -> Timing:
 
 def timing_of(
     latency_ns: np.ndarray[Any, Any],
-    throughput: float,
+    elapsed_s: float,
     loads_s: np.ndarray[Any, Any],
     bubbles: np.ndarray[Any, Any],
     bubble: float,
@@ -103,7 +108,8 @@ def timing_of(
     p50, p99 = np.quantile(latency_ns, [0.5, 0.99]) * 1e-9
     return Timing(
         samples=len(latency_ns),
-        throughput_per_s=throughput,
+        throughput_per_s=len(latency_ns) / elapsed_s,
+        elapsed_s=elapsed_s,
         latency_p50_s=float(p50),
         latency_p99_s=float(p99),
         loads_s=tuple(float(x) for x in loads_s),
@@ -112,12 +118,10 @@ def timing_of(
     )
 
 
-def _rate(done_ns: np.ndarray[Any, Any], warmup: int) -> float:
-    """Completions a second; the completion before the first measured one starts the clock."""
-    first = max(warmup - 1, 0)
-    if len(done_ns) - 1 > first:
-        return float((len(done_ns) - 1 - first) / max(done_ns[-1] - done_ns[first], 1) * 1e9)
-    return 0.0
+def _elapsed(trace: Trace, warmup: int) -> float:
+    """Time of all samples after the warm-up, whose last completion starts the clock; seconds."""
+    began = trace.done_ns[warmup - 1] if warmup else trace.start_ns.min()
+    return float(max(trace.done_ns[-1] - began, 1)) * 1e-9
 
 
 def median_timing(rounds: Sequence[Timing]) -> Timing:
@@ -127,9 +131,12 @@ def median_timing(rounds: Sequence[Timing]) -> Timing:
     def median(values: Sequence[float]) -> float:
         return float(np.median(values))
 
+    samples, elapsed = sum(t.samples for t in real), median([t.elapsed_s for t in real])
     return Timing(
-        samples=sum(t.samples for t in real),
-        throughput_per_s=median([t.throughput_per_s for t in real]),
+        samples=samples,
+        throughput_per_s=samples / len(real) / elapsed if elapsed > 0 else 0.0,
+        elapsed_s=elapsed,
+        rounds=len(real),
         latency_p50_s=median([t.latency_p50_s for t in real]),
         latency_p99_s=median([t.latency_p99_s for t in real]),
         loads_s=tuple(float(x) for x in np.median([t.loads_s for t in real], axis=0)),

@@ -213,7 +213,8 @@ def test_figures_of_a_run_with_known_times() -> None:
 def test_figures_of_short_runs_are_finite() -> None:
     steps = [step("stage 0", "x", "y")]
     one = summarize(run_pipeline(steps, [{"x": "x"}], 1, ["y"]))
-    assert (one.samples, one.throughput_per_s, one.bubble) == (1, 0.0, 0.0)
+    assert (one.samples, one.bubble) == (1, 0.0)
+    assert one.throughput_per_s == 1 / one.elapsed_s
     none = summarize(run_pipeline(steps, [{"x": "x"}], 2, ["y"]), warmup=2)
     assert (none.samples, none.latency_p50_s, none.loads_s) == (0, 0.0, (0.0,))
     assert median_timing([none]).samples == 0
