@@ -13,7 +13,7 @@ from typing import Any
 
 from dnnp.core.check.devices import split_name
 from dnnp.core.check.tables import shown
-from dnnp.core.check.violation import Violation, above
+from dnnp.core.check.violation import TOLERANCE, Violation, above, same
 
 Record = Mapping[str, Any]
 
@@ -66,6 +66,7 @@ def check_passes(schedule: Record, records: Mapping[str, Sequence[Record]]) -> l
                     makers.setdefault(node, []).append(p)
         if all(plan["objective"] != "latency" for plan in records["plan"]):
             found += _times(stage, [row for _, row in mine], backward, training=training)
+    found += _memory(schedule, records["plan"][0], list(stages.values()))
     return found + _reads(schedule, records.get("node", ()), makers)
 
 
@@ -139,10 +140,54 @@ def _times(
         return []
     # A pass on several devices at once has a part of its nodes' work on each of them.
     total = math.fsum(row["time_s"] * max(map(len, row["homes"]), default=0) for row in mine)
-    if not mine or not above(stage["compute_s"], total):
-        return []
-    message = f"its passes take {total!r}, less than its compute_s {stage['compute_s']!r}"
-    return [Violation("load", f"stage {stage['id']}", message, stage["compute_s"], total)]
+    least = most = stage["compute_s"]
+    most += stage["in_s"] + stage["overflow_s"] + stage["out_s"]
+    most += stage.get("sync_s", 0.0) * stage.get("replicas", 1)
+    if mine and above(least, total):
+        message = f"its passes take {total!r}, less than its compute_s {least!r}"
+        return [Violation("load", f"stage {stage['id']}", message, least, total)]
+    if mine and above(total, most):
+        message = f"its passes take {total!r}, more than all parts of its load, {most!r}"
+        return [Violation("load", f"stage {stage['id']}", message, most, total)]
+    return []
+
+
+def _memory(schedule: Record, plan: Record, stages: Sequence[Record]) -> list[Violation]:
+    """Devices hold what their stages need, and passes release all that they take."""
+    found = []
+    taken: dict[int, list[float]] = {stage["id"]: [] for stage in stages}
+    for row in schedule["passes"]:
+        if row["kind"] != "transfer" and row.get("stage") in taken:
+            taken[row["stage"]].append(float(row.get("memory_bytes", 0.0)))
+    needed: dict[str, float] = {}
+    for stage in stages:
+        moved = taken[stage["id"]]
+        if abs(math.fsum(moved)) > TOLERANCE * math.fsum(map(abs, moved)):
+            message = f"its passes leave {math.fsum(moved)!r} bytes behind"
+            found.append(Violation("load", f"stage {stage['id']}", message, 0.0, math.fsum(moved)))
+        # What lies between its passes is a part of what the plan says that it needs.
+        between = math.fsum(m for m in moved if m > 0)
+        owner, first = split_name(stage["device"])
+        for j in range(min(stage.get("replicas", 1), len(schedule["units"]))):
+            name = f"{owner}/{(first or 0) + j}"
+            needed[name] = needed.get(name, 0.0) + max(stage["memory_bytes"] - between, 0.0)
+    sizes = {
+        device["class"]: float(device["memory_bytes"])
+        for device in plan["devices"]
+        if plan["memory_mode"] == "hard" and device["kind"] != "cpu" and "memory_bytes" in device
+    }
+    for unit in schedule["units"]:
+        if unit["name"] not in needed:
+            continue
+        subject, stated = f"unit {unit['name']}", float(unit.get("fixed_bytes", 0.0))
+        expected, size = needed[unit["name"]], sizes.get(split_name(unit["name"])[0], math.inf)
+        if not same(stated, expected):
+            message = f"fixed_bytes is {stated!r}, its stages always hold {expected!r}"
+            found.append(Violation("load", subject, message, expected, stated))
+        if above(float(unit["peak_bytes"]), size):
+            message = f"holds {unit['peak_bytes']!r} bytes, the device has {size!r}"
+            found.append(Violation("capacity", subject, message, size, unit["peak_bytes"]))
+    return found
 
 
 def _reads(

@@ -100,6 +100,8 @@ def _form(schedule: Record) -> list[Violation]:
             if len(set(home)) < len(home) or not all(0 <= d < len(units) for d in home):
                 message = f"its units {home} are not distinct positions below {len(units)}"
                 found.append(Violation("block", subject, message))
+            elif row["kind"] != "transfer" and any(units[d].get("link", False) for d in home):
+                found.append(Violation("block", subject, "is no transfer, but runs on a link"))
         waits[number] = [wait["pass"] for wait in row["after"]]
         unknown = [p for p in waits[number] if not 0 <= p < len(passes)]
         if unknown:

@@ -562,8 +562,8 @@ def planned() -> Records:
         "type": "schedule", "method": "hand", "micro_batches": 1, "makespan_s": at,
         "bound_s": at, "status": "optimal", "bubble": 2 / 3, "rate_bound_s": 19.0,
         "units": [
-            {"name": f"acc/{s}", "peak_bytes": 0.0, "busy_s": p["time_s"]}
-            for s, p in enumerate(passes)
+            {"name": f"acc/{s}", "peak_bytes": held, "fixed_bytes": held, "busy_s": p["time_s"]}
+            for s, (p, held) in enumerate(zip(passes, (196, 200, 112), strict=True))
         ],
         "passes": passes, "digest": digest,
     }  # fmt: skip
@@ -634,6 +634,24 @@ AGAINST: dict[str, tuple[Change, str, str]] = {
     ),
     "too short": (
         set_pass(1, time_s=11.5), "load", "stage 1: its passes take 11.5, less than its compute_s"
+    ),
+    "too long": (
+        set_pass(1, time_s=17.5), "load", "passes take 17.5, more than all parts of its load, 17.0"
+    ),
+    "memory left": (
+        set_pass(1, memory_bytes=5.0), "load", "stage 1: its passes leave 5.0 bytes behind"
+    ),
+    "less memory": (
+        lambda records: the(records, "schedule")["units"][1].update(fixed_bytes=150), "load",
+        "unit acc/1: fixed_bytes is 150.0, its stages always hold 200.0",
+    ),
+    "more than the device has": (
+        lambda records: the(records, "schedule")["units"][1].update(peak_bytes=1001), "capacity",
+        "unit acc/1: holds 1001 bytes, the device has 1000.0",
+    ),
+    "a link": (
+        lambda records: the(records, "schedule")["units"][1].update(link=True), "block",
+        "pass F1: is no transfer, but runs on a link",
     ),
     "strange nodes": (set_pass(1, nodes=[2, 3, 4, 5]), "node", "pass F1: runs nodes 5, which are"),
     "nodes left out": (set_pass(1, nodes=[2, 3]), "node", "stage 1: nodes 4 are in no forward"),
