@@ -142,6 +142,11 @@ _POINT = {
     "unroll": Field("int", "micro-batches in a period", required=True, positive=True),
     "period_s": _number("least period for each micro-batch", required=True),
     "period_bound_s": _number("proven lower bound of it", required=True),
+    "starts_s": Field(
+        "list",
+        "starts of a repetend that has this period, as in the repetend",
+        items=Field("list", "", items=_number("")),
+    ),
 }
 
 RECORDS: dict[str, dict[str, Field]] = {

@@ -80,6 +80,7 @@ def schedule_records(
                 "unroll": point.unroll,
                 "period_s": point.period_s,
                 "period_bound_s": point.period_bound_s,
+                "starts_s": point.start_s.tolist(),
             }
             for point in points
         ]

@@ -64,6 +64,8 @@ class Times(NamedTuple):
     """First start to last end."""
     period: float | None = None
     """With a period all of it repeats."""
+    where: str = ""
+    """What messages begin with."""
 
     @property
     def room(self) -> float:
@@ -79,11 +81,6 @@ class Times(NamedTuple):
     def tick(self) -> float:
         """How far apart starts of what repeats may be that are the same time."""
         return min(ROUNDING * max(self.span, self.room), self.dust)
-
-    @property
-    def where(self) -> str:
-        """What messages begin with."""
-        return "" if self.period is None else "repetend: "
 
 
 class Entries(NamedTuple):
@@ -118,11 +115,11 @@ def case_of(schedule: Record) -> Case:
     )
 
 
-def times_of(case: Case, start: Floats, period: float | None = None) -> Times:
+def times_of(case: Case, start: Floats, period: float | None = None, where: str = "") -> Times:
     """Times of blocks that start at `start`, f64[micro-batches, P]."""
     first = float(start.min())
     since = start - first
-    return Times(since, first, float((since + case.time).max()), period)
+    return Times(since, first, float((since + case.time).max()), period, where)
 
 
 def entries_of(case: Case, times: Times) -> Entries:

@@ -78,6 +78,7 @@ def check_schedule(schedule: Record, blocks: Sequence[Record]) -> ScheduleReport
     found += _rate(case, schedule, makespan)
     if "repetend" in schedule:
         found += _repetend(case, schedule)
+    found += _points(case, schedule)
     return ScheduleReport((*found, *_pareto(schedule)), makespan, bubble, tuple(peaks.tolist()))
 
 
@@ -255,39 +256,53 @@ def _rate(case: Case, schedule: Record, makespan: float) -> list[Violation]:
         if "repetend" in schedule and not same(stated, reached[-1]):
             message = f"rate_s is {stated!r}, its repetend takes {reached[-1]!r}"
             found.append(Violation("value", "schedule", message, reached[-1], stated))
+        least = float(_load(case).max(initial=0.0))
+        if above(least, stated):
+            message = f"rate_s is {stated!r}, but a unit is busy for {least!r}"
+            found.append(Violation("value", "schedule", message, least, stated))
         reached.append(stated)
     return found + _bounds("", "schedule", [("rate_bound_s", bound, value) for value in reached])
+
+
+def _repeated(
+    case: Case, unroll: int, period: float, rows: Sequence[Sequence[float]], subject: str
+) -> tuple[list[Violation], float | None, float | None]:
+    """What does not hold while micro-batches repeat; their span, and most that a unit holds.
+
+    None for both where starts are missing.
+    """
+    if len(rows) != unroll or any(len(row) != len(case.names) for row in rows):
+        message = f"starts_s is not {unroll} lists of {len(case.names)} starts"
+        return [Violation("block", subject, message)], None, None
+    for name, homes in zip(case.names, case.homes, strict=True):
+        if unroll % len(homes):
+            message = f"has {unroll} micro-batches, but the units of {name} repeat every "
+            message += f"{len(homes)}"
+            return [Violation("block", subject, message, None, unroll)], None, None
+    times = times_of(case, np.array(rows, dtype=np.float64), period, f"{subject}: ")
+    found = late(case, times)
+    peaks = case.fixed
+    if 0 < period * FURTHEST < times.span:
+        message = f"spans {times.span!r}, which says nothing about a period of {period!r}"
+        found.append(Violation("overlap", subject, message))
+    elif period > 0:
+        entries = entries_of(case, times)
+        found += overlaps(case, times, entries)
+        peaks = peaks_of(case, times, entries)
+        found += _capacity(case, peaks, f"{subject}: ")
+    elif case.time.any():
+        found.append(Violation("overlap", subject, "its period is 0, but passes take time"))
+    # What grows with every micro-batch has no peak; only units without a limit may do that.
+    return found, times.span, float(peaks[np.isfinite(peaks)].max(initial=0.0))
 
 
 def _repetend(case: Case, schedule: Record) -> list[Violation]:
     """What repeats: units, waits and memory for as long as it does, and its figures."""
     repetend = schedule["repetend"]
     unroll, period = repetend["unroll"], float(repetend["period_s"])
-    rows = repetend["starts_s"]
-    if len(rows) != unroll or any(len(row) != len(case.names) for row in rows):
-        message = f"starts_s is not {unroll} lists of {len(case.names)} starts"
-        return [Violation("block", "repetend", message)]
-    for name, homes in zip(case.names, case.homes, strict=True):
-        if unroll % len(homes):
-            message = f"has {unroll} micro-batches, but the units of {name} repeat every "
-            message += f"{len(homes)}"
-            return [Violation("block", "repetend", message, None, unroll)]
-    times = times_of(case, np.array(rows, dtype=np.float64), period)
-    span = times.span
-    found = late(case, times)
-    memory = float(repetend["memory_bytes"])
-    if 0 < period * FURTHEST < span:
-        message = f"spans {span!r}, which says nothing about a period of {period!r}"
-        found.append(Violation("overlap", "repetend", message))
-    elif period > 0:
-        entries = entries_of(case, times)
-        found += overlaps(case, times, entries)
-        peaks = peaks_of(case, times, entries)
-        found += _capacity(case, peaks, "repetend: ")
-        # What grows with every micro-batch has no peak; only units without a limit may do that.
-        memory = float(peaks[np.isfinite(peaks)].max(initial=0.0))
-    elif case.time.any():
-        found.append(Violation("overlap", "repetend", "its period is 0, but passes take time"))
+    found, span, memory = _repeated(case, unroll, period, repetend["starts_s"], "repetend")
+    if span is None or memory is None:
+        return found
     for name, expected in (("memory_bytes", memory), ("span_s", span)):
         scale = float(_scales(case).max()) if name == "memory_bytes" else 0.0
         if not same(repetend[name], expected, scale):
@@ -296,6 +311,33 @@ def _repetend(case: Case, schedule: Record) -> list[Violation]:
     names = (("period_bound_s", period), ("memory_bound_bytes", memory), ("span_bound_s", span))
     bounds = [(name, float(repetend[name]), value) for name, value in names]
     return found + _bounds(repetend["status"], "repetend", bounds)
+
+
+def _points(case: Case, schedule: Record) -> list[Violation]:
+    """Points of the trade-off repeat as they say and hold what they say."""
+    found = []
+    least, scale = float(_load(case).max(initial=0.0)), float(_scales(case).max())
+    for number, point in enumerate(schedule.get("pareto", ())):
+        subject, period, unroll = f"pareto {number}", float(point["period_s"]), point["unroll"]
+        if above(least, period):
+            message = f"the period is {period!r}, but a unit is busy for {least!r}"
+            found.append(Violation("value", subject, message, least, period))
+        if "starts_s" in point:
+            wrong, _, memory = _repeated(case, unroll, period * unroll, point["starts_s"], subject)
+            found += wrong
+            if memory is not None and not same(point["memory_bytes"], memory, scale):
+                message = f"memory_bytes is {point['memory_bytes']!r}, recomputed {memory!r}"
+                found.append(Violation("value", subject, message, memory, point["memory_bytes"]))
+    return found
+
+
+def _load(case: Case) -> Floats:
+    """Time that each unit is busy for a micro-batch, on average; f64[D]."""
+    load = [0.0] * len(case.fixed)
+    for time, homes in zip(case.time.tolist(), case.homes, strict=True):
+        for unit in chain.from_iterable(homes):
+            load[unit] += time / len(homes)
+    return np.array(load)
 
 
 def _pareto(schedule: Record) -> list[Violation]:

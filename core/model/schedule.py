@@ -64,5 +64,12 @@ class Point:
 
     memory_bytes: float
     period_s: float
+    """For each micro-batch."""
     period_bound_s: float
-    unroll: int = 1
+    start_s: Floats
+    """f64[unroll, blocks] of a repetend that is an example."""
+
+    @property
+    def unroll(self) -> int:
+        """Micro-batches in a period."""
+        return len(self.start_s)

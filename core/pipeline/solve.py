@@ -254,7 +254,7 @@ def _add_points(placement: Placement, request: Request, points: list[Point]) -> 
                 raise
             break
         memory = float(found.memory_bytes[np.isfinite(found.memory_bytes)].max(initial=0.0))
-        point = Point(memory, found.rate_s, found.period_bound_s / u, u)
+        point = Point(memory, found.rate_s, found.period_bound_s / u, found.start_s)
         request.tell(f"memory {memory:.6g}: period {point.period_s:.6g}")
         if points and point.period_s <= points[-1].period_s * (1 + TOLERANCE):
             points.pop()
