@@ -227,6 +227,30 @@ def test_too_early_starts_are_found() -> None:
     assert found > 50
 
 
+def later(plan: Plan, offset: float) -> Plan:
+    """A plan where all units start together, after a while."""
+    stages = []
+    for stage in plan.stages:
+        moves = [m._replace(start_s=offset, end_s=m.end_s + offset) for m in stage.receives or ()]
+        starts = (offset,) * len(stage.starts_s or ())
+        stages.append(replace(stage, starts_s=starts, receives=tuple(moves)))
+    return replace(plan, stages=tuple(stages))
+
+
+def test_an_offset_hides_nothing() -> None:
+    """What starts too early does so however late it is."""
+    found = 0
+    for seed in range(40):
+        case = Case(seed, "operators")
+        early, still = (
+            sum(" before " in v for v in case.violations(later(case.plan, at)))
+            for at in (0.0, 1e11)
+        )
+        assert still == early, seed
+        found += early
+    assert found > 50
+
+
 def test_blocks_that_wait_for_each_other() -> None:
     checked = 0
     for seed in range(CASES):

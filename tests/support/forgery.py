@@ -63,12 +63,53 @@ def _lower(_: Record, before: float, after: float) -> bool:
     return after < before
 
 
+def _higher(_: Record, before: float, after: float) -> bool:
+    return after > before
+
+
 def _any(_: Record, before: float, after: float) -> bool:
     return True
 
 
+UNPROVEN = (
+    _any,
+    "a bound without a certificate: the checker compares it with what is reached, no more",
+)
+MEASURED = (_any, "a measurement that no other figure of the record determines")
+CHOSEN = (_any, "an option of the run; nothing follows from it")
+PROBLEM = (_any, "a part of the problem that the schedule states and solves")
+
 HARMLESS: dict[tuple[str, str], tuple[Rule, str]] = {
     ("plan", "bound"): (_lower, "a lower bound that is lower is one; its gap is made to fit"),
+    ("schedule", "bound_s"): UNPROVEN,
+    ("schedule", "rate_bound_s"): UNPROVEN,
+    ("schedule", "repetend.period_bound_s"): UNPROVEN,
+    ("schedule", "repetend.memory_bound_bytes"): UNPROVEN,
+    ("schedule", "repetend.span_bound_s"): UNPROVEN,
+    ("schedule", "pareto[].period_bound_s"): UNPROVEN,
+    ("schedule", "rate_s"): (
+        _any,
+        "of a recipe without a repetend: compared with the load of units and its bound only",
+    ),
+    ("schedule", "pareto[].period_s"): (_higher, "a period that is longer holds as well"),
+    ("schedule", "pareto[].starts_s[][]"): (_any, "another repetend with the same figures"),
+    ("schedule", "repetend.starts_s[][]"): (_any, "another repetend with the same figures"),
+    ("schedule", "repetend.period_s"): (_higher, "a period that is longer holds as well"),
+    ("schedule", "units[].memory_bytes"): PROBLEM,
+    ("schedule", "passes[].memory_bytes"): PROBLEM,
+    ("schedule", "passes[].after[].pass"): PROBLEM,
+    ("schedule", "passes[].after[].delay_s"): PROBLEM,
+    ("run", "threads"): CHOSEN,
+    ("run", "rtol"): CHOSEN,
+    ("run", "atol"): CHOSEN,
+    ("run", "max_abs_error"): MEASURED,
+    ("run", "max_rel_error"): MEASURED,
+    ("run", "bubble"): MEASURED,
+    ("run", "latency_p50_s"): MEASURED,
+    ("run", "latency_p99_s"): MEASURED,
+    ("run", "stages[].measured_s"): MEASURED,
+    ("run", "stages[].bubble"): MEASURED,
+    ("run", "k"): (_any, "how many copies of the model ran, or fitted; nothing follows from it"),
 }
 """Type and field -> which changes are not false, or cannot be found out, and why."""
 

@@ -1,0 +1,59 @@
+"""No forged number is accepted: a slice of `tests/tools/forge.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support import seeds, training
+from support.forgery import HARMLESS, accepts, forge, records_in
+from support.run import dnnp
+from support.running import SPLIT, network, planned
+
+SCHEDULING = ("schedule", "block", "run")
+
+
+def false_ones(name: str, stream: bytes, most: int, kinds: tuple[str, ...]) -> list[str]:
+    records = records_in(stream)
+    assert accepts(records)
+    found = list(forge(name, records, most, kinds))
+    assert found
+    return [str(one) for one in found if one.accepted and not one.reason]
+
+
+@pytest.mark.parametrize("shape", ["V", "M"])
+def test_schedules_of_shapes(shape: str) -> None:
+    result = dnnp(
+        "schedule", "-q", "--shape", shape, "--devices", "2", "-n", "3", "--pareto",
+        "--method", "1f1b+" if shape == "M" else "auto",
+    )  # fmt: skip
+    assert false_ones(shape, result.out, 1, SCHEDULING) == []
+
+
+def test_schedules_of_a_plan() -> None:
+    plan = seeds.encode(seeds.planned())
+    result = dnnp("schedule", "-q", "-n", "3", stdin=plan)
+    assert result.status == 0, result.err
+    assert false_ones("plan", result.out, 1, SCHEDULING) == []
+
+
+def test_schedules_of_training() -> None:
+    result = dnnp("schedule", "-q", "-n", "4", stdin=seeds.encode(training.planned()))
+    assert result.status == 0, result.err
+    assert false_ones("training", result.out, 1, SCHEDULING) == []
+
+
+@pytest.mark.parametrize("options", [(), ("--compare",)])
+def test_runs(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """The stages' memory is made up: only what the run adds is looked at."""
+    cut = dnnp("partition", "-q", "-k", "2", "--method", "uniform",
+               stdin=planned(network(), tmp_path, SPLIT))  # fmt: skip
+    stream = cut.out if not options else dnnp("schedule", "-q", "-n", "3", stdin=cut.out).out
+    result = dnnp("run", "-q", "--verify", *options, stdin=stream)
+    assert result.status == 0, result.err
+    assert false_ones("run", result.out, 1, ("run",)) == []
+
+
+def test_every_exception_has_its_reason() -> None:
+    assert all(reason for _, reason in HARMLESS.values())
