@@ -81,11 +81,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
     started = monotonic()
     with context.interruptible():
         _check_plan(stream, args, context)
-        from dnnp.formats.graph import graph_of, plan_of, units_of
+        from dnnp.cmds.read_plan import read_plan
+        from dnnp.formats.graph import graph_of, units_of
 
         graph = graph_of(stream)
         units = units_of(stream, graph)
-        plan = plan_of(stream, graph)
+        plan = read_plan(stream, graph)
         if plan is None:
             raise FormatError("the stream has no plan", stream.name)
         if plan.objective == "latency":

@@ -42,12 +42,13 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Export the plan of a stream."""
     if args.to == "stages" and args.output == "-":
         raise UsageError("--to stages writes several files: name a folder with -o DIR")
-    from dnnp.formats.graph import graph_of, plan_of
+    from dnnp.cmds.read_plan import read_plan
+    from dnnp.formats.graph import graph_of
     from dnnp.formats.msr_split import write_split
 
     stream = context.read(args.stream)
     graph = graph_of(stream)
-    plan = plan_of(stream, graph)
+    plan = read_plan(stream, graph)
     if plan is None:
         raise UsageError(f"{stream.name}: no plan to export; run dnnp-partition first")
     if args.to == "stages":

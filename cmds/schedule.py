@@ -248,11 +248,12 @@ def _what(args: argparse.Namespace, context: Context) -> tuple[Stream, Placement
 
 def _of_plan(stream: Stream, args: argparse.Namespace) -> tuple[Placement, str]:
     """The placement of the plan in a stream, and the plan's digest."""
+    from dnnp.cmds.read_plan import read_plan
     from dnnp.core.pipeline.from_plan import placement_of_plan
-    from dnnp.formats.graph import graph_of, plan_digest, plan_of, units_of
+    from dnnp.formats.graph import graph_of, plan_digest, units_of
 
     graph = graph_of(stream)
-    plan = plan_of(stream, graph)
+    plan = read_plan(stream, graph)
     if plan is None:
         raise UsageError(
             f"{stream.name}: no plan to schedule; run dnnp-partition first, or give --shape or "

@@ -135,7 +135,7 @@ def price(
         sync_s = share * footprint.weight_bytes / device.bandwidth_bytes_per_s
 
     def load(parts: tuple[float, float, float, float], sync: float) -> float:
-        alone = _combined(options.comm, *parts) / replicas
+        alone = combined(options.comm, *parts) / replicas
         return alone + sync if options.comm == "sum" else max(alone, sync)
 
     in_s, out_s = math.fsum(early[0] + late[0]), math.fsum(early[1] + late[1])
@@ -151,7 +151,7 @@ def price(
     )  # fmt: skip
 
 
-def _combined(comm: str, in_s: float, compute_s: float, overflow_s: float, out_s: float) -> float:
+def combined(comm: str, in_s: float, compute_s: float, overflow_s: float, out_s: float) -> float:
     """How transfers and compute add up."""
     if comm == "sum":
         return math.fsum([in_s, compute_s, overflow_s, out_s])

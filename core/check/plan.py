@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dnnp.core.check.claims import check_objective, check_offer
 from dnnp.core.check.devices import check_devices, clusters_of
 from dnnp.core.check.latency import check_latency, make_case
 from dnnp.core.check.load import Cost, cost_of
@@ -52,6 +53,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
     found = _assignment(tables, plan, position)
     found += _orders(tables, blocks)
     found += _groups(tables, clustering, blocks)
+    found += check_offer(plan)
     validity, weaker = check_validity(tables, blocks, plan.validity)
     found += weaker
     units = units_of(graph, clustering, tables)
@@ -61,7 +63,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
             found += [Violation("support", f"stage {number}", reason) for reason in reasons]
         case = make_case(graph, plan, tables, units, blocks, devices)
         wrong, latency, times = check_latency(case, graph)
-        found += wrong + _objective(plan, latency)
+        found += wrong + check_objective(plan, latency)
         return PlanReport(tuple(found), latency, validity, tuple(times))
     found += _colors(graph, tables, blocks)
     found += check_devices(plan)
@@ -86,7 +88,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
         found += _peak(stage, cost, subject)
         found += _capacity(plan, cost, device, subject)
     value, undefined = _value(plan, costs, training=tables.training)
-    found += undefined + _objective(plan, value)
+    found += undefined + check_objective(plan, value)
     return PlanReport(tuple(found), value, validity, tuple(costs))
 
 
@@ -236,19 +238,3 @@ def _value(
     ahead = max((cost.forward_s for cost in costs if cost.forward_s is not None), default=0.0)
     back = max((cost.backward_s for cost in costs if cost.backward_s is not None), default=0.0)
     return ahead + back, []
-
-
-def _objective(plan: Plan, value: float | None) -> list[Violation]:
-    """Value, bound and status; `value` is the recomputed objective, if there is one."""
-    found = []
-    if value is not None and not same(plan.value, value):
-        message = f"the value is {plan.value!r}, recomputed {value!r}"
-        found.append(Violation("value", "plan", message, value, plan.value))
-    least = plan.value if value is None else min(plan.value, value)
-    if above(plan.bound, least):
-        message = f"the bound {plan.bound!r} exceeds the value {least!r}"
-        found.append(Violation("bound", "plan", message, least, plan.bound))
-    if plan.status == "optimal" and not same(plan.bound, plan.value):
-        message = f"claims to be optimal, but value {plan.value!r} is above bound {plan.bound!r}"
-        found.append(Violation("status", "plan", message, plan.value, plan.bound))
-    return found

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dnnp.core.check.fields import printable
 from dnnp.core.check.passes import check_passes
 from dnnp.core.check.runs import check_runs
 from dnnp.core.check.tables import shown
@@ -144,14 +145,20 @@ def _numbers(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
     """The gap follows from value and bound, of the plan and of a bound record."""
     found = []
     for plan in records.get("plan", ()):
-        value, bound = float(plan["value"]), float(plan["bound"])
-        gap = (value - bound) / value if value > 0 else 0.0
-        if not same(gap, plan["gap"], 1.0):
-            message = f"the gap is {plan['gap']!r}, recomputed {gap!r}"
-            found.append(Violation("gap", "plan", message, gap, plan["gap"]))
+        found += check_gap(plan)
         for record in records.get("bound", ()):
             found += _bound(plan, record)
     return found
+
+
+def check_gap(plan: Record) -> list[Violation]:
+    """The gap that a plan states follows from its value and its bound."""
+    value, bound = float(plan["value"]), float(plan["bound"])
+    gap = (value - bound) / value if value > 0 else 0.0
+    if same(gap, plan["gap"], 1.0):
+        return []
+    message = f"the gap is {plan['gap']!r}, recomputed {gap!r}"
+    return [Violation("gap", "plan", message, gap, plan["gap"])]
 
 
 def _bound(plan: Record, record: Record) -> list[Violation]:
@@ -174,10 +181,24 @@ def _bound(plan: Record, record: Record) -> list[Violation]:
     if STRENGTH[record["validity"]] > STRENGTH[plan["validity"]]:
         message = f"holds for {record['validity']} splits, but the plan is {plan['validity']}"
         found.append(Violation("validity", "bound", message, plan["validity"], record["validity"]))
+    return found + _tried(record, bound)
+
+
+def _tried(record: Record, bound: float) -> list[Violation]:
+    """The bound is the best of what was tried, by the method that it names."""
+    found = []
     for entry in record["tried"]:
         if "value" in entry and above(float(entry["value"]), bound):
             message = f"{entry['method']} proves {entry['value']!r}, which is more than {bound!r}"
             found.append(Violation("bound", "bound", message, bound, entry["value"]))
+    method = record["method"]
+    best = [float(e["value"]) for e in record["tried"] if e["method"] == method and "value" in e]
+    if record["tried"] and not best:
+        message = f"the method {printable(method, 40)!r} is not among those tried"
+        found.append(Violation("bound", "bound", message))
+    elif best and above(bound, max(best)):
+        message = f"is {bound!r}, but {method} proves {max(best)!r}"
+        found.append(Violation("bound", "bound", message, max(best), bound))
     return found
 
 

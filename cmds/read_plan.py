@@ -1,0 +1,36 @@
+"""The plan that a command builds on: refused if it contradicts itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dnnp.core.model.graph import Graph
+    from dnnp.core.model.plan import Plan
+    from dnnp.formats.stream import Stream
+
+FIELDS = ("value", "bound", "gap", "status")
+"""Kinds of violation that are named after the field of the plan that they are about."""
+
+
+def read_plan(stream: Stream, graph: Graph) -> Plan | None:
+    """The plan of a stream, or None if it has none.
+
+    Raises
+    ------
+    FormatError
+        It was made from something else, or its numbers do not fit each other.
+    """
+    from dnnp.core.check.claims import check_claims
+    from dnnp.core.check.stream import check_gap
+    from dnnp.formats.graph import plan_of
+
+    plan = plan_of(stream, graph)
+    if plan is None:
+        return None
+    for violation in [*check_claims(plan), *check_gap(stream.get("plan")[0])]:
+        field = violation.kind if violation.kind in FIELDS else None
+        raise stream.fault_at(
+            "plan", 0, field, f"the plan contradicts itself: {violation}; dnnp-check says more"
+        )
+    return plan

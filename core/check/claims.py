@@ -1,0 +1,80 @@
+"""Whether a plan contradicts itself: what its numbers say of each other, without the graph.
+
+Cheap, so that whoever builds on a plan can ask first; `core.check.plan` recomputes all of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dnnp.core.check.devices import check_devices
+from dnnp.core.check.load import combined
+from dnnp.core.check.violation import Violation, above, same
+from dnnp.core.model.plan import Plan, Stage
+
+
+def check_claims(plan: Plan) -> list[Violation]:
+    """Return what does not hold between the numbers of a plan, its devices and its stages."""
+    found = check_offer(plan)
+    if plan.objective != "latency":
+        found += check_devices(plan)
+        for number, stage in enumerate(plan.stages):
+            found += _load(plan, stage, f"stage {number}")
+    value = _value(plan)
+    if value is not None and not same(plan.value, value):
+        message = f"the value is {plan.value!r}, but by its stages {value!r}"
+        found.append(Violation("value", "plan", message, value, plan.value))
+    return found + check_objective(plan, None)
+
+
+def check_offer(plan: Plan) -> list[Violation]:
+    """No more accelerators than the devices are; where all of these are CPUs, k may count them."""
+    accelerators = sum(device.count for device in plan.devices if not device.is_cpu)
+    offered = accelerators or sum(device.count for device in plan.devices)
+    if plan.k <= offered:
+        return []
+    message = f"k is {plan.k}, but its devices are {offered}"
+    return [Violation("stages", "plan", message, offered, plan.k)]
+
+
+def check_objective(plan: Plan, value: float | None) -> list[Violation]:
+    """Value, bound and status; `value` is the recomputed objective, if there is one."""
+    found = []
+    if value is not None and not same(plan.value, value):
+        message = f"the value is {plan.value!r}, recomputed {value!r}"
+        found.append(Violation("value", "plan", message, value, plan.value))
+    least = plan.value if value is None else min(plan.value, value)
+    if above(plan.bound, least):
+        message = f"the bound {plan.bound!r} exceeds the value {least!r}"
+        found.append(Violation("bound", "plan", message, least, plan.bound))
+    if plan.status == "optimal" and not same(plan.bound, plan.value):
+        message = f"claims to be optimal, but value {plan.value!r} is above bound {plan.bound!r}"
+        found.append(Violation("status", "plan", message, plan.value, plan.bound))
+    return found
+
+
+def _load(plan: Plan, stage: Stage, subject: str) -> list[Violation]:
+    """The load of a stage is what its parts make."""
+    parts = (stage.in_s, stage.compute_s, stage.overflow_s, stage.out_s)
+    alone = combined(plan.options.comm, *parts) / max(stage.replicas, 1)
+    load = alone + stage.sync_s if plan.options.comm == "sum" else max(alone, stage.sync_s)
+    if same(stage.load_s, load):
+        return []
+    message = f"load_s is {stage.load_s!r}, but its parts make {load!r}"
+    return [Violation("load", subject, message, load, stage.load_s)]
+
+
+def _value(plan: Plan) -> float | None:
+    """The objective by what the stages state; None if they do not state it."""
+    if plan.objective == "throughput":
+        return max((stage.load_s for stage in plan.stages), default=0.0)
+    if plan.objective == "gpipe":
+        ahead = [stage.forward_s for stage in plan.stages]
+        back = [stage.backward_s for stage in plan.stages]
+        return None if None in ahead or None in back else _largest(ahead) + _largest(back)
+    ends = [stage.end_s for stage in plan.stages]
+    return None if None in ends else _largest(ends)
+
+
+def _largest(times: list[float | None]) -> float:
+    return max((time for time in times if time is not None), default=-math.inf)

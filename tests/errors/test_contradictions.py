@@ -1,0 +1,98 @@
+"""A plan that contradicts itself: dnnp-check says so, and nobody builds on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support import seeds
+from support.run import dnnp
+
+Record = dict[str, Any]
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "bound": (),
+    "export": ("--to", "msr-split"),
+    "run": (),
+    "schedule": ("-n", "2"),
+    "check": (),
+}
+"""Commands that build on a plan, and the one that judges it."""
+
+
+def stage(number: int, **fields: Any) -> Callable[[list[Record], Record], Any]:
+    return lambda stages, plan: stages[number].update(fields)
+
+
+def plan(**fields: Any) -> Callable[[list[Record], Record], Any]:
+    return lambda stages, plan: plan.update(fields)
+
+
+def device(**fields: Any) -> Callable[[list[Record], Record], Any]:
+    return lambda stages, plan: plan["devices"][0].update(fields)
+
+
+CONTRADICTIONS: dict[str, tuple[Callable[[list[Record], Record], Any], str]] = {
+    "k above the devices": (plan(k=4), "k is 4, but its devices are 3"),
+    "k below its use": (plan(k=2), "3 accelerators are in use, but k is 2"),
+    "fewer devices": (device(count=1), "there is no device 'acc/1'"),
+    "a device twice": (stage(1, device="acc/0"), "device acc/0 is already used by stage 0"),
+    "a class twice": (device(**{"class": "cpu"}), "dev"),
+    "load": (stage(2, load_s=18.0), "load_s is 18.0"),
+    "out": (stage(0, out_s=11.0), "stage 0: "),
+    "sync": (stage(0, sync_s=1.0), "stage 0: "),
+    "value": (plan(value=18.0, gap=12 / 18), "the value is 18.0"),
+    "bound": (plan(bound=20.0, gap=0.0), "the bound 20.0 exceeds the value 19.0"),
+    "gap": (plan(gap=0.5), "the gap is 0.5, recomputed"),
+    "status": (plan(status="optimal"), "claims to be optimal"),
+    "comm": (plan(comm="overlap"), "stage 0: load_s is 15.0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_a_plan_that_contradicts_itself(name):
+    change, message = CONTRADICTIONS[name]
+    records = seeds.planned()
+    change(
+        [r for r in records if r["type"] == "stage"],
+        next(r for r in records if r["type"] == "plan"),
+    )
+    for command, arguments in COMMANDS.items():
+        result = dnnp(command, *arguments, stdin=seeds.encode(records))
+        assert (result.status, result.out) == (3, b""), command
+        assert message in result.err, command
+        if command != "check":
+            assert result.err.startswith(f"dnnp-{command}: <stdin>:"), result.err
+            assert result.err.count("\n") == 1
+
+
+def test_the_message_names_the_field():
+    records = seeds.planned()
+    next(r for r in records if r["type"] == "plan").update(value=18.0, gap=12 / 18)
+    result = dnnp("export", "--to", "msr-split", stdin=seeds.encode(records))
+    assert result.err == (
+        "dnnp-export: <stdin>:19: field 'value': the plan contradicts itself: plan: the value is "
+        "18.0, but by its stages 19.0; dnnp-check says more\n"
+    )
+
+
+def test_a_bound_that_no_argument_proves():
+    data = dnnp("bound", stdin=seeds.encode(seeds.planned())).out
+    records = [r for r in dnnp("bound", stdin=data).records() if r["type"] != "end"]
+    bound = next(r for r in records if r["type"] == "bound")
+    assert dnnp("check", stdin=seeds.encode(records)).status == 0
+    proves = next(e for e in bound["tried"] if e["method"] == bound["method"])
+    for change, message in (
+        (lambda: proves.update(value=proves["value"] / 2), f"but {bound['method']} proves "),
+        (lambda: proves.update(value=bound["value"] * 2), "which is more than"),
+        (lambda: bound.update(method="luck"), "the method 'luck' is not among those tried"),
+    ):
+        kept = (dict(proves), bound["method"])
+        change()
+        result = dnnp("check", stdin=seeds.encode(records))
+        assert result.status == 3
+        assert message in result.err
+        proves.update(kept[0])
+        bound["method"] = kept[1]
