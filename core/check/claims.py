@@ -28,13 +28,16 @@ def check_claims(plan: Plan) -> list[Violation]:
 
 
 def check_offer(plan: Plan) -> list[Violation]:
-    """No more accelerators than the devices are; where all of these are CPUs, k may count them."""
+    """No class twice, no more accelerators than devices; where all are CPUs, k may count them."""
+    found = []
+    if len({device.name for device in plan.devices}) < len(plan.devices):
+        found.append(Violation("device", "plan", "a device class is listed twice"))
     accelerators = sum(device.count for device in plan.devices if not device.is_cpu)
     offered = accelerators or sum(device.count for device in plan.devices)
-    if plan.k <= offered:
-        return []
-    message = f"k is {plan.k}, but its devices are {offered}"
-    return [Violation("stages", "plan", message, offered, plan.k)]
+    if plan.k > offered:
+        message = f"k is {plan.k}, but its devices are {offered}"
+        found.append(Violation("stages", "plan", message, offered, plan.k))
+    return found
 
 
 def check_objective(plan: Plan, value: float | None) -> list[Violation]:

@@ -18,8 +18,6 @@ def check_devices(plan: Plan) -> list[Violation]:
     most = plan.options.max_replicas
     found = []
     accelerators = 0
-    if len(devices) < len(plan.devices):
-        found.append(Violation("device", "plan", "a device class is listed twice"))
     if most < 1:
         found.append(Violation("replicas", "plan", f"allows {most} replicas", ">= 1", most))
     for number, stage in enumerate(plan.stages):

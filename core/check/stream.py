@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dnnp.core.check.fields import printable
+from dnnp.core.check.offer import check_device_records
 from dnnp.core.check.passes import check_passes
 from dnnp.core.check.runs import check_runs
 from dnnp.core.check.tables import shown
@@ -27,6 +29,9 @@ NEEDS = {
     "run": "plan",
 }
 """Kind of record -> kind it cannot do without."""
+
+MAX_NUMBER = 1e100
+"""Largest number of a record; sums beyond it stand as this."""
 
 PRICING = ("dnnp-profile", "dnnp-coarsen")
 """Commands that replace what a plan was made from."""
@@ -55,6 +60,9 @@ def check_stream(
     found = _present(records)
     found += _digests(records, graph_digest, plan_digest)
     found += _numbers(records)
+    found += _work(records)
+    for plan in records.get("plan", ()):
+        found += check_device_records(header, plan, records.get("device", ()))
     if records.get("plan"):
         for schedule in records.get("schedule", ()):
             found += check_passes(schedule, records)
@@ -148,6 +156,20 @@ def _numbers(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
         found += check_gap(plan)
         for record in records.get("bound", ()):
             found += _bound(plan, record)
+    return found
+
+
+def _work(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
+    """A group computes what its nodes compute together."""
+    flop = {r["id"]: r["flop"] for r in records.get("node", ()) if "flop" in r}
+    found = []
+    for group in records.get("group", ()):
+        if "flop" in group and all(node in flop for node in group["nodes"]):
+            total = math.fsum(flop[node] for node in group["nodes"])
+            if not same(group["flop"], min(total, MAX_NUMBER)):
+                message = f"flop is {group['flop']!r}, its nodes have {total!r}"
+                subject = f"group {group['id']}"
+                found.append(Violation("group", subject, message, total, group["flop"]))
     return found
 
 

@@ -68,6 +68,21 @@ def test_a_plan_that_contradicts_itself(name):
             assert result.err.count("\n") == 1
 
 
+def test_device_records_that_were_edited_after_a_plan():
+    made = dnnp("partition", stdin=seeds.encode(seeds.graph_records())).out
+    for name, options in (("memory_bytes", ("--memory", "900")), ("count", ("-k", "2"))):
+        data = made.replace(f'"{name}":'.encode(), f'"{name}":1'.encode(), 1)
+        for command, arguments in COMMANDS.items():
+            result = dnnp(command, *arguments, stdin=data)
+            assert (result.status, result.out) == (3, b""), command
+            assert f"was made for devices with {name} " in result.err
+        # An option says what counts: no record has an effect, before or after.
+        free = dnnp("partition", *options, stdin=made).out
+        data = free.replace(f'"{name}":'.encode(), f'"{name}":1'.encode(), 1)
+        assert dnnp("bound", stdin=data).status == 0
+        assert dnnp("check", stdin=data).status == 0
+
+
 def test_the_message_names_the_field():
     records = seeds.planned()
     next(r for r in records if r["type"] == "plan").update(value=18.0, gap=12 / 18)

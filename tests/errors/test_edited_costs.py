@@ -191,6 +191,15 @@ def test_work_that_times_were_made_from():
     assert value(again.out) > value(priced("nodes"))
 
 
+@pytest.mark.parametrize("kind", ["summed", "analytic"])
+def test_work_of_a_group_is_that_of_its_nodes(kind):
+    records = records_of(priced(kind))
+    next(r for r in records if r["type"] == "group" and r["flop"])["flop"] *= 2
+    result = dnnp("check", stdin=encode(records))
+    assert result.status == 3
+    assert "group 0: flop is " in result.err
+
+
 def test_digests_do_not_mind_how_numbers_are_written():
     data = priced("analytic")
     records = records_of(data)

@@ -1,0 +1,54 @@
+"""Whether the devices of a plan are still those of the stream that it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dnnp.core.check.violation import Violation
+
+Record = Mapping[str, Any]
+
+MAKERS = ("dnnp-partition", "dnnp-bound")
+"""Commands that make plans."""
+
+OPTIONS = {
+    "count": ("-k", "--cpus"),
+    "memory_bytes": ("--memory",),
+    "bandwidth_bytes_per_s": ("--bandwidth",),
+    "cluster_size": ("--cluster-size",),
+    "inner_bandwidth_bytes_per_s": ("--inner-bandwidth",),
+}
+"""What a plan takes from a device record -> options that override it."""
+
+
+def check_device_records(
+    header: Record, plan: Record, devices: Sequence[Record]
+) -> list[Violation]:
+    """Return where a plan has other devices than the device records, though no option asked for it.
+
+    Device records that were edited later have no effect on a plan. Where nothing says how it was
+    made, nothing is known.
+    """
+    made = [entry["arguments"] for entry in header["provenance"] if entry["tool"] in MAKERS]
+    words = [word.partition("=")[0] for arguments in made for word in arguments]
+    if not made or "--devices" in words:
+        return []
+    found = []
+    mine = {device["class"]: device for device in plan["devices"]}
+    for record in devices:
+        device = mine.get(record["class"])
+        if device is None:
+            continue
+        for name, options in OPTIONS.items():
+            free = any(word.startswith(options) for word in words)
+            absent = name == "count" and name not in record
+            inner = name.startswith("inner") and not record.get("cluster_size")
+            if free or absent or inner or device.get(name) == record.get(name):
+                continue
+            if name == "cluster_size" and not (device.get(name) or record.get(name)):
+                continue
+            message = f"was made for devices with {name} {device.get(name)!r}, "
+            message += f"the device record says {record.get(name)!r}"
+            found.append(Violation("digest", "plan", message, record.get(name), device.get(name)))
+    return found
