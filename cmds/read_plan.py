@@ -21,20 +21,25 @@ def read_plan(stream: Stream, graph: Graph) -> Plan | None:
     FormatError
         It was made from something else, or its numbers do not fit each other.
     """
-    from dnnp.core.check.claims import check_claims
-    from dnnp.core.check.offer import check_device_records
-    from dnnp.core.check.stream import check_gap
     from dnnp.formats.graph import plan_of
 
     plan = plan_of(stream, graph)
-    if plan is None:
-        return None
+    if plan is not None:
+        refuse_contradictions(stream, plan)
+    return plan
+
+
+def refuse_contradictions(stream: Stream, plan: Plan) -> None:
+    """Raise a FormatError if the numbers of the plan of a stream do not fit each other."""
+    from dnnp.core.check.claims import check_claims
+    from dnnp.core.check.offer import check_made
+    from dnnp.core.check.stream import check_gap
+
     record = stream.get("plan")[0]
     found = [*check_claims(plan), *check_gap(record)]
-    found += check_device_records(stream.header, record, stream.get("device"))
+    found += check_made(stream.header, record, stream.get("device"))
     for violation in found:
         field = violation.kind if violation.kind in FIELDS else None
         raise stream.fault_at(
             "plan", 0, field, f"the plan contradicts itself: {violation}; dnnp-check says more"
         )
-    return plan

@@ -131,24 +131,26 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Run the plan of a stream."""
     from dataclasses import replace
 
-    from dnnp.cmds.read_plan import read_plan
+    from dnnp.cmds.read_plan import refuse_contradictions
     from dnnp.cmds.source import open_source
-    from dnnp.core.runtime.execute import Load, Watch, prepare, widest
+    from dnnp.core.runtime.execute import Load, Watch, count_sessions, prepare, widest
     from dnnp.core.runtime.outcome import Checks, execute
     from dnnp.core.runtime.report import Forecast
     from dnnp.core.runtime.session import SessionConfig, require_provider
     from dnnp.core.runtime.verify import tolerance_for
     from dnnp.core.runtime.weights import random_weights
-    from dnnp.formats.graph import graph_of, plan_digest
+    from dnnp.formats.graph import graph_of, plan_digest, plan_of
     from dnnp.formats.onnx_plan import check_runnable
     from dnnp.formats.onnx_types import types_of
 
     set_limits(args)
     stream = context.read(args.stream)
     graph = graph_of(stream)
-    plan = read_plan(stream, graph)
+    plan = plan_of(stream, graph)
     if plan is None:
         raise UsageError(f"{stream.name}: no plan to run; run dnnp-partition first")
+    count_sessions(plan.stages)
+    refuse_contradictions(stream, plan)
     require_provider(args.provider)
     model, path, _ = open_source(context, stream, args.model)
     parts: Sequence[Stage] = plan.stages

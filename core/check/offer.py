@@ -22,19 +22,24 @@ OPTIONS = {
 """What a plan takes from a device record -> options that override it."""
 
 
-def check_device_records(
-    header: Record, plan: Record, devices: Sequence[Record]
-) -> list[Violation]:
-    """Return where a plan has other devices than the device records, though no option asked for it.
+def check_made(header: Record, plan: Record, devices: Sequence[Record]) -> list[Violation]:
+    """Return what a plan that a command made cannot state of its devices.
 
-    Device records that were edited later have no effect on a plan. Where nothing says how it was
-    made, nothing is known.
+    Its k counts the accelerators, and its devices are those of the device records but for what an
+    option asked for; records that were edited later have no effect on it. Where nothing says how it
+    was made, nothing is known.
     """
     made = [entry["arguments"] for entry in header["provenance"] if entry["tool"] in MAKERS]
     words = [word.partition("=")[0] for arguments in made for word in arguments]
-    if not made or "--devices" in words:
+    if not made:
         return []
     found = []
+    count = sum(d.get("count", 0) for d in plan["devices"] if d["kind"] != "cpu")
+    if plan["k"] != count:
+        message = f"k is {plan['k']}, but {count} accelerators are offered"
+        found.append(Violation("stages", "plan", message, count, plan["k"]))
+    if "--devices" in words:
+        return found
     mine = {device["class"]: device for device in plan["devices"]}
     for record in devices:
         device = mine.get(record["class"])

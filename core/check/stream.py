@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dnnp.core.check.fields import printable
-from dnnp.core.check.offer import check_device_records
+from dnnp.core.check.offer import check_made
 from dnnp.core.check.passes import check_passes
 from dnnp.core.check.runs import check_runs
 from dnnp.core.check.tables import shown
@@ -62,7 +62,7 @@ def check_stream(
     found += _numbers(records)
     found += _work(records)
     for plan in records.get("plan", ()):
-        found += check_device_records(header, plan, records.get("device", ()))
+        found += check_made(header, plan, records.get("device", ()))
     if records.get("plan"):
         for schedule in records.get("schedule", ()):
             found += check_passes(schedule, records)

@@ -246,6 +246,20 @@ class Pipeline:
         return max(zip(trial, workers, strict=True), key=lambda pair: pair[0].throughput_per_s)[1]
 
 
+def count_sessions(stages: Sequence[Stage]) -> int:
+    """Sessions that it takes to run stages, one for each replica.
+
+    Raises
+    ------
+    LimitError
+        Too many.
+    """
+    count = sum(stage.replicas for stage in stages if stage.nodes)
+    if count > MAX_SESSIONS:
+        raise LimitError(f"the plan needs {count} sessions; at most {MAX_SESSIONS} are made")
+    return count
+
+
 def prepare(
     model: ModelProto,
     folder: Path,
@@ -272,9 +286,7 @@ def prepare(
     watch = watch or Watch()
     used = [stage for stage in stages if stage.nodes]
     parts = split_model(model, [stage.nodes for stage in used], known)
-    count = sum(stage.replicas for stage in used)
-    if count > MAX_SESSIONS:
-        raise LimitError(f"the plan needs {count} sessions; at most {MAX_SESSIONS} are made")
+    count = count_sessions(used)
     spread = sum({stage.device: stage.replicas for stage in used}.values())
     what = "stage replica" if count > len(used) else "stage" if spread == count else "device"
     spots, notices = places(spread, config, what)

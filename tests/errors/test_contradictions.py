@@ -83,6 +83,15 @@ def test_device_records_that_were_edited_after_a_plan():
         assert dnnp("check", stdin=data).status == 0
 
 
+def test_k_of_a_plan_that_a_command_made_counts_its_accelerators():
+    """A plan made by hand may use fewer than there are."""
+    made = dnnp("partition", "--method", "single", stdin=seeds.encode(seeds.graph_records())).out
+    for k in (2, 4):
+        result = dnnp("check", stdin=made.replace(b'"k":3', b'"k":%d' % k))
+        assert result.status == 3
+        assert f"plan: k is {k}, but " in result.err
+
+
 def test_the_message_names_the_field():
     records = seeds.planned()
     next(r for r in records if r["type"] == "plan").update(value=18.0, gap=12 / 18)
