@@ -51,6 +51,21 @@ class Field:
             return 0
         return 1 if self.type == "int" else MIN_POSITIVE
 
+    @property
+    def most(self) -> float:
+        """Largest value of a number."""
+        return MAX_NUMBER if self.type == "number" else MAX_ID
+
+    def refusal(self, value: Any) -> str:
+        """Why a value does not fit, for messages."""
+        numbers = {"int": (int,), "number": (int, float)}
+        if type(value) in numbers.get(self.type, ()) and self.const is None:
+            if value > self.most:
+                return f"{shown(value)} is above the maximum {self.most}"
+            if self.signed and value < -self.most:
+                return f"{shown(value)} is below the minimum {-self.most}"
+        return f"{shown(value)} is not {self.expected()}"
+
     def expected(self) -> str:
         """What a value must be, for messages."""
         if self.const is not None:
@@ -88,10 +103,9 @@ def _check_number(spec: Field, values: list[Any]) -> bool:
         return False
     if not values:
         return True
-    limit = MAX_ID if spec.type == "int" else MAX_NUMBER
     least = min(values)
-    low = -limit <= least if spec.signed else least >= spec.least
-    return low and max(values) <= limit and (spec.const is None or set(values) == {spec.const})
+    low = -spec.most <= least if spec.signed else least >= spec.least
+    return low and max(values) <= spec.most and (spec.const is None or set(values) == {spec.const})
 
 
 def _check_string(spec: Field, values: list[Any]) -> bool:
@@ -181,8 +195,8 @@ def describe_fault(fields: Mapping[str, Field], record: dict[str, Any]) -> tuple
                 inner = describe_fault(spec.items.fields, item)
                 if inner is not None:
                     return f"{where}.{inner[0]}", inner[1]
-            return where, f"{shown(item)} is not {spec.items.expected()}"
-    return name, f"{shown(value)} is not {spec.expected()}"
+            return where, spec.items.refusal(item)
+    return name, spec.refusal(value)
 
 
 def shown(value: object) -> str:
@@ -223,10 +237,9 @@ def _field_schema(spec: Field) -> dict[str, Any]:
     elif spec.type == "id":
         schema = {"type": "integer", "minimum": 0, "maximum": MAX_ID}
     elif spec.type in ("int", "number"):
-        limit = MAX_ID if spec.type == "int" else MAX_NUMBER
-        schema = {"type": "integer" if spec.type == "int" else "number", "maximum": limit}
+        schema = {"type": "integer" if spec.type == "int" else "number", "maximum": spec.most}
         if spec.signed:
-            schema["minimum"] = -limit
+            schema["minimum"] = -spec.most
         else:
             schema["minimum"] = spec.least
     else:

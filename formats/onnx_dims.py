@@ -107,6 +107,9 @@ def bind_inputs(
         kind = value.type.WhichOneof("value")
         if kind is None or (kind == "tensor_type" and not value.type.tensor_type.elem_type):
             raise FormatError(f"input '{value.name}' has no element type")
+        elem_type = value.type.tensor_type.elem_type
+        if kind == "tensor_type" and elem_type not in onnx.TensorProto.DataType.values():
+            raise FormatError(f"input '{value.name}': unknown element type {elem_type}")
         if kind == "tensor_type" and value.name not in stored:
             inputs.append(value)
     known = {d.dim_param for v in inputs for d in v.type.tensor_type.shape.dim}

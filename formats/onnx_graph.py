@@ -12,6 +12,7 @@ from dnnp.core.model.errors import FormatError
 from dnnp.formats.acyclic import find_cycle
 from dnnp.formats.onnx_scope import captures, domain_of, writes
 from dnnp.formats.onnx_sizes import UNKNOWN, ValueType, tensor_type
+from dnnp.formats.onnx_types import dtype_name
 
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 _LONGEST_SHAPE = 64
@@ -132,9 +133,18 @@ def _initializers(graph: onnx.GraphProto, found: OnnxGraph) -> dict[str, onnx.Te
     return dense
 
 
-def _stored_type(name: str, elem_type: int, dims: Sequence[int]) -> ValueType:
+def _stored_type(name: str, elem_type: int, dims: Sequence[int] | None) -> ValueType:
+    """Type of a weight; a number of bytes that is not known cannot be priced.
+
+    Raises
+    ------
+    FormatError
+        An element type that this version of onnx does not know, or a size beyond all bounds.
+    """
+    if dtype_name(elem_type) is None:
+        raise FormatError(f"initializer '{name}': unknown element type {elem_type}")
     try:
-        return tensor_type(elem_type, tuple(dims))
+        return tensor_type(elem_type, None if dims is None else tuple(dims))
     except FormatError as error:
         raise FormatError(f"initializer '{name}': {error.reason}") from None
 
@@ -198,9 +208,7 @@ def _take_weight(
     for attribute in node.attribute:
         if attribute.name == "value":
             elem_type = attribute.t.data_type
-    found.parameters[name] = _stored_type(name, elem_type, shape) if shape is not None else (
-        tensor_type(elem_type, None)
-    )
+    found.parameters[name] = _stored_type(name, elem_type, shape)
     return True
 
 

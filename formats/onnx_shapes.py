@@ -233,6 +233,6 @@ def _merge(
     """Fill in what is missing."""
     for name in missing:
         if name in found:
-            old, new = types.get(name, UNKNOWN), reader.read(found[name])
+            old, new = types.get(name, UNKNOWN), reader.read_value(name, found[name])
             if new.settled or old.dtype is None:
                 types[name] = new

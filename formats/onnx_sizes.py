@@ -55,7 +55,8 @@ def tensor_type(elem_type: int, shape: tuple[int, ...] | None) -> ValueType:
     if shape is None:
         return ValueType(dtype, None, None)
     if shape and (min(shape) < 0 or max(shape) > MAX_DIMENSION):
-        raise FormatError(f"shape {list(shape)}: dimensions lie between 0 and {MAX_DIMENSION}")
+        wrong = min(shape) if min(shape) < 0 else max(shape)
+        raise FormatError(f"a dimension of {wrong}; they lie between 0 and {MAX_DIMENSION}")
     return ValueType(dtype, shape, None if dtype is None else bytes_of(dtype, prod(shape)))
 
 
@@ -65,7 +66,7 @@ def bytes_of(dtype: str, elements: int) -> float:
     if size <= MAX_DIMENSION:
         return size
     if size > MAX_NUMBER:
-        raise FormatError(f"a tensor of {elements:.3g} elements is larger than {MAX_NUMBER} bytes")
+        raise FormatError(f"a tensor of more than {MAX_NUMBER} bytes")
     return float(size)
 
 
@@ -86,13 +87,14 @@ class TypeReader:
 
     def read_all(self, values: Iterable[onnx.ValueInfoProto]) -> dict[str, ValueType]:
         """Types by name; errors name the value."""
-        types: dict[str, ValueType] = {}
-        for value in values:
-            try:
-                types[value.name] = self.read(value.type)
-            except FormatError as error:
-                raise FormatError(f"value '{value.name}': {error.reason}") from None
-        return types
+        return {value.name: self.read_value(value.name, value.type) for value in values}
+
+    def read_value(self, name: str, proto: onnx.TypeProto) -> ValueType:
+        """What the type of a named value says; errors name the value."""
+        try:
+            return self.read(proto)
+        except FormatError as error:
+            raise FormatError(f"value '{name}': {error.reason}") from None
 
     def _decode(self, proto: onnx.TypeProto) -> ValueType:
         kind = proto.WhichOneof("value")

@@ -243,6 +243,25 @@ def records_in_order(stream: Stream) -> Iterable[Record]:
     yield from stream.other
 
 
+def _unwritable(stream: Stream, kind: str, field_name: str, reason: str) -> FormatError:
+    """An error about a computed number; names the largest of the read ones it comes from."""
+    largest, where, path = 0.0, None, field_name
+    for source, lines in stream.lines.items():
+        if source in ("tensor", "node", "group"):
+            for line, record in zip(lines, stream.get(source), strict=True):
+                for name, value in (*record.items(), *_prefixed("time_s", record.get("time_s"))):
+                    if type(value) in (int, float) and value > largest:
+                        largest, where, path = value, line, name
+    text = f"cannot write a {kind} record: its '{field_name}', {reason}"
+    if where is None:
+        return FormatError(text, stream.name)
+    return FormatError(f"{text}; the largest number read is {largest}", stream.name, where, path)
+
+
+def _prefixed(name: str, values: Record | None) -> Iterable[tuple[str, Any]]:
+    return ((f"{name}.{key}", value) for key, value in (values or {}).items())
+
+
 def write(stream: Stream, file: BinaryIO) -> None:
     """Write the whole stream, ending with its `end` record.
 
@@ -257,7 +276,7 @@ def write(stream: Stream, file: BinaryIO) -> None:
             for record in records:
                 found = describe_fault(RECORDS[kind], record)
                 if found is not None:
-                    raise FormatError(f"cannot write a {kind} record: {found[1]}", field=found[0])
+                    raise _unwritable(stream, kind, *found)
     records = list(records_in_order(stream))
     records.append({"type": "end", "records": len(records)})
     # Small batches reuse the memory of their lines; a fresh page for each costs ten times more.

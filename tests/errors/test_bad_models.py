@@ -118,6 +118,31 @@ def _cyclic() -> onnx.ModelProto:
     return model
 
 
+def _weight(elem_type: int, sizes: list[int]) -> Callable[[], bytes]:
+    """A model whose first weight has another element type and other dimensions."""
+
+    def build() -> bytes:
+        model = onnx.ModelProto()
+        model.CopyFrom(models()["mlp"])
+        model.graph.initializer[0].data_type = elem_type
+        model.graph.initializer[0].dims[:] = sizes
+        return model.SerializeToString()
+
+    return build
+
+
+def _input(elem_type: int, sizes: list[int]) -> Callable[[], bytes]:
+    """A model whose input has another element type and other dimensions."""
+
+    def build() -> bytes:
+        model = onnx.ModelProto()
+        model.CopyFrom(models()["mlp"])
+        model.graph.input[0].type.CopyFrom(helper.make_tensor_type_proto(elem_type, sizes))
+        return model.SerializeToString()
+
+    return build
+
+
 FILES: dict[str, tuple[bytes | Callable[[], bytes], int, str]] = {
     "empty": (b"", 3, "not an ONNX model: the file is empty"),
     "text": (b"hello, world\n", 3, "not an ONNX model"),
@@ -127,6 +152,20 @@ FILES: dict[str, tuple[bytes | Callable[[], bytes], int, str]] = {
         lambda: _symbolic().SerializeToString(), 2,
         "the inputs have free dimensions; give them sizes: --dim batch=N --dim seq=N",
     ),
+    "2,000 dimensions": (
+        _input(1, [2] * 2000), 3, "value 'x': a tensor of more than 1e+100 bytes",
+    ),
+    "2,000 dimensions of a weight": (
+        _weight(1, [2] * 2000), 3, "initializer 'w1': a tensor of more than 1e+100 bytes",
+    ),
+    "huge dimension": (
+        _weight(1, [4, 2**63 - 1]), 3,
+        "initializer 'w1': a dimension of 9223372036854775807; they lie between 0 and ",
+    ),
+    "negative dimension": (_weight(1, [4, -8]), 3, "initializer 'w1': a dimension of -8; they"),
+    "weight without a type": (_weight(0, [4]), 3, "initializer 'w1': unknown element type 0"),
+    "unknown type of a weight": (_weight(99, [4]), 3, "initializer 'w1': unknown element type 99"),
+    "unknown type of an input": (_input(99, [4]), 3, "input 'x': unknown element type 99"),
     "cycle": (lambda: _cyclic().SerializeToString(), 3, "the graph has a cycle: node "),
 }  # fmt: skip
 

@@ -144,7 +144,10 @@ FAULTS: dict[str, tuple[Callable[[], bytes], str]] = {
     "infinite cost": (replaced(b'"acc":2.0', b'"acc":1e999'), "<stdin>:14: not JSON"),
     "cost is text": (changed("node", 1, time_s={"acc": "1"}), "'1' is not a number of at least 0"),
     "cost is true": (changed("node", 1, time_s={"acc": True}), "true is not a number"),
-    "cost too large": (changed("node", 1, time_s={"acc": 1e200}), "field 'time_s.acc': 1e+200"),
+    "cost too large": (
+        changed("node", 1, time_s={"acc": 1e200}),
+        "<stdin>:14: field 'time_s.acc': 1e+200 is above the maximum 1e+100",
+    ),
     "costs in part": (without("node", 3, "time_s"), "<stdin>:16: field 'time_s': missing, but"),
     "negative size": (changed("tensor", 1, size_bytes=-1), "<stdin>:5: field 'size_bytes': -1"),
     "no size": (without("tensor", 1, "size_bytes"), "<stdin>:5: field 'size_bytes': is missing"),
@@ -187,6 +190,20 @@ def test_faults_name_the_file(tmp_path: Any) -> None:
     result = dnnp("check", path)
     assert result.err == (
         f"dnnp-check: {path}:5: field 'size_bytes': -1 is not a number of at least 0\n"
+    )
+
+
+def test_sums_beyond_what_a_stream_holds_name_what_they_come_from() -> None:
+    records = seeds.graph_records()
+    for record in records:
+        if record["type"] == "node":
+            record["time_s"] = {"acc": 9e99, "cpu": 9e99}
+    of(records, "node", 3)["time_s"] = {"acc": 1e100, "cpu": 9e99}
+    result = dnnp("partition", "-q", "-k", "1", "--cpus", "0", stdin=seeds.encode(records))
+    assert (result.status, result.out) == (3, b"")
+    assert result.err == (
+        "dnnp-partition: <stdin>:16: field 'time_s.acc': cannot write a plan record: its 'value', "
+        "5.5e+100 is above the maximum 1e+100; the largest number read is 1e+100\n"
     )
 
 

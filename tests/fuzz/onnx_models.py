@@ -150,7 +150,10 @@ def models() -> dict[str, onnx.ModelProto]:
     }
 
 
-_NUMBERS = (0, 1, -1, 2, 3, 16, 17, 26, 27, 1000, 2**31 - 1, -(2**31), 2**40, 2**62, -(2**63))
+_NUMBERS = (
+    0, 1, -1, 2, 3, 16, 17, 26, 27, 1000, 2**31 - 1, -(2**31), 2**40, 2**62, -(2**63),
+    2**53 - 1, 2**53, 2**63 - 1, 99,
+)  # fmt: skip
 _TEXTS = (
     "", "x", "y", "w", "h", "a", "N", "Relu", "If", "Loop", "Scan", "Constant", "MatMul", "local",
     "com.microsoft", "ai.onnx", "ai.onnx.ml", "\u0000", "a\nb", "\U0001f600", "../../w", "x" * 3000,
@@ -178,6 +181,27 @@ def fields(data: bytes, random_: random.Random) -> bytes:
             getattr(message, field.name).SetInParent()
         else:
             setattr(message, field.name, _scalar(field, random_))
+    return model.SerializeToString()
+
+
+def dims(data: bytes, random_: random.Random) -> bytes:
+    """Give a value or a weight many dimensions, or huge ones; bytes that are no model stay."""
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError:
+        return data
+    count = random_.choice((1, 2, 3, 7, 30, 2000))
+    sizes = random_.choices(random_.choice(((1,), (2,), (0, 2**40), _NUMBERS)), k=count)
+    values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    chosen = random_.choice((*values, *model.graph.initializer))
+    if isinstance(chosen, TensorProto):
+        chosen.dims[:] = sizes
+    else:
+        shape = chosen.type.tensor_type.shape
+        shape.Clear()
+        for size in sizes:
+            shape.dim.add().dim_value = size
     return model.SerializeToString()
 
 

@@ -227,7 +227,7 @@ def _onnx_files() -> list[bytes]:
     return [model.SerializeToString() for model in onnx_models.models().values()]
 
 
-ONNX = (*mutate.BYTES, *[onnx_models.fields] * 10)
+ONNX = (*mutate.BYTES, onnx_models.dims, *[onnx_models.fields] * 10)
 
 
 def import_model(data: bytes, folder: Path) -> None:
