@@ -39,6 +39,8 @@ class Field:
     """Lists: no value twice."""
     items: Field | None = None
     fields: Mapping[str, Field] = field(default_factory=dict)
+    open: bool = False
+    """Objects: what is not among the fields belongs to it, too."""
 
     def admits(self, values: Iterable[Any]) -> bool:
         """Whether every one of `values` fits; whole columns are cheap to ask about."""
@@ -154,9 +156,14 @@ _CHECKS = {
 }
 
 
-def fault(fields: Mapping[str, Field], records: list[dict[str, Any]]) -> str | None:
-    """Name of a field that some record lacks or has wrong; None if all records fit."""
-    present = set().union(*records)
+def fault(
+    fields: Mapping[str, Field], records: list[dict[str, Any]], present: set[str] | None = None
+) -> str | None:
+    """Name of a field that some record lacks or has wrong; None if all records fit.
+
+    `present` are the names in all records together, where the caller has them.
+    """
+    present = set().union(*records) if present is None else present
     for name, spec in fields.items():
         if spec.required:
             try:

@@ -396,6 +396,7 @@ RECORDS: dict[str, dict[str, Field]] = {
             "object",
             "with what another program verifies the bound",
             fields={"argument": _string("what kind of certificate", required=True)},
+            open=True,
         ),
         "digest": Field(
             "string",

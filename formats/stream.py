@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from dnnp.core.model.errors import FormatError
+from dnnp.formats.exact import keep_numbers, may_hold_unknown
 from dnnp.formats.fields import describe_fault, fault, shown
 from dnnp.formats.records import RECORDS, UNIQUE_IDS, VERSION
 
@@ -42,7 +43,11 @@ BODY = tuple(kind for kind in RECORDS if kind not in ("header", "end"))
 
 @dataclass
 class Stream:
-    """Everything a stream holds, by record type, in file order."""
+    """Everything a stream holds, by record type, in file order.
+
+    In fields of unknown meaning, numbers that would be written in another way than they were read
+    are `orjson.Fragment`.
+    """
 
     header: Record
     records: dict[str, list[Record]] = field(default_factory=dict)
@@ -117,8 +122,9 @@ def _read_bytes(data: bytes, name: str) -> Stream:
         by_type[kind].append(record)
         numbers[kind].append(number)
     _check_frame(records, numbers, name)
+    present = {kind: set[str]().union(*of_kind) for kind, of_kind in by_type.items()}
     for kind, fields in RECORDS.items():
-        if kind in by_type and fault(fields, by_type[kind]) is not None:
+        if kind in by_type and fault(fields, by_type[kind], present[kind]) is not None:
             for number, record in zip(numbers[kind], by_type[kind], strict=True):
                 found = describe_fault(fields, record)
                 if found is not None:
@@ -129,6 +135,10 @@ def _read_bytes(data: bytes, name: str) -> Stream:
     for kind in SINGLE:
         if len(by_type.get(kind, [])) > 1:
             raise FormatError(f"a second {kind}; a stream holds one", name, numbers[kind][1])
+    for kind, of_kind in by_type.items():
+        fields = RECORDS.get(kind, {})
+        if may_hold_unknown(fields, present[kind]):
+            keep_numbers(fields, of_kind, (lines[n - 1] for n in numbers[kind]))
     declared = records[-1]["records"]
     if declared != len(records) - 1:
         stream.warnings.append(

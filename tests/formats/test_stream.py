@@ -50,6 +50,59 @@ def test_unknown_records_and_fields_pass_through():
     assert len(again) == len(records)
 
 
+ODD = b"[123456789012345678901234567890,-0,1.10,1E5,1e-400,0.1234567890123456789012,2.0,7,true]"
+
+
+def test_numbers_that_nobody_here_knows_keep_every_digit():
+    data = to_bytes(read_bytes(to_bytes(random_stream(1, 4))))
+    data = data.replace(b'"id":1,', b'"id":1,"mine":{"deep":%b, "x":%b},' % (ODD, ODD))
+    data = data.replace(b'"provenance":[]', b'"provenance":[{"tool":"t","version":"1",'
+                        b'"arguments":[],"mine":%b}],"also":%b' % (ODD, ODD))  # fmt: skip
+    body, end, _ = data.rsplit(b"\n", 2)
+    note = b'{"type":"note","mine":%b}' % ODD
+    count = b'{"type":"end","records":%d,"mine":%b}' % (body.count(b"\n") + 2, ODD)
+    data = b"\n".join((body, note, count, b""))
+    stream = read_bytes(data)
+    assert stream.warnings == []
+    again = to_bytes(stream)
+    assert again.count(ODD) == data.count(ODD) - 1  # the last record is made anew
+    assert again.splitlines()[:-1] == data.replace(b', "x"', b',"x"').splitlines()[:-1]
+    assert end.startswith(b'{"type":"end"')
+
+
+def test_numbers_in_records_that_a_command_changes():
+    data = to_bytes(random_stream(1, 4)).replace(b'"id":1,', b'"id":1,"mine":%b,' % ODD)
+    result = dnnp("coarsen", "--chains", stdin=data)
+    assert result.status == 0, result.err
+    split = dnnp("partition", "-q", "-k", "2", stdin=result.out)
+    assert split.out.count(b'"mine":%b' % ODD) == data.count(ODD)
+    assert dnnp("check", stdin=split.out).status == 0
+
+
+def test_certificates_are_known_whatever_they_hold():
+    record = {
+        "type": "bound", "method": "m", "value": 1, "gap": 0, "status": "proven", "tried": [],
+        "validity": "free", "digest": "0" * 64, "certificate": {"argument": "a", "weights": [1.5]},
+    }  # fmt: skip
+    data = joined([*lines(random_stream(1, 4))[:-1], record, {"type": "end", "records": 0}])
+    stream = read_bytes(data.replace(b"[1.5]", b"[1.50]").replace(b'"tried":[]', b'"tried": []'))
+    assert stream.get("bound")[0]["certificate"] == {"argument": "a", "weights": [1.5]}
+
+
+def test_of_names_that_stand_twice_the_last_value_is_kept():
+    data = to_bytes(random_stream(1, 4))
+    twice = data.replace(b'"id":1,', b'"id":1,"mine":1.10,"b":0,"mine":1e1,')
+    once = data.replace(b'"id":1,', b'"id":1,"mine":1e1,"b":0,')
+    assert to_bytes(read_bytes(twice)) == once
+
+
+def test_known_numbers_stay_numbers():
+    data = to_bytes(random_stream(1, 4)).replace(b'"id":1,', b'"id":1,"mine":1.10,')
+    data = data.replace(b'"time_s":{"dev":', b'"time_s":{"dev":0.1234567890123456789e1,"x":')
+    times = [record["time_s"]["dev"] for record in read_bytes(data).get("node")]
+    assert times == [1.2345678901234567] * len(times)
+
+
 def test_count_that_differs_is_a_warning():
     records = lines(random_stream(1, 4))
     records[-1]["records"] = 3

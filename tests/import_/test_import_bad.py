@@ -111,7 +111,7 @@ def test_a_chain_of_functions_too_long_to_inline(load):
 def test_dimensions_out_of_range(refuse):
     model = parsed()
     model.graph.initializer.add(name="w", data_type=1, dims=[-1])
-    assert "initializer 'w': shape [-1]" in refuse(3, model)
+    assert "initializer 'w': a dimension of -1" in refuse(3, model)
     model = parsed()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2**60
     assert "larger than" in refuse(3, model)
