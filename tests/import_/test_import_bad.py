@@ -117,7 +117,7 @@ def test_dimensions_out_of_range(refuse):
     assert "larger than" in refuse(3, model)
     model = parsed()
     model.graph.initializer.add(name="w", data_type=1, dims=[2**50] * 8)
-    assert "larger than 1e+100 bytes" in refuse(3, model)
+    assert "a tensor of more than 1e+100 bytes" in refuse(3, model)
 
 
 def test_names_that_are_not_unicode(refuse, tmp_path: Path):
