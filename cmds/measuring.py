@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from dnnp.cmds.cli import counted
 from dnnp.cmds.pricing import check_units, write_costs
 from dnnp.core.model.errors import FormatError
 
@@ -45,8 +46,9 @@ def price_measured(
         context.note(f"costs measured before: {folder / key}.json")
     else:
         _check_nodes(stream, model, str(path))
-        costs = _time_model(stream, model, path.parent, args, shapes, context)
-        if not args.no_cache and not cost_cache.store(folder, key, costs, facts):
+        costs, disturbed = _time_model(stream, model, path.parent, args, shapes, context)
+        keep = not (args.no_cache or disturbed)
+        if keep and not cost_cache.store(folder, key, costs, facts):
             context.detail(f"{folder}: cannot be written; the costs are not kept")
     name = device.name
     node_costs = {name: list(costs.node_s)}
@@ -103,24 +105,44 @@ def _time_model(
     args: argparse.Namespace,
     shapes: dict[str, list[int]],
     context: Context,
-) -> MeasuredCosts:
-    """Time nodes, and groups as units where the stream has any."""
+) -> tuple[MeasuredCosts, bool]:
+    """Time nodes, and groups as units where the stream has any.
+
+    Returns the costs, and whether other processes disturbed that.
+    """
     from dnnp.core.runtime.measure import Measurement, measure_groups, measure_nodes
     from dnnp.formats.cost_cache import MeasuredCosts
     from dnnp.formats.onnx_types import types_of
 
-    how = Measurement(args.threads, args.repeats, args.warmup, shapes=shapes)
+    taken: list[float] = []
+    how = Measurement(args.threads, args.repeats, args.warmup, shapes, taken.append)
     by_index = measure_nodes(model, folder, how)
     node_s = tuple(round(by_index[record["id"]], 9) for record in stream.get("node"))
     groups = [record["nodes"] for record in stream.get("group")]
-    if not groups:
-        return MeasuredCosts(node_s, None)
-    bar = context.progress("measuring groups", len(groups))
-    try:
-        times = measure_groups(model, folder, groups, how, types_of(stream), bar.update)
-    except FormatError as error:
-        context.note(f"groups cost the sum of their nodes, as they cannot be timed: {error.reason}")
-        return MeasuredCosts(node_s, None)
-    finally:
-        bar.close()
-    return MeasuredCosts(node_s, tuple(round(t, 9) for t in times))
+    group_s = None
+    if groups:
+        bar = context.progress("measuring groups", len(groups))
+        try:
+            times = measure_groups(model, folder, groups, how, types_of(stream), bar.update)
+            group_s = tuple(round(t, 9) for t in times)
+        except FormatError as error:
+            context.note(
+                f"groups cost the sum of their nodes, as they cannot be timed: {error.reason}"
+            )
+        finally:
+            bar.close()
+    return MeasuredCosts(node_s, group_s), _say_disturbed(taken, context)
+
+
+def _say_disturbed(taken: list[float], context: Context) -> bool:
+    """Whether other processes took enough of the time of a measurement to matter; say so."""
+    from dnnp.core.runtime.waits import DISTURBED
+
+    disturbed = [share for share in taken if share > DISTURBED]
+    if disturbed:
+        context.warn(
+            f"other processes took up to {max(disturbed):.0%} of the processor during "
+            f"{len(disturbed)} of {counted(len(taken), 'measurement')}: times may be too long, and "
+            "are not kept for later"
+        )
+    return bool(disturbed)

@@ -28,7 +28,14 @@ MATTERS = ("block", "overlap", "wait", "stages", "node", "device")
 """Kinds of violation with which a schedule cannot be followed."""
 
 SAMPLES = 32
-"""Samples that are measured where nothing says how many."""
+"""Samples that are measured at least where nothing says how many."""
+
+ENOUGH_S = 1.0
+"""Seconds that are measured at least where nothing says how many samples."""
+
+WARMUP = 3
+"""Samples before them where nothing says how many, for each replica of a stage; after those that
+go through until the rate is steady."""
 
 DISTINCT = 4
 """Random inputs drawn when none are given; samples take them in turn."""
@@ -44,11 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     what.add_argument(
         "-n", "--samples", type=_up_to(10_000_000, 1), metavar="N",
-        help="samples to send through and measure (default: those of the schedule, or 32)",
+        help="samples to send through and measure (default: those of the schedule; or what takes a "
+        "second, by the rate of the warm-up, and at least 32)",
     )  # fmt: skip
     what.add_argument(
-        "--warmup", type=_up_to(1_000_000), default=3, metavar="N",
-        help="samples before them that are not measured, for each replica of a stage (default: 3)",
+        "--warmup", type=_up_to(1_000_000), metavar="N",
+        help="samples before them that are not measured, for each replica of a stage (default: "
+        "until the rate is steady, for two seconds at most; a measurement that other processes "
+        "disturb is then repeated)",
     )  # fmt: skip
     what.add_argument(
         "--inputs", action="append", default=[], metavar="FILE",
@@ -166,8 +176,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
         plan, parts, owners, window = _one_by_one(context, stream, graph, plan)
         forecast = Forecast(latency_s=plan.value)
     check_runnable(plan, graph)
-    first = args.warmup * widest(plan.stages)
-    measured = (args.samples or SAMPLES) if program is None else program.count
+    warmup = WARMUP if args.warmup is None else args.warmup
+    first = warmup * widest(plan.stages)
+    measured = max(SAMPLES, len(args.inputs)) if args.samples is None else args.samples
+    measured = measured if program is None else program.count
     total = measured if program is not None else first + measured
     samples = _samples(args, context, stream, model, total)
     if len(samples) > total:
@@ -179,7 +191,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         if args.random_weights is not None:
             weights = random_weights(model, args.random_weights, path.parent)
             context.note(f"{len(weights)} weights drawn with seed {args.random_weights}")
-        progress = context.progress("running", first + measured)
+        progress = context.progress("running", 100)
         pipeline = prepare(
             model,
             path.parent,
@@ -187,14 +199,21 @@ def run(args: argparse.Namespace, context: Context) -> int:
             SessionConfig(args.provider, args.optimization, args.threads, not args.no_pin),
             known=types_of(stream),
             weights=weights,
-            watch=Watch(context.note, context.detail, lambda: context.interrupted, progress.update),
+            watch=Watch(
+                context.note,
+                context.detail,
+                lambda: context.interrupted,
+                lambda done, total: progress.update(100 * done // total),
+            ),
         )
         _warn_of_other_devices(context, pipeline, args.provider)
+        load = Load(samples, measured, warmup, args.queue, window, program, args.warmup is None)
+        load = replace(load, least_s=ENOUGH_S if args.samples is None else 0.0)
         tolerance = tolerance_for(model, args.rtol, args.atol) if args.verify else None
         try:
             outcome = execute(
                 pipeline,
-                Load(samples, measured, args.warmup, args.queue, window, program),
+                load,
                 Checks(tolerance, args.compare, bool(args.save_outputs), forecast, owners),
             )
         finally:

@@ -463,7 +463,14 @@ RECORDS: dict[str, dict[str, Field]] = {
         "mode": _string("what ran", required=True, enum=("pipeline", "whole", "replicas")),
         "provider": _string("execution provider", required=True),
         "k": Field("int", "stages, or copies of the model"),
-        "samples": Field("int", "samples that went through, of all rounds", required=True),
+        "samples": Field(
+            "int", "samples that went through and were measured, of all rounds", required=True
+        ),
+        "discarded": Field(
+            "int",
+            "samples that went through but do not count: until the rate was steady, the warm-up, "
+            "and measurements that other processes disturbed more",
+        ),
         "rounds": Field("int", "how often they did, to be compared; absent: 1", positive=True),
         "elapsed_s": _number(
             "time of a round, the median: to its last output, from the last one of the warm-up, or "
@@ -478,6 +485,10 @@ RECORDS: dict[str, dict[str, Field]] = {
         "bubble": _number(
             "idle share of the stages, each between its first start and last end; of a schedule, "
             "idle share of its devices over its makespan"
+        ),
+        "taken": _number(
+            "largest share of its time that other processes took from a stage, or a copy of the "
+            "model: it could have run, but its processor ran something else; absent: not known"
         ),
         "threads": Field("int", "threads of a session"),
         "optimization": _string("graph optimization level"),
@@ -504,6 +515,7 @@ RECORDS: dict[str, dict[str, Field]] = {
                     "predicted_s": _number("load by the plan", required=True),
                     "measured_s": _number("median time of a sample over the number of replicas"),
                     "bubble": _number("idle share, over all replicas"),
+                    "taken": _number("share of its time that other processes took from it"),
                 },
             ),
         ),

@@ -7,12 +7,19 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-import dnnp.core.runtime  # noqa: F401  # turns telemetry off, before a test imports onnxruntime
+from dnnp.core.runtime import steady  # turns telemetry off, before a test imports onnxruntime
 
 settings.register_profile(
     "dnnp", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("dnnp")
+
+@pytest.fixture(autouse=True)
+def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in this process measure at once, and once, however busy the machine is."""
+    monkeypatch.setattr(steady, "SETTLE_S", 0.0)
+    monkeypatch.setattr(steady, "TRIES", 1)
+
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

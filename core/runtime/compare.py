@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from dnnp.core.model.errors import DnnpError
 from dnnp.core.runtime.pipeline import Worker
 from dnnp.core.runtime.report import Timing, timing_of
+from dnnp.core.runtime.waits import WaitClock, waits_are_known
 
 ROUNDS = 3
 """Each way runs this often, in turn; medians are reported."""
@@ -39,6 +41,7 @@ def run_replicas(
     pile = itertools.count()
     start = np.zeros(count, dtype=np.int64)
     end = np.zeros(count, dtype=np.int64)
+    waited: list[int] = []
     failed: list[DnnpError] = []
 
     def stopped() -> bool:
@@ -52,9 +55,11 @@ def run_replicas(
 
     def work(replica: Worker) -> None:
         replica.pin()
+        waits = WaitClock(replica.threads)
         while not stopped():
             s = next(pile)
             if s >= count:
+                waited.append(waits.passed_ns(replica.threads))
                 return
             feeds = dict(samples[s % len(samples)])
             start[s] = time.perf_counter_ns()
@@ -86,7 +91,11 @@ def run_replicas(
     took = end[done] - start[done]
     span = max(int(end[done].max() - start[done].min()), 1)
     idle = 1.0 - float(took.sum()) / (span * len(replicas))
-    return timing_of(took, span * 1e-9, np.array([np.median(took) * 1e-9]), np.array([idle]), idle)
+    timing = timing_of(
+        took, span * 1e-9, np.array([np.median(took) * 1e-9]), np.array([idle]), idle
+    )
+    taken = min(sum(waited) / (span * len(replicas)), 1.0)
+    return replace(timing, taken=(taken,)) if waits_are_known() else timing
 
 
 def _stop(replicas: Sequence[Worker]) -> None:

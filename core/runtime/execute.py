@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from dnnp.core.runtime.report import Timing, median_timing, summarize, summarize
 from dnnp.core.runtime.scheduled import Program, room_of
 from dnnp.core.runtime.session import Place, SessionConfig, available_cores, make_session, places
 from dnnp.core.runtime.stages import make_stage
+from dnnp.core.runtime.steady import Settled, count_for, settle
 from dnnp.core.runtime.values import to_numpy
 from dnnp.core.runtime.verify import (
     Tolerance,
@@ -29,6 +31,7 @@ from dnnp.core.runtime.verify import (
     first_difference,
     verify_outputs,
 )
+from dnnp.core.runtime.waits import with_threads
 from dnnp.core.runtime.weights import use_weights
 
 if TYPE_CHECKING:
@@ -58,6 +61,11 @@ class Load:
     program: Program | None = None
     """What each device runs, sample by sample; its samples are the `count` to measure. The
     warm-up goes through before them, on its own. None: as the samples come."""
+    settle: bool = False
+    """Send other samples through before the warm-up, until the rate is steady; repeat what other
+    processes disturb."""
+    least_s: float = 0.0
+    """Measure more samples than `count` if they would be through in less time, seconds."""
 
 
 def widest(stages: Sequence[Stage]) -> int:
@@ -72,7 +80,8 @@ class Watch:
     note: Callable[[str], None] = lambda message: None
     detail: Callable[[str], None] = lambda message: None
     interrupted: Callable[[], bool] = lambda: False
-    progress: Callable[[int], None] = lambda done: None
+    progress: Callable[[int, int], None] = lambda done, total: None
+    """Told how many samples are through, of how many."""
 
 
 @dataclass
@@ -89,6 +98,8 @@ class Pipeline:
     """The plan's stages, without empty ones."""
     outputs: tuple[str, ...]
     watch: Watch = field(default_factory=Watch)
+    crowded: bool = False
+    """Devices share processors: waiting for one says nothing about other processes."""
 
     @property
     def devices(self) -> int:
@@ -98,6 +109,25 @@ class Pipeline:
     def warmup(self, load: Load) -> int:
         """Samples of a trace that go before those that are measured."""
         return 0 if load.program is not None else load.warmup * widest(self.stages)
+
+    def settle(self, load: Load) -> tuple[Load, Settled]:
+        """Send samples through until the rate is steady, as far as the load asks for that.
+
+        Returns the load with the number of samples to measure, and what went through.
+        """
+        first = max(load.warmup, 1) * widest(self.stages)
+        most = None if load.settle else 1 if load.least_s and load.warmup else 0
+        if most == 0:
+            return load, Settled()
+
+        def stretch(count: int) -> Timing:
+            return self.figures(summarize(self._send(load, count)))
+
+        settled = settle(stretch, first, most=most)
+        count = count_for(settled.rate_per_s, load.least_s, load.count)
+        if load.program is None:
+            load = replace(load, count=count)
+        return load, settled
 
     def run(self, load: Load, keep: Callable[[int], bool] = lambda s: False) -> Trace:
         """Send the warm-up and the measured samples through; of a schedule these alone count.
@@ -129,6 +159,7 @@ class Pipeline:
         done: int = 0,
     ) -> Trace:
         """Send samples through, `done` others having gone before."""
+        total = done + count
         return run_pipeline(
             self.steps,
             load.samples,
@@ -142,14 +173,18 @@ class Pipeline:
             keep=keep,
             convert=to_numpy,
             interrupted=self.watch.interrupted,
-            progress=lambda number: self.watch.progress(done + number),
+            progress=lambda number: self.watch.progress(done + number, total),
         )
 
     def summarize(self, trace: Trace, load: Load) -> Timing:
         """Figures of a trace."""
         if load.program is not None:
-            return summarize_schedule(trace, self.devices)
-        return summarize(trace, self.warmup(load))
+            return self.figures(summarize_schedule(trace, self.devices))
+        return self.figures(summarize(trace, self.warmup(load)))
+
+    def figures(self, timing: Timing) -> Timing:
+        """Figures without those that mean nothing here."""
+        return replace(timing, taken=()) if self.crowded else timing
 
     def verify(self, trace: Trace, load: Load, tolerance: Tolerance) -> Verdict:
         """Compare the outputs that a trace kept with those of the whole model."""
@@ -191,9 +226,11 @@ class Pipeline:
     ) -> Worker:
         model = use_weights(model, self.weights) if self.weights else model
         with making_session(name):
-            session = make_session(model, self.folder, config, place, self.weights, alone=alone)
+            session, threads = with_threads(
+                lambda: make_session(model, self.folder, config, place, self.weights, alone=alone)
+            )
         stage = make_stage(session, outputs, outputs, config, place)
-        return Worker(name, stage, place.cores, stage.stop)
+        return Worker(name, stage, place.cores, stage.stop, threads)
 
     def compare(self, load: Load, first: Timing) -> list[tuple[str, SessionConfig, int, Timing]]:
         """Time the pipeline, the whole model and replicas of it, on as many devices, in turn.
@@ -302,6 +339,7 @@ def prepare(
         stages=used,
         outputs=tuple(value.name for value in model.graph.output),
         watch=watch,
+        crowded=spread * config.threads > len(available_cores()),
     )
     free = iter(spots)
     homes: dict[str, tuple[Place, ...]] = {}
@@ -325,9 +363,11 @@ def _make_step(pipeline: Pipeline, name: str, part: StageModel, spots: Sequence[
             break
         shown = f"replica {j} of {name}" if len(spots) > 1 else name
         with making_session(shown):
-            session = make_session(model, pipeline.folder, config, spot, weights)
+            session, threads = with_threads(
+                partial(make_session, model, pipeline.folder, config, spot, weights)
+            )
         stage = make_stage(session, part.outputs, host, config, spot)
-        workers.append(Worker(shown, stage, spot.cores, stage.stop))
+        workers.append(Worker(shown, stage, spot.cores, stage.stop, threads))
     ready = f"{len(workers)} sessions" if len(spots) > 1 else "session"
     pipeline.watch.detail(f"{name}: {len(part.nodes)} nodes, {ready} ready")
     return Step(name, part.inputs, part.outputs, tuple(workers))

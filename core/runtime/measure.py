@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import orjson
@@ -24,6 +26,7 @@ from dnnp.core.runtime.limits import making_session, watched
 from dnnp.core.runtime.resolve import owners_of, resolved_model
 from dnnp.core.runtime.session import SessionConfig, absent_files, make_session
 from dnnp.core.runtime.stages import CpuStage
+from dnnp.core.runtime.waits import DISTURBED, WaitClock, with_threads
 from dnnp.core.runtime.weights import Weights, random_weights, use_weights
 from dnnp.formats.unfinished import scratch_folder
 
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
     from dnnp.formats.onnx_types import TensorType
 
+T = TypeVar("T")
+Ints = np.ndarray[Any, np.dtype[np.intp]]
 Runs = dict[str, tuple[str, np.ndarray[Any, Any]]]
 """Node name -> operator, and seconds in each counted run (f64[repeats])."""
 
@@ -40,6 +45,10 @@ _SEED = 0
 _SUFFIX = "_kernel_time"
 _LAYOUT_CHANGES = frozenset({"ReorderInput", "ReorderOutput"})
 """Inside a stage a layout holds over many groups; a group alone pays for both ends."""
+MOST_REPEATS = 3
+"""Times as many runs as are to count are made at most, to find some that nothing disturbs."""
+PATIENCE_S = 2.0
+"""Runs are made beyond those that are to count for so long only, seconds."""
 _COARSE_S = 2e-5
 """The profiler counts whole microseconds: below this a mean resolves more than a median."""
 
@@ -53,6 +62,8 @@ class Measurement:
     warmup: int = 3
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Shape of each input of the model, where it declares none."""
+    taken: Callable[[float], None] = lambda share: None
+    """Told after each model which share of the time of its runs other processes took from them."""
 
 
 def measure_nodes(model: ModelProto, folder: Path, how: Measurement) -> list[float]:
@@ -226,13 +237,21 @@ def _profiled(
         with scratch_folder() as scratch:
             profile = os.path.join(scratch, "p")
             with making_session(title):
-                session = make_session(
-                    model, folder, config, weights=weights, alone=True, profile=profile
+                session, threads = with_threads(
+                    lambda: make_session(
+                        model, folder, config, weights=weights, alone=True, profile=profile
+                    )
                 )
             stage = CpuStage(session, tuple(o.name for o in session.get_outputs()))
-            for _ in range(how.warmup + how.repeats):
+            for _ in range(how.warmup):
                 with watched(title):
                     results = stage(feeds)
+            shares: list[float] = []
+            begin = time.perf_counter()
+            while _is_wanted(shares, how.repeats, time.perf_counter() - begin):
+                with watched(title):
+                    results, share = _timed(partial(stage, feeds), threads)
+                shares.append(share)
             events = orjson.loads(Path(session.end_profiling()).read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
         raise InputFileError(f"ONNX Runtime's profile cannot be had: {error}") from None
@@ -243,18 +262,38 @@ def _profiled(
             name = event["name"].removesuffix(_SUFFIX)
             durations[name].append(event["dur"])
             ops[name] = event.get("args", {}).get("op_name", "")
-    runs = {name: (ops[name], _per_run(spent, how)) for name, spent in durations.items()}
+    # The least disturbed runs count, in the order in which they ran.
+    kept = np.sort(np.argsort(shares, kind="stable")[: how.repeats])
+    how.taken(float(np.mean(np.array(shares)[kept])))
+    rows = how.warmup + kept
+    total = how.warmup + len(shares)
+    runs = {name: (ops[name], _per_run(spent, total, rows)) for name, spent in durations.items()}
     return runs, results
 
 
-def _per_run(spent: Sequence[int], how: Measurement) -> np.ndarray[Any, Any]:
-    """Seconds in each counted run; events of bodies come several times a run."""
+def _timed(call: Callable[[], T], threads: Sequence[int]) -> tuple[T, float]:
+    """What a call returns, and the share of its time that other processes took from it."""
+    waits, start = WaitClock(threads), time.perf_counter_ns()
+    result = call()
+    spent = time.perf_counter_ns() - start
+    return result, min(waits.passed_ns(threads) / max(spent, 1), 1.0)
+
+
+def _is_wanted(shares: Sequence[float], repeats: int, spent_s: float) -> bool:
+    """Whether to run again, after runs of which other processes took such shares."""
+    if len(shares) < repeats:
+        return True
+    quiet = sum(share <= DISTURBED for share in shares)
+    return quiet < repeats and len(shares) < MOST_REPEATS * repeats and spent_s < PATIENCE_S
+
+
+def _per_run(spent: Sequence[int], total: int, rows: Ints) -> np.ndarray[Any, Any]:
+    """Seconds in those of `total` runs that count; events of bodies come several times a run."""
     micro = np.array(spent, dtype=np.float64)
-    total = how.warmup + how.repeats
     if len(micro) % total:
         # The profiler stops after a million events; the runs that it saw must do.
-        return np.full(how.repeats, float(np.median(micro)) * 1e-6)
-    return np.asarray(micro.reshape(total, -1).sum(axis=1)[how.warmup :] * 1e-6)
+        return np.full(len(rows), float(np.median(micro)) * 1e-6)
+    return np.asarray(micro.reshape(total, -1).sum(axis=1)[rows] * 1e-6)
 
 
 def _typical(seconds: np.ndarray[Any, Any]) -> float:

@@ -35,11 +35,14 @@ from dnnp.core.runtime.channel import Channel, ClosedError
 from dnnp.core.runtime.inputs import blamed
 from dnnp.core.runtime.limits import watched
 from dnnp.core.runtime.values import Values
+from dnnp.core.runtime.waits import WaitClock, waits_are_known
 
 Call = Callable[[Values], Values]
 SOURCE = -1
 _POLL_S = 0.1
 """How often the main thread looks whether it was interrupted, seconds."""
+_WAITS_NS = 10_000_000
+"""How often a thread asks the system how long it has waited, at most; asking takes 20 us."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class Worker:
     """The thread runs on the first of these; empty: anywhere."""
     stop: Callable[[], None] | None = None
     """Makes a call that is under way end soon."""
+    threads: tuple[int, ...] = ()
+    """Other threads that compute with this one, by the system's numbers."""
 
     def run(self, values: Values) -> Values:
         """Compute, within the limits of time and memory."""
@@ -114,12 +119,18 @@ class Trace:
     """Outputs of the samples that were to be kept."""
     interrupted: bool
     """Not all samples went through; the arrays hold those that did."""
+    waited_ns: NDArray[np.int64] | None = None
+    """i64[stages, samples], how long the thread of a stage could have run since the last entry
+    above 0, but its processor ran something else. None: the system does not tell."""
+    own_share: float = 0.0
+    """Processor time of the threads that bring and collect samples, over the time of the run."""
 
     def before(self, count: int) -> Trace:
         """The first `count` samples, as those of a run that was interrupted then."""
         kept = {s: values for s, values in self.outputs.items() if s < count}
         start, end, done = self.start_ns[:, :count], self.end_ns[:, :count], self.done_ns[:count]
-        return Trace(start, end, done, self.replicas, kept, True)
+        waited = None if self.waited_ns is None else self.waited_ns[:, :count]
+        return Trace(start, end, done, self.replicas, kept, True, waited, self.own_share)
 
 
 def route(
@@ -203,6 +214,9 @@ class _Run:
     """Where each step, and the source, puts which tensors."""
     start_ns: NDArray[np.int64] = field(init=False)
     end_ns: NDArray[np.int64] = field(init=False)
+    waited_ns: NDArray[np.int64] = field(init=False)
+    fed_ns: int = 0
+    """Processor time of the thread that gives out the samples."""
 
     def __post_init__(self) -> None:
         self.gate = None if self.window is None else threading.Semaphore(self.window)
@@ -214,6 +228,7 @@ class _Run:
             self.outboxes.setdefault(edge.tail, []).append((channel, edge.names))
         self.start_ns = np.zeros((len(self.steps), self.count), dtype=np.int64)
         self.end_ns = np.zeros((len(self.steps), self.count), dtype=np.int64)
+        self.waited_ns = np.zeros((len(self.steps), self.count), dtype=np.int64)
 
     def stop(self) -> None:
         self.stopped.set()
@@ -239,6 +254,8 @@ class _Run:
                     channel.put(s, {name: sample[name] for name in names})
         except ClosedError:
             return
+        finally:
+            self.fed_ns = time.thread_time_ns()
 
     def work(self, i: int, replica: int = 0) -> None:
         """Run one stage, or one of its replicas on the samples that fall to it."""
@@ -248,18 +265,22 @@ class _Run:
     def follow(self, jobs: Iterable[Job]) -> None:
         """Run jobs one after the other."""
         cores: tuple[int, ...] = ()
+        waits, asked_ns = WaitClock(), time.perf_counter_ns()
         try:
             for job in jobs:
                 worker = self.steps[job.step].workers[job.replica]
                 if worker.cores != cores:
                     worker.pin()
                     cores = worker.cores
-                self.do(job, worker)
+                ended_ns = self.do(job, worker)
+                if ended_ns - asked_ns > _WAITS_NS:
+                    self.waited_ns[job.step, job.sample] = waits.passed_ns(worker.threads)
+                    asked_ns = ended_ns
         except ClosedError:
             return
 
-    def do(self, job: Job, worker: Worker) -> None:
-        """Wait for the inputs of a job, run it, and hand over what it makes."""
+    def do(self, job: Job, worker: Worker) -> int:
+        """Wait for the inputs of a job, run it, and hand over what it makes; when it ended."""
         i, s = job.step, job.sample
         values: Values = {}
         for channel in self.inboxes[i]:
@@ -270,9 +291,11 @@ class _Run:
         except DnnpError as error:
             error = type(error)(f"{worker.name}: {error}")
             raise blamed(error, self.samples[s % len(self.samples)]) from None
-        self.end_ns[i, s] = time.perf_counter_ns()
+        ended_ns = time.perf_counter_ns()
+        self.end_ns[i, s] = ended_ns
         for channel, names in self.outboxes[i]:
             channel.put(s, {name: values[name] for name in names})
+        return ended_ns
 
 
 def run_pipeline(
@@ -332,6 +355,7 @@ def run_pipeline(
     done_ns = np.zeros(count, dtype=np.int64)
     kept: dict[int, Values] = {}
     done = 0
+    began_ns, began_own_ns = time.perf_counter_ns(), time.thread_time_ns()
     failed: list[Future[None]] = []
 
     def watch(future: Future[None]) -> None:
@@ -367,6 +391,7 @@ def run_pipeline(
                 _stop(steps)
     if failed and done < count and not interrupted():
         failed[0].result()
+    own_ns = time.thread_time_ns() - began_own_ns + run.fed_ns
     return Trace(
         run.start_ns[:, :done],
         run.end_ns[:, :done],
@@ -374,6 +399,8 @@ def run_pipeline(
         np.array([len(step.workers) for step in steps], dtype=np.int64),
         kept,
         done < count,
+        run.waited_ns[:, :done] if waits_are_known() else None,
+        own_ns / max(time.perf_counter_ns() - began_ns, 1),
     )
 
 

@@ -52,6 +52,9 @@ class Timing:
     """Time of a round, the median: to its last completion, from the last one of the warm-up, or
     from the first start."""
     rounds: int = 1
+    taken: tuple[float, ...] = ()
+    """Share of the time of each stage that other processes took from it: it could have run, but
+    its processor ran something else. Empty: not known."""
 
 
 def summarize(trace: Trace, warmup: int = 0) -> Timing:
@@ -64,13 +67,17 @@ def summarize(trace: Trace, warmup: int = 0) -> Timing:
     finished = trace.done_ns[warmup:]
     busy = (end - start).sum(axis=1)
     window = trace.replicas * np.maximum(end.max(axis=1) - start.min(axis=1), 1)
-    return timing_of(
+    timing = timing_of(
         finished - start.min(axis=0),
         _elapsed(trace, warmup),
         np.median(end - start, axis=1) * 1e-9 / trace.replicas,
         1.0 - busy / window,
         float(1.0 - busy.sum() / window.sum()),
     )
+    if trace.waited_ns is None:
+        return timing
+    taken = trace.waited_ns[:, warmup:].sum(axis=1) / window - trace.own_share
+    return replace(timing, taken=tuple(float(x) for x in np.clip(taken, 0.0, 1.0)))
 
 
 def summarize_schedule(trace: Trace, devices: int) -> Timing:
@@ -143,6 +150,7 @@ def median_timing(rounds: Sequence[Timing]) -> Timing:
         bubbles=tuple(float(x) for x in np.median([t.bubbles for t in real], axis=0)),
         bubble=median([t.bubble for t in real]),
         makespan_s=median([t.makespan_s for t in real]),
+        taken=tuple(float(x) for x in np.median([t.taken for t in real], axis=0)),
     )
 
 
@@ -185,7 +193,7 @@ def timing_lines(timing: Timing, forecast: Forecast = NO_FORECAST) -> list[str]:
     What was predicted stands beside what was measured.
     """
     if not timing.samples:
-        return ["no sample went through"]
+        return ["no sample was measured"]
     latency, makespan, bubble = forecast
     lines = []
     if timing.throughput_per_s > 0:

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from dnnp.core.model.errors import FormatError, InputFileError
+from dnnp.core.runtime import measure
 from dnnp.core.runtime.measure import Measurement, measure_groups, measure_nodes
 from support.split_models import MODELS, array, make, value
 
@@ -173,3 +174,37 @@ def test_shared_model(shared_models: Path) -> None:
     assert lstm > 0.3 * sum(times)
     constants = [t for t, n in zip(times, built.graph.node, strict=True) if n.op_type == "Constant"]
     assert set(constants) == {0.0}
+
+
+def test_runs_that_others_disturb_are_repeated_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of nine runs at most, the three that lost least count."""
+    built = model([node("MatMul", ["x", "w"], ["y"])], "y")
+    lost = {3: (0.0, 0.01, 0.02), 5: (0.5, 0.0, 0.6, 0.01, 0.02), 9: (0.4,) * 6 + (0.1, 0.2, 0.3)}
+    for runs, shares in lost.items():
+        left, told, kept = iter(shares), [], []
+        real = measure._per_run
+        monkeypatch.setattr(measure, "_timed", lambda call, _, left=left: (call(), next(left)))
+        monkeypatch.setattr(measure, "PATIENCE_S", 1e9)
+
+        def per_run(spent, total, rows, real=real, kept=kept):
+            kept.append((total, rows.tolist()))
+            return real(spent, total, rows)
+
+        monkeypatch.setattr(measure, "_per_run", per_run)
+        how = Measurement(repeats=3, warmup=1, taken=told.append)
+        (time_s,) = measure_nodes(built, tmp_path, how)
+        monkeypatch.setattr(measure, "_per_run", real)
+        assert time_s > 0
+        best = sorted(sorted(range(runs), key=lambda i, shares=shares: shares[i])[:3])
+        assert kept == [(1 + runs, [1 + i for i in best])]
+        assert told == [pytest.approx(np.mean([shares[i] for i in best]))]
+
+
+def test_repeating_has_an_end() -> None:
+    assert measure._is_wanted([0.5], 3, 1e9)
+    assert not measure._is_wanted([0.5] * 3, 3, measure.PATIENCE_S)
+    assert measure._is_wanted([0.5] * 3, 3, 0.0)
+    assert not measure._is_wanted([0.5] * 9, 3, 0.0)
+    assert not measure._is_wanted([0.0] * 3, 3, 0.0)

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from dnnp.cmds import measuring
 from dnnp.cmds.cli import Context
 from dnnp.cmds.pricing import ensure_costs
+from dnnp.core.runtime import measure, waits
 from dnnp.formats.stream import read_bytes
 from support.run import Result, dnnp
 from support.seeds import encode, group, header, planned, tensor
@@ -188,6 +189,7 @@ def measured(tmp_path: Path, stdin: bytes, *arguments: str) -> Result:
 def test_measure_then_remember(
     tmp_path: Path, imported: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(waits, "DISTURBED", 1.0)
     first = measured(tmp_path, imported)
     assert first.status == 0, first.err
     times = [r["time_s"]["cpu-core"] for r in first.records("node")]
@@ -206,6 +208,19 @@ def test_measure_then_remember(
         measured(tmp_path, imported, "--threads", "2")
     with pytest.raises(AssertionError, match="measured again"):
         measured(tmp_path, with_groups(imported, [[0, 1], [2]]))
+
+
+def test_what_other_processes_disturb_is_said_and_not_remembered(
+    tmp_path: Path, imported: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "_timed", lambda call, threads: (call(), 0.25))
+    result = measured(tmp_path, imported, "-q")
+    assert result.status == 0
+    assert result.err == (
+        "dnnp-profile: other processes took up to 25% of the processor during 1 of 1 measurement: "
+        "times may be too long, and are not kept for later\n"
+    )
+    assert "measured before" not in measured(tmp_path, imported).err
 
 
 def with_groups(stream: bytes, members: list[list[int]]) -> bytes:

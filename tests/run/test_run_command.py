@@ -356,7 +356,8 @@ def test_control_c_writes_what_there_is(stream: bytes, tmp_path: Path) -> None:
     path = tmp_path / "plan.dnnp"
     path.write_bytes(stream)
     process = subprocess.Popen(
-        [sys.executable, executable("run"), "-v", "-n", "1000000", "--verify", str(path)],
+        [sys.executable, executable("run"), "-v", "-n", "1000000", "--warmup", "3", "--verify",
+         str(path)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     assert process.stderr is not None
