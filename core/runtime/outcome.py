@@ -19,10 +19,12 @@ from dnnp.core.runtime.report import (
     timing_lines,
 )
 from dnnp.core.runtime.session import SessionConfig
-from dnnp.core.runtime.steady import STEADY, Settled, worth_repeating
+from dnnp.core.runtime.steady import STEADY, Settled, is_disturbed, worth_repeating
 from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.verify import Tolerance, Verdict
-from dnnp.core.runtime.waits import DISTURBED
+
+SHOWN = 0.01
+"""What other processes took from a stage is shown from this share of its time on."""
 
 Compared = tuple[str, SessionConfig, int, Timing]
 
@@ -139,7 +141,7 @@ class Outcome:
             line += f"; the least disturbed of {self.tries} measurements"
         lines = [line]
         for taken, step in zip(self.timing.taken, self.pipeline.steps, strict=False):
-            if taken > DISTURBED:
+            if is_disturbed(self.timing) and taken >= SHOWN:
                 cores = sorted({core for worker in step.workers for core in worker.cores})
                 what = f"core{'s' * (len(cores) > 1)} {', '.join(map(str, cores))}"
                 what = what if cores else "the processor"
@@ -227,13 +229,13 @@ def _measure(
         timing = pipeline.summarize(trace, load)
         tries += 1
         through += len(trace.done_ns)
-        if best is None or (not trace.interrupted and max(timing.taken) < max(best.timing.taken)):
+        if best is None or (not trace.interrupted and timing.lost < best.timing.lost):
             best = Outcome(pipeline, checks, trace, timing)
         spent = time.perf_counter() - begin
         if trace.interrupted or not load.settle or not worth_repeating(timing, tries, spent):
             break
         pipeline.watch.detail(
-            f"other processes took {max(timing.taken):.0%} of a processor: measuring again"
+            f"other processes took {timing.lost:.0%} of a processor: measuring again"
         )
     best.discarded = through - best.timing.samples
     best.tries = tries

@@ -56,6 +56,14 @@ class Timing:
     """Share of the time of each stage that other processes took from it: it could have run, but
     its processor ran something else. Empty: not known."""
 
+    @property
+    def lost(self) -> float:
+        """What other processes took from all stages together.
+
+        So much the pipeline may lose: stages that lose time one after the other all hold it up.
+        """
+        return sum(self.taken)
+
 
 def summarize(trace: Trace, warmup: int = 0) -> Timing:
     """Figures of a trace, without its first `warmup` samples."""
@@ -76,8 +84,11 @@ def summarize(trace: Trace, warmup: int = 0) -> Timing:
     )
     if trace.waited_ns is None:
         return timing
-    taken = trace.waited_ns[:, warmup:].sum(axis=1) / window - trace.own_share
-    return replace(timing, taken=tuple(float(x) for x in np.clip(taken, 0.0, 1.0)))
+    taken = np.minimum(trace.waited_ns[:, warmup:].sum(axis=1) / window, 1.0)
+    # Our own threads that bring and collect samples may be what ran instead.
+    if taken.sum() > 0:
+        taken *= max(1.0 - trace.own_share / taken.sum(), 0.0)
+    return replace(timing, taken=tuple(float(x) for x in taken))
 
 
 def summarize_schedule(trace: Trace, devices: int) -> Timing:

@@ -70,8 +70,7 @@ def settle(
         total, number = total + timing.samples, number + 1
         rate = timing.throughput_per_s
         change = abs(rate - before) / max(rate, before) if before > 0 and rate > 0 else None
-        quiet = max(timing.taken, default=0.0) <= DISTURBED
-        steady = change is not None and change <= STEADY and quiet
+        steady = change is not None and change <= STEADY and not is_disturbed(timing)
         took = max(now - start, 1e-9)
         long_enough = took >= STRETCH_S / 2
         late = now + took > began + SETTLE_S
@@ -88,8 +87,8 @@ def count_for(rate_per_s: float, seconds: float, least: int) -> int:
 
 
 def is_disturbed(timing: Timing) -> bool:
-    """Whether other processes took enough of some processor to matter."""
-    return max(timing.taken, default=0.0) > DISTURBED
+    """Whether other processes took enough to matter."""
+    return timing.lost > DISTURBED
 
 
 def worth_repeating(timing: Timing, tries: int, spent_s: float) -> bool:

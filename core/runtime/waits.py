@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 DISTURBED = 0.03
-"""Share of the time from which on a measurement counts as disturbed."""
+"""Share of its time that a measurement may lose before it counts as disturbed."""
 
 _TASKS = "/proc/self/task"
 _OWN = "/proc/thread-self"

@@ -97,10 +97,11 @@ def test_the_number_of_samples_follows_from_the_rate() -> None:
 
 
 def test_what_is_worth_repeating() -> None:
-    disturbed, quiet = timing_of(100, 0.0, 0.4), timing_of(100, 0.01, 0.02)
+    disturbed, quiet = timing_of(100, 0.0, 0.4), timing_of(100, 0.01, 0.01)
     assert worth_repeating(disturbed, 1, 1.0)
     assert not worth_repeating(quiet, 1, 1.0)
     assert not worth_repeating(timing_of(100), 1, 1.0)  # not known
+    assert worth_repeating(timing_of(100, 0.02, 0.02), 1, 1.0)  # the pipeline may lose both
     assert not worth_repeating(disturbed, 3, 3.0)
     assert not worth_repeating(disturbed, 1, 2.5)
 
@@ -118,7 +119,8 @@ def test_waits_become_shares_of_the_time_of_a_stage() -> None:
     assert summarize(trace_of(waited)).taken == pytest.approx((120 / 400, 60 / 800))
     assert summarize(trace_of(waited), 2).taken == pytest.approx((30 / 200, 60 / 400))
     # What our own threads may have taken is nobody else's fault.
-    assert summarize(trace_of(waited, 0.1)).taken == pytest.approx((0.2, 0.0))
+    assert summarize(trace_of(waited, 0.1)).taken == pytest.approx((0.22, 0.055))
+    assert summarize(trace_of(waited, 0.5)).taken == (0.0, 0.0)
     assert summarize(trace_of(None)).taken == ()
     assert trace_of(waited).before(1).waited_ns.tolist() == [[90], [0]]  # type: ignore[union-attr]
     rounds = [timing_of(1, 0.5, 0.0), timing_of(1, 0.1, 0.2), timing_of(1, 0.3, 0.1)]
