@@ -121,7 +121,16 @@ class Pipeline:
             return load, Settled()
 
         def stretch(count: int) -> Timing:
-            return self.figures(summarize(self._send(load, count)))
+            trace = run_pipeline(
+                self.steps,
+                load.samples,
+                count,
+                self.outputs,
+                queue=load.queue,
+                window=load.window,
+                interrupted=self.watch.interrupted,
+            )
+            return self.figures(summarize(trace))
 
         settled = settle(stretch, first, most=most)
         count = count_for(settled.rate_per_s, load.least_s, load.count)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dnnp.core.runtime.compare import ROUNDS
 from dnnp.core.runtime.execute import Load, Pipeline, widest
 from dnnp.core.runtime.pipeline import Trace
 from dnnp.core.runtime.report import (
@@ -125,6 +126,11 @@ class Outcome:
             ]
             timings = [timing for _, _, _, timing in self.others]
             lines += ["", *comparison_table(list(zip(names, timings, strict=True)))]
+            lines += [
+                f"disturbed   other processes took {timing.lost:.0%} of the processors from: {name}"
+                for name, timing in list(zip(names, timings, strict=True))[1:]
+                if is_disturbed(timing)
+            ]
         return lines
 
     def _sample_lines(self) -> list[str]:
@@ -211,6 +217,7 @@ def execute(pipeline: Pipeline, load: Load, checks: Checks) -> Outcome:
     if checks.compare and not stop():
         outcome.others = pipeline.compare(load, outcome.timing)
         outcome.timing = outcome.others[0][3]
+        outcome.discarded += (ROUNDS - 1) * load.warmup * widest(pipeline.stages)
     outcome.interrupted = trace.interrupted or stop()
     if outcome.interrupted and outcome.verdict is not None and not outcome.verdict.samples:
         outcome.verdict = None
