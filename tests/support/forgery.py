@@ -87,6 +87,8 @@ PROBLEM = (_any, "a part of the problem that the schedule states and solves")
 HARMLESS: dict[tuple[str, str], tuple[Rule, str]] = {
     ("plan", "bound"): (_any, "up to the value, with its gap; its proof is what a certificate is"),
     ("plan", "gap"): (_tiny, "a difference of less than 1e-9"),
+    ("bound", "gap"): (_tiny, "a difference of less than 1e-9"),
+    ("stage", "starts_s[]"): (_higher, "a later start that nothing waits for"),
     ("plan", "devices[].count"): OFFERED,
     ("plan", "devices[].bandwidth_bytes_per_s"): OFFERED,
     ("plan", "devices[].memory_bytes"): OFFERED,
