@@ -53,12 +53,17 @@ class _Running(Generic[T]):
         Thread(target=self._run, name=NAME, daemon=True).start()
 
     def _run(self) -> None:
-        try:
+        with self:
             self._answer.append(self._work())
-        except BaseException as error:  # raised again by `outcome`
-            self._error = error
-        finally:
-            self.over.set()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        """Keep an error: `outcome` raises it where somebody waits for it."""
+        self._error = error
+        self.over.set()
+        return True
 
     def outcome(self) -> T:
         """Wait for the end; return the answer, or raise the error."""

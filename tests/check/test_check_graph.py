@@ -100,7 +100,8 @@ def test_empty_group() -> None:
 
 @pytest.mark.parametrize("kind", ["bound", "schedule", "block", "run", "stage"])
 def test_records_without_what_they_need(kind: str) -> None:
-    records = {"node": [], kind: [{"type": kind, "id": 0, "digest": "0" * 64}]}
+    record = {"type": kind, "id": 0, "digest": "0" * 64, "mode": "pipeline", "samples": 1}
+    records = {"node": [], kind: [record]}
     violations = check_stream({"provenance": []}, records, "0" * 64, None)
     assert f"{kind}: there are {kind} records but no" in messages(violations)
 

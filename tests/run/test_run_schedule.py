@@ -564,4 +564,4 @@ def test_control_c(tmp_path: Path) -> None:
     assert record["interrupted"] is True
     assert record["makespan_predicted_s"] == pytest.approx(8.001)
     assert "makespan_measured_s" not in record
-    assert 0 < record["samples"] < 8000
+    assert record["samples"] < 8000
