@@ -58,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Check a stream: 0 if all holds, 4 if but memory, 6 if only a proof is missing, else 3."""
+    from dnnp.core.check.budget import Budget
     from dnnp.core.check.certificate import check_certificate, check_proven
     from dnnp.core.check.graph import check_clustering, check_graph
     from dnnp.core.check.plan import INFEASIBLE, check_plan
@@ -97,8 +98,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
         report = check_plan(graph, clustering, plan)
         violations += report.violations
         if args.certificate:
+            budget = Budget()
             proofs = [
-                check_certificate(graph, clustering, plan.devices, plan.options, record)
+                check_certificate(graph, clustering, plan.devices, plan.options, record, budget)
                 for record in bounds
             ]
             for proof in proofs:

@@ -21,6 +21,9 @@ from dnnp.formats.edited_costs import check_costs
 from dnnp.formats.fields import MAX_NUMBER, shown
 from dnnp.formats.stream import Record, Stream
 
+MOST_TIMES = 20_000_000
+"""Records times device classes; 8 bytes each, and more while they are read."""
+
 
 def _ids(records: list[Record]) -> Ints:
     return np.array([r["id"] for r in records], dtype=np.int64)
@@ -51,9 +54,20 @@ def _rows(stream: Stream, kind: str, field: str, ids: Ints, what: str) -> tuple[
 
 
 def _times(records: list[Record]) -> dict[str, Floats]:
-    """Device class -> seconds per record; inf where a class is absent."""
+    """Device class -> seconds per record; inf where a class is absent.
+
+    Raises
+    ------
+    FormatError
+        So many classes that their times would fill the memory.
+    """
     rows = [r.get("time_s", {}) for r in records]
     names = sorted(set().union(*rows)) if rows else []
+    if len(names) * len(rows) > MOST_TIMES:
+        raise FormatError(
+            f"{len(rows)} records are priced for {len(names)} device classes; at most "
+            f"{MOST_TIMES} times are read", field="time_s",
+        )  # fmt: skip
     return {c: np.array([r.get(c, math.inf) for r in rows], dtype=np.float64) for c in names}
 
 

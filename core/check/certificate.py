@@ -11,6 +11,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
+from dnnp.core.check.budget import Budget
 from dnnp.core.check.cover import cover_units
 from dnnp.core.check.cuts import node_cut_units, pairs_units
 from dnnp.core.check.exact import Exact, weights_of
@@ -57,6 +58,7 @@ def check_certificate(
     devices: Sequence[DeviceClass],
     options: CostOptions,
     record: Mapping[str, Any],
+    budget: Budget | None = None,
 ) -> CertificateReport:
     """Verify that no split of the validity of a bound record has a smaller objective than it says.
 
@@ -68,6 +70,8 @@ def check_certificate(
         What is offered, and what a load is.
     record
         The bound; it may be wrong in any way.
+    budget
+        How much work this may be; where that is not enough it is not checkable.
     """
     certificate = record.get("certificate")
     if certificate is None:
@@ -78,8 +82,9 @@ def check_certificate(
         return _refuted("unknown", str(reason))
     if certificate.get("checkable") is False:
         return CertificateReport(NOT_CHECKABLE, printable(argument, 40), _vouched(certificate))
+    problem = graph, clustering, devices, options
     try:
-        _verify(graph, clustering, devices, options, record, certificate, argument)
+        _verify(problem, record, certificate, argument, budget or Budget())
     except UnprovenError as reason:
         return _refuted(argument, str(reason))
     except UncheckedError as reason:
@@ -116,13 +121,11 @@ def _vouched(certificate: Mapping[str, Any]) -> str:
 
 
 def _verify(
-    graph: Graph,
-    clustering: Clustering | None,
-    devices: Sequence[DeviceClass],
-    options: CostOptions,
+    problem: tuple[Graph, Clustering | None, Sequence[DeviceClass], CostOptions],
     record: Mapping[str, Any],
     certificate: Mapping[str, Any],
     argument: str,
+    budget: Budget,
 ) -> None:
     """Raise `UnprovenError` unless the certificate proves the value of the record."""
     value, validity = number(record.get("value"), "the value"), record.get("validity")
@@ -134,7 +137,7 @@ def _verify(
     units = whole(certificate.get("units"), "the field 'units'")
     if value > units * quantum:
         raise UnprovenError(f"its value is more than the {short(units)} quanta that it proves")
-    exact = Exact(graph, clustering, devices, options, validity, quantum)
+    exact = Exact(*problem, validity, quantum, budget)
     proven = ARGUMENTS[argument](exact, certificate, units)
     if proven < units:
         raise UnprovenError(f"it proves {short(proven)} quanta, not {short(units)}")

@@ -28,8 +28,6 @@ from dnnp.core.check.fields import UncheckedError, UnprovenError, field, rows, s
 MOST_ITEMS = 250
 """Items that are looked at."""
 
-MOST_STEPS = 400_000
-"""Looks at what is in and out."""
 
 
 def cover_units(exact: Exact, certificate: Mapping[str, Any], bound: int) -> int:
@@ -49,7 +47,7 @@ def cover_units(exact: Exact, certificate: Mapping[str, Any], bound: int) -> int
         raise UncheckedError(f"more than {MOST_ITEMS} items are too many to search")
     stages = min(exact.devices[name].count, exact.n)
     search = Sets(exact, name, prices, bound - 1, (sum(prices) - 1) // stages)
-    found = search.run(MOST_STEPS)
+    found = search.run()
     if found is not None:
         raise UnprovenError(
             f"a stage below {short(bound)} quanta may hold item {exact.names[found]} and others, "
@@ -85,6 +83,7 @@ class Sets:
 
     def __init__(self, exact: Exact, name: str, prices: list[int], room: int, share: int) -> None:
         n = exact.n
+        self.spend = exact.budget.spend
         self.n, self.prices, self.room, self.goal = n, prices, room, share + 1
         self.work = [w or 0 for w in exact.work[name]]
         nets: dict[tuple[int, bool], int] = {}
@@ -103,6 +102,7 @@ class Sets:
 
     def _least(self, some: int) -> int:
         """What a set with some items costs at least; every other one may save its net's cost."""
+        steps = len(self.nets) // 2
         load = sum(self.work[v] for v in bits(some))
         saved: dict[int, int] = {}
         for mask, cost, always in self.nets:
@@ -110,28 +110,20 @@ class Sets:
                 load += cost
                 if not always:
                     others = mask & ~some
+                    steps += others.bit_count()
                     part = -(-cost // others.bit_count())
                     for v in bits(others):
                         saved[v] = saved.get(v, 0) + part
+        self.spend(steps + 1)
         return load - sum(max(0, s - self.work[v]) for v, s in saved.items())
 
-    def run(self, most: int) -> int | None:
-        """An item of such a set, or None if there is none.
-
-        Raises
-        ------
-        UncheckedError
-            This takes more than so many steps.
-        """
-        self.steps = 0
+    def run(self) -> int | None:
+        """An item of such a set, or None if there is none."""
         alone = sum(1 << v for v in range(self.n) if not self.apart[v] >> v & 1)
         waiting = [State(0, alone, 0, 0, self.nets, [self.hold[v][v] for v in range(self.n)])]
         while waiting:
             state = waiting.pop()
             while True:
-                self.steps += 1
-                if self.steps > most:
-                    raise UncheckedError(f"it takes more than {most} steps to search all stages")
                 decided = self._decided(state)
                 if decided is None:
                     break
@@ -171,6 +163,7 @@ class Sets:
             enter = (enter | need[a]) & ~state.inside
             if self.apart[a] & (state.inside | enter):
                 return False
+            self.spend(state.open.bit_count())
             for u in bits(state.open):
                 need[u] |= self.hold[a][u]
             state.open &= ~self.apart[a]
@@ -185,6 +178,7 @@ class Sets:
         self._leave(state)
         room, adds = self._knapsack(state)
         items = list(bits(state.open))
+        steps = 3 * len(items)
         left = room - sum(adds[v] for v in items if adds[v] < 0)
         if left < 0:
             return None
@@ -200,10 +194,12 @@ class Sets:
                 enter |= 1 << v
             else:
                 loss = 0
+                steps += (state.need[v] & state.open).bit_count()
                 for u in bits(state.need[v] & state.open):
                     loss += min(gain[u], 0)
                 if loss < -slack:
                     leave |= 1 << v
+        self.spend(steps)
         return None if enter & leave else (enter, leave)
 
     def _leave(self, state: State) -> None:
@@ -222,6 +218,7 @@ class Sets:
         """How much load is left, and what each item adds at least."""
         inside, still = state.inside, state.open
         room, adds, nets = self.room - state.load, list(self.work), []
+        steps = 2 * len(state.nets) + 10
         for net in state.nets:
             mask, cost, always = net
             rest = mask & still
@@ -232,15 +229,18 @@ class Sets:
                 elif rest:
                     nets.append(net)
                     room -= cost
+                    steps += rest.bit_count()
                     part = -(-cost // rest.bit_count())
                     for v in bits(rest):
                         adds[v] -= part
             elif rest:
                 nets.append(net)
                 if always or rest != mask:
+                    steps += rest.bit_count()
                     part = cost // rest.bit_count()
                     for v in bits(rest):
                         adds[v] += part
+        self.spend(steps)
         state.nets = nets
         return room, adds
 

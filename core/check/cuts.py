@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from dnnp.core.check.budget import WORD
 from dnnp.core.check.exact import Exact, bits
 from dnnp.core.check.fields import UnprovenError, field, of_kind, rows, short, whole
 from dnnp.core.model.plan import CostOptions
@@ -36,6 +37,7 @@ def cut_bound(
     With `mix` (a, b) a set costs a times its work plus b times its nets.
     """
     a, b = mix
+    exact.budget.spend(len(sources) + 1)
     balance: dict[int, int] = {}
     seen = set()
     for tensor, amounts in rows(flows, 2, "flows"):
@@ -44,6 +46,7 @@ def cut_bound(
             raise UnprovenError(f"tensor {short(tensor)} is no net, or is listed twice")
         seen.add(tensor)
         pins, always, _ = exact.nets[tensor]
+        exact.budget.spend(len(amounts) + 1)
         into = out = 0
         listed = set()
         for named, amount in rows(amounts, 2, "flows"):
@@ -119,13 +122,16 @@ class Apart:
 
     def __init__(self, exact: Exact, name: str, cuts: object, bound: int) -> None:
         self.exact = exact
-        self.listed: list[int] = []
-        """Pairs, as bit masks."""
+        self.partners: dict[int, int] = {}
+        """First item of listed pairs -> the second ones, as a bit mask."""
+        self.firsts = 0
+        """Those first items, as a bit mask."""
         for row in of_kind(cuts, list, "the list of cuts"):
             pair = field(row, "items", list)
             if len(pair) != 2:
                 raise UnprovenError("a cut has not two items")
             u, v = (exact.named(named) for named in pair)
+            exact.budget.spend(exact.n // WORD + 1)
             sources = set(bits(exact.between(u, v)))
             if "memory" in row:
                 if not self._too_large(name, sources):
@@ -139,7 +145,9 @@ class Apart:
                         f"the cut around items {pair[0]} and {pair[1]} is {short(found)}, "
                         f"less than {short(bound)}"
                     )
-            self.listed.append(1 << u | 1 << v)
+            first, second = sorted((u, v))
+            self.partners[first] = self.partners.get(first, 0) | 1 << second
+            self.firsts |= 1 << first
         self._known: dict[tuple[int, int], bool] = {}
 
     def _too_large(self, name: str, items: set[int]) -> bool:
@@ -155,7 +163,11 @@ class Apart:
         pair = (u, v) if u <= v else (v, u)
         if pair not in self._known:
             held = self.exact.between(u, v)
-            self._known[pair] = any(listed & held == listed for listed in self.listed)
+            within = self.firsts & held
+            self.exact.budget.spend((within.bit_count() + 3) * (self.exact.n // WORD + 1))
+            self._known[pair] = bool(self.partners.get(pair[0], 0) >> pair[1] & 1) or any(
+                self.partners[first] & held for first in bits(within)
+            )
         return self._known[pair]
 
 
@@ -195,6 +207,7 @@ def pairs_units(exact: Exact, certificate: Mapping[str, Any], bound: int) -> int
         items = [exact.named(named) for named in of_kind(members, list, "a clique")]
         if len(items) < 2 or len(set(items)) < len(items):
             raise UnprovenError(f"the clique of tensor {tensor} has not two items or more")
+        exact.budget.spend(len(items) ** 2 // 2)
         for place, u in enumerate(items):
             if u not in exact.nets[tensor][0]:
                 raise UnprovenError(f"item {exact.names[u]} is no pin of tensor {tensor}")

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
+from dnnp.core.check.budget import WORD, Budget
 from dnnp.core.check.fields import UnprovenError
 from dnnp.core.check.load import node_memory
 from dnnp.core.check.tables import tables_of
@@ -21,6 +22,9 @@ from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import ACTIVATION, INPUT, Graph
 from dnnp.core.model.plan import CostOptions
+
+LONG = 1024
+"""Bits from which a mask is not taken apart bit by bit."""
 
 
 class Exact:
@@ -34,7 +38,10 @@ class Exact:
         options: CostOptions,
         validity: str,
         quantum: Fraction,
+        budget: Budget,
     ) -> None:
+        self.budget = budget
+        budget.spend(graph.n + graph.m + len(graph.in_idx) + len(graph.out_idx))
         self.tables = tables_of(graph)
         self.options, self.validity, self.quantum = options, validity, quantum
         self.devices = {d.name: d for d in devices if d.count > 0}
@@ -51,6 +58,7 @@ class Exact:
             self.unit_of = clustering.label.tolist()
             self.unit_ids, times = clustering.group_ids.tolist(), clustering.times
         g = len(self.unit_ids)
+        budget.spend(len(self.devices) * g)
         self.unit_work = {
             name: [self._rounded(t) for t in times[name].tolist()] if name in times else [None] * g
             for name in self.devices
@@ -66,6 +74,8 @@ class Exact:
         self.costs: dict[tuple[str, int], int] = {}
         self._met: dict[tuple[int, bool], int] = {}
         self._held: dict[tuple[int, int], int] = {}
+        self._memory: list[Fraction] = []
+        """Bytes of each item, once they are asked for."""
 
     def _rounded(self, time: float) -> int | None:
         return int(Fraction(time) // self.quantum) if math.isfinite(time) else None
@@ -191,12 +201,15 @@ class Exact:
         """Things on paths from an item, or to it, itself included; a bit mask."""
         if (item, onward) not in self._met:
             steps = self.onward if onward else self.back
+            self.budget.spend(len(steps) // WORD + 1)
             seen = bytearray(b"0" * len(steps))
             waiting = list(self.things[item])
             for x in waiting:
                 seen[-1 - x] = ord("1")
             while waiting:
-                for y in steps[waiting.pop()]:
+                after = steps[waiting.pop()]
+                self.budget.spend(len(after) + 1)
+                for y in after:
                     if seen[-1 - y] == ord("0"):
                         seen[-1 - y] = ord("1")
                         waiting.append(y)
@@ -210,21 +223,35 @@ class Exact:
             return ends
         pair = (u, v) if u <= v else (v, u)
         if pair not in self._held:
+            # Masks are kept: steps limit the memory, too.
+            self.budget.spend(self.n // WORD + len(self.label) // WORD + 1)
             after = self.met(u, True) | self.met(v, True)
             things = after & (self.met(u, False) | self.met(v, False))
             if not self.in_order:
+                self.budget.spend(things.bit_count())
                 things = sum(1 << i for i in {self.label[x] for x in bits(things)})
             self._held[pair] = things | ends
         return self._held[pair]
 
     def memory(self, items: set[int]) -> Fraction:
         """Memory of some items, added up; bytes."""
-        nodes = (v for v, unit in enumerate(self.unit_of) if self.item_of[unit] in items)
-        return sum((Fraction(node_memory(self.tables, v)) for v in nodes), Fraction(0))
+        if not self._memory:
+            self._memory = [Fraction(0)] * self.n
+            for v, unit in enumerate(self.unit_of):
+                self._memory[self.item_of[unit]] += Fraction(node_memory(self.tables, v))
+        self.budget.spend(10 * len(items))  # Fractions are slow
+        return sum((self._memory[i] for i in items), Fraction(0))
 
 
 def bits(mask: int) -> Iterator[int]:
-    """Numbers of the bits that are set, ascending."""
+    """Numbers of the bits that are set, ascending; linear in the length of the mask."""
+    if mask.bit_length() > LONG:
+        text = bin(mask)[:1:-1]
+        at = text.find("1")
+        while at >= 0:
+            yield at
+            at = text.find("1", at + 1)
+        return
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

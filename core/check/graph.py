@@ -20,7 +20,7 @@ def check_graph(graph: Graph) -> list[Violation]:
                 found.append(Violation("graph", f"node {tables.ids[node]}", message, ">= 0", time))
     successors: dict[int, list[int]] = {v: [] for v in range(tables.n)}
     for node in range(tables.n):
-        if any(tensor in tables.writes[node] for tensor in tables.reads[node]):
+        if not set(tables.writes[node]).isdisjoint(tables.reads[node]):
             subject = f"node {tables.ids[node]}"
             found.append(Violation("graph", subject, "the node reads what it writes"))
         for producer in tables.producers(node):

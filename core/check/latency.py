@@ -36,8 +36,6 @@ class Case:
     """Unit -> stage that holds it."""
     members: dict[int, list[int]] = field(default_factory=dict)
     """Unit -> its nodes."""
-    taken: set[tuple[int, int, int]] = field(default_factory=set)
-    """With `edge`: tensor, reader and stage that a transfer was found for."""
 
     @property
     def edge(self) -> bool:

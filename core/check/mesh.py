@@ -14,7 +14,11 @@ from typing import NamedTuple
 
 from dnnp.core.check.devices import split_name
 from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import LimitError
 from dnnp.core.model.plan import Plan
+
+MOST_STEPS = 3_000_000
+"""Links that are looked at to find paths."""
 
 
 class Path(NamedTuple):
@@ -35,6 +39,9 @@ class Mesh:
             ends[link.target] = Path(link.bandwidth_bytes_per_s, link.latency_s)
         self._stated = bool(plan.links)
         self.path = cache(self._path)
+        self.widest = cache(self._widest)
+        self.shortest = cache(self._shortest)
+        self._left = MOST_STEPS
 
     def time(self, source: str, target: str, size: float, stated: float) -> float | None:
         """Time of `size` bytes, or `stated` if that is a number; None: there is no path."""
@@ -53,10 +60,10 @@ class Mesh:
         direct = self._links.get(source, {}).get(target)
         if direct is not None:
             return direct
-        widest = self._widest(source, target)
+        widest = self.widest(source).get(target)
         if not widest:
             return None
-        latency = self._shortest(source, target, widest)
+        latency = self.shortest(source, widest).get(target)
         return None if latency is None else Path(widest, latency)
 
     def _by_class(self, source: str, target: str) -> Path | None:
@@ -68,33 +75,42 @@ class Mesh:
             return Path(one.inner_bandwidth_bytes_per_s, 0.0)
         return Path(min(one.bandwidth_bytes_per_s, other.bandwidth_bytes_per_s), 0.0)
 
-    def _widest(self, source: str, target: str) -> float:
-        """Bandwidth of the widest path, 0 if there is none (Dijkstra on the narrowest link)."""
+    def _widest(self, source: str) -> dict[str, float]:
+        """Bandwidth of the widest path to every device (Dijkstra on the narrowest link)."""
         heap = [(-float("inf"), source)]
-        done: set[str] = set()
+        done: dict[str, float] = {}
         while heap:
             width, name = heapq.heappop(heap)
-            if name == target:
-                return -width
             if name in done:
                 continue
-            done.add(name)
-            for other, link in self._links.get(name, {}).items():
-                heapq.heappush(heap, (max(width, -link.bandwidth), other))
-        return 0.0
+            done[name] = -width
+            links = self._links.get(name, {})
+            self._spend(len(links) + 1)
+            for other, link in links.items():
+                if other not in done:
+                    heapq.heappush(heap, (max(width, -link.bandwidth), other))
+        return done
 
-    def _shortest(self, source: str, target: str, least: float) -> float | None:
-        """Latency over links of bandwidth `least` or more: fewest hops first, then latency."""
+    def _shortest(self, source: str, least: float) -> dict[str, float]:
+        """Latencies over links of bandwidth `least` or more: fewest hops first, then latency."""
         heap = [(0, 0.0, source)]
-        done: set[str] = set()
+        done: dict[str, float] = {}
         while heap:
             hops, latency, name = heapq.heappop(heap)
-            if name == target:
-                return latency
             if name in done:
                 continue
-            done.add(name)
-            for other, link in self._links.get(name, {}).items():
-                if link.bandwidth >= least:
+            done[name] = latency
+            links = self._links.get(name, {})
+            self._spend(len(links) + 1)
+            for other, link in links.items():
+                if link.bandwidth >= least and other not in done:
                     heapq.heappush(heap, (hops + 1, latency + link.latency, other))
-        return None
+        return done
+
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise LimitError(
+                f"not checkable: it takes more than {MOST_STEPS} steps to find the paths between "
+                "the devices"
+            )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from dnnp.core.check.latency import Case, check_span
 from dnnp.core.check.load import Cost
@@ -36,6 +37,16 @@ class _Times:
         return self.start[unit] + self.length[unit]
 
 
+class _Wanted(NamedTuple):
+    """What the units of each stage read."""
+
+    read: set[tuple[int, int]]
+    """Tensor, and a stage with a unit that reads it."""
+    waiting: dict[tuple[int, int, frozenset[int]], list[int]]
+    """Stage, maker and tensors -> units of the stage that read just these of it, the first to
+    start last; those that a transfer was found for are taken out."""
+
+
 def check_operators(case: Case) -> tuple[list[Violation], float | None, list[Cost]]:
     """Check all times; see `check_latency`."""
     found = _once(case)
@@ -53,10 +64,14 @@ def check_operators(case: Case) -> tuple[list[Violation], float | None, list[Cos
     value = max(map(times.end, times.start), default=0.0)
     wrong, arrivals = _transfers(case, times)
     found += wrong + _needs(case, times, arrivals) + _congestion(case, times)
+    sent: dict[str, list[Transfer]] = {}
+    for row in times.receives:
+        for move in row:
+            sent.setdefault(move.source, []).append(move)
     costs = []
     for number, stage in enumerate(case.plan.stages):
         held, coming = case.held(number), times.receives[number]
-        going = [m for row in times.receives for m in row if m.source == stage.device]
+        going = sent.get(stage.device, [])
         compute = math.fsum(case.time(unit, stage.device_class) for unit in held)
         moved_in = math.fsum(m.end_s - m.start_s for m in coming)
         moved_out = math.fsum(m.end_s - m.start_s for m in going)
@@ -123,7 +138,7 @@ def _exclusive(case: Case, number: int, times: _Times) -> list[Violation]:
 
 def _transfers(case: Case, times: _Times) -> tuple[list[Violation], Arrivals]:
     """Every transfer starts when its tensors are made and takes what its link takes."""
-    mesh, tables = Mesh(case.plan), case.tables
+    mesh, tables, wanted = Mesh(case.plan), case.tables, _wanted_of(case, times)
     place = {tensor: t for t, tensor in enumerate(case.tensor_ids)}
     found: list[Violation] = []
     arrivals: Arrivals = {}
@@ -138,7 +153,7 @@ def _transfers(case: Case, times: _Times) -> tuple[list[Violation], Arrivals]:
                 continue
             maker = makers.pop()
             found += _one(case, mesh, times, (number, maker), move, tensors)
-            keys = _keys(case, number, tensors, maker, times.start)
+            keys = _keys(case, number, tensors, maker, wanted)
             if not keys or any(key in arrivals for key in keys):
                 message = f"receives tensors {list(move.tensors)} without need"
                 found.append(Violation("order", subject, message))
@@ -147,42 +162,44 @@ def _transfers(case: Case, times: _Times) -> tuple[list[Violation], Arrivals]:
     return found, arrivals
 
 
+def _wanted_of(case: Case, times: _Times) -> _Wanted:
+    """Look at every read of every node, once."""
+    tables, of_node = case.tables, case.units.of_node
+    read: set[tuple[int, int]] = set()
+    carried: dict[tuple[int, int, int], set[int]] = {}
+    for node in range(tables.n):
+        unit = of_node[node]
+        number = case.stage_of.get(unit)
+        if number is None:
+            continue
+        for t in tables.reads[node]:
+            read.add((t, number))
+            if t in tables.writer:
+                maker = of_node[tables.writer[t]]
+                carried.setdefault((number, maker, unit), set()).add(t)
+    waiting: dict[tuple[int, int, frozenset[int]], list[int]] = {}
+    for (number, maker, unit), tensors in carried.items():
+        waiting.setdefault((number, maker, frozenset(tensors)), []).append(unit)
+    for units in waiting.values():
+        units.sort(key=lambda unit: (times.start[unit], unit), reverse=True)
+    return _Wanted(read, waiting)
+
+
 def _keys(
-    case: Case, number: int, tensors: list[int], maker: int, start: dict[int, float]
+    case: Case, number: int, tensors: list[int], maker: int, wanted: _Wanted
 ) -> list[tuple[int, int, int]]:
     """What a transfer provides; with `edge`, for the one unit that reads just these tensors.
 
     If several do, the first to start gets the first to come: transfers are sorted, and of equal
     length.
     """
-    tables, of_node = case.tables, case.units.of_node
-    users = [{of_node[v] for v in tables.users.get(t, ())} for t in tensors]
-    here = [{u for u in units if case.stage_of.get(u) == number} for units in users]
     if not case.edge:
-        return [(t, -1, number) for t, units in zip(tensors, here, strict=True) if units]
-    free = [
-        unit
-        for unit in set.intersection(*here)
-        if (tensors[0], unit, number) not in case.taken
-        and _carried(case, maker, unit) == set(tensors)
-    ]
-    if not free:
+        return [(t, -1, number) for t in tensors if (t, number) in wanted.read]
+    units = wanted.waiting.get((number, maker, frozenset(tensors)))
+    if not units:
         return []
-    first = min(free, key=lambda unit: (start[unit], unit))
-    keys = [(t, first, number) for t in tensors]
-    case.taken.update(keys)
-    return keys
-
-
-def _carried(case: Case, maker: int, reader: int) -> set[int]:
-    """Tensors that one unit makes and one other reads."""
-    tables, of_node = case.tables, case.units.of_node
-    return {
-        t
-        for v in case.members[reader]
-        for t in tables.reads[v]
-        if t in tables.writer and of_node[tables.writer[t]] == maker
-    }
+    first = units.pop()
+    return [(t, first, number) for t in tensors]
 
 
 def _one(

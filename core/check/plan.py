@@ -128,12 +128,6 @@ def _orders(tables: Tables, blocks: list[list[int]]) -> list[Violation]:
     return found
 
 
-def _homes(blocks: list[list[int]], nodes: list[int]) -> list[int]:
-    """Stages that hold any of `nodes`, ascending."""
-    wanted = set(nodes)
-    return [number for number, block in enumerate(blocks) if not wanted.isdisjoint(block)]
-
-
 def _groups(
     tables: Tables, clustering: Clustering | None, blocks: list[list[int]]
 ) -> list[Violation]:
@@ -157,12 +151,17 @@ def _groups(
 def _colors(graph: Graph, tables: Tables, blocks: list[list[int]]) -> list[Violation]:
     """Nodes of one colour are in one stage."""
     classes: dict[int, list[int]] = {}
-    for node, color in enumerate(graph.color.tolist()):
+    homes: dict[int, set[int]] = {}
+    colors = graph.color.tolist()
+    for node, color in enumerate(colors):
         if color >= 0:
             classes.setdefault(color, []).append(node)
+    for number, block in enumerate(blocks):
+        for node in block:
+            homes.setdefault(colors[node], set()).add(number)
     found = []
     for color, nodes in sorted(classes.items()):
-        stages = _homes(blocks, nodes) if len(nodes) > 1 else []
+        stages = sorted(homes.get(color, ())) if len(nodes) > 1 else []
         if len(stages) > 1:
             message = f"nodes {shown([tables.ids[v] for v in nodes])} must share a device"
             message += f" but are in stages {shown(stages)}"

@@ -102,6 +102,7 @@ class Sums:
             for v, y in enumerate(multipliers):
                 if not y:
                     continue
+                self.exact.budget.spend(len(self.work) * a + len(self.cost) * b)
                 if a:
                     for u, work in enumerate(self.work):
                         if work:
@@ -124,6 +125,7 @@ class Sums:
         """All work and all that is paid."""
         (part,) = _of_size(about, 1)
         s, a, b = self._part(part)
+        self.exact.budget.spend(len(self.work) + len(self.cost))
         self.loads += y * s * self.stages
         self.number += y * a * sum(self.work)
         for e, cost in enumerate(self.cost if b else ()):
@@ -166,6 +168,7 @@ class Sums:
         if len(pins) < (1 if self.always[e] else 2):
             raise UnprovenError("a row of what is paid has too few pins")
         twice = 2 if len(pins) == 2 and not self.always[e] else 1
+        self.exact.budget.spend(len(pins) ** 2 // 2)
         self.paid[e] += y
         self.number += y * len(pins)
         for place, p in enumerate(pins):

@@ -9,6 +9,9 @@ from dnnp.core.check.violation import Violation
 
 STRENGTH = {"free": 0, "convex": 1, "ordered": 2}
 
+AT_A_TIME = 4096
+"""Blocks whose paths are followed together."""
+
 
 def validity_of(tables: Tables, blocks: Sequence[Sequence[int]]) -> tuple[str, dict[str, str]]:
     """Return the strongest validity of a split and why stronger ones do not hold.
@@ -36,13 +39,13 @@ def validity_of(tables: Tables, blocks: Sequence[Sequence[int]]) -> tuple[str, d
         if not cycle:
             continue
         reasons.setdefault("ordered", f"stages {shown(cycle)}{where} form a cycle")
-        for number, block in enumerate(blocks):
-            pair = _leaves_and_returns(block, before)
+        number = _first_left(before, block_of, len(blocks))
+        if number is not None:
+            pair = _leaves_and_returns(blocks[number], before)
             if pair is not None:
                 u, v = (tables.ids[node] for node in pair)
                 reason = f"a path from node {u} to node {v} leaves stage {number}{where}"
                 reasons.setdefault("convex", reason)
-                break
     if not reasons:
         against = _cycle([*quotients[0], *((b, a) for a, b in quotients[1])])
         along = _cycle([*quotients[0], *quotients[1]])
@@ -75,6 +78,50 @@ def _cycle(pairs: Sequence[tuple[int, int]]) -> list[int]:
     for a, b in pairs:
         successors.setdefault(a, []).append(b)
     return on_a_cycle(successors)
+
+
+def _first_left(
+    before: Mapping[int, Sequence[int]], block_of: Mapping[int, int], count: int
+) -> int | None:
+    """The first block that a path leaves and comes back to.
+
+    Along the edges each node learns, as a bit mask, which blocks the paths to it have left; for
+    some blocks at a time, so that masks stay short.
+    """
+    order = _in_order(before)
+    for base in range(0, count, AT_A_TIME):
+        left: dict[int, int] = {}
+        returned = 0
+        for v in order:
+            mine = block_of.get(v, -1) - base
+            mask = 0
+            for u in before[v]:
+                mask |= left[u]
+                b = block_of.get(u, -1) - base
+                if b != mine and 0 <= b < AT_A_TIME:
+                    mask |= 1 << b
+            left[v] = mask
+            if 0 <= mine < AT_A_TIME:
+                returned |= mask & (1 << mine)
+        if returned:
+            return base + (returned & -returned).bit_length() - 1
+    return None
+
+
+def _in_order(before: Mapping[int, Sequence[int]]) -> list[int]:
+    """Nodes after all of their producers; those on a cycle, and behind one, are left out."""
+    after: dict[int, list[int]] = {v: [] for v in before}
+    missing = {v: len(producers) for v, producers in before.items()}
+    for v, producers in before.items():
+        for u in producers:
+            after[u].append(v)
+    order = [v for v, count in missing.items() if not count]
+    for v in order:
+        for w in after[v]:
+            missing[w] -= 1
+            if not missing[w]:
+                order.append(w)
+    return order
 
 
 def _leaves_and_returns(

@@ -16,6 +16,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from dnnp.core.check.budget import Budget
 from dnnp.core.check.exact import Exact, weights_of
 from dnnp.core.check.fields import UnprovenError, field
 
@@ -37,6 +38,7 @@ def chain_units(exact: Exact, certificate: Mapping[str, Any], bound: int) -> int
     if not 0 < len(path) <= MOST_ZONES:
         raise UnprovenError(f"its path has {len(path)} items, expected 1 to {MOST_ZONES}")
     m = len(path)
+    exact.budget.spend(m * m // 2)
     after = _numbers(exact.onward, path[::-1], range(m, 0, -1), 0)
     for number, v in enumerate(path[1:], 1):
         # Of the path, the last item that reaches what v reads is the one before v.
@@ -57,7 +59,7 @@ def chain_units(exact: Exact, certificate: Mapping[str, Any], bound: int) -> int
     alone = len(devices) == 1 and options.max_replicas == 1 and options.comm == "sum"
     if alone and weights[name] == 1 and not device.is_cpu:
         paid = _paid(exact, name, after, until, m)
-        reached = _reaches_end(low, high, paid, target, counts[0], sum(share))
+        reached = _reaches_end(low, high, paid, (target, counts[0], sum(share)), exact.budget)
     elif prod(c + 1 for c in counts) > MOST_STATES:
         raise UnprovenError("there are too many mixes of devices to look at")
     else:
@@ -120,15 +122,17 @@ def _paid(
         left, right = min(until[v] for v in pins), max(after[v] for v in pins)
         # From zone `start` on, the pins with a larger `after` may be surely inside.
         edges = sorted({0, left, *(after[v] for v in pins)})
-        for start, stop in zip(edges, [*edges[1:], m + 1], strict=True):
-            stop = min(stop, right)
-            inside = [until[v] for v in pins if after[v] > start]
-            if start >= stop or not inside:
-                continue
+        waiting = sorted((after[v], until[v]) for v in pins)
+        least, stop = m + 1, m + 1
+        for start in reversed(edges):
+            while waiting and waiting[-1][0] > start:
+                least = min(least, waiting.pop()[1])
+            first, last = start, min(stop, right)
+            stop = start
             end = m if always or start >= left else right - 1
-            if min(inside) <= end:
-                for zone, sign in ((start, cost), (stop, -cost)):
-                    change[zone][min(inside)] += sign
+            if first < last and least <= end:
+                for zone, sign in ((first, cost), (last, -cost)):
+                    change[zone][least] += sign
                     change[zone][end + 1] -= sign
     above = [0] * (m + 2)
     for row in change:
@@ -144,21 +148,24 @@ def _reaches_end(
     low: Sequence[int],
     high: Sequence[int],
     paid: Sequence[Sequence[int]],
-    target: int,
-    stages: int,
-    end: int,
+    asked: tuple[int, int, int],
+    budget: Budget,
 ) -> bool:
-    """Whether stages of load `target` may get to work `end`."""
+    """Whether stages may get to the end: `asked` are their largest load, their number, all work."""
+    target, stages, end = asked
     m = len(low) - 1
     place: dict[int, int] = {0: 0}
+    last: dict[int, int] = {}
     for _ in range(stages):
         further = dict(place)
         for before, work in place.items():
+            if last.get(before) == work:
+                continue  # nothing new can come of it
             far = work + target
             further[before] = max(further[before], min(high[before], far))
-            for i in range(before + 1, m + 1):
-                if low[i] > far:
-                    break
+            beyond = bisect_right(low, far)
+            budget.spend(max(beyond - before, 1))
+            for i in range(before + 1, beyond):
                 reached = min(high[i], far - paid[before][i])
                 if reached >= low[i] and reached > further.get(i, -1):
                     further[i] = reached
@@ -166,7 +173,7 @@ def _reaches_end(
             return True
         if further == place:
             return False
-        place = further
+        last, place = place, further
     return False
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from dnnp.core.check.budget import Budget
 from dnnp.core.check.cover import Sets
 from dnnp.core.check.exact import Exact, bits
 from dnnp.core.check.fields import UnprovenError
@@ -24,7 +25,7 @@ VALIDITIES = ("ordered", "convex", "free")
 
 def exact_of(case: Case, validity: str, quantum: Fraction) -> Exact:
     units = case.units
-    return Exact(case.graph, units, case.devices, case.options, validity, quantum)
+    return Exact(case.graph, units, case.devices, case.options, validity, quantum, Budget())
 
 
 def all_rows(exact: Exact) -> Iterator[tuple[str, list[int]]]:
@@ -102,7 +103,7 @@ def test_the_search_finds_a_set_if_and_only_if_there_is_one(first):
             allowed = (some for some, load in sets.items() if load <= room)
             best = max((sum(prices[v] for v in bits(some)) for some in allowed), default=0)
             for share in {best, max(best - 1, 0), best + 3}:
-                found = Sets(exact, "dev", prices, room, share).run(10**5)
+                found = Sets(exact, "dev", prices, room, share).run()
                 assert (found is None) == (best <= share), (seed, validity, prices, room, share)
                 told[found is None] += 1
     assert min(told.values()) > 30, told
