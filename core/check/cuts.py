@@ -46,10 +46,11 @@ def cut_bound(
             raise UnprovenError(f"tensor {short(tensor)} is no net, or is listed twice")
         seen.add(tensor)
         pins, always, _ = exact.nets[tensor]
-        exact.budget.spend(len(amounts) + 1)
         into = out = 0
         listed = set()
-        for named, amount in rows(amounts, 2, "flows"):
+        amounts = rows(amounts, 2, "flows")
+        exact.budget.spend(len(amounts) + 1)
+        for named, amount in amounts:
             item = exact.named(named)
             if item not in pins or item in listed:
                 raise UnprovenError(

@@ -159,6 +159,7 @@ def _run(
             search.offer(solution)
             return True
 
+        search.asked = True
         outcome = process.cpsat(
             program.program, hint, left, threads, seed,
             news=take, patience=None if left is None else left + GRACE_S, stop=stop,

@@ -93,6 +93,8 @@ class ExactResult(Generic[S]):
     solver: str
     failure: str = ""
     """Why the search ended early, if it was no limit and no interrupt."""
+    asked: bool = True
+    """Whether the solver was given anything."""
 
 
 class Search(Generic[S]):
@@ -104,6 +106,8 @@ class Search(Generic[S]):
         self.value = np.inf
         self.low = max(formulation.least * (1 - 1e-12), bound)
         self.failure = ""
+        self.asked = False
+        """Whether the solver was given anything."""
         if start is not None:
             self.offer(start)
 
@@ -134,7 +138,9 @@ class Search(Generic[S]):
             raise LimitError(self.failure)
         status = "limit" if self.best is None else "optimal" if closed else "feasible"
         bound = min(self.low, self.value)
-        return ExactResult(self.best, self.value, bound, status, solver, self.failure)
+        return ExactResult(
+            self.best, self.value, bound, status, solver, self.failure, self.asked
+        )
 
 
 def solve_model(
@@ -257,6 +263,7 @@ class _Slices(Generic[S]):
         if self.search.best is not None:
             known = self.search.formulation.known(self.search.best)
             start = None if known is None else program.start(*model.start(known))
+        self.search.asked = True
         for tolerance in TOLERANCES:
             seconds, patience = self._times()
             outcome = self.process.solve(

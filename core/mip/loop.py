@@ -78,6 +78,8 @@ class Loop:
         self.low = 0.0
         self.slice = 0.0
         self.failure = ""
+        self.asked = False
+        """Whether the solver was given anything."""
 
     def run(self) -> tuple[float, bool]:
         """Solve until nothing is left to find, or to the end; (lower bound, whether closed)."""
@@ -111,7 +113,7 @@ class Loop:
 
     def _solve(self, draft: Draft) -> Outcome:
         """One slice. That there is no solution is asked twice, with other tolerances."""
-        start = self._start(draft)
+        start, self.asked = self._start(draft), True
         for tolerance in TOLERANCES:
             seconds, patience = self._times()
             outcome = self.process.solve(

@@ -46,6 +46,9 @@ class IpResult:
     solver: str
     failure: str = ""
     """Why the search ended early, if it was no limit and no interrupt."""
+    asked: bool = True
+    """Whether a program was given to the solver; otherwise the incumbent did not need one, or the
+    program was too large or too late."""
 
 
 def solve_ip(
@@ -102,13 +105,14 @@ def solve_ip(
     best = Best(graph, units, devices, options, validity)
     if incumbent is not None:
         best.offer(list(incumbent))
-    bound, closed, failure = np.inf, True, ""
+    bound, closed, failure, asked = np.inf, True, "", False
     for number, items in enumerate(choices):
         last = _share(end, len(choices) - number)
         for _ in range(ATTEMPTS):
             with solver_process() as process:
                 loop = Loop(best, task_of(best, items), solver, process, last, stop)
                 low, done = loop.run()
+            asked |= loop.asked
             if not loop.failure or stop():
                 break
         bound, closed, failure = min(bound, low), closed and done, failure or loop.failure
@@ -117,7 +121,7 @@ def solve_ip(
     if best.blocks is None and failure:
         raise LimitError(failure)
     status = "limit" if best.blocks is None else "optimal" if closed else "feasible"
-    return IpResult(best.blocks, min(bound, best.value), status, solver, failure)
+    return IpResult(best.blocks, min(bound, best.value), status, solver, failure, asked)
 
 
 def task_of(best: Best, items: Items) -> Task:

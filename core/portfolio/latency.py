@@ -252,7 +252,10 @@ def _solve_operators(
     else:
         split = _by_throughput(problem, latency, request)
     bound, name = operators_bound(latency, effort=QUICK, stop=stop)
-    return LatencySolution(split, bound, name, method)
+    made_by = split.made_by if isinstance(split, Placement) else ""
+    if made_by:
+        request.warn(f"{method}: its program is too large, or was not solved in time: {made_by}")
+    return LatencySolution(split, bound, name, made_by or method)
 
 
 def _annealed(latency: LatencyProblem, request: Request) -> LatencySolution:
@@ -355,7 +358,7 @@ def _exact(latency: LatencyProblem, request: Request, start: Split | None) -> La
         raise LimitError("a limit came before the solver found any split")
     if found.bound > bound * (1 + CLOSED):
         bound, name = found.bound, found.solver
-    return LatencySolution(found.split, bound, name, request.method)
+    return LatencySolution(found.split, bound, name, request.method if found.asked else "anneal")
 
 
 def solve_exactly(

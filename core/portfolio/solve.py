@@ -123,7 +123,7 @@ def _found(problem: Problem, request: Request, method: str, floor: float) -> Sol
         rescued = None if reason else _softly(problem, request)
         if rescued is None:
             raise reason or error from None
-        found = Solution(rescued, floor, request.method)
+        found = Solution(rescued, floor, "slice")
     if problem.options.memory_model == "peak":
         return replace(found, blocks=_with_least_peak(problem, request, found.blocks))
     return found
@@ -217,7 +217,7 @@ def _search_orders(problem: Problem, request: Request, floor: float) -> Solution
         )  # fmt: skip
     if order is None:
         try:
-            return _slice(problem, replace(request, order="kahn"), floor)
+            return _slice(problem, replace(request, method="slice", order="kahn"), floor)
         except InfeasibleError as error:
             if "no slicing" not in str(error):
                 raise
@@ -236,7 +236,7 @@ def _heuristic(problem: Problem, request: Request, floor: float) -> Solution:
     try:
         blocks = _slice(problem, request, floor).blocks
     except InfeasibleError:
-        start = _start(problem, request)
+        start = _start(problem, request)[0]
         if start is None:
             raise
         blocks = start
@@ -244,7 +244,7 @@ def _heuristic(problem: Problem, request: Request, floor: float) -> Solution:
     request.keep(blocks, value, "slice")
     request.tell(f"start: {value:.6g}")
     if request.stop():
-        return Solution(blocks, floor, request.method)
+        return Solution(blocks, floor, "slice")
     floor = _quick_bound(problem, request, floor)
     goal = floor * (1 + ROUNDING)
     return Solution(heuristic(problem, request, blocks, value, goal)[0], floor, request.method)
@@ -282,13 +282,14 @@ def _incumbent(problem: Problem, request: Request) -> tuple[list[Block] | None, 
 def _exact(problem: Problem, request: Request, floor: float) -> Solution:
     """The ideal search; and what it could not finish, by windows if the method is `auto`."""
     blocks, value = _incumbent(problem, request)
+    sliced = "slice" if request.method == "exact" else request.method
     if blocks is not None and request.stop():
-        return Solution(blocks, floor, request.method)
+        return Solution(blocks, floor, sliced)
     small = problem.units.g <= SMALL_UNITS
     if blocks is not None and not small and value > floor * (1 + ROUNDING):
         floor = _quick_bound(problem, request, floor)
     if blocks is not None and value <= floor * (1 + ROUNDING):
-        return Solution(blocks, floor, request.method)
+        return Solution(blocks, floor, sliced)
     request.runs([decide_plain])
     bound = floor
     for effort, widths in STEPS:
@@ -416,7 +417,9 @@ def _anneal(problem: Problem, request: Request, floor: float) -> Solution:
     from dnnp.core.local.sweep import sweep
 
     ordered = request.validity == "ordered"
-    start = _incumbent(problem, request)[0] if ordered else _start(problem, request)
+    start, made = (
+        (_incumbent(problem, request)[0], "slice") if ordered else _start(problem, request)
+    )
     request.runs([sweep])
     try:
         blocks = anneal(
@@ -429,9 +432,10 @@ def _anneal(problem: Problem, request: Request, floor: float) -> Solution:
             raise
         if isinstance(error, LimitError):
             request.warn(f"{error}; this is the best ordered split")
-        return Solution(start, floor, "anneal")
+        return Solution(start, floor, made)
     if start is not None and problem.value(start) < problem.value(blocks):
-        blocks = start  # it may have replicas, or need the order of a stage's nodes to fit
+        # It may have replicas, or need the order of a stage's nodes to fit.
+        return Solution(start, floor, made)
     return Solution(blocks, floor, "anneal")
 
 
@@ -439,7 +443,7 @@ def _ip(problem: Problem, request: Request, floor: float) -> Solution:
     """An integer program, warm-started with the best split known."""
     from dnnp.core.mip.solve import solve_ip
 
-    start = _start(problem, request)
+    start, made = _start(problem, request)
     result = solve_ip(
         problem.graph, problem.units, problem.devices, problem.options,
         request.validity or "ordered", solver=request.solver, incumbent=start,
@@ -449,18 +453,20 @@ def _ip(problem: Problem, request: Request, floor: float) -> Solution:
         request.warn(f"the solver {result.solver} failed ({result.failure}): the best split so far")
     if result.blocks is None:
         raise _nothing(request)
-    return Solution(result.blocks, max(floor, result.bound), "ip")
+    method = "ip" if result.asked else made
+    return Solution(result.blocks, max(floor, result.bound), method)
 
 
-def _start(problem: Problem, request: Request) -> list[Block] | None:
-    """The best ordered split, found with little effort."""
+def _start(problem: Problem, request: Request) -> tuple[list[Block] | None, str]:
+    """The best ordered split, found with little effort, and what made it."""
     if problem.clustered:
-        return None
+        return None, ""
     quick = replace(request, method="exact", effort=request.effort * START_EFFORT)
     try:
-        return _exact(problem, quick, 0.0).blocks
+        found = _exact(problem, quick, 0.0)
+        return found.blocks, found.method
     except (InfeasibleError, LimitError):
-        return None
+        return None, ""
 
 
 def _baseline(problem: Problem, request: Request, floor: float) -> Solution:

@@ -150,7 +150,7 @@ def test_a_task_has_one_favourite_and_is_that_of_one(seed: int, ratio: float) ->
     problem = layered(80, ratio, seed)
     greedy, relaxed = greedy_children(problem), relaxed_children(problem)
     assert relaxed is not None
-    for child in (greedy, relaxed, favourite_children(problem)):
+    for child in (greedy, relaxed, favourite_children(problem)[0]):
         partners(problem, child)
     # Greedy pairs cannot be added to.
     tail, head = problem.tasks.edges
@@ -175,8 +175,12 @@ def test_too_large_for_the_program_favourites_are_greedy(
 ) -> None:
     monkeypatch.setattr("dnnp.core.baselines.placing.favourite.MOST_EDGES", 3)
     problem = layered(60, 1.0)
-    assert (favourite_children(problem) == greedy_children(problem)).all()
-    assert np.isfinite(problem.value(m_sct(problem)))
+    child, solved = favourite_children(problem)
+    assert not solved
+    assert (child == greedy_children(problem)).all()
+    found = m_sct(problem)
+    assert np.isfinite(problem.value(found))
+    assert found.made_by == "m-sct-greedy"
 
 
 def test_sct_keeps_a_chain_on_its_device() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -91,7 +92,8 @@ def m_sct(
     """Small communication times: m-ETF that keeps favourite children near.
 
     A device waits for the favourite child of its last task, if that is ready and starts nowhere
-    earlier, and runs only urgent tasks meanwhile. See `favourite` for how they are found.
+    earlier, and runs only urgent tasks meanwhile. See `favourite` for how they are found; without
+    the relaxation the method is called `m-sct-greedy`.
 
     Raises
     ------
@@ -100,5 +102,6 @@ def m_sct(
     """
     room = room_of(problem)
     level = upward_rank(problem, net_of(problem), moves=False)
-    child = favourite_children(problem, stop=stop)
-    return list_schedule(problem, room, level, favourite=child, stop=stop)
+    child, solved = favourite_children(problem, stop=stop)
+    found = list_schedule(problem, room, level, favourite=child, stop=stop)
+    return found if solved else replace(found, made_by="m-sct-greedy")

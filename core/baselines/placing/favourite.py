@@ -35,16 +35,16 @@ THRESHOLD = 0.5
 
 def favourite_children(
     problem: LatencyProblem, *, stop: Callable[[], bool] = lambda: False
-) -> Ints:
-    """The favourite child of each task, or -1; i64[n].
+) -> tuple[Ints, bool]:
+    """The favourite child of each task, or -1, i64[n]; and whether the relaxation says so.
 
-    By the relaxation; greedily, see `greedy_children`, where it is too large, or has no answer
-    in time.
+    Where that is too large, or has no answer in time, they are found greedily, see
+    `greedy_children`.
     """
-    if len(problem.tasks.edges[0]) > MOST_EDGES:
-        return greedy_children(problem)
-    found = relaxed_children(problem, stop=stop)
-    return greedy_children(problem) if found is None else found
+    found = None
+    if len(problem.tasks.edges[0]) <= MOST_EDGES:
+        found = relaxed_children(problem, stop=stop)
+    return (greedy_children(problem), False) if found is None else (found, True)
 
 
 def relaxed_children(

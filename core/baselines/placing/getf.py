@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -44,7 +45,8 @@ def getf(
     """Group assignment by the relaxed program, then earliest start first within the groups.
 
     Tasks leave their group only if all devices there are full. Where the program is too large, or
-    the solver gives no answer in time, its solution is approximated (`fluid_shares`).
+    the solver gives no answer in time, its solution is approximated (`fluid_shares`), and the
+    method is called `getf-fluid`.
 
     Raises
     ------
@@ -53,16 +55,18 @@ def getf(
     """
     room = room_of(problem)
     group, speed = groups_of(problem)
-    share = None
+    share, name = None, ""
     if room.able.size <= MOST_CHOICES:
         share = _solved(problem, room, integer=False, seconds=PATIENCE_S, stop=stop)
     if share is None:
         rounds = max(1, round(ROUNDS * effort))
         share = fluid_shares(net_of(problem), room.able, room.memory, room.limit, rounds)[1]
+        name = "getf-fluid"
     chosen = assigned(share, room.able, group, speed)
     preferred = group[:, None] == chosen[problem.tasks.together]
     level = upward_rank(problem, net_of(problem), moves=False)
-    return list_schedule(problem, room, level, preferred=preferred, stop=stop)
+    found = list_schedule(problem, room, level, preferred=preferred, stop=stop)
+    return replace(found, made_by=name)
 
 
 def getf_milp(

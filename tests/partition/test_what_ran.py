@@ -1,0 +1,107 @@
+"""The method that a record names did run."""
+
+from __future__ import annotations
+
+import pytest
+
+from dnnp.core.mip.child import SolverProcess
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import DnnpError
+from dnnp.core.model.plan import CostOptions
+from dnnp.core.portfolio import solve as portfolio
+from dnnp.core.portfolio.latency import EXECUTIONS, solve_latency
+from dnnp.core.portfolio.methods import FINDS
+from dnnp.core.portfolio.problem import Problem, Request
+from dnnp.core.portfolio.solve import solve
+from support.problems import DEGENERATE, chain, problem_of
+
+PROBLEMS = {
+    name: Problem(*DEGENERATE[name]) for name in ("one node", "more devices than nodes", "only CPUs")
+} | {
+    "a chain": Problem(*problem_of(chain(4.0, 3.0, 5.0, 2.0, 6.0), DeviceClass("dev", count=2))),
+    "too large in one order": Problem(
+        *problem_of(chain(1.0, 1.0, 1.0), DeviceClass("dev", count=3, memory_bytes=2.0))
+    ),
+}
+
+COMBINED = ("auto", "heuristic")
+"""Names of several methods in a row: any of them may have made the split."""
+
+
+class Calls:
+    """Names of what was called."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def watch(self, patch: pytest.MonkeyPatch, target: object, name: str, called: str) -> None:
+        """Note calls of `target.name` as `called`."""
+        real = getattr(target, name)
+
+        def watched(*arguments: object, **named: object) -> object:
+            self.names.add(called)
+            return real(*arguments, **named)
+
+        patch.setattr(target, name, watched)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """What ran of searches that others start from, fall back on, or replace."""
+    seen = Calls()
+    for kind in ("solve", "cpsat"):
+        seen.watch(monkeypatch, SolverProcess, kind, "ip" if kind == "solve" else "cpsat")
+    seen.watch(monkeypatch, portfolio, "ideal_search", "exact")
+    seen.watch(monkeypatch, portfolio, "best_slicing", "slice")
+    seen.watch(monkeypatch, portfolio, "_anneal", "anneal")
+    monkeypatch.setitem(portfolio._SOLVERS, "anneal", portfolio._anneal)
+    return seen
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("method", [m for m in FINDS if m not in ("scotch", "metis")])
+def test_throughput(method: str, name: str, stopped: bool, calls: Calls) -> None:
+    request = Request(method=method, samples=3, effort=0.01, stop=lambda: stopped)
+    try:
+        found = solve(PROBLEMS[name], request)
+    except DnnpError:
+        return
+    if found.method in ("ip", "exact", "slice", "anneal"):
+        assert found.method in calls.names
+    assert found.method in (method, "slice", "exact", "first-fit")
+    if method in COMBINED and not stopped:
+        assert found.method == method
+
+
+@pytest.mark.parametrize("method", ["ip", "cpsat"])
+def test_no_program_for_a_start_that_is_optimal(method: str, calls: Calls) -> None:
+    """One task: nothing is left to a solver."""
+    pytest.importorskip("ortools") if method == "cpsat" else None
+    for execution in EXECUTIONS[method]:
+        options = CostOptions(memory_model="sum", objective="latency", execution=execution)
+        problem = Problem(*problem_of(chain(3.0), DeviceClass("dev", count=2)))
+        problem = Problem(problem.graph, problem.units, problem.devices, options)
+        found = solve_latency(problem, Request(method=method))
+        assert found.method == (method if method in calls.names else "anneal")
+
+
+def test_ip_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The split is that of the search for a start, and the record says so."""
+    monkeypatch.setattr("dnnp.core.mip.loop.MAX_ENTRIES", 3)
+    said: list[str] = []
+    problem = PROBLEMS["a chain"]
+    found = solve(problem, Request(method="ip", warn=said.append))
+    assert found.method == "exact"
+    assert "is too large" in said[0]
+
+
+def test_getf_without_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dnnp.core.baselines.placing.getf.MOST_CHOICES", 1)
+    said: list[str] = []
+    options = CostOptions(memory_model="sum", objective="latency")
+    problem = Problem(*problem_of(chain(3.0, 1.0), DeviceClass("dev", count=2)))
+    problem = Problem(problem.graph, problem.units, problem.devices, options)
+    found = solve_latency(problem, Request(method="getf", warn=said.append))
+    assert found.method == "getf-fluid"
+    assert said == ["getf: its program is too large, or was not solved in time: getf-fluid"]
