@@ -16,7 +16,8 @@ from dnnp.core.portfolio.solve import solve
 from support.problems import DEGENERATE, chain, problem_of
 
 PROBLEMS = {
-    name: Problem(*DEGENERATE[name]) for name in ("one node", "more devices than nodes", "only CPUs")
+    name: Problem(*DEGENERATE[name])
+    for name in ("one node", "more devices than nodes", "only CPUs")
 } | {
     "a chain": Problem(*problem_of(chain(4.0, 3.0, 5.0, 2.0, 6.0), DeviceClass("dev", count=2))),
     "too large in one order": Problem(
