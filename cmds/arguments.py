@@ -5,19 +5,31 @@ from __future__ import annotations
 import argparse
 
 _FACTORS = {
-    "": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+    "": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
 }  # fmt: skip
 
 
 def size(text: str) -> float:
-    """A size with a suffix: `16G`, `512Mi`, `1.5e9`; bytes, or bytes per second."""
-    digits = text.rstrip("KMGTi")
+    """A size in bytes, with or without suffix and unit: `16G`, `512MiB`, `1.5e9`."""
+    return _amount(text, "", "a size", "16G or 512MiB")
+
+
+def rate(text: str) -> float:
+    """A bandwidth in bytes per second, with or without suffix and unit: `10G`, `10GB/s`."""
+    return _amount(text, "/s", "a bandwidth in bytes per second", "12G or 12GB/s")
+
+
+def _amount(text: str, ending: str, what: str, examples: str) -> float:
+    """A number of bytes with a prefix; `B` and the ending may follow."""
+    plain = text.removesuffix(ending).removesuffix("B")
+    digits = plain.rstrip("kKMGTi")
     try:
-        factor, value = _FACTORS[text[len(digits) :]], float(digits)
+        factor, value = _FACTORS[plain[len(digits) :]], float(digits)
     except (KeyError, ValueError):
+        bits = "; 8 bits are a byte" if ending and text.endswith(("b/s", "bit/s", "bps")) else ""
         raise argparse.ArgumentTypeError(
-            f"'{text}' is not a size (a number with K, M, G, T, Ki, Mi, Gi or Ti)"
+            f"'{text}' is not {what}, such as {examples}{bits}"
         ) from None
     from dnnp.formats.fields import MAX_NUMBER, MIN_POSITIVE
 
@@ -93,17 +105,17 @@ def device_options(parser: argparse.ArgumentParser, title: str = "devices") -> N
     devices.add_argument("--cpus", type=count, metavar="L", help="L CPUs beside them")
     devices.add_argument(
         "--memory", type=capacity, metavar="BYTES",
-        help="capacity of a device (suffixes K, M, G, Ki..); fast: its on-chip memory",
+        help="capacity of a device, such as 16G or 16GiB; fast: its on-chip memory",
     )  # fmt: skip
     devices.add_argument(
-        "--bandwidth", type=size, metavar="BYTES/S", help="bandwidth of a device's link"
+        "--bandwidth", type=rate, metavar="BYTES/S", help="bandwidth of a device's link, such as 12G"
     )
     devices.add_argument(
         "--cluster-size", type=positive, metavar="N",
         help="every N accelerators form a cluster with faster links inside",
     )  # fmt: skip
     devices.add_argument(
-        "--inner-bandwidth", type=size, metavar="BYTES/S",
+        "--inner-bandwidth", type=rate, metavar="BYTES/S",
         help="bandwidth of a link inside a cluster",
     )  # fmt: skip
     devices.add_argument("--devices", metavar="FILE", help="device records to use instead")

@@ -19,6 +19,7 @@ from dnnp.cmds.console import Progress, tell
 from dnnp.cmds.leaving import leave
 from dnnp.cmds.output import atomic_output, check_output
 from dnnp.cmds.overwrite import Outputs, declare
+from dnnp.cmds.parser import Parser
 from dnnp.core.model.errors import (
     DnnpError,
     FormatError,
@@ -227,22 +228,6 @@ class _Completion(argparse.Action):
         parser.exit(0, shtab.complete(parser, shell=values) + "\n")
 
 
-class _Parser(argparse.ArgumentParser):
-    """Help and version go to the stdout the command was given; errors are raised."""
-
-    out: BinaryIO | None = None
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        if message and self.out is not None:
-            self.out.write(message.encode())
-            self.out.flush()
-        elif message:
-            super()._print_message(message, file)
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
-
-
 class Command:
     """One command: its name, its options and what it does.
 
@@ -285,9 +270,9 @@ class Command:
         self._writes_file = writes_file
         self._writes_stream = writes_stream
 
-    def parser(self) -> _Parser:
+    def parser(self) -> Parser:
         """The command's parser."""
-        parser = _Parser(prog=self.name, description=self.summary, allow_abbrev=False)
+        parser = Parser(prog=self.name, description=self.summary, allow_abbrev=False)
         if self._reads_stream:
             parser.add_argument(
                 "stream", nargs="?", default="-", metavar="STREAM",

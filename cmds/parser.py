@@ -1,0 +1,65 @@
+"""The parser of every command: its errors are raised, name one word, and say what was meant."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any, BinaryIO, NoReturn
+
+from dnnp.core.model.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """Help and version go to the stdout the command was given; errors are raised."""
+
+    out: BinaryIO | None = None
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if message and self.out is not None:
+            self.out.write(message.encode())
+            self.out.flush()
+        elif message:
+            super()._print_message(message, file)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """Parse; an option that does not exist is named before its value can be taken for a file.
+
+        Raises
+        ------
+        UsageError
+            The arguments make no sense.
+        """
+        words = list(args or ())
+        for word in words:
+            if word == "--":
+                break
+            if word.startswith("--") and " " not in word:
+                self._check_option(word.partition("=")[0])
+        parsed, extra = self.parse_known_args(words, namespace)
+        for word in extra:
+            if word.startswith("-") and word != "-":
+                self._check_option(word)
+        if extra:
+            self.error(f"unexpected argument '{extra[0]}'")
+        return parsed
+
+    def _check_option(self, word: str) -> None:
+        from dnnp.core.model.similar import did_you_mean
+
+        known = self._option_string_actions
+        if word not in known:
+            self.error(f"unknown option '{word}'{did_you_mean(word, known)}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse what is none of the choices."""
+        choices: Iterable[str] | None = action.choices
+        if choices is None or value in choices:
+            return
+        from dnnp.core.model.similar import instead
+
+        raise argparse.ArgumentError(action, f"unknown '{value}'{instead(value, choices)}")
