@@ -108,8 +108,9 @@ def device_options(parser: argparse.ArgumentParser, title: str = "devices") -> N
         help="capacity of a device, such as 16G or 16GiB; fast: its on-chip memory",
     )  # fmt: skip
     devices.add_argument(
-        "--bandwidth", type=rate, metavar="BYTES/S", help="bandwidth of a device's link, such as 12G"
-    )
+        "--bandwidth", type=rate, metavar="BYTES/S",
+        help="bandwidth of a device's link, such as 12G",
+    )  # fmt: skip
     devices.add_argument(
         "--cluster-size", type=positive, metavar="N",
         help="every N accelerators form a cluster with faster links inside",

@@ -166,13 +166,15 @@ def _check_plan(stream: Stream, args: argparse.Namespace, context: Context) -> N
         raise UsageError("there is no plan in the stream: run dnnp-partition, or give -k N")
     from dnnp.cmds import partition
 
-    context.note("no plan in the stream: split as by dnnp-partition")
     split = partition.COMMAND.parser().parse_args([])
     for name in DEVICES:
         setattr(split, name, getattr(args, name))
     split.seed = args.seed
     split.time_limit = None if args.time_limit is None else args.time_limit / 2
-    partition.add_plan(stream, partition.problem_of(stream, split, context), split, context)
+    with context.held():
+        context.note("no plan in the stream: split as by dnnp-partition")
+        problem = partition.problem_of(stream, split, context)
+    partition.add_plan(stream, problem, split, context)
 
 
 def _ask(

@@ -62,6 +62,7 @@ class Context:
         self.interrupted = False
         """Set by the first Ctrl-C inside `interruptible()`."""
         self._holds_interrupt = False
+        self._held: list[str] | None = None
         self._started = time.perf_counter()
 
     def configure(self, args: argparse.Namespace) -> None:
@@ -71,6 +72,9 @@ class Context:
 
     def warn(self, message: str) -> None:
         """Say something the user must know."""
+        if self._held is not None:
+            self._held.append(message)
+            return
         self._say([f"{self.tool}: {' '.join(message.split())}"])
 
     def note(self, message: str) -> None:
@@ -102,6 +106,23 @@ class Context:
             not self.quiet and self.console.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         )
         return Progress(f"{self.tool}: {label}", total, self.console if shown else None)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep messages until the block is over; where it fails, the error stands alone."""
+        if self._held is not None:
+            yield
+            return
+        self._held = []
+        try:
+            yield
+        except DnnpError:
+            self._held.clear()
+            raise
+        finally:
+            messages, self._held = self._held, None
+            for message in messages:
+                self.warn(message)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:

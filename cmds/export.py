@@ -72,7 +72,7 @@ def _write_stages(
     from dnnp.formats.stage_folder import write_stages
 
     model, source, digest = open_source(context, stream, args.model)
-    check_runnable(plan, graph)
+    check_runnable(plan, graph, "export one of dnnp-partition --validity ordered")
     parts = [stage for stage in plan.stages if stage.nodes]
     about: dict[str, Any] = {
         "model": stream.header["model"],

@@ -62,4 +62,4 @@ class Parser(argparse.ArgumentParser):
             return
         from dnnp.core.model.similar import instead
 
-        raise argparse.ArgumentError(action, f"unknown '{value}'{instead(value, choices)}")
+        raise argparse.ArgumentError(action, f"invalid choice: '{value}'{instead(value, choices)}")

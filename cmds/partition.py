@@ -177,19 +177,20 @@ def problem_of(stream: Stream, args: argparse.Namespace, context: Context) -> Pr
     from dnnp.core.portfolio.problem import Problem
     from dnnp.formats.graph import graph_of, units_of
 
-    ensure_costs(stream, context, reprice=args.reprice)
-    graph = graph_of(stream)
-    units = units_of(stream, graph)
-    devices, links = platform_of(stream, args)
-    if args.objective == "latency":
-        options = latency_options(args, graph, devices, links)
-    else:
-        check_objective(args, links, context)
-        options = CostOptions(
-            args.comm, _memory_model(args, graph), args.memory_mode, args.charge_io,
-            args.objective, args.max_replicas or 1,
-        )  # fmt: skip
-        check_options(graph, devices, options)
+    with context.held():
+        ensure_costs(stream, context, reprice=args.reprice)
+        graph = graph_of(stream)
+        units = units_of(stream, graph)
+        devices, links = platform_of(stream, args)
+        if args.objective == "latency":
+            options = latency_options(args, graph, devices, links)
+        else:
+            check_objective(args, links, context)
+            options = CostOptions(
+                args.comm, _memory_model(args, graph), args.memory_mode, args.charge_io,
+                args.objective, args.max_replicas or 1,
+            )  # fmt: skip
+            check_options(graph, devices, options)
     if args.devices is None and len(units.times) > 1 and len(devices) == 1:
         others = ", ".join(name for name in units.times if name != devices[0].name)
         context.note(f"devices of class '{devices[0].name}'; the stream also prices {others}")

@@ -175,7 +175,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     elif plan.objective == "latency":
         plan, parts, owners, window = _one_by_one(context, stream, graph, plan)
         forecast = Forecast(latency_s=plan.value)
-    check_runnable(plan, graph)
+    check_runnable(plan, graph, "run dnnp-schedule first, it finds turns for them")
     warmup = WARMUP if args.warmup is None else args.warmup
     first = warmup * widest(plan.stages)
     measured = max(SAMPLES, len(args.inputs)) if args.samples is None else args.samples

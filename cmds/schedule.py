@@ -75,7 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("devices and transfers")
     limits.add_argument(
         "--memory", type=size, metavar="BYTES",
-        help="most that a device may hold, such as 16G (default: as the plan or the placement says)",
+        help="most that a device may hold, such as 16G (default: as the plan or the placement "
+        "says)",
     )  # fmt: skip
     limits.add_argument(
         "--transfers", choices=("model", "none", "blocking", "non-blocking"), default="model",

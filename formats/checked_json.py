@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 from dnnp.core.model.errors import FormatError
+from dnnp.core.model.similar import did_you_mean
 from dnnp.formats.fields import MAX_ID, MAX_NUMBER, shown
+from dnnp.formats.kinds import what_it_is
 
 _REQUIRED = object()
 
@@ -22,9 +24,10 @@ def parse_json(data: bytes, name: str) -> Any:
     try:
         return json.loads(data)
     except json.JSONDecodeError as error:
-        raise FormatError(f"not JSON: {error.msg}", name, error.lineno) from None
+        raise FormatError(f"not JSON: {error.msg}{what_it_is(data)}", name, error.lineno) from None
     except UnicodeDecodeError:
-        raise FormatError("not JSON: the text is not UTF-8", name) from None
+        hint = what_it_is(data) or ": the text is not UTF-8"
+        raise FormatError(f"not JSON{hint}", name) from None
     except RecursionError:
         raise FormatError("not JSON that can be read: nested too deeply", name) from None
     except ValueError:
@@ -51,6 +54,12 @@ class Fields:
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
+
+    def only(self, *names: str) -> None:
+        """Refuse fields of other names: nobody would read them, so they are misspelt."""
+        for name in self._values:
+            if name not in names:
+                raise self.fault(name, f"is not known{did_you_mean(name, names)}")
 
     def get(self, name: str, default: Any = _REQUIRED) -> Any:
         """The value as it is."""

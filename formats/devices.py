@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.similar import did_you_mean, instead
 from dnnp.formats.checked_json import Fields, parse_json
 from dnnp.formats.fields import MIN_POSITIVE, describe_fault, shown
 from dnnp.formats.files import bundled_names, read_bundled, read_file
@@ -24,6 +25,11 @@ DTYPES = ("float64", "float32", "float16", "bfloat16", "float8", "int8")
 FACTORS = ("matrix", "vector", "memory")
 """What `efficiency` may scale: products and convolutions, everything else, and traffic."""
 _KINDS = ("accelerator", "cpu")
+_FIELDS = (
+    "name", "description", "kind", "peak_flop_per_s", "memory_bytes", "fast_memory_bytes",
+    "memory_bandwidth_bytes_per_s", "link_bandwidth_bytes_per_s", "launch_overhead_s",
+    "efficiency", "notes", "sources",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,10 +76,8 @@ def load_device(name_or_path: str) -> DeviceSpec:
     if "/" not in name_or_path and not name_or_path.endswith(".json"):
         known = device_names()
         if name_or_path not in known:
-            raise UsageError(
-                f"unknown device {shown(name_or_path)}; known: {', '.join(known)}, or the path "
-                "of a device file"
-            )
+            hint = instead(name_or_path, known, "or the path of a device file")
+            raise UsageError(f"unknown device {shown(name_or_path)}{hint}")
         return parse_device(read_bundled("devices", name_or_path), f"{name_or_path}.json")
     return parse_device(read_file(name_or_path), name_or_path)
 
@@ -82,6 +86,7 @@ def parse_device(data: bytes, file: str) -> DeviceSpec:
     """Check a device file's contents; see `load_device`."""
     record = parse_json(data, file)
     fields = Fields(record, "", file)
+    fields.only(*_FIELDS)
     peaks = Fields(fields.get("peak_flop_per_s"), "peak_flop_per_s", file)
     factors = Fields(fields.get("efficiency", {}), "efficiency", file)
     efficiency = _rates(factors, FACTORS, record.get("efficiency", {}))
@@ -126,7 +131,7 @@ def _rates(values: Fields, keys: tuple[str, ...], record: Record) -> dict[str, f
     """Numbers above 0 by name, the names among `keys`."""
     for key in record:
         if key not in keys:
-            raise values.fault(key, f"is not one of {', '.join(keys)}")
+            raise values.fault(key, f"is not known{instead(key, keys)}")
     return {key: _above_zero(values, key) for key in record}
 
 
@@ -170,7 +175,8 @@ def load_cluster(path: str) -> tuple[list[Record], list[tuple[Record, int | None
     FormatError
         The file is malformed; the message names the line and the field.
     UsageError
-        A class is neither known nor described by at least its kind.
+        There is no cluster or class of this name, or a class in the file is neither known nor
+        described by at least its kind.
     """
     records: list[Record] = []
     links: list[tuple[Record, int | None]] = []
@@ -185,10 +191,14 @@ def load_cluster(path: str) -> tuple[list[Record], list[tuple[Record, int | None
         if kind == "device" and isinstance(name, str) and name in known:
             record = {**class_record(load_device(name)), **record}
         elif kind == "device" and isinstance(name, str) and "kind" not in record:
+            hint = instead(name, known)
             raise UsageError(
-                f"{path}: unknown device class {shown(name)}; known: {', '.join(known)}; others "
-                "need at least a kind"
+                f"{path}: unknown device class {shown(name)}{hint}; others need at least a kind"
             )
+        for key in record:
+            if key != "type" and key not in RECORDS[kind]:
+                hint = did_you_mean(key, RECORDS[kind])
+                raise FormatError(f"is not known{hint}", path, line, key)
         record = {"type": kind, **record}
         found = describe_fault(RECORDS[kind], record)
         if found is not None:
@@ -206,8 +216,13 @@ def load_cluster(path: str) -> tuple[list[Record], list[tuple[Record, int | None
 
 def _cluster_bytes(path: str) -> bytes:
     """Contents of a file, or of a cluster that comes with the package."""
-    if path in cluster_names() and not os.path.exists(path):
-        return read_bundled("clusters", path)
+    known = cluster_names()
+    if not os.path.exists(path):
+        if path in known:
+            return read_bundled("clusters", path)
+        if "/" not in path and "." not in path:
+            hint = instead(path, [*known, *device_names()], "or the path of a file")
+            raise UsageError(f"unknown devices {shown(path)}{hint}")
     return read_file(path)
 
 

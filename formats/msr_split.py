@@ -17,6 +17,7 @@ import orjson
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.plan import Plan
 from dnnp.formats.fields import MAX_ID, shown
+from dnnp.formats.kinds import what_it_is
 
 
 class Part(NamedTuple):
@@ -78,7 +79,7 @@ def read_split(data: bytes, name: str) -> list[Part]:
     try:
         content = orjson.loads(data.removeprefix(b"\xef\xbb\xbf"))
     except json.JSONDecodeError as error:
-        raise FormatError(f"not JSON: {error.msg}", name, error.lineno) from None
+        raise FormatError(f"not JSON: {error.msg}{what_it_is(data)}", name, error.lineno) from None
     split: list[Part] = []
     seen: dict[int, str] = {}
     for field, part in _parts(content, name):

@@ -9,6 +9,7 @@ from math import ceil, floor
 import onnx
 
 from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.similar import instead
 from dnnp.formats.fields import MAX_ID
 
 MAX_DIMENSION = MAX_ID
@@ -123,8 +124,9 @@ def bind_inputs(
         _bind_input(value, dimensions, addressed, missing)
     if addressed:
         name = next(iter(addressed))
-        names = ", ".join(sorted(n for n in known if n)) or "none"
-        raise UsageError(f"--dim {name}: no free dimension of that name; named ones: {names}")
+        names = sorted(n for n in known if n)
+        hint = instead(name, names) if names else "; the model has no named ones"
+        raise UsageError(f"--dim {name}: no free dimension of that name{hint}")
     if missing:
         options = " ".join(f"--dim {name}=N" for name in missing)
         raise UsageError(f"the inputs have free dimensions; give them sizes: {options}")

@@ -12,6 +12,7 @@ import onnx
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.formats.header import new_header
 from dnnp.formats.onnx_dims import bind_inputs
+from dnnp.formats.onnx_fit import misfit
 from dnnp.formats.onnx_graph import OnnxGraph, Operator, read_graph
 from dnnp.formats.onnx_load import load_with_hash
 from dnnp.formats.onnx_prices import Pricer, Work, price_operators
@@ -74,7 +75,7 @@ def import_onnx(
     InputFileError
         The file cannot be read, or, with `run`, ONNX Runtime cannot run the model.
     UsageError
-        A free dimension without a size, or a size for none.
+        A free dimension without a size, a size for none, or one that does not fit the model.
     FormatError
         Not a valid ONNX model.
     """
@@ -110,6 +111,8 @@ def _import(
         None if run is None else lambda m, names: run(m, Path(path).parent, list(names)),
     )
     types = shapes.types
+    if dims:
+        _check_sizes(graph, types, dims)
     ids, tensors = _tensor_records(graph, types)
     works: dict[int, Work] = {}
     if helpers.pricer is not None:
@@ -119,6 +122,25 @@ def _import(
     stream = Stream(header=header, records={"tensor": tensors, "node": nodes}, name=path)
     stream.warnings = _warnings(model, graph, shapes, last, path)
     return stream
+
+
+def _check_sizes(
+    graph: OnnxGraph, types: Mapping[str, ValueType], dims: Mapping[str, int]
+) -> None:
+    """Refuse sizes of free dimensions with which the model cannot run, or has nothing to do.
+
+    Raises
+    ------
+    UsageError
+        An operator cannot take the shapes that follow, or all outputs are empty.
+    """
+    given = " ".join(f"--dim {name}={size}" for name, size in dims.items())
+    reason = misfit(graph, types)
+    if reason is not None:
+        raise UsageError(f"{given} does not fit the model: {reason}")
+    shapes = [types.get(name, UNKNOWN).shape for name in graph.outputs]
+    if 0 in dims.values() and all(shape is not None and 0 in shape for shape in shapes):
+        raise UsageError(f"{given} leaves nothing to compute: every output is empty")
 
 
 def _tensor_records(

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.formats.files import read_regular
+from dnnp.formats.kinds import what_it_is
 
 LIMIT = 2**31 - 1
 """Protobuf parses no message larger than this; bigger models keep weights in other files."""
@@ -87,7 +88,8 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
     try:
         model.ParseFromString(data)
     except DecodeError:
-        raise FormatError("not an ONNX model, or cut off: protobuf cannot parse it", name) from None
+        hint = what_it_is(data, "model") or ", or cut off: protobuf cannot parse it"
+        raise FormatError(f"not an ONNX model{hint}", name) from None
     if not model.HasField("graph"):
         raise FormatError("not an ONNX model: it holds no graph", name)
     if not model.opset_import and model.ir_version >= 3:

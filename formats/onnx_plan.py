@@ -7,8 +7,10 @@ from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Plan
 
 
-def check_runnable(plan: Plan, graph: Graph) -> None:
+def check_runnable(plan: Plan, graph: Graph, remedy: str) -> None:
     """Refuse a plan whose stages cannot each be an ONNX model, run one after the other.
+
+    `remedy` is what to do about stages that wait for each other.
 
     Raises
     ------
@@ -22,6 +24,5 @@ def check_runnable(plan: Plan, graph: Graph) -> None:
         )
     if plan.validity != "ordered":
         raise FormatError(
-            f"the plan is {plan.validity}, not ordered: its stages wait for each other, and "
-            "only stages in a pipeline order can run as ONNX models"
+            f"the plan is {plan.validity}, not ordered: its stages wait for each other; {remedy}"
         )

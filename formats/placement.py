@@ -29,6 +29,7 @@ def read_placement(data: bytes, file: str) -> Placement:
         A limit below what one block needs.
     """
     root = Fields(parse_json(data, file), "", file)
+    root.only("name", "devices", "memory_bytes", "blocks")
     units = _units(root, file)
     numbers = {unit.name: i for i, unit in enumerate(units)}
     rows = root.objects("blocks")
@@ -50,6 +51,8 @@ def _units(root: Fields, file: str) -> tuple[Unit, ...]:
     limit = _limit(root, math.inf)
     if isinstance(root.get("devices"), list):
         rows = root.objects("devices")
+        for row in rows:
+            row.only("name", "memory_bytes", "fixed_bytes")
         units = tuple(
             Unit(row.text("name"), _limit(row, limit), float(row.number("fixed_bytes", 0)))
             for row in rows
@@ -74,6 +77,7 @@ def _limit(row: Fields, default: float) -> float:
 
 
 def _block(row: Fields, numbers: dict[str, int], names: dict[str, int]) -> PlacedBlock:
+    row.only("name", "kind", "devices", "turns", "time_s", "memory_bytes", "after")
     kind = row.text("kind", "forward")
     if kind not in KINDS:
         raise row.fault("kind", f"{shown(kind)} is not one of {', '.join(KINDS)}")
@@ -130,6 +134,7 @@ def _waits(row: Fields, names: dict[str, int]) -> tuple[Wait, ...]:
                 wait = Wait(names[entry])
             else:
                 fields = Fields(entry, row.place(f"after[{i}]"), row.file)
+                fields.only("block", "delay_s", "transfer_s")
                 delay, transfer = fields.number("delay_s", 0), fields.number("transfer_s", 0)
                 wait = Wait(names[fields.text("block")], float(delay), float(transfer))
         except KeyError as error:

@@ -41,6 +41,7 @@ _DIGEST = Field("string", "digest of what it was computed from", required=True, 
 _DEVICE = {
     "class": _string("device class; the key of time_s", required=True),
     "kind": _string("cpu: compute only, no capacity", required=True, enum=("accelerator", "cpu")),
+    "name": _string("what it is, in words"),
     "count": Field("int", "number of devices; absent: decided by -k"),
     "memory_bytes": _number("capacity of one device"),
     "fast_memory_bytes": _number("on-chip memory of one device, the capacity with --memory fast"),

@@ -63,7 +63,9 @@ from dnnp.core.model.rules import (
     RuleSet,
     Sequence,
 )
+from dnnp.core.model.similar import did_you_mean, instead
 from dnnp.formats.files import bundled_names, read_bundled, read_file
+from dnnp.formats.kinds import what_it_is
 from dnnp.formats.rule_checks import futile
 
 MAX_LINES = 64
@@ -98,9 +100,8 @@ def load_rules(name: str) -> RuleSet:
         return parse_rules(read_bundled("rules", name), f"{name}.json")
     plain = not name.endswith(".json") and os.path.basename(name) == name
     if plain and not os.path.exists(name):
-        raise UsageError(
-            f"no rules named '{name}'; there are {', '.join(bundled())}, none, ort, or give a file"
-        )
+        hint = instead(name, [*bundled(), "none", "ort"], "or the path of a rule file")
+        raise UsageError(f"no rules named '{name}'{hint}")
     return parse_rules(read_file(name), name)
 
 
@@ -109,7 +110,7 @@ def parse_rules(data: bytes, file: str) -> RuleSet:
     try:
         table = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise FormatError(f"not JSON: {error}", file) from None
+        raise FormatError(f"not JSON: {error}{what_it_is(data)}", file) from None
     return _Reader(file).rule_set(table)
 
 
@@ -281,7 +282,8 @@ class _Reader:
                 raise self._fault(f"{prefix}{key}", "is missing")
         for key in value:
             if key not in required and key not in optional:
-                raise self._fault(f"{prefix}{key}", "is not known")
+                hint = did_you_mean(key, (*required, *optional))
+                raise self._fault(f"{prefix}{key}", f"is not known{hint}")
 
     def _strings(self, value: Any, at: str) -> list[str]:
         fits = isinstance(value, list) and all(isinstance(v, str) for v in value)

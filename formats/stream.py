@@ -12,6 +12,7 @@ import orjson
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.exact import keep_numbers, may_hold_unknown
 from dnnp.formats.fields import describe_fault, fault, shown
+from dnnp.formats.kinds import what_it_is
 from dnnp.formats.records import RECORDS, UNIQUE_IDS, VERSION
 
 Record = dict[str, Any]
@@ -160,6 +161,9 @@ def _parse(lines: list[bytes], name: str) -> list[Record]:
             try:
                 records.append(orjson.loads(line))
             except orjson.JSONDecodeError as error:
+                hint = what_it_is(line, "stream") if number == 1 else ""
+                if hint:
+                    raise FormatError(f"not a stream{hint}", name) from None
                 raise FormatError(_json_reason(line, str(error)), name, number) from None
     for number, line in enumerate(lines, 1):
         if line.count(b"[") > MAX_DEPTH or line.count(b"{") > MAX_DEPTH:
@@ -170,6 +174,7 @@ def _parse(lines: list[bytes], name: str) -> list[Record]:
                 raise FormatError(f"{shown(record)} is not a JSON object", name, number)
             if type(record.get("type")) is not str:
                 fault_text = "is missing" if "type" not in record else "is not a string"
+                fault_text += "; is this a stream? dnnp-import makes one" * (number == 1)
                 raise FormatError(fault_text, name, number, "type")
     return records
 

@@ -177,7 +177,7 @@ def _prepare(model: ModelProto, folder: Path, how: Measurement) -> tuple[dict[st
         location, tensor = next(iter(absent.items()))
         raise InputFileError(
             f"{folder / location}: no such file; it holds weights of the model ('{tensor}'), "
-            "and a model without weights cannot be measured"
+            "and a model without weights cannot be measured; --mode analytic needs none"
         )
     feeds = {
         name: value if isinstance(value, list) else np.asarray(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ OPTIMIZATIONS = {
     "extended": "ORT_ENABLE_EXTENDED",
     "all": "ORT_ENABLE_ALL",
 }
+_PLACE = re.compile(r"/\S+\.(?:cc|cpp|h|cu|cuh):\d+ ")
+"""Where a check of ONNX Runtime stands in its source."""
+_RUNNING = re.compile(r"Non-zero status code returned while running (\w+) node\. Name:'(.*?)' "
+                      r"Status Message: ")  # fmt: skip
 _SILENT = 4
 """ONNX Runtime's log level for fatal messages only: failures come as exceptions anyway."""
 
@@ -71,6 +76,12 @@ def first_line(error: BaseException) -> str:
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if text.startswith("[ONNXRuntimeError]"):
         text = text.split(" : ", 3)[-1]
+    text = _RUNNING.sub(r"\1 node '\2': ", text)
+    place = _PLACE.search(text)
+    if place is not None:
+        # Of a check in the C++ code, what it says is enough: not its function and condition.
+        end = next((e for e in (" was false. ", "] ", ") ") if e in text[place.end() :]), "")
+        text = text[: place.start()] + (text[place.end() :].partition(end)[2] if end else "")
     return text.strip()
 
 
@@ -217,7 +228,8 @@ def make_session(
     if absent:
         location, tensor = next(iter(absent.items()))
         raise InputFileError(
-            f"{folder / location}: no such file; it holds weights of the model ('{tensor}')"
+            f"{folder / location}: no such file; it holds weights of the model ('{tensor}'); "
+            "dnnp-run --random-weights SEED draws others"
         )
     options = _options(config, place, alone)
     if profile:

@@ -68,10 +68,15 @@ def test_a_file_by_its_name(tmp_path):
     assert load_rules(str(path)).name == "good"
 
 
-@pytest.mark.parametrize("name", ["nosuch", "", "x" * 5000, "a\0b", "ort_cpu"])
+@pytest.mark.parametrize("name", ["nosuch", "", "x" * 5000, "a\0b"])
 def test_an_unknown_name_lists_the_known_ones(name):
-    with pytest.raises(UsageError, match=r"moirai, ort-cpu, ort-cuda, none, ort"):
+    with pytest.raises(UsageError, match=r"; known: moirai, ort-cpu, ort-cuda, none, ort, or"):
         load_rules(name)
+
+
+def test_a_misspelt_name_is_told_apart():
+    with pytest.raises(UsageError, match="no rules named 'ort_cpu'; did you mean 'ort-cpu'"):
+        load_rules("ort_cpu")
 
 
 @pytest.mark.parametrize("name", ["nosuch.json", "no/such", "/", "a\0b.json", "x" * 5000 + ".json"])

@@ -61,8 +61,8 @@ USAGE: dict[str, tuple[tuple[str, ...], str]] = {
     "k is huge": (("partition", "-k", str(10**30)), "argument -k: "),
     "memory is no size": (("partition", "-k", "1", "--memory", "big"), "'big' is not a size"),
     "bandwidth is NaN": (("partition", "-k", "1", "--bandwidth", "nan"), "'nan' is not above 0"),
-    "unknown option": (("check", "--nosuch"), "unrecognized arguments: --nosuch"),
-    "abbreviated option": (("check", "--js"), "unrecognized arguments: --js"),
+    "unknown option": (("check", "--nosuch"), "unknown option '--nosuch'"),
+    "abbreviated option": (("check", "--js"), "unknown option '--js'; did you mean '--json'?"),
     "unknown method": (("partition", "-k", "1", "--method", "magic"), "invalid choice: 'magic'"),
     "no model": (("import",), "nothing to import: give MODEL or --synthetic"),
 }

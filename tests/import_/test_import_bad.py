@@ -156,7 +156,7 @@ def test_a_model_that_crashes_shape_inference(load):
         (["--dim", "n=two"], "not an integer"),
         (["--dim", "n=1e3"], "not an integer"),
         (["--dim", "n=99999999999999999999"], "not an integer"),
-        (["--dim", "q=1"], "no free dimension of that name; named ones: none"),
+        (["--dim", "q=1"], "no free dimension of that name; the model has no named ones"),
         (["--dim", "x:0=3"], "no free dimension of that name"),
     ],
 )

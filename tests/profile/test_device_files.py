@@ -88,6 +88,8 @@ def test_file_by_path(tmp_path: Path) -> None:
         ({"efficiency": []}, "field 'efficiency'"),
         ({"sources": "me"}, "field 'sources'"),
         ({"description": 7}, "field 'description'"),
+        ({"memroy_bytes": 7}, "field 'memroy_bytes': is not known; did you mean 'memory_bytes'?"),
+        ({"efficiency": {"matrx": 1}}, "field 'efficiency.matrx': is not known; did you mean"),
     ],
 )
 def test_fault_names_its_field(change: dict, message: str) -> None:
@@ -111,7 +113,9 @@ def test_not_a_device_file(data: bytes) -> None:
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match=r"unknown device 'v1000'.*a100, cpu-core.*v100"):
+    with pytest.raises(UsageError, match=r"unknown device 'foo'; known: a100, cpu-core.*v100, or"):
+        load_device("foo")
+    with pytest.raises(UsageError, match="unknown device 'v1000'; did you mean 'v100'"):
         load_device("v1000")
 
 

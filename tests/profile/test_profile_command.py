@@ -125,14 +125,14 @@ def test_costs_in_an_unknown_unit_are_not_mixed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["--device", "v1000"], 2, "unknown device 'v1000'; known: a100, cpu-core,"),
+        (["--device", "v1000"], 2, "unknown device 'v1000'; did you mean 'v100'?"),
         (["--device", "none.json"], 1, "none.json: No such file"),
         (["--device", "t4", "--device", "t4"], 2, "a class is there twice"),
         (["--mode", "measure", "--device", "t4", "--device", "p4"], 2, "one --device"),
         (["--mode", "measure", "--device", "t4"], 2, "this machine's CPU"),
         (["--mode", "measure"], 3, "names no source model; give one with --model"),
         (["--mode", "measure", "--model", "none.onnx"], 1, "none.onnx: No such file"),
-        (["--mode", "guess"], 2, "invalid choice"),
+        (["--mode", "guess"], 2, "invalid choice: 'guess'; known: analytic"),
         (["--repeats", "0"], 2, "0 is too small"),
         (["--cache", "x", "--no-cache"], 2, "not allowed with"),
     ],
