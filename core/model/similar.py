@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+LEAST = 0.7
+"""Similarity of two words, from 0 to 1, that is enough: more than that of `gpu` and `cpu`."""
+
 MOST_LISTED = 16
 """More names than this make no readable list."""
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that a word resembles most, upper and lower case alike; None if none does.
+    """The known name that a word begins, or resembles most; None if none does. Case is ignored.
 
     >>> closest("exakt", ["anneal", "exact"]), closest("A100", ["a100"]), closest("foo", ["exact"])
     ('exact', 'a100', None)
@@ -17,7 +20,8 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     import difflib
 
     names = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), names, 1, 0.6)
+    longer = [name for name in names if len(word) > 2 and name.startswith(word.lower())]
+    found = longer if len(longer) == 1 else difflib.get_close_matches(word.lower(), names, 1, LEAST)
     return names[found[0]] if found else None
 
 

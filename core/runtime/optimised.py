@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import InputFileError, UnavailableError
+from dnnp.core.runtime.cuda import not_started
 from dnnp.core.runtime.session import PROVIDERS, absent_files, first_line, ort_errors
 from dnnp.formats.unfinished import scratch_folder
 
@@ -93,17 +94,12 @@ def optimised_model(
             result = _without_weights(path)
     except ort_errors() as error:
         if provider != "cpu" and any(word in str(error) for word in ("CUDA", "cuda", "cudnn")):
-            raise UnavailableError(
-                f"provider '{provider}' does not start: {first_line(error)}"
-            ) from None
+            raise not_started(provider, first_line(error)) from None
         raise InputFileError(f"ONNX Runtime cannot load the model: {first_line(error)}") from None
     except OSError as error:
         raise InputFileError(f"{error.filename or 'temporary folder'}: {error.strerror}") from None
     if used != PROVIDERS[provider]:
-        raise UnavailableError(
-            f"provider '{provider}' was asked for, but ONNX Runtime uses {used}; "
-            "are its libraries installed?"
-        )
+        raise not_started(provider, f"ONNX Runtime uses {used} instead")
     return result
 
 

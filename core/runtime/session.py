@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.errors import InputFileError, UnavailableError
+from dnnp.core.runtime.cuda import how_to_install, load_libraries, not_started
 from dnnp.core.runtime.values import to_ort_value
 
 if TYPE_CHECKING:
@@ -80,13 +81,14 @@ def first_line(error: BaseException) -> str:
     place = _PLACE.search(text)
     if place is not None:
         # Of a check in the C++ code, what it says is enough: not its function and condition.
-        end = next((e for e in (" was false. ", "] ", ") ") if e in text[place.end() :]), "")
-        text = text[: place.start()] + (text[place.end() :].partition(end)[2] if end else "")
+        rest = text[place.end() :]
+        end = next((e for e in (" was false. ", "] ", ") ") if e in rest), None)
+        text = text[: place.start()] + (rest.partition(end)[2] if end else rest)
     return text.strip()
 
 
 def require_provider(provider: str) -> None:
-    """Check that this build of ONNX Runtime has a provider.
+    """Check that this build of ONNX Runtime has a provider, and load the libraries it needs.
 
     Raises
     ------
@@ -98,10 +100,12 @@ def require_provider(provider: str) -> None:
     available = onnxruntime.get_available_providers()
     if PROVIDERS[provider] not in available:
         have = ", ".join(short for short, name in PROVIDERS.items() if name in available)
-        hint = "; install onnxruntime-gpu" if provider == "cuda" else ""
+        hint = f"; {how_to_install()}" if provider == "cuda" else ""
         raise UnavailableError(
             f"provider '{provider}' is not in this build of onnxruntime (it has: {have}){hint}"
         )
+    if provider == "cuda":
+        load_libraries()
 
 
 def ort_version() -> str:
@@ -252,15 +256,11 @@ def make_session(
             )
     except ort_errors() as error:
         if config.provider != "cpu" and _blames_provider(error):
-            raise UnavailableError(
-                f"provider '{config.provider}' does not start: {first_line(error)}"
-            ) from None
+            raise not_started(config.provider, first_line(error)) from None
         raise InputFileError(f"ONNX Runtime cannot load the model: {first_line(error)}") from None
     if session.get_providers()[0] != PROVIDERS[config.provider]:
-        raise UnavailableError(
-            f"provider '{config.provider}' was asked for, but ONNX Runtime "
-            f"uses {session.get_providers()[0]}; are its libraries installed?"
-        )
+        used = session.get_providers()[0]
+        raise not_started(config.provider, f"ONNX Runtime uses {used} instead")
     return session
 
 

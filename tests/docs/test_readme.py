@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from dnnp.core.runtime.cuda import INSTALL
 from dnnp.samples.build import write
-from support.project import ROOT, command_names
+from support.project import ROOT, command_names, pyproject
 from support.readme import README, rendered
 
 TEXT = README.read_text()
@@ -32,6 +33,17 @@ def test_links_lead_somewhere() -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", TEXT):
         if not target.startswith(("http:", "https:")):
             assert (ROOT / target).exists(), target
+
+
+def test_packages_are_those_of_the_project() -> None:
+    """onnxruntime-gpu shares its files with onnxruntime: it can be no extra beside it."""
+    project = pyproject()["project"]
+    extras = project["optional-dependencies"]
+    for names in re.findall(r"pip install '\.\[([a-z,]+)\]'", TEXT):
+        assert set(names.split(",")) <= set(extras)
+    required = [*project["dependencies"], *(r for rs in extras.values() for r in rs)]
+    assert [r for r in required if r.startswith("onnxruntime")] == ["onnxruntime>=1.20"]
+    assert f"pip uninstall --yes onnxruntime && {INSTALL[:-1]}" in TEXT
 
 
 def test_make_targets_exist() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from dnnp.core.model.errors import FormatError, InputFileError, UnavailableError
+from dnnp.core.runtime import cuda
 from dnnp.core.runtime import session as sessions
 from dnnp.core.runtime.execute import Load, Pipeline, prepare
 from dnnp.core.runtime.inputs import random_inputs
@@ -171,13 +173,47 @@ def test_a_missing_provider_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         make_session(chain(), HERE, SessionConfig("cuda"))
 
 
+@pytest.mark.parametrize("installed", [("onnxruntime",), ("onnxruntime", "onnxruntime-gpu"), ()])
+def test_how_to_get_the_provider(
+    installed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packages share their files: what is there goes first."""
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(cuda, "version", version)
+    remove = f"pip uninstall {' '.join(installed)}, then " if installed else ""
+    advice = cuda.how_to_install()
+    assert advice.endswith(f"{remove}pip install 'onnxruntime-gpu[cuda,cudnn]'")
+    assert advice.startswith("onnxruntime and onnxruntime-gpu are both") == (len(installed) == 2)
+
+
+def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def preload() -> None:
+        print("Failed to load libcublasLt.so.13: no such file\nFailed to load libcudnn.so.9")
+
+    monkeypatch.setattr(onnxruntime, "preload_dlls", preload, raising=False)
+    cuda.load_libraries.cache_clear()
+    try:
+        error = cuda.not_started("cuda", "it fell over")
+    finally:
+        cuda.load_libraries.cache_clear()
+    assert str(error) == (
+        "provider 'cuda' does not start: it fell over; Failed to load libcublasLt.so.13: no such "
+        "file; pip install 'onnxruntime-gpu[cuda,cudnn]' has its libraries"
+    )
+
+
 def test_a_replaced_provider_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A build that offers CUDA but lacks its libraries falls back to the CPU."""
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this build has CUDA")
     both = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: both)
-    with pytest.raises(UnavailableError, match="'cuda' was asked for, but ONNX Runtime uses CPU"):
+    with pytest.raises(UnavailableError, match="'cuda' does not start: ONNX Runtime uses CPU"):
         make_session(chain(), HERE, SessionConfig("cuda"))
 
 
