@@ -24,7 +24,6 @@ from dnnp.core.model.errors import (
     DnnpError,
     FormatError,
     InputFileError,
-    UnavailableError,
     UsageError,
 )
 from dnnp.core.model.text import printable
@@ -240,13 +239,9 @@ class _Completion(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, _namespace: Any, values: Any, _option: Any = None
     ) -> NoReturn:
-        try:
-            import shtab
-        except ImportError:
-            raise UnavailableError(
-                "--print-completion needs the package shtab: pip install 'dnnp[completion]'"
-            ) from None
-        parser.exit(0, shtab.complete(parser, shell=values) + "\n")
+        from dnnp.cmds.completion import script
+
+        parser.exit(0, script(parser, values))
 
 
 class Command:
@@ -316,8 +311,8 @@ class Command:
             "--version", action=_Version, nargs=0, help="print the version and exit"
         )
         common.add_argument(
-            "--print-completion", action=_Completion, choices=("bash", "zsh", "tcsh"),
-            metavar="SHELL", help="print a completion script for bash, zsh or tcsh and exit",
+            "--print-completion", action=_Completion, choices=("bash", "zsh", "fish", "tcsh"),
+            metavar="SHELL", help="print a completion script for bash, zsh, fish or tcsh and exit",
         )  # fmt: skip
         return parser
 

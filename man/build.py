@@ -1,7 +1,8 @@
-"""Build the manual pages: parsers and the record table, merged with the prose in sections/.
+"""Build the manual pages: parsers and the record table, merged with the prose in sections/; and
+completion for shells, from the parsers.
 
-    python man/build.py            write man/man1, man/man5 and man/man7
-    python man/build.py --check    exit 1 and name the pages that are not up to date
+    python man/build.py            write man/man1, man/man5, man/man7 and man/completions
+    python man/build.py --check    exit 1 and name the files that are not up to date
 
 Pages are committed. They depend on nothing but the sources: the date is the one of the release.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from argparse_manpage.manpage import Manpage
 
 from dnnp.cmds.cli import Command
+from dnnp.cmds.completion import SHELLS, script
 from dnnp.formats.devices import cluster_names, device_names
 from dnnp.formats.fields import MAX_ID, Field
 from dnnp.formats.records import RECORDS
@@ -184,13 +186,24 @@ def pages() -> dict[Path, str]:
     return result
 
 
+def completions() -> dict[Path, str]:
+    """Every completion script, under the name by which its shell finds it."""
+    names = {"bash": "{}", "zsh": "_{}", "fish": "{}.fish", "tcsh": "{}"}
+    return {
+        HERE / "completions" / shell / names[shell].format(c.name): script(c.parser(), shell)
+        for shell in SHELLS
+        for c in commands()
+    }
+
+
 def main() -> int:
-    """Write the pages, or check them."""
-    parser = argparse.ArgumentParser(description="Build the manual pages.")
-    parser.add_argument("--check", action="store_true", help="write nothing; name stale pages")
+    """Write the pages and scripts, or check them."""
+    parser = argparse.ArgumentParser(description="Build the manual pages and completion.")
+    parser.add_argument("--check", action="store_true", help="write nothing; name stale files")
     check = parser.parse_args().check
-    built = pages()
+    built = {**pages(), **completions()}
     found = {path for n in (1, 5, 7) for path in (HERE / f"man{n}").glob(f"*.{n}")}
+    found |= set((HERE / "completions").glob("*/*"))
     stale = [p for p, text in built.items() if not p.exists() or p.read_text() != text]
     stale += sorted(found - set(built))
     if check:
@@ -200,7 +213,7 @@ def main() -> int:
     for path in found - set(built):
         path.unlink()
     for path, text in built.items():
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return 0
 

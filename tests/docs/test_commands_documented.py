@@ -19,7 +19,7 @@ from support.project import ROOT, command_names, pyproject
 from support.run import MODULES, dnnp, dnnp_process, executable
 
 COMMANDS = command_names()
-HEAVY = ("numpy", "onnx", "onnxruntime", "numba", "scipy", "mip", "sympy", "orjson", "shtab")
+HEAVY = ("numpy", "onnx", "onnxruntime", "numba", "scipy", "mip", "sympy", "orjson")
 """Packages that a command may import only when it works."""
 
 

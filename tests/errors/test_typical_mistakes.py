@@ -38,8 +38,8 @@ DEVICE = {
 
 MISTAKES: dict[str, tuple[list[str], int, str]] = {
     # options
-    "option": (["partition", "--methd", "exact", "-k", "2"], 2, "'--methd'; did you mean '--method'"),
-    "option with a value": (["partition", "--memmory=16G"], 2, "'--memmory'; did you mean '--memory'"),
+    "option": (["partition", "--methd", "exact", "-k", "2"], 2, "did you mean '--method'"),
+    "option with a value": (["partition", "--memmory=16G"], 2, "did you mean '--memory'?"),
     "one dash": (["check", "-json"], 2, "'-json'; did you mean '--json'"),
     "underscore": (["run", "--save_outputs", "o"], 2, "did you mean '--save-outputs'"),
     "abbreviation": (["schedule", "--micro", "4"], 2, "unknown option '--micro'"),

@@ -1,0 +1,176 @@
+"""Completion for shells, written from the parser of a command: options, names and files.
+
+`--print-completion SHELL` prints a script; man/build.py writes all of them to man/completions, from
+where an installation takes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+SHELLS = ("bash", "zsh", "fish", "tcsh")
+
+FILES = ("FILE", "PATH", "DIR", "STREAM", "MODEL", "NAME|FILE", "RULES")
+"""How the values that are files are called."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An option, or a positional argument, and what may follow it."""
+
+    options: tuple[str, ...]
+    """Empty: positional."""
+    help: str
+    value: str
+    """What its value is called; empty: it takes none."""
+    optional: bool
+    """Whether the value may be left out."""
+    words: tuple[str, ...]
+    """Values, if they have names."""
+    files: bool
+    """Whether the value may be a file."""
+
+
+def script(parser: argparse.ArgumentParser, shell: str) -> str:
+    """The completion of a command for one of `SHELLS`."""
+    return _WRITERS[shell](parser.prog, _arguments(parser))
+
+
+def _arguments(parser: argparse.ArgumentParser) -> list[Argument]:
+    """What a command takes, in the order of its help."""
+    found = []
+    for action in parser._actions:
+        takes = action.nargs != 0
+        value = str(action.metavar or action.dest.upper()) if takes else ""
+        words = tuple(map(str, action.choices or ())) or _names(action)
+        formatter = argparse.HelpFormatter(parser.prog)
+        text = " ".join(formatter._expand_help(action).split()) if action.help else ""
+        found.append(
+            Argument(
+                tuple(action.option_strings), text.partition(" (default")[0], value,
+                action.nargs == "?", words, value in FILES,
+            )  # fmt: skip
+        )
+    return found
+
+
+def _names(action: argparse.Action) -> tuple[str, ...]:
+    """Names of what comes with the package, for the options that take one of them or a file."""
+    from dnnp.formats.devices import cluster_names, device_names
+    from dnnp.formats.rules import bundled
+
+    names: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
+        ("--device", "NAME|FILE"): device_names,
+        ("--from", "NAME|FILE"): device_names,
+        ("--devices", "FILE"): lambda: [*cluster_names(), *device_names()],
+        ("--rules", "RULES"): lambda: [*bundled(), "none", "ort"],
+    }
+    option = (action.option_strings or [""])[-1]
+    return tuple(names.get((option, str(action.metavar)), tuple)())
+
+
+def _all_options(arguments: list[Argument]) -> str:
+    return " ".join(option for a in arguments for option in a.options)
+
+
+def _bash(name: str, arguments: list[Argument]) -> str:
+    function = "_" + name.replace("-", "_")
+    lines = [
+        f"# bash completion for {name}",
+        f"{function}() {{",
+        '  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words="" files=""',
+        "  COMPREPLY=()",
+        "  # Of --option=value, bash makes three words.",
+        '  if [[ $cur == "=" ]]; then cur=""',
+        '  elif [[ $prev == "=" ]]; then prev=${COMP_WORDS[COMP_CWORD-2]}; fi',
+        '  if [[ $cur == -?* ]]; then prev=""; fi',
+        "  case $prev in",
+    ]
+    for a in arguments:
+        if a.options and a.value:
+            done = (f' words="{" ".join(a.words)}"' if a.words else "") + " files=1" * a.files
+            lines.append(f"    {'|'.join(a.options)}){done or ' return'} ;;")
+    positional = any(a.files for a in arguments if not a.options)
+    lines += [
+        "    *)",
+        "      if [[ $cur == -* ]]; then",
+        f'        words="{_all_options(arguments)}"',
+        f"      {'else files=1; fi' if positional else 'fi'} ;;",
+        "  esac",
+        '  if [[ $words ]]; then mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur"); fi',
+        "  if [[ $files ]]; then",
+        '    mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -f -- "$cur")',
+        "    compopt -o filenames 2> /dev/null",
+        "  fi",
+        "}",
+        f"complete -F {function} {name}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _zsh(name: str, arguments: list[Argument]) -> str:
+    lines = [f"#compdef {name}", "", "local -a arguments=("]
+    for a in arguments:
+        text = _quoted(a.help, "[]:\\")
+        message = _quoted(a.value, ":\\")
+        if a.words and a.files:
+            kinds = f'"names\\:name\\:({" ".join(a.words)})" "files\\:file\\:_files"'
+            action = f" _alternative {kinds}"
+        else:
+            action = f"({' '.join(a.words)})" if a.words else "_files" if a.files else " "
+        value = f"{'::' if a.optional else ':'}{message}:{action}" if a.value else ""
+        if not a.options:
+            lines.append(f"  '{value}'")
+            continue
+        # Options may be repeated: the command says which may not.
+        for option in a.options:
+            joined = ("=" if option.startswith("--") else "+") if a.value else ""
+            lines.append(f"  '*{option}{joined}[{text}]{value}'")
+    lines += [")", "_arguments -s : $arguments"]
+    return "\n".join(lines) + "\n"
+
+
+def _fish(name: str, arguments: list[Argument]) -> str:
+    lines = [f"# fish completion for {name}"]
+    if not any(a.files for a in arguments if not a.options):
+        lines.append(f"complete -c {name} -f")
+    for a in arguments:
+        if not a.options:
+            continue
+        parts = [f"complete -c {name}"]
+        parts += [f"-l {o[2:]}" if o.startswith("--") else f"-s {o[1:]}" for o in a.options]
+        if a.value and not a.optional:
+            parts.append("-r -F" if a.files else "-x")
+        if a.words:
+            parts.append(f"-a '{' '.join(a.words)}'")
+        parts.append(f"-d '{_quoted(a.help, chr(92))}'".replace("'\\''", "\\'"))
+        lines.append(" ".join(parts))
+    return "\n".join(lines) + "\n"
+
+
+def _tcsh(name: str, arguments: list[Argument]) -> str:
+    rules = []
+    for a in arguments:
+        for option in a.options if a.value else ():
+            what = f"({' '.join(a.words)})" if a.words else "f" if a.files else f"x:{a.value}:"
+            rules.append(f"'n@{option}@{what}@'")
+    words = " ".join(option[1:] for a in arguments for option in a.options)
+    rules.append(f"'c@-@({words})@'")
+    if any(a.files for a in arguments if not a.options):
+        rules.append("'p@*@f@'")
+    return f"# tcsh completion for {name}\ncomplete {name} " + " \\\n  ".join(rules) + "\n"
+
+
+def _quoted(text: str, special: str) -> str:
+    """Text for single quotes, with a backslash before special characters."""
+    return "".join(f"\\{c}" if c in special else c for c in text).replace("'", "'\\''")
+
+
+_WRITERS: dict[str, Callable[[str, list[Argument]], str]] = {
+    "bash": _bash,
+    "zsh": _zsh,
+    "fish": _fish,
+    "tcsh": _tcsh,
+}

@@ -1,0 +1,11 @@
+# fish completion for dnnp-check
+complete -c dnnp-check -s h -l help -d 'show this help message and exit'
+complete -c dnnp-check -l json -d 'print one JSON object that sums up the findings'
+complete -c dnnp-check -l certificate -d 'verify that the bound is one, exactly, from its certificate'
+complete -c dnnp-check -l schema -d 'print the JSON Schema of a record and exit'
+complete -c dnnp-check -s o -l output -r -F -d 'write to FILE, as a whole or not at all'
+complete -c dnnp-check -s q -l quiet -d 'only warnings and errors'
+complete -c dnnp-check -s v -l verbose -d 'say more on stderr'
+complete -c dnnp-check -l timings -d 'put the time that this took into the header'
+complete -c dnnp-check -l version -d 'print the version and exit'
+complete -c dnnp-check -l print-completion -x -a 'bash zsh fish tcsh' -d 'print a completion script for bash, zsh, fish or tcsh and exit'
