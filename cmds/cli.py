@@ -24,6 +24,7 @@ from dnnp.core.model.errors import (
     DnnpError,
     FormatError,
     InputFileError,
+    UnavailableError,
     UsageError,
 )
 from dnnp.core.model.text import printable
@@ -395,6 +396,9 @@ def _status_of(action: Callable[[], int], context: Context) -> int:
         reason = "out of memory" if error.errno == errno.ENOMEM else reason_of(error)
         context.warn(f"{where}: {reason}" if where else reason)
         return InputFileError.exit_status
+    except ModuleNotFoundError as error:
+        context.warn(f"the package {error.name} is not installed: pip install {error.name}")
+        return UnavailableError.exit_status
     except ImportError as error:
         context.warn(f"a library cannot be loaded: {error}")
         return InputFileError.exit_status

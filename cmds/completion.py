@@ -47,12 +47,9 @@ def _arguments(parser: argparse.ArgumentParser) -> list[Argument]:
         words = tuple(map(str, action.choices or ())) or _names(action)
         formatter = argparse.HelpFormatter(parser.prog)
         text = " ".join(formatter._expand_help(action).split()) if action.help else ""
-        found.append(
-            Argument(
-                tuple(action.option_strings), text.partition(" (default")[0], value,
-                action.nargs == "?", words, value in FILES,
-            )  # fmt: skip
-        )
+        brief = text.partition(" (default")[0]
+        options, optional = tuple(action.option_strings), action.nargs == "?"
+        found.append(Argument(options, brief, value, optional, words, value in FILES))
     return found
 
 

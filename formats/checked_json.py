@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.similar import did_you_mean
+from dnnp.core.model.similar import instead
 from dnnp.formats.fields import MAX_ID, MAX_NUMBER, shown
 from dnnp.formats.kinds import what_it_is
 
@@ -59,7 +59,7 @@ class Fields:
         """Refuse fields of other names: nobody would read them, so they are misspelt."""
         for name in self._values:
             if name not in names:
-                raise self.fault(name, f"is not known{did_you_mean(name, names)}")
+                raise self.fault(name, f"is not known{instead(name, names)}")
 
     def get(self, name: str, default: Any = _REQUIRED) -> Any:
         """The value as it is."""

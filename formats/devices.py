@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.similar import did_you_mean, instead
+from dnnp.core.model.similar import instead
 from dnnp.formats.checked_json import Fields, parse_json
 from dnnp.formats.fields import MIN_POSITIVE, describe_fault, shown
 from dnnp.formats.files import bundled_names, read_bundled, read_file
@@ -197,7 +197,7 @@ def load_cluster(path: str) -> tuple[list[Record], list[tuple[Record, int | None
             )
         for key in record:
             if key != "type" and key not in RECORDS[kind]:
-                hint = did_you_mean(key, RECORDS[kind])
+                hint = instead(key, RECORDS[kind])
                 raise FormatError(f"is not known{hint}", path, line, key)
         record = {"type": kind, **record}
         found = describe_fault(RECORDS[kind], record)

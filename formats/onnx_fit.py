@@ -67,6 +67,7 @@ def _conv(proto: onnx.NodeProto, shapes: list[Shape | None], _: Found) -> str | 
 
 
 def _slice(proto: onnx.NodeProto, shapes: list[Shape | None], types: Found) -> str | None:
+    # What is declared counts: by itself a slice takes what there is.
     whole, part = shapes[0], types.get(proto.output[0], UNKNOWN).shape
     if whole is not None and part is not None and len(whole) == len(part):
         for size, taken in zip(whole, part, strict=True):

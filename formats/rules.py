@@ -63,7 +63,7 @@ from dnnp.core.model.rules import (
     RuleSet,
     Sequence,
 )
-from dnnp.core.model.similar import did_you_mean, instead
+from dnnp.core.model.similar import instead
 from dnnp.formats.files import bundled_names, read_bundled, read_file
 from dnnp.formats.kinds import what_it_is
 from dnnp.formats.rule_checks import futile
@@ -282,7 +282,7 @@ class _Reader:
                 raise self._fault(f"{prefix}{key}", "is missing")
         for key in value:
             if key not in required and key not in optional:
-                hint = did_you_mean(key, (*required, *optional))
+                hint = instead(key, (*required, *optional))
                 raise self._fault(f"{prefix}{key}", f"is not known{hint}")
 
     def _strings(self, value: Any, at: str) -> list[str]:

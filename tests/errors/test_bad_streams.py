@@ -87,7 +87,7 @@ def first_lines(data: bytes) -> bytes:
 FAULTS: dict[str, tuple[Callable[[], bytes], str]] = {
     "nothing": (lambda: b"", "<stdin>: empty stream"),
     "not JSON": (lambda: b"hello\n", "<stdin>:1: not JSON"),
-    "an ONNX file": (lambda: b"\x08\x08\x12\x00:\x80", "<stdin>:1: not JSON"),
+    "an ONNX file": (lambda: b"\x08\x08\x12\x00:\x80", "<stdin>: not a stream; it is an ONNX"),
     "JSON of another kind": (lambda: b'{"nodes":[]}\n', "<stdin>:1: field 'type': is missing"),
     "a list": (lambda: b"[1]\n", "<stdin>:1: [1] is not a JSON object"),
     "pretty-printed": (pretty, "<stdin>:1: not one record a line"),

@@ -76,6 +76,8 @@ def test_bad_files(changes: dict[str, Any], message: str) -> None:
         ({"devices": ["x"]}, "field 'blocks[1].devices': there is no device 'x'"),
         ({"devices": []}, "field 'blocks[1].devices': [] is not a list of devices"),
         ({"devices": [0, "device/0"]}, "field 'blocks[1].devices': names a device twice"),
+        ({"tmie_s": 1}, "field 'blocks[1].tmie_s': is not known; did you mean 'time_s'?"),
+        ({"after": [{"block": "F0", "dealy_s": 1}]}, "field 'blocks[1].after[0].dealy_s': is not"),
         ({"turns": [[0]]}, "field 'blocks[1].devices': give devices, or turns"),
         ({"after": "F0"}, "field 'blocks[1].after': 'F0' is not a list"),
         ({"after": ["F9"]}, "field 'blocks[1].after[0]': there is no block 'F9'"),

@@ -371,6 +371,9 @@ def test_plans_that_are_no_pipeline(stream: bytes) -> None:
     for data, message in cases:
         fails(3, message, stdin=data)
         fails(3, message, *export, stdin=data, command="export")
+    free = set_plan(validity="free")
+    fails(3, "run dnnp-schedule first", stdin=free)
+    fails(3, "dnnp-partition --validity ordered", *export, stdin=free, command="export")
     class_ = {"class": "cpu-core", "kind": "cpu", "count": 9999}
     many = set_replicas(5000, max_replicas=5000, devices=[class_])
     fails(5, "the plan needs 5002 sessions", stdin=many.replace(b"cpu-core/3", b"cpu-core/5001"))

@@ -191,6 +191,28 @@ def test_how_to_get_the_provider(
     assert advice.startswith("onnxruntime and onnxruntime-gpu are both") == (len(installed) == 2)
 
 
+CODE = "/onnxruntime_src/onnxruntime/core/providers"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Add node. "
+         f"Name:'a' Status Message: {CODE}/cpu/math/element_wise_ops.h:583 void "
+         "onnxruntime::BroadcastIterator::Append(ptrdiff_t, ptrdiff_t) axis == 1 || axis == "
+         "largest was false. Attempting to broadcast an axis by a dimension other than 1. 128 by 5",
+         "Add node 'a': Attempting to broadcast an axis by a dimension other than 1. 128 by 5"),
+        (f"{CODE}/cuda/cuda_call.cc:123 Status onnxruntime::CudaCall(ERRTYPE, int) [with ERRTYPE = "
+         "cudaError; bool THRW = true] CUDA failure 2: out of memory",
+         "CUDA failure 2: out of memory"),
+        (f"{CODE}/x.cc:7 oh", "oh"),
+        ("plain\nand more", "plain"),
+    ],
+)  # fmt: skip
+def test_what_the_runtime_says_comes_without_its_source(said: str, shown: str) -> None:
+    assert sessions.first_line(RuntimeError(said)) == shown
+
+
 def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def preload() -> None:
         print("Failed to load libcublasLt.so.13: no such file\nFailed to load libcudnn.so.9")

@@ -4,6 +4,8 @@ complete -c dnnp-import -l from -x -a 'onnx msr-json costgraph' -d 'format of MO
 complete -c dnnp-import -l dim -x -d 'size of a symbolic dimension, or of INPUT:AXIS; repeatable'
 complete -c dnnp-import -l shapes -x -a 'value-info infer symbolic run' -d 'last step allowed for finding tensor shapes: what the model declares, ONNX shape inference, symbolic inference, or one run on random inputs; steps are skipped when nothing is missing'
 complete -c dnnp-import -l name -x -d 'model name'
+complete -c dnnp-import -l stage-timeout -x -d 'end with status 5 when one run of a stage, or of the model, or the making of its session takes longer; 0: never'
+complete -c dnnp-import -l max-memory -x -d 'end with status 5 when more memory is needed (suffixes K, M, G, Ki..; default: 90 % of what is free)'
 complete -c dnnp-import -l synthetic -a 'regal erdos-renyi barabasi-albert watts-strogatz stochastic-block layered' -d 'no MODEL, but a random graph with costs, like those of REGAL: erdos-renyi, barabasi-albert, watts-strogatz, stochastic-block, or regal: one of them by the seed'
 complete -c dnnp-import -l nodes -x -d 'number of nodes'
 complete -c dnnp-import -l ratio -x -d 'layered: mean transfer time over mean compute time'

@@ -33,6 +33,7 @@ complete -c dnnp-partition -l comm -x -a 'sum overlap duplex' -d 'transfers add 
 complete -c dnnp-partition -l memory-model -x -a 'sum peak weights' -d 'memory of a stage: node memory added up, or parameters plus peak activations'
 complete -c dnnp-partition -l memory-mode -x -a 'hard overflow' -d 'above capacity: infeasible, or streamed over the link'
 complete -c dnnp-partition -l charge-io -d 'model inputs and outputs cost transfers too'
+complete -c dnnp-partition -l reprice -d 'groups whose cost no longer follows from their nodes, since costs were edited, cost the sum of their nodes'
 complete -c dnnp-partition -s o -l output -r -F -d 'write to FILE, as a whole or not at all'
 complete -c dnnp-partition -s q -l quiet -d 'only warnings and errors'
 complete -c dnnp-partition -s v -l verbose -d 'say more on stderr'
