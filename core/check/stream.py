@@ -66,7 +66,7 @@ def check_stream(
     if records.get("plan"):
         for schedule in records.get("schedule", ()):
             found += check_passes(schedule, records)
-    found += check_runs(records)
+        found += check_runs(records)
     return found + _provenance(header, records)
 
 
