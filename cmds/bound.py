@@ -7,7 +7,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from dnnp.cmds.arguments import count, device_options, factor, seconds
-from dnnp.cmds.cli import Command, Context
+from dnnp.cmds.cli import Command
+from dnnp.cmds.context import Context
 from dnnp.core.model.errors import FormatError, UnavailableError, UsageError
 
 if TYPE_CHECKING:

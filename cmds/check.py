@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from dnnp.cmds.cli import Command, Context, counted
+from dnnp.cmds.cli import Command
+from dnnp.cmds.context import Context, counted
 from dnnp.core.model.errors import FormatError, InfeasibleError, VerificationError
 
 if TYPE_CHECKING:

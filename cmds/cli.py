@@ -1,4 +1,4 @@
-"""What every command shares: options, messages, signals, reading and writing the stream.
+"""What every command shares: its options, and the way from its start to its exit status.
 
 Start-up time matters here: nothing heavier than argparse is imported at module level.
 """
@@ -10,15 +10,13 @@ import errno
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TextIO
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from dnnp.cmds.console import Progress, tell
+from dnnp.cmds.context import Context, reason_of, version
 from dnnp.cmds.leaving import leave
-from dnnp.cmds.output import atomic_output, check_output
-from dnnp.cmds.overwrite import Outputs, declare
+from dnnp.cmds.output import check_output
+from dnnp.cmds.overwrite import declare
 from dnnp.cmds.parser import Parser
 from dnnp.core.model.errors import (
     DnnpError,
@@ -27,204 +25,11 @@ from dnnp.core.model.errors import (
     UnavailableError,
     UsageError,
 )
-from dnnp.core.model.text import printable
 
 if TYPE_CHECKING:
     from dnnp.cmds.guardian import Listen
-    from dnnp.formats.stream import Stream
 
 INTERRUPTED = 130
-
-class Context:
-    """What a running command sees of the world: its streams, its messages, Ctrl-C."""
-
-    def __init__(
-        self,
-        tool: str,
-        arguments: Sequence[str],
-        stdin: BinaryIO | None,
-        stdout: BinaryIO,
-        console: TextIO,
-    ) -> None:
-        self.tool = tool
-        self.arguments = list(arguments)
-        self.stdin = stdin
-        self.stdout = stdout
-        """The real standard output; for commands that write no stream."""
-        self.console = console
-        """Standard error, as text."""
-        self.output = "-"
-        self.outputs = Outputs()
-        """What the command is going to write; it must spare what it reads."""
-        self.quiet = False
-        self.verbose = False
-        self.timings = False
-        self.interrupted = False
-        """Set by the first Ctrl-C inside `interruptible()`."""
-        self._holds_interrupt = False
-        self._held: list[str] | None = None
-        self._started = time.perf_counter()
-
-    def configure(self, args: argparse.Namespace) -> None:
-        """Take over the options that every command has."""
-        self.output = getattr(args, "output", "-")
-        self.quiet, self.verbose, self.timings = args.quiet, args.verbose, args.timings
-
-    def warn(self, message: str) -> None:
-        """Say something the user must know."""
-        if self._held is not None:
-            self._held.append(message)
-            return
-        self._say([f"{self.tool}: {' '.join(message.split())}"])
-
-    def note(self, message: str) -> None:
-        """Say something useful; silent with --quiet."""
-        if not self.quiet:
-            self.warn(message)
-
-    def detail(self, message: str) -> None:
-        """Say something only with --verbose."""
-        if self.verbose:
-            self.warn(message)
-
-    def show(self, lines: Iterable[str]) -> None:
-        """Show a table or a chart; silent with --quiet."""
-        if not self.quiet:
-            self._say(lines)
-
-    def _say(self, lines: Iterable[str]) -> None:
-        """Every line of text leaves here. That it cannot be written decides nothing."""
-        tell(self.console, "".join(f"{printable(line)}\n" for line in lines))
-
-    def elapsed(self, what: str) -> None:
-        """With --verbose, tell the time since the command started."""
-        self.detail(f"{what} after {time.perf_counter() - self._started:.3f} s")
-
-    def progress(self, label: str, total: int) -> Progress:
-        """Start a progress bar."""
-        shown = (
-            not self.quiet and self.console.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        )
-        return Progress(f"{self.tool}: {label}", total, self.console if shown else None)
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep messages until the block is over; where it fails, the error stands alone."""
-        if self._held is not None:
-            yield
-            return
-        self._held = []
-        try:
-            yield
-        except DnnpError:
-            self._held.clear()
-            raise
-        finally:
-            messages, self._held = self._held, None
-            for message in messages:
-                self.warn(message)
-
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """Hold Ctrl-C: inside, the first one only sets `interrupted`."""
-        before = self._holds_interrupt
-        self._holds_interrupt = True
-        try:
-            yield
-        finally:
-            self._holds_interrupt = before
-
-    def hold_interrupts(self) -> None:
-        """Hold Ctrl-C from now on; `read` ends this."""
-        self._holds_interrupt = True
-
-    def on_interrupt(self) -> None:
-        """React to Ctrl-C; `guardian` sees to the second one."""
-        if self.interrupted or not self._holds_interrupt:
-            from dnnp.cmds.guardian import quit_interrupted
-
-            quit_interrupted(self.tool)
-        self.interrupted = True
-
-    def read_input(self, path: str) -> bytes:
-        """All bytes of a file, or of standard input for `-`."""
-        try:
-            if path != "-":
-                with open(path, "rb") as file:
-                    return file.read()
-            if self.stdin is None:
-                raise InputFileError("<stdin>: standard input is closed")
-            return self.stdin.read()
-        except OSError as error:
-            name = "<stdin>" if path == "-" else path
-            raise InputFileError(f"{name}: {reason_of(error)}") from None
-
-    def read(self, path: str) -> Stream:
-        """Read and check a stream. A first Ctrl-C while reading is for the commands before."""
-        with self.interruptible():
-            data = self.read_input(path)
-            from dnnp.formats.stream import read_bytes
-
-            stream = read_bytes(data, "<stdin>" if path == "-" else path)
-        self._holds_interrupt = self.interrupted = False
-        for message in stream.warnings:
-            self.warn(message)
-        self.elapsed("read the stream")
-        return stream
-
-    def write(self, stream: Stream) -> None:
-        """Stamp the provenance and write the stream to -o or standard output."""
-        from dnnp.formats.stream import write
-
-        entry: dict[str, Any] = {
-            "tool": self.tool,
-            "version": version(),
-            # Arguments that are not UTF-8 cannot stand in JSON as they are.
-            "arguments": [a.encode(errors="backslashreplace").decode() for a in self.arguments],
-        }
-        if self.timings:
-            entry["elapsed_s"] = time.perf_counter() - self._started
-        stream.header = {**stream.header, "provenance": [*stream.header["provenance"], entry]}
-        with self.open_output() as file:
-            write(stream, file)
-        self.elapsed("wrote the stream")
-
-    @contextmanager
-    def open_output(self) -> Iterator[BinaryIO]:
-        """Open -o FILE, replaced as a whole when complete, or standard output."""
-        try:
-            if self.output == "-":
-                yield self.stdout
-                self.stdout.flush()
-            else:
-                with atomic_output(self.output) as file:
-                    yield file
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            name = "<stdout>" if self.output == "-" else self.output
-            raise InputFileError(f"{name}: {reason_of(error)}") from None
-
-
-def counted(count: int, noun: str) -> str:
-    """A number of things, for messages.
-
-    >>> counted(1, "group"), counted(2, "group")
-    ('1 group', '2 groups')
-    """
-    return f"{count} {noun}{'s' * (count != 1)}"
-
-
-def reason_of(error: OSError) -> str:
-    """Why the system refused something, in words."""
-    return error.strerror or str(error) or type(error).__name__
-
-
-def version() -> str:
-    """Version of the installed package."""
-    from importlib.metadata import version as installed
-
-    return installed("dnnp")
 
 
 class _Version(argparse.Action):

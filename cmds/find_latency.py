@@ -11,7 +11,7 @@ from dnnp.core.model.errors import InfeasibleError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dnnp.cmds.cli import Context
+    from dnnp.cmds.context import Context
     from dnnp.core.cost.latency import LatencyProblem
     from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.graph import Graph

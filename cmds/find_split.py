@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dnnp.core.model.errors import FormatError, LimitError
 
 if TYPE_CHECKING:
-    from dnnp.cmds.cli import Context
+    from dnnp.cmds.context import Context
     from dnnp.core.model.graph import Floats, Ints
     from dnnp.core.model.plan import Block
     from dnnp.core.order.brkga import Evolution

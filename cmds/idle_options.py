@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dnnp.cmds.cli import Context
+    from dnnp.cmds.context import Context
 
 _ORDERS = ("random", "brkga", "mla", "mla-weighted")
 _EVOLUTION = ("population", "generations", "elite", "mutants", "bias")

@@ -7,7 +7,8 @@ import os
 from typing import TYPE_CHECKING
 
 from dnnp.cmds.arguments import count, seconds
-from dnnp.cmds.cli import Command, Context
+from dnnp.cmds.cli import Command
+from dnnp.cmds.context import Context
 from dnnp.cmds.limits import limit_options, set_limits
 from dnnp.core.model.errors import UsageError
 

@@ -6,7 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from dnnp.cmds.arguments import count, device_options, factor, positive, seconds, share
-from dnnp.cmds.cli import Command, Context, counted
+from dnnp.cmds.cli import Command
+from dnnp.cmds.context import Context, counted
 from dnnp.cmds.find_latency import add_latency_arguments
 from dnnp.cmds.idle_options import name_idle_options
 from dnnp.core.model.errors import UsageError

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from dnnp.cmds.arguments import count, positive
-from dnnp.cmds.cli import Command, Context
+from dnnp.cmds.cli import Command
+from dnnp.cmds.context import Context
 from dnnp.cmds.limits import limit_options, set_limits
 from dnnp.cmds.measuring import price_measured
 from dnnp.cmds.pricing import DEFAULT_DEVICE, price_analytic

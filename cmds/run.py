@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dnnp.cmds.arguments import count, positive
-from dnnp.cmds.cli import Command, Context, counted
+from dnnp.cmds.cli import Command
+from dnnp.cmds.context import Context, counted
 from dnnp.cmds.limits import limit_options, set_limits
 from dnnp.cmds.output import atomic_output
 from dnnp.core.model.errors import InputFileError, UsageError, VerificationError

@@ -7,7 +7,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from dnnp.cmds.arguments import count, factor, positive, seconds, share, size
-from dnnp.cmds.cli import Command, Context
+from dnnp.cmds.cli import Command
+from dnnp.cmds.context import Context
 from dnnp.cmds.output import atomic_output
 from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.core.pipeline.shapes import SHAPES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dnnp.cmds.cli import Context
+from dnnp.cmds.context import Context
 
 if TYPE_CHECKING:
     from onnx import ModelProto

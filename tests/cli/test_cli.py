@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from dnnp.cmds.cli import Context
+from dnnp.cmds.context import Context
 from support.graphs import random_stream, to_bytes
 from support.run import dnnp, dnnp_process, executable
 

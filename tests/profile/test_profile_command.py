@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from dnnp.cmds import measuring
-from dnnp.cmds.cli import Context
+from dnnp.cmds.context import Context
 from dnnp.cmds.pricing import ensure_costs
 from dnnp.core.runtime import measure, waits
 from dnnp.formats.stream import read_bytes

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import orjson
 
-from dnnp.cmds.cli import Context
+from dnnp.cmds.context import Context
 
 MODULES = {"import": "import_"}
 
