@@ -9,9 +9,6 @@ from dnnp.core.check.violation import Violation
 
 Record = Mapping[str, Any]
 
-MAKERS = ("dnnp-partition", "dnnp-bound")
-"""Commands that make plans."""
-
 OPTIONS = {
     "count": ("-k", "--cpus"),
     "memory_bytes": ("--memory",),
@@ -29,7 +26,7 @@ def check_made(header: Record, plan: Record, devices: Sequence[Record]) -> list[
     option asked for; records that were edited later have no effect on it. Where nothing says how it
     was made, nothing is known.
     """
-    made = [entry["arguments"] for entry in header["provenance"] if entry["tool"] in MAKERS]
+    made = [entry["arguments"] for entry in header["provenance"] if _makes_plans(entry)]
     words = [word.partition("=")[0] for arguments in made for word in arguments]
     if not made:
         return []
@@ -57,3 +54,9 @@ def check_made(header: Record, plan: Record, devices: Sequence[Record]) -> list[
             message += f"the device record says {record.get(name)!r}"
             found.append(Violation("digest", "plan", message, record.get(name), device.get(name)))
     return found
+
+
+def _makes_plans(entry: Record) -> bool:
+    """Whether a command surely made a plan; without -k dnnp-bound may have found one, as it was."""
+    asked = any(word.startswith("-k") for word in entry["arguments"])
+    return entry["tool"] == "dnnp-partition" or (entry["tool"] == "dnnp-bound" and asked)

@@ -14,6 +14,9 @@ from dnnp.core.check.violation import Violation, above, same
 
 Record = Mapping[str, Any]
 
+SHARES = ("bubble", "taken")
+"""Fields of a run, and of its stages, that are shares of a time."""
+
 
 def check_runs(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
     """Return what does not hold about the run records of a stream.
@@ -40,8 +43,9 @@ def _wrong(subject: str, name: str, stated: Any, expected: Any) -> Violation:
 def _ranges(run: Record, subject: str) -> list[Violation]:
     """Shares are between 0 and 1, counts at least 1."""
     found = []
-    shares = [("bubble", run.get("bubble"))]
-    shares += [(f"bubble of entry {i}", e.get("bubble")) for i, e in enumerate(_entries(run))]
+    shares = [(name, run.get(name)) for name in SHARES]
+    for i, entry in enumerate(_entries(run)):
+        shares += [(f"{name} of entry {i}", entry.get(name)) for name in SHARES]
     for name, share in shares:
         if share is not None and share > 1:
             found.append(Violation("value", subject, f"{name} is {share!r}, above 1", 1, share))
@@ -134,6 +138,9 @@ def _stages(run: Record, records: Mapping[str, Sequence[Record]], subject: str) 
             expected, stated = stage.get(name, default), entry.get(name, default)
             if stated != expected:
                 found.append(_wrong(subject, f"{name} of stage {stage['id']}", stated, expected))
+    taken = [entry["taken"] for entry in entries if "taken" in entry]
+    if taken and run.get("taken") != max(taken):
+        found.append(_wrong(subject, "taken", run.get("taken"), max(taken)))
     count = Counter(entry["stage"] for entry in entries)
     missing = [s for s, stage in stages.items() if stage["nodes"] and not count[s]]
     if missing:

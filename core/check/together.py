@@ -168,7 +168,7 @@ class Sums:
         if len(pins) < (1 if self.always[e] else 2):
             raise UnprovenError("a row of what is paid has too few pins")
         twice = 2 if len(pins) == 2 and not self.always[e] else 1
-        self.exact.budget.spend(len(pins) ** 2 // 2)
+        self.exact.budget.spend(len(pins) ** 2)  # half as many pairs, each in a dictionary
         self.paid[e] += y
         self.number += y * len(pins)
         for place, p in enumerate(pins):
