@@ -218,7 +218,7 @@ def _put(
     stated = float(stream.get("plan")[0]["bound"])
     old = {"bound"} if better is None else {"bound", *_replace_plan(stream, context, better)}
     validity = validity if better is None else better.validity
-    plan = raise_bound(stream.get("plan")[0], claim.value)
+    plan = raise_bound(stream.get("plan")[0], claim.value, method)
     stream.records["plan"] = [plan]
     timed = ("method", "status", "value", "reason", "time_s")
     trials = [
@@ -269,7 +269,7 @@ def _replace_plan(stream: Stream, context: Context, plan: Plan) -> list[str]:
     old = stream.get("plan")[0]
     record, stages = plan_records(plan)
     if old["bound"] <= plan.value:
-        record = raise_bound(record, float(old["bound"]))
+        record = raise_bound(record, float(old["bound"]), old.get("bound_method", ""))
     else:
         context.warn(
             f"the bound {old['bound']:.6g} that the plan states is wrong: there is a split of "

@@ -126,10 +126,14 @@ def storable(value: Any) -> Any:
     return value
 
 
-def raise_bound(plan: Record, value: float) -> Record:
-    """The plan record with this bound, if it is better than the one it states."""
+def raise_bound(plan: Record, value: float, method: str) -> Record:
+    """The plan record with this bound, if it is better than the one it states.
+
+    Plans of the objective latency say which argument proves it.
+    """
     best = float(plan["value"])
     if value <= float(plan["bound"]):
         return plan
     status = "optimal" if is_closed(best, value) else plan["status"]
-    return {**plan, "bound": min(value, best), "gap": gap_of(best, value), "status": status}
+    by = {"bound_method": method} if plan["objective"] == "latency" and method else {}
+    return {**plan, "bound": min(value, best), "gap": gap_of(best, value), "status": status, **by}

@@ -10,6 +10,7 @@ from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.blocks_items import BlockItems, block_items
 from dnnp.core.latency.blocks_path import path_game, reaches
 from dnnp.core.latency.blocks_state import Fixed, fixed_of
+from dnnp.core.latency.critical_path import first_bound
 from dnnp.core.model.graph import Floats, Ints, csr
 
 MOST_ITEMS = 4000
@@ -20,24 +21,6 @@ MOST_VALUES = 20_000_000
 
 CHUNK = 16
 """Items between looks at the clock."""
-
-
-def critical_path(problem: LatencyProblem) -> float:
-    """Longest path where every task runs on the device that is fastest at it."""
-    tasks, machine = problem.tasks, problem.machine
-    if not tasks.n:
-        return 0.0
-    runs = ~machine.is_cpu
-    if machine.is_cpu.any():
-        runs[int(np.argmax(machine.is_cpu))] = True
-    least = tasks.time[runs].min(axis=0)
-    end = np.zeros(tasks.n)
-    maker = tasks.maker.tolist()
-    for v in tasks.order.tolist():
-        flows = tasks.in_idx[tasks.in_ptr[v] : tasks.in_ptr[v + 1]].tolist()
-        ready = max((end[maker[f]] for f in flows if maker[f] >= 0), default=0.0)
-        end[v] = ready + least[v]
-    return float(end.max())
 
 
 def blocks_bound(
@@ -53,7 +36,7 @@ def blocks_bound(
     number of invocations and both passes; where a pass is backward, blocks of both count as one
     kind.
     """
-    bound, name = critical_path(problem), "critical path"
+    bound, name = first_bound(problem)
     items = block_items(problem)
     if items.count > MOST_ITEMS or not items.count or stop():
         return bound, name

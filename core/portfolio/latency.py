@@ -12,6 +12,7 @@ from dnnp.core.cost.invocations import POOL, Invocations
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.latency_plan import CLOSED
 from dnnp.core.cost.timeline import Placement
+from dnnp.core.latency.critical_path import first_bound
 from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
@@ -102,7 +103,7 @@ def solve_latency(problem: Problem, request: Request) -> LatencySolution:
         split, method = kept.split, kept.method
         if split is None:
             split, method = first_latency(latency), FIRST_FIT
-        return None if split is None else LatencySolution(split, 0.0, "", method)
+        return None if split is None else LatencySolution(split, *first_bound(latency), method)
 
     return beside(lambda: solve(problem, latency, request), request.stop, instead)
 

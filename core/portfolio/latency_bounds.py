@@ -12,6 +12,7 @@ from dnnp.core.cost.invocations import POOL, Invocations
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.latency_plan import CLOSED
 from dnnp.core.cost.timeline import TASK, Placement
+from dnnp.core.latency.critical_path import first_bound
 from dnnp.core.model.beside import beside
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
@@ -166,7 +167,7 @@ def latency_bound(
         started = monotonic()
         best, name = beside(
             lambda: quick_bound(problem, stop, effort=1.0, upper=value), stop,
-            lambda: (0.0, "simple"),
+            lambda: first_bound(problem),
         )  # fmt: skip
         status = "limit" if stop() else "solved"
         tried.append(LatencyTrial(name, status, best, "", monotonic() - started))

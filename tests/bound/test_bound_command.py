@@ -276,6 +276,9 @@ def test_latency(execution):
     assert record["status"] == "optimal"
     assert record["value"] == pytest.approx(plan["value"])
     assert [t["method"] for t in record["tried"]][-1] in ("exact", record["method"])
+    (stated,) = read_bytes(data).get("plan")
+    raised = plan["bound"] > stated["bound"]
+    assert plan["bound_method"] == (record["method"] if raised else stated["bound_method"])
     assert dnnp("check", stdin=result.out).status == 0
 
 

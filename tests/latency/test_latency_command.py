@@ -48,9 +48,7 @@ def partition(*arguments: object, stdin: bytes = b""):
 @pytest.mark.parametrize("method", OPERATORS)
 def test_operators(method: str, tmp_path: Path) -> None:
     devices = cluster(tmp_path, CLUSTER)
-    result = partition(
-        "--devices", devices, "--method", method, "--time-limit", 5, stdin=stream()
-    )
+    result = partition("--devices", devices, "--method", method, stdin=stream())
     assert result.status == 0, result.err
     plan = result.one("plan")
     assert (plan["objective"], plan["execution"], plan["congestion"]) == (
@@ -62,6 +60,21 @@ def test_operators(method: str, tmp_path: Path) -> None:
     assert plan["bound_method"]
     checked = dnnp("check", stdin=result.out)
     assert checked.status == 0, checked.err
+
+
+@pytest.mark.parametrize("execution", ["blocks", "operators"])
+def test_bounds_without_time(execution: str) -> None:
+    """Whatever there was time for, the plan says what proves its bound."""
+    for words in ((), ("--method", "ip"), ("--method", "greedy")):
+        result = partition(
+            "-k", 3, "--execution", execution, "--time-limit", 0, *words, stdin=stream()
+        )
+        assert result.status == 0, result.err
+        plan = result.one("plan")
+        assert 0 < plan["bound"] <= plan["value"]
+        assert plan["bound_method"]
+        checked = dnnp("check", stdin=result.out)
+        assert checked.status == 0, checked.err
 
 
 @pytest.mark.parametrize("method", BLOCKS)

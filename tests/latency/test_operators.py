@@ -12,6 +12,7 @@ import pytest
 
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.timeline import Placement, lazy_events, simulate
+from dnnp.core.latency.critical_path import critical_path
 from dnnp.core.latency.operators_anneal import Listed, anneal_operators, inserted, placed
 from dnnp.core.latency.operators_bound import operators_bound
 from dnnp.core.latency.operators_kernel import make_board
@@ -136,6 +137,7 @@ def test_optimal_on_small_problems(seed: int) -> None:
         return
     found = problem.value(anneal_operators(problem, seed=seed, effort=0.01))
     assert found == pytest.approx(value, rel=CLOSE)
+    assert critical_path(problem) <= value * (1 + CLOSE)
     for upper in (np.inf, value, 1.1 * value):
         bound, name = operators_bound(problem, upper=upper)
         assert bound <= value * (1 + CLOSE), name

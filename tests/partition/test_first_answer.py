@@ -80,6 +80,8 @@ def test_every_method_of_latency(
         problem = replace(small(), options=options)
         found = solve_latency(problem, Request(method=method, stop=lambda: True))
         assert found.method == FIRST_FIT
+        assert found.bound > 0
+        assert found.bound_method.startswith("critical path")
         plan = make_latency_plan(
             problem.graph, problem.units, problem.devices, options, (),
             latency_problem(problem.graph, problem.units, problem.devices, options), found.split,
