@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +14,7 @@ from onnx import TensorProto
 from dnnp.core.runtime import session as sessions
 from dnnp.formats.graph import plan_digest
 from dnnp.formats.stream import read_bytes
-from support.run import Result, dnnp, executable
+from support.run import Result, dnnp, interrupted_at_terminal
 from support.running import planned, with_plan, written
 from support.split_models import array, graph, make, node, value
 
@@ -355,22 +351,12 @@ def test_another_device_class_is_said(stream: bytes) -> None:
 def test_control_c_writes_what_there_is(stream: bytes, tmp_path: Path) -> None:
     path = tmp_path / "plan.dnnp"
     path.write_bytes(stream)
-    process = subprocess.Popen(
-        [sys.executable, executable("run"), "-v", "-n", "1000000", "--warmup", "3", "--verify",
-         str(path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
-    assert process.stderr is not None
-    for line in process.stderr:
-        if b"stage 3: " in line:
-            break
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(2)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    assert process.returncode == 130, err
-    assert b"Traceback" not in err
-    record = read_bytes(out).get("run")[0]
+    options = ["-v", "-n", "200000", "--warmup", "3", "--verify"]
+    result = interrupted_at_terminal("run", *options, path, after=" 1%")
+    assert result.status == 130, result.err
+    assert "stage 3: " in result.err
+    assert "Traceback" not in result.err
+    record = read_bytes(result.out).get("run")[0]
     assert record["interrupted"] is True
-    assert 0 < record["samples"] < 1_000_000
+    assert 0 < record["samples"] < 200_000
     assert "verified" not in record

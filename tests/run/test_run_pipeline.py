@@ -19,7 +19,8 @@ from dnnp.core.runtime.pipeline import (
     run_pipeline,
 )
 from dnnp.core.runtime.report import median_timing, seconds, summarize
-from support.running import known_time, step_of
+from support.run import PATIENCE_S
+from support.running import check_figures, known_time, made_up, step_of
 
 
 def step(name: str, inputs: str, outputs: str, call: Any = None) -> Step:
@@ -93,21 +94,22 @@ def test_a_circle_of_stages_is_refused() -> None:
 @pytest.mark.parametrize("bad", [0, 1, 3])
 @pytest.mark.parametrize("error", [InputFileError("no luck"), ZeroDivisionError("bug")])
 def test_a_failing_stage_stops_the_others_at_once(bad: int, error: Exception) -> None:
-    seen = 0
+    calls = [0] * len(DIAMOND)
 
-    def fail(values: dict[str, Any]) -> dict[str, Any]:
-        nonlocal seen
-        seen += 1
-        if seen == 5:
-            raise error
-        return dict.fromkeys(DIAMOND[bad].outputs, "-")
+    def counting(i: int) -> Any:
+        def call(values: dict[str, Any]) -> dict[str, Any]:
+            calls[i] += 1
+            if i == bad and calls[i] == 5:
+                raise error
+            return dict.fromkeys(DIAMOND[i].outputs, "-")
 
-    steps = list(DIAMOND)
-    steps[bad] = step_of(f"stage {bad}", DIAMOND[bad].inputs, DIAMOND[bad].outputs, fail)
-    started, threads = time.perf_counter(), threading.active_count()
+        return call
+
+    steps = [step_of(s.name, s.inputs, s.outputs, counting(i)) for i, s in enumerate(DIAMOND)]
+    threads = threading.active_count()
     with pytest.raises(type(error)) as caught:
         run_pipeline(steps, SAMPLES, 100_000, ["y"])
-    assert time.perf_counter() - started < 5
+    assert max(calls) <= 5 + sum(edge.capacity for edge in route(DIAMOND, ["y"]))
     assert threading.active_count() == threads
     if isinstance(error, InputFileError):
         assert str(caught.value) == f"stage {bad}: no luck"
@@ -117,7 +119,7 @@ def test_the_first_failure_is_the_one_reported() -> None:
     stopped = threading.Event()
 
     def patient(values: dict[str, Any]) -> dict[str, Any]:
-        if not stopped.wait(5):
+        if not stopped.wait(PATIENCE_S):
             return {"a": "a"}
         raise InputFileError("terminated")
 
@@ -151,11 +153,16 @@ def test_interruption_keeps_what_is_done() -> None:
 def test_interruption_ends_a_call_under_way() -> None:
     stopped = threading.Event()
     flag = threading.Event()
-    threading.Timer(0.2, flag.set).start()
-    slow = step_of("stage 0", "x", "a", lambda v: {"a": stopped.wait(20)}, stop=stopped.set)
-    started = time.perf_counter()
-    trace = run_pipeline([slow], [{"x": 1}], 3, ["a"], interrupted=flag.is_set)
-    assert time.perf_counter() - started < 5
+    told = []
+
+    def slow(values: dict[str, Any]) -> dict[str, Any]:
+        flag.set()
+        told.append(stopped.wait(PATIENCE_S))
+        return {"a": 1}
+
+    step = step_of("stage 0", "x", "a", slow, stop=stopped.set)
+    trace = run_pipeline([step], [{"x": 1}], 3, ["a"], interrupted=flag.is_set)
+    assert told == [True]
     assert trace.interrupted
 
 
@@ -191,21 +198,33 @@ def test_memory_of_samples_in_flight_is_bounded() -> None:
     assert max(ahead) <= 4
 
 
+def test_figures_of_known_times() -> None:
+    trace = made_up([0.004, 0.010, 0.002], 30, window=4)
+    timing = summarize(trace, warmup=5)
+    check_figures(timing, trace, 5)
+    assert timing.loads_s == pytest.approx((0.004, 0.010, 0.002))
+    assert timing.throughput_per_s == pytest.approx(100)
+    assert (timing.latency_p50_s, timing.latency_p99_s) == pytest.approx((0.04, 0.04))
+    assert timing.bubbles == pytest.approx((1 - 100 / 244, 0, 1 - 50 / 242))
+    assert timing.bubble == pytest.approx(1 - 400 / (244 + 250 + 242))
+
+
 def test_figures_of_a_run_with_known_times() -> None:
     steps = [
         step_of("stage 0", "x", "a", known_time(0.004, ["a"])),
         step_of("stage 1", "a", "b", known_time(0.010, ["b"])),
         step_of("stage 2", "ba", "y", known_time(0.002, ["y"], busy=True)),
     ]
-    timing = summarize(run_pipeline(steps, [{"x": 0}], 30, ["y"]), warmup=5)
+    trace = run_pipeline(steps, [{"x": 0}], 30, ["y"])
+    start, end = trace.start_ns, trace.end_ns
+    assert (start[:, 1:] >= end[:, :-1]).all()
+    assert (start[1:] >= end[:-1]).all()
+    assert (trace.done_ns >= end[2]).all()
+    timing = summarize(trace, warmup=5)
+    check_figures(timing, trace, 5)
     assert timing.samples == 25
-    loads = np.array(timing.loads_s)
-    assert (loads >= [0.004, 0.010, 0.002]).all()
-    assert loads.argmax() == 1
-    assert 0 < timing.throughput_per_s <= 100
+    assert (np.array(timing.loads_s) >= [0.004, 0.010, 0.002]).all()
     assert timing.latency_p50_s >= 0.016
-    assert timing.latency_p99_s >= timing.latency_p50_s
-    assert timing.bubbles[1] == min(timing.bubbles)
     assert 0 < timing.bubble < 1
     assert median_timing([timing, timing]).loads_s == timing.loads_s
 

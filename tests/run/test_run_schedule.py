@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +25,7 @@ from dnnp.core.runtime.scheduled import Program, program_of, room_of
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.formats.graph import graph_of, plan_digest, plan_of
 from dnnp.formats.stream import Stream, read_bytes
-from support.run import Result, dnnp, executable
+from support.run import dnnp, interrupted_at_terminal
 from support.running import SPLIT, known_time, network, planned, stage_of, step_of, written
 from support.split_models import array, graph, make, node, value
 
@@ -545,23 +542,11 @@ def test_control_c(tmp_path: Path) -> None:
     passes = [pass_of(0, 0), pass_of(1, 1, after=[0])]
     path = tmp_path / "plan.dnnp"
     path.write_bytes(written(with_schedule(plan, passes, 8000, CORES[:2])))
-    process = subprocess.Popen(
-        [sys.executable, executable("run"), "-v", "--warmup", "3", "--verify", str(path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stderr is not None
-    for line in process.stderr:
-        if b"stage 1: " in line:
-            break
-    time.sleep(1.0)
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    result = Result(process.returncode, out, err.decode())
+    result = interrupted_at_terminal("run", "--warmup", "3", "--verify", path, after=" 1%")
     assert result.status == 130, result.err
     assert "Traceback" not in result.err
     record = result.one("run")
     assert record["interrupted"] is True
     assert record["makespan_predicted_s"] == pytest.approx(8.001)
     assert "makespan_measured_s" not in record
-    assert record["samples"] < 8000
+    assert 0 < record["samples"] < 8000

@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +23,9 @@ from dnnp.cmds.context import Context
 MODULES = {"import": "import_"}
 
 INTERRUPTED = 130
+
+PATIENCE_S = 600.0
+"""How long to wait for what is sure to happen; only what hangs takes so long on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ def dnnp_process(
     """Run `dnnp-NAME` as a process of its own."""
     done = subprocess.run(
         [sys.executable, executable(name), *map(str, arguments)],
-        input=stdin, capture_output=True, cwd=cwd, timeout=300,
+        input=stdin, capture_output=True, cwd=cwd, timeout=PATIENCE_S,
         env={**os.environ, **(env or {})},
     )  # fmt: skip
     return Result(done.returncode, done.stdout, done.stderr.decode())
@@ -87,7 +94,7 @@ def interrupted(
             break
     assert process.poll() is None, said
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     result = Result(process.returncode, out, (said + err).decode())
     assert result.status == INTERRUPTED, result.err
     assert "Traceback" not in result.err
@@ -95,3 +102,39 @@ def interrupted(
     assert result.err.splitlines()[-2].endswith(", interrupted")
     assert dnnp("check", stdin=result.out).status == 0
     return result
+
+
+def interrupted_at_terminal(name: str, *arguments: str | Path, after: str) -> Result:
+    """What a command leaves that gets Ctrl-C once `after` stands on its terminal."""
+    ours, theirs = pty.openpty()
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(
+            [sys.executable, executable(name), *map(str, arguments)],
+            stdin=subprocess.DEVNULL, stdout=out, stderr=theirs,
+            env={**os.environ, "TERM": "xterm"},
+        )  # fmt: skip
+        os.close(theirs)
+        shown, told = b"", False
+        for part in _shown(ours):
+            shown += part
+            if not told and after.encode() in shown:
+                assert process.poll() is None, shown
+                process.send_signal(signal.SIGINT)
+                told = True
+        os.close(ours)
+        status = process.wait(PATIENCE_S)
+        assert told, shown
+        out.seek(0)
+        return Result(status, out.read(), shown.decode())
+
+
+def _shown(terminal: int) -> Iterator[bytes]:
+    """What appears on a terminal until nobody has it open any more."""
+    while select.select([terminal], [], [], PATIENCE_S)[0]:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # Linux says so where others say that it has ended
+            return
+        if not part:
+            return
+        yield part

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions, Plan, Stage
-from dnnp.core.runtime.pipeline import Call, Step, Worker
+from dnnp.core.runtime.pipeline import Call, Step, Trace, Worker
+from dnnp.core.runtime.report import Timing
 from dnnp.core.runtime.values import Values
 from dnnp.formats.graph import digest_of, graph_of, plan_records, units_of
 from dnnp.formats.stream import Stream, read_bytes, write
@@ -58,6 +60,39 @@ def known_time(seconds: float, outputs: Sequence[str], *, busy: bool = False) ->
         return dict.fromkeys(outputs)
 
     return call
+
+
+def made_up(
+    times_s: Sequence[float], count: int, *, window: int, replicas: Sequence[int] = ()
+) -> Trace:
+    """What a chain of stages that take exactly these times does, with so many samples under way."""
+    workers = list(replicas) or [1] * len(times_s)
+    start = np.zeros((len(times_s), count), dtype=np.int64)
+    end, done = start.copy(), np.zeros(count, dtype=np.int64)
+    for s in range(count):
+        there = done[s - window] if s >= window else 0
+        for i, (time_s, r) in enumerate(zip(times_s, workers, strict=True)):
+            start[i, s] = max(there, end[i, s - r] if s >= r else 0)
+            there = end[i, s] = start[i, s] + round(time_s * 1e9)
+        done[s] = there
+    return Trace(start, end, done, np.array(workers), {}, interrupted=False)
+
+
+def check_figures(timing: Timing, trace: Trace, warmup: int) -> None:
+    """Figures against their definitions, whatever pace the trace was made at."""
+    start, end, done = (
+        1e-9 * x[..., warmup:] for x in (trace.start_ns, trace.end_ns, trace.done_ns)
+    )
+    busy = end - start
+    assert timing.samples == len(done)
+    assert timing.elapsed_s == pytest.approx(done[-1] - 1e-9 * trace.done_ns[warmup - 1])
+    assert timing.throughput_per_s == pytest.approx(len(done) / timing.elapsed_s)
+    assert timing.loads_s == pytest.approx(np.median(busy, axis=1) / trace.replicas)
+    latency = np.sort(done - start.min(axis=0))
+    assert latency[0] <= timing.latency_p50_s <= timing.latency_p99_s <= latency[-1] + 1e-12
+    there = trace.replicas * (end.max(axis=1) - start.min(axis=1))
+    assert timing.bubbles == pytest.approx(1 - busy.sum(axis=1) / there, abs=1e-6)
+    assert timing.bubble == pytest.approx(1 - busy.sum() / there.sum(), abs=1e-6)
 
 
 def step_of(
