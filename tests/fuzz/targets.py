@@ -190,7 +190,7 @@ def _splits() -> list[bytes]:
 
 
 def evaluate_split(data: bytes, folder: Path) -> None:
-    """A user's split, through dnnp-partition --eval."""
+    """A user's split, through dnnp-partition --eval; unknown devices are usage errors."""
     path = _written(data, folder, "split.json")
     run = command("partition", "--eval", path)
     run(seeds.encode(seeds.graph_records()), folder)
@@ -425,7 +425,7 @@ TARGETS = [
     Target("placement", mutate.DOCUMENT, _placements, schedule_placement, 5, USAGE),
     Target("device-file", mutate.DOCUMENT, _device_files, read_device, 4),
     Target("device-list", mutate.DOCUMENT, _device_lists, split_over_devices, 4, USAGE),
-    Target("split", mutate.DOCUMENT, _splits, evaluate_split, 4),
+    Target("split", mutate.DOCUMENT, _splits, evaluate_split, 4, USAGE),
     Target("rules", mutate.DOCUMENT, _rule_files, coarsen_by_rules, 5),
     Target("cost-cache", mutate.DOCUMENT, _caches, read_cache, 2),
     Target("msr-json", mutate.DOCUMENT, _workloads, import_text("msr-json"), 5),

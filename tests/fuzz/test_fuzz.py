@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
-from fuzz import mutate
+from fuzz import fuzz, mutate
 from fuzz.fuzz import input_of, outcome_of, run, shares
 from fuzz.oracle import schema_fault
 from fuzz.targets import TARGETS, Target
@@ -65,6 +68,45 @@ def _target(error: Exception | None) -> Target:
 def test_forbidden_outcomes_are_seen(error: Exception, tmp_path: Path) -> None:
     kind, _ = outcome_of(_target(error), b"", tmp_path)
     assert kind == "FAILURE"
+
+
+def _spin(_: bytes, __: Path) -> None:
+    end = time.process_time() + 1
+    while time.process_time() < end:
+        pass
+
+
+def _wait(_: bytes, __: Path) -> None:
+    Event().wait(0.5)
+
+
+@pytest.mark.parametrize(
+    ("limit", "work", "kind"),
+    [
+        ("CASE_LIMIT_S", _spin, "FAILURE"),
+        ("COMPILED_LIMIT_S", _spin, "FAILURE"),
+        ("HANG_LIMIT_S", _wait, "FAILURE"),
+        ("CASE_LIMIT_S", _wait, "ok"),
+        ("COMPILED_LIMIT_S", _wait, "ok"),
+    ],
+)
+def test_limits_of_time(
+    limit: str, work: Callable[[bytes, Path], None], kind: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """What works for too long, or waits for too long; waiting takes no processor time."""
+    monkeypatch.setattr(fuzz, limit, 0.2)
+    target = Target("planted", (), list, work)
+    assert fuzz.outcome_in_time(target, b"", tmp_path)[0] == kind
+
+
+def test_a_case_that_compiles_has_another_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fuzz, "CASE_LIMIT_S", 0.2)
+    work = iter([_spin, _wait])
+    target = Target("planted", (), list, lambda data, folder: next(work)(data, folder))
+    assert fuzz.outcome_in_time(target, b"", tmp_path)[0] == "ok"
 
 
 def test_allowed_outcomes_are_not_failures(tmp_path: Path) -> None:
