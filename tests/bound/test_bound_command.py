@@ -21,7 +21,7 @@ from dnnp.formats.records import json_schema
 from dnnp.formats.stream import read_bytes
 from support import seeds
 from support.graphs import random_stream, to_bytes
-from support.run import Result, dnnp, executable, interrupted
+from support.run import PATIENCE_S, Result, dnnp, executable, interrupted
 from support.wide import branches
 
 Record = dict[str, Any]
@@ -459,5 +459,5 @@ def test_closed_pipe(tmp_path):
     assert process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(60) in (-signal.SIGPIPE, 128 + signal.SIGPIPE)
+    assert process.wait(PATIENCE_S) in (-signal.SIGPIPE, 128 + signal.SIGPIPE)
     assert process.stderr.read() == b""

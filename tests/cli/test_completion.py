@@ -12,7 +12,7 @@ from dnnp.cmds.completion import SHELLS
 from dnnp.formats.devices import cluster_names, device_names
 from dnnp.formats.rules import bundled
 from support.project import ROOT, command_names, pyproject
-from support.run import dnnp
+from support.run import PATIENCE_S, dnnp
 
 SCRIPTS = ROOT / "man" / "completions"
 NAMES = {"bash": "dnnp-{}", "zsh": "_dnnp-{}", "fish": "dnnp-{}.fish", "tcsh": "dnnp-{}"}
@@ -26,7 +26,7 @@ def needs(shell: str) -> pytest.MarkDecorator:
 def answer(words: list[str], text: str, folder: Path) -> str:
     """What a shell prints that runs `text` in a folder."""
     done = subprocess.run(
-        [*words, text], cwd=folder, capture_output=True, text=True, timeout=60,
+        [*words, text], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.stderr == ""

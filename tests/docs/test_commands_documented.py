@@ -16,7 +16,7 @@ import pytest
 from dnnp.cmds.cli import Command
 from dnnp.cmds.overwrite import READ, WRITTEN
 from support.project import ROOT, command_names, pyproject
-from support.run import MODULES, dnnp, dnnp_process, executable
+from support.run import MODULES, PATIENCE_S, dnnp, dnnp_process, executable
 
 COMMANDS = command_names()
 HEAVY = ("numpy", "onnx", "onnxruntime", "numba", "scipy", "mip", "sympy", "orjson")
@@ -79,7 +79,7 @@ def test_completion(name: str) -> None:
     assert f"dnnp-{name}" in script
     assert "--quiet" in script
     if name == COMMANDS[0]:
-        subprocess.run(["bash", "-n"], input=result.out, check=True, timeout=60)
+        subprocess.run(["bash", "-n"], input=result.out, check=True, timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -97,7 +97,7 @@ def test_help_imports_nothing_heavy() -> None:
         f"print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
     assert json.loads(done.stdout) == []
 
@@ -111,7 +111,7 @@ def test_installed_command_answers() -> None:
 def test_manual_pages_are_fresh() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "man" / "build.py", "--check"],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -14,6 +14,7 @@ from dnnp.core.runtime.cuda import INSTALL
 from dnnp.samples.build import write
 from support.project import ROOT, command_names, pyproject
 from support.readme import README, rendered
+from support.run import PATIENCE_S
 
 TEXT = README.read_text()
 
@@ -65,7 +66,7 @@ def test_layers_against_operators(tmp_path: Path) -> None:
     variables = [f"SOURCE={models}", f"OUT={plans}", f"VENV={sys.prefix}", "MODELS=bert", "K=4"]
     done = subprocess.run(
         ["make", "-C", ROOT / "samples", "layers", *variables], capture_output=True, text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     row = next(line for line in done.stdout.splitlines() if line.startswith("bert"))

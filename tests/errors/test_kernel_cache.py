@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.kernel import is_cold, kernel
+from support.run import PATIENCE_S
 
 CALLEE = "from dnnp.core.cost.kernel import kernel\n@kernel\ndef step(x):\n    return x + {}\n"
 CALLER = (
@@ -157,7 +158,7 @@ def test_another_process_loads_it(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from caller import double; print(double(3), double.stats)"],
         env={**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONHASHSEED": "77"},
-        cwd=folder, capture_output=True, text=True, timeout=300,
+        cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("8 ")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support import seeds
-from support.run import dnnp, executable
+from support.run import PATIENCE_S, dnnp, executable
 
 INTERRUPTED = 130
 
@@ -43,7 +43,7 @@ def test_closed_pipe_ends_quietly(name: str, tmp_path: Path) -> None:
     assert process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(60) in (-signal.SIGPIPE, 128 + signal.SIGPIPE)
+    assert process.wait(PATIENCE_S) in (-signal.SIGPIPE, 128 + signal.SIGPIPE)
     assert process.stderr.read() == b""
 
 
@@ -52,7 +52,7 @@ def test_closed_pipe_in_a_shell(tmp_path: Path) -> None:
     path.write_bytes(large())
     command = f"'{sys.executable}' '{executable('coarsen')}' -q --rules none '{path}' | head -n 1"
     shell = subprocess.run(
-        ["bash", "-c", f"{command}; echo ${{PIPESTATUS[0]}}"], capture_output=True, timeout=60
+        ["bash", "-c", f"{command}; echo ${{PIPESTATUS[0]}}"], capture_output=True, timeout=PATIENCE_S
     )
     assert shell.stdout.splitlines()[-1] == b"141"
     assert shell.stderr == b""
@@ -86,7 +86,7 @@ def test_first_interrupt_while_reading_is_for_the_others() -> None:
     wait_until_reading(process)
     process.send_signal(signal.SIGINT)
     time.sleep(0.2)
-    out, err = process.communicate(seeds.encode(seeds.planned()), timeout=60)
+    out, err = process.communicate(seeds.encode(seeds.planned()), timeout=PATIENCE_S)
     assert (process.returncode, out) == (0, b"")
     assert err.startswith(b"dnnp-check: ok: ")
 
@@ -97,7 +97,7 @@ def test_second_interrupt_quits_at_once() -> None:
     process.send_signal(signal.SIGINT)
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    assert process.wait(5) == INTERRUPTED
+    assert process.wait(PATIENCE_S) == INTERRUPTED
 
 
 def stuck(tmp_path: Path) -> Path:
@@ -161,7 +161,7 @@ def test_signals_end_native_code(tmp_path: Path, numbers: tuple[int, ...], statu
     for number in numbers:
         process.send_signal(number)
         time.sleep(0.3)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (status, b"")
     assert err == (b"dnnp-run: interrupted\n" if status == INTERRUPTED else b"")
     assert gone(worker)
@@ -169,7 +169,7 @@ def test_signals_end_native_code(tmp_path: Path, numbers: tuple[int, ...], statu
 
 def test_stage_timeout_ends_native_code(tmp_path: Path) -> None:
     process = start("run", "-q", "--stage-timeout", "0.5", str(stuck(tmp_path)))
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (5, b"")
     reason = b"stage 0: making its session: not done after 0.5 s (--stage-timeout)"
     assert err == b"dnnp-run: " + reason + b"\n"
@@ -177,7 +177,7 @@ def test_stage_timeout_ends_native_code(tmp_path: Path) -> None:
 
 def test_max_memory_ends_a_command(tmp_path: Path) -> None:
     process = start("run", "-q", "--max-memory", "1M", str(stuck(tmp_path)))
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (5, b"")
     assert err.endswith(b"more than 1e+06 bytes of memory are needed (--max-memory)\n")
     assert err.count(b"\n") == 1
@@ -197,7 +197,7 @@ def test_inputs_beyond_the_memory_are_refused(tmp_path: Path) -> None:
     plan = dnnp("partition", "-q", "-k", "1", "--memory", "1T", stdin=imported.out)
     assert plan.status == 0, plan.err
     process = start("run", "-q", "--max-memory", "2G")
-    _, err = process.communicate(plan.out, timeout=60)
+    _, err = process.communicate(plan.out, timeout=PATIENCE_S)
     assert process.returncode == 5
     reason = b"input 'a' of shape [300000000, 64] takes 7.68e+10 bytes; --max-memory allows 2e+09"
     assert err == b"dnnp-run: " + reason + b" in all\n"
@@ -208,7 +208,7 @@ def test_the_worker_ends_with_its_command() -> None:
     wait_until_reading(process)
     worker = worker_of(process)
     process.kill()
-    process.wait(60)
+    process.wait(PATIENCE_S)
     assert gone(worker)
 
 
@@ -216,7 +216,7 @@ def test_a_crash_is_one_line(tmp_path: Path) -> None:
     process = start("check", "-q")
     wait_until_reading(process)
     os.kill(worker_of(process), signal.SIGSEGV)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     said = b"the process that did the work crashed (SIGSEGV); perhaps for want of memory"
     assert err == b"dnnp-check: " + said + b"\n"
@@ -246,7 +246,7 @@ def test_messages_that_cannot_be_written_decide_nothing(messages: str) -> None:
         os.close(reader)
     process = start("partition", "-v", "-k", "1", stderr=err)
     os.close(err)
-    out, _ = process.communicate(stream, timeout=60)
+    out, _ = process.communicate(stream, timeout=PATIENCE_S)
     assert process.returncode == 0
     assert out.splitlines()[-1].startswith(b'{"type":"end"')
 
@@ -257,7 +257,7 @@ def test_little_memory_is_one_line(tmp_path: Path) -> None:
     for megabytes in (120, 200):
         command = f"ulimit -v {megabytes * 1024}; '{executable('partition')}' -q -k 1 '{path}'"
         done = subprocess.run(
-            ["bash", "-c", f"{command} > /dev/null"], capture_output=True, timeout=60
+            ["bash", "-c", f"{command} > /dev/null"], capture_output=True, timeout=PATIENCE_S
         )
         assert done.returncode in (0, 1)
         assert b"Traceback" not in done.stderr
@@ -279,7 +279,7 @@ def test_interrupt_while_running(tmp_path: Path) -> None:
     time.sleep(3)
     process.send_signal(signal.SIGINT)
     started = time.perf_counter()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == INTERRUPTED, err
     assert time.perf_counter() - started < 10
     assert b"Traceback" not in err
@@ -290,7 +290,7 @@ def test_terminal_without_input_is_a_usage_error() -> None:
     ours, theirs = pty.openpty()
     try:
         process = start("check", stdin=theirs)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE_S)
     finally:
         os.close(ours)
         os.close(theirs)
@@ -305,7 +305,7 @@ def test_full_disk() -> None:
     for stream in (large(), seeds.encode(seeds.graph_records())):
         with open("/dev/full", "wb") as full:
             process = start("coarsen", "-q", "--rules", "none", stdout=full)
-            _, err = process.communicate(stream, timeout=60)
+            _, err = process.communicate(stream, timeout=PATIENCE_S)
         assert process.returncode == 1
         assert err == b"dnnp-coarsen: <stdout>: No space left on device\n"
 
@@ -322,6 +322,6 @@ def test_closed_standard_streams() -> None:
     ):
         shell = subprocess.run(
             ["bash", "-c", f"{command} {redirection}"], input=stream, capture_output=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )  # fmt: skip
         assert (shell.returncode, shell.stderr) == (status, message), redirection

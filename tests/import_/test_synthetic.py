@@ -19,7 +19,7 @@ from dnnp.core.synthetic import families
 from dnnp.core.synthetic.layered import layered_graph
 from dnnp.core.synthetic.regal import FAMILIES, LEAST_NODES, MOST_NODES, Synthetic, regal_graph
 from support.project import ROOT
-from support.run import Result, dnnp
+from support.run import PATIENCE_S, Result, dnnp
 
 TABLE = json.loads((ROOT / "samples" / "regal.json").read_text())
 LARGE = 20_000
@@ -333,17 +333,17 @@ def test_make_writes_them(tmp_path: Path) -> None:
     variables = [f"REGAL={tmp_path}", f"VENV={sys.prefix}"]
     make = ["make", "-C", ROOT / "samples", *variables]
     done = subprocess.run(
-        [*make, "regal", "GRAPHS=02 39"], capture_output=True, text=True, timeout=120
+        [*make, "regal", "GRAPHS=02 39"], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["02.dnnp", "39.dnnp"]
     for seed in (2, 39):
         written = (tmp_path / f"{seed:02d}.dnnp").read_bytes().splitlines()
         assert written[1:] == generate("regal", "--seed", seed).out.splitlines()[1:]
-    listed = subprocess.run([*make, "-n", "regal"], capture_output=True, text=True, timeout=120)
+    listed = subprocess.run([*make, "-n", "regal"], capture_output=True, text=True, timeout=PATIENCE_S)
     assert "40 graphs" in listed.stdout
     wrong = subprocess.run(
-        [*make, "regal", "GRAPHS=40"], capture_output=True, text=True, timeout=120
+        [*make, "regal", "GRAPHS=40"], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert wrong.returncode != 0
     assert "no graph 40 in regal.json" in wrong.stderr

@@ -35,7 +35,7 @@ from dnnp.core.portfolio.solve import solve
 from support.cases import random_case
 from support.latency_cases import random_problem
 from support.problems import chain, problem_of
-from support.run import interrupted
+from support.run import PATIENCE_S, interrupted
 from support.wide import branches
 
 DEVICES = (DeviceClass("dev", count=3), DeviceClass("cpu", "cpu", 1))
@@ -48,7 +48,7 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     monkeypatch.setattr("dnnp.core.model.beside.GRACE_S", 0.0)
 
     def work(*_: object, **__: object) -> None:
-        over.wait(60)
+        over.wait(PATIENCE_S)
 
     yield work
     over.set()

@@ -40,6 +40,7 @@ from dnnp.formats.msr_json import read_workload
 from support.brute import brute_force
 from support.cases import Case, random_case
 from support.graphs import random_stream
+from support.run import PATIENCE_S
 
 VALIDITIES = ("ordered", "convex", "free")
 SUM = CostOptions(memory_model="sum")
@@ -566,7 +567,7 @@ def script(limit: float) -> subprocess.Popen:
 
 def test_nothing_is_printed():
     with script(1.5) as parent:
-        out, err = parent.communicate(timeout=60)
+        out, err = parent.communicate(timeout=PATIENCE_S)
     assert parent.returncode == 0
     assert out == b""
     assert err.split()[0].isdigit()

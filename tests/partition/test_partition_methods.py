@@ -17,7 +17,7 @@ from dnnp.core.portfolio.methods import FINDS, resolved, validity_asked
 from dnnp.core.portfolio.solve import _SOLVERS
 from dnnp.formats.stream import Stream
 from support.graphs import header, random_stream, to_bytes
-from support.run import Result, dnnp
+from support.run import PATIENCE_S, Result, dnnp
 
 HERE = [
     method
@@ -371,7 +371,7 @@ def test_same_bytes_without_compilation(method):
         "from dnnp.cmds.partition import main; raise SystemExit(main())"
     )
     plain = subprocess.run(
-        [sys.executable, "-c", program, *arguments], input=data, capture_output=True, timeout=300,
+        [sys.executable, "-c", program, *arguments], input=data, capture_output=True, timeout=PATIENCE_S,
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
     )  # fmt: skip
     assert (plain.returncode, compiled.status) == (0, 0), plain.stderr

@@ -13,7 +13,7 @@ import pytest
 from dnnp.samples.bounds import bounded, tables
 from dnnp.samples.build import write
 from support.project import ROOT
-from support.run import dnnp
+from support.run import PATIENCE_S, dnnp
 
 PLACES = ("SOURCE", "OUT", "BOUNDS", "REGAL")
 
@@ -23,7 +23,7 @@ def make(folder: Path, *variables: str) -> subprocess.CompletedProcess[str]:
     places = [f"{name}={folder / name}" for name in PLACES]
     return subprocess.run(
         ["make", "-C", ROOT / "samples", "bounds", f"VENV={sys.prefix}", *places, *variables],
-        capture_output=True, text=True, timeout=300,
+        capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from dnnp.samples.build import write
 from support.project import ROOT
-from support.run import dnnp
+from support.run import PATIENCE_S, dnnp
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 ROWS = {
@@ -27,7 +27,7 @@ def make(folder: Path, *variables: str) -> subprocess.CompletedProcess[str]:
     places = [f"{name}={folder / name}" for name in ("SOURCE", "OUT", "MTPP", "REGAL")]
     return subprocess.run(
         ["make", "-C", ROOT / "samples", "mtpp", f"VENV={sys.prefix}", *places, *variables],
-        capture_output=True, text=True, timeout=300,
+        capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
 
 
