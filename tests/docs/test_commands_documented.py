@@ -97,7 +97,8 @@ def test_help_imports_nothing_heavy() -> None:
         f"print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+        timeout=PATIENCE_S,
     )
     assert json.loads(done.stdout) == []
 

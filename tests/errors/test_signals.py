@@ -52,7 +52,8 @@ def test_closed_pipe_in_a_shell(tmp_path: Path) -> None:
     path.write_bytes(large())
     command = f"'{sys.executable}' '{executable('coarsen')}' -q --rules none '{path}' | head -n 1"
     shell = subprocess.run(
-        ["bash", "-c", f"{command}; echo ${{PIPESTATUS[0]}}"], capture_output=True, timeout=PATIENCE_S
+        ["bash", "-c", f"{command}; echo ${{PIPESTATUS[0]}}"], capture_output=True,
+        timeout=PATIENCE_S,
     )
     assert shell.stdout.splitlines()[-1] == b"141"
     assert shell.stderr == b""

@@ -340,7 +340,9 @@ def test_make_writes_them(tmp_path: Path) -> None:
     for seed in (2, 39):
         written = (tmp_path / f"{seed:02d}.dnnp").read_bytes().splitlines()
         assert written[1:] == generate("regal", "--seed", seed).out.splitlines()[1:]
-    listed = subprocess.run([*make, "-n", "regal"], capture_output=True, text=True, timeout=PATIENCE_S)
+    listed = subprocess.run(
+        [*make, "-n", "regal"], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert "40 graphs" in listed.stdout
     wrong = subprocess.run(
         [*make, "regal", "GRAPHS=40"], capture_output=True, text=True, timeout=PATIENCE_S

@@ -371,7 +371,8 @@ def test_same_bytes_without_compilation(method):
         "from dnnp.cmds.partition import main; raise SystemExit(main())"
     )
     plain = subprocess.run(
-        [sys.executable, "-c", program, *arguments], input=data, capture_output=True, timeout=PATIENCE_S,
+        [sys.executable, "-c", program, *arguments], input=data, capture_output=True,
+        timeout=PATIENCE_S,
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
     )  # fmt: skip
     assert (plain.returncode, compiled.status) == (0, 0), plain.stderr
