@@ -19,7 +19,7 @@ PIPELINE := dnnp-import build/models/$(or $(MODEL),resnet50-small).onnx | dnnp-c
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint bench agree fuzz man readme install-man models-check clean distclean
+.PHONY: help demo test lint bench agree attack fuzz man readme install-man models-check clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | expand -t 14
@@ -67,6 +67,10 @@ agree: $(READY) ## compare solvers, slicing (1,000 graphs), bounds (2,000), late
 	$(BIN)/python tests/tools/agree_schedules.py --count 300
 	$(BIN)/python tests/tools/agree_bounds.py --count 2000
 	$(BIN)/python tests/tools/agree_latency.py --count 200
+
+attack: $(READY) ## forge the numbers of results, and end every command by 400 signals; hours
+	$(BIN)/python tests/tools/forge.py --count 40 --most 1
+	$(BIN)/python tests/tools/signals.py --count 100
 
 models-check: $(READY) ## take many real models from import to a verified run
 	$(BIN)/python tests/tools/models_check.py $(if $(MODELS),--models $(MODELS))
