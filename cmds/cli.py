@@ -18,6 +18,7 @@ from dnnp.cmds.leaving import leave
 from dnnp.cmds.output import check_output
 from dnnp.cmds.overwrite import declare
 from dnnp.cmds.parser import Parser
+from dnnp.cmds.room import for_memory, mind_memory
 from dnnp.core.model.errors import (
     DnnpError,
     FormatError,
@@ -159,6 +160,7 @@ class Command:
         return guard(self.name, lambda listen: self._work(read[0], context, listen))
 
     def _work(self, args: argparse.Namespace, context: Context, listen: Listen) -> int:
+        mind_memory()
         listen(context.on_interrupt)
         return _close(context, _status_of(lambda: self._perform(args, context), context))
 
@@ -196,10 +198,7 @@ def _status_of(action: Callable[[], int], context: Context) -> int:
     except BrokenPipeError:
         _end_like_sigpipe()
     except OSError as error:
-        # Libraries that cannot be loaded raise it too, without a number.
-        where = error.filename or ("<stdout>" if error.errno is not None else "")
-        reason = "out of memory" if error.errno == errno.ENOMEM else reason_of(error)
-        context.warn(f"{where}: {reason}" if where else reason)
+        context.warn(_refusal(error))
         return InputFileError.exit_status
     except ModuleNotFoundError as error:
         context.warn(f"the package {error.name} is not installed: pip install {error.name}")
@@ -215,11 +214,28 @@ def _status_of(action: Callable[[], int], context: Context) -> int:
             raise
         context.warn("the system starts no more threads, perhaps for want of memory")
         return InputFileError.exit_status
-    except MemoryError:
+    except (MemoryError, SystemError) as error:
+        if not for_memory(error):
+            raise
+        # What the failed work holds goes first: a message takes some memory as well.
+        error.__traceback__ = None
         context.warn("out of memory")
         return InputFileError.exit_status
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else UsageError.exit_status
+
+
+def _refusal(error: OSError) -> str:
+    """What the system refused, and why."""
+    if error.errno == errno.ENOMEM:
+        return f"{error.filename}: out of memory" if error.filename else "out of memory"
+    if error.errno is not None:
+        return f"{error.filename or '<stdout>'}: {reason_of(error)}"
+    if "shared object" not in str(error):
+        return reason_of(error)
+    # llvmlite hides the reason behind advice.
+    cause = error.__context__ if isinstance(error.__context__, OSError) else error
+    return f"a library cannot be loaded: {cause}"
 
 
 def _close(context: Context, status: int) -> int:

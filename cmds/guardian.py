@@ -34,6 +34,9 @@ _FATAL = (signal.SIGTERM, signal.SIGHUP)
 _QUIET = (*_FATAL, signal.SIGINT, signal.SIGPIPE)
 """Of these a command dies without a word."""
 
+_DOCUMENTED = (*range(8), INTERRUPTED)
+"""Statuses with which commands end."""
+
 Listen = Callable[[Callable[[], None]], None]
 """Says what to do at the first Ctrl-C; none is lost that came before."""
 
@@ -198,7 +201,15 @@ class _Watch:
     def _follow(self, status: int) -> NoReturn:
         """End as the child did."""
         if os.WIFEXITED(status):
-            self._end(os.WEXITSTATUS(status))
+            ended = os.WEXITSTATUS(status)
+            if ended in _DOCUMENTED:
+                self._end(ended)
+            # The C library ends a process for which it has no memory with 127.
+            self._end(
+                InputFileError.exit_status,
+                f"the process that did the work ended with status {ended}; perhaps for want of "
+                "memory",
+            )
         number = os.WTERMSIG(status)
         if number in _QUIET:
             self._die(number)

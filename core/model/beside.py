@@ -3,13 +3,17 @@
 Compiling a kernel, laying out a large graph or a call into a library ask nobody whether to stop.
 So work runs in a thread beside; where it goes on for too long after it should have stopped, it is
 left alone, and there is another answer. A thread that is left alone dies with the process.
+
+Where memory is short a thread may die before it can say so, even before its first line; whoever
+waits for it is told.
 """
 
 from __future__ import annotations
 
+from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
-from threading import Event, Thread
 from typing import Generic, TypeVar
+from weakref import ref
 
 T = TypeVar("T")
 
@@ -19,9 +23,6 @@ GRACE_S = 1.0
 POLL_S = 0.05
 """How often to ask `stop`."""
 
-NAME = "dnnp-beside"
-"""Name of the threads."""
-
 
 def beside(
     work: Callable[[], T], stop: Callable[[], bool], instead: Callable[[], T | None]
@@ -30,11 +31,16 @@ def beside(
 
     Where it goes on for `GRACE_S` after `stop` says so: what `instead` returns; None: there is
     nothing, and the work is waited for.
+
+    Raises
+    ------
+    MemoryError
+        The thread died without a word.
     """
     running = _Running(work)
-    while not running.over.wait(POLL_S):
+    while not running.wait(POLL_S):
         if stop():
-            if not running.over.wait(GRACE_S):
+            if not running.wait(GRACE_S):
                 answer = instead()
                 if answer is not None:
                     return answer
@@ -42,17 +48,27 @@ def beside(
     return running.outcome()
 
 
+class _Life:
+    """What a thread holds as long as it lives."""
+
+
 class _Running(Generic[T]):
     """Work in a thread of its own, and what became of it."""
 
     def __init__(self, work: Callable[[], T]) -> None:
-        self.over = Event()
+        # To release a lock takes no memory.
+        self._under_way = allocate_lock()
+        self._under_way.acquire()
+        self._over = False
         self._work = work
         self._answer: list[T] = []
         self._error: BaseException | None = None
-        Thread(target=self._run, name=NAME, daemon=True).start()
+        life = _Life()
+        self._life = ref(life)
+        # `Thread.start` would wait for ever for a thread that dies before its first line.
+        start_new_thread(self._run, (life,))
 
-    def _run(self) -> None:
+    def _run(self, _life: _Life) -> None:
         with self:
             self._answer.append(self._work())
 
@@ -62,12 +78,21 @@ class _Running(Generic[T]):
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
         """Keep an error: `outcome` raises it where somebody waits for it."""
         self._error = error
-        self.over.set()
+        self._under_way.release()
         return True
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the work is over, after some seconds at the latest."""
+        dead = self._life() is None  # and whoever is dead has said before that it is over
+        self._over = self._over or self._under_way.acquire(timeout=seconds)
+        if dead and not self._over:
+            raise MemoryError
+        return self._over
 
     def outcome(self) -> T:
         """Wait for the end; return the answer, or raise the error."""
-        self.over.wait()
+        while not self.wait(POLL_S):
+            pass
         if self._error is not None:
             raise self._error
         return self._answer[0]

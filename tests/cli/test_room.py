@@ -1,0 +1,118 @@
+"""What a command does where memory is short."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from dnnp.cmds import cli, room
+from dnnp.core.model import beside
+from support.run import dnnp
+
+LOST = SystemError("error return without exception set")
+"""What Python 3.11 raises where it has no memory for a frame."""
+
+
+def test_nothing_is_imported_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "ROOM_BYTES", sys.maxsize // 4096 * 4096)
+    for name in room.GREEDY:
+        with pytest.raises(MemoryError):
+            room.Room.find_spec(name, None)
+    assert room.Room.find_spec("scipy", None) is None
+
+
+def test_room_is_given_back() -> None:
+    for _ in range(3):
+        room.require(room.ROOM_BYTES)
+
+
+@pytest.mark.parametrize("name", ["numpy", "scipy.linalg"])
+def test_room_is_enough(name: str) -> None:
+    """A module takes less than what is asked for."""
+    code = f"""
+import mmap, pathlib, sys
+from dnnp.cmds import room
+def held():
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+if "{name}" != "numpy":
+    import numpy
+before = held()
+import {name}
+sys.exit(held() - before > room.ROOM_BYTES)
+"""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, check=True)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), LOST])
+def test_want_of_memory_is_a_line(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> int:
+        raise error
+
+    from dnnp.cmds import check
+
+    monkeypatch.setattr(check.COMMAND, "_run", fail)
+    result = dnnp("check", stdin=b"")
+    assert (result.status, result.err) == (1, "dnnp-check: out of memory\n")
+    room._tell(SimpleNamespace(exc_value=error))
+    assert capsys.readouterr().err == ""
+
+
+def test_other_errors_of_the_interpreter_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise SystemError("bad call")
+
+    from dnnp.cmds import check
+
+    monkeypatch.setattr(check.COMMAND, "_run", fail)
+    with pytest.raises(SystemError, match="bad call"):
+        dnnp("check", stdin=b"")
+
+
+def test_a_library_that_cannot_be_loaded() -> None:
+    reason = "libx.so: failed to map segment from shared object"
+    error = OSError("Could not load shared object file 'libx.so'. This could mean a lot.")
+    error.__context__ = OSError(reason)
+    for one in (error, OSError(reason)):
+        assert cli._refusal(one) == f"a library cannot be loaded: {reason}"
+    assert cli._refusal(OSError(errno.ENOMEM, "Cannot allocate memory")) == "out of memory"
+    assert cli._refusal(OSError(errno.ENOSPC, "No space left", "x")) == "x: No space left"
+
+
+@pytest.mark.parametrize("status", [7, 127])
+def test_a_library_that_ends_the_process(status: int) -> None:
+    code = f"""
+import os
+from dnnp.cmds.guardian import guard
+guard("dnnp-check", lambda listen: os._exit({status}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    if status == 7:
+        assert (done.returncode, done.stderr) == (7, b"")
+    else:
+        line = "dnnp-check: the process that did the work ended with status 127; perhaps for want"
+        assert (done.returncode, done.stderr) == (1, f"{line} of memory\n".encode())
+
+
+def test_a_thread_that_dies_before_its_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "start_new_thread", lambda function, arguments: 0)
+    with pytest.raises(MemoryError):
+        beside.beside(int, lambda: False, lambda: None)
+
+
+def test_a_thread_that_cannot_say_that_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object) -> bool:
+        raise MemoryError
+
+    monkeypatch.setattr(beside._Running, "__exit__", lost)
+    monkeypatch.setattr(sys, "unraisablehook", room._tell)
+    for work in (int, lambda: int("x")):
+        with pytest.raises(MemoryError):
+            beside.beside(work, lambda: False, lambda: None)
