@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from dnnp.cmds.arguments import share
 from dnnp.cmds.cli import Command
 from dnnp.cmds.context import Context, counted
-from dnnp.core.model.errors import FormatError, InfeasibleError, VerificationError
+from dnnp.core.model.errors import FormatError, GapError, InfeasibleError, VerificationError
 
 if TYPE_CHECKING:
     from dnnp.core.check.certificate import CertificateReport
@@ -53,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="verify that the bound is one, exactly, from its certificate",
     )
     parser.add_argument(
+        "--max-gap", type=share, metavar="X",
+        help="end with status 8 where the gap of the plan is above X, such as 0.05 for 5 %%; with "
+        "--certificate the gap that is proven",
+    )  # fmt: skip
+    parser.add_argument(
         "--schema", action=_Schema, nargs=0, help="print the JSON Schema of a record and exit"
     )
 
@@ -72,6 +78,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     try:
         stream = context.read(args.stream)
         graph, clustering, plan = _content(stream)
+        if args.max_gap is not None and plan is None:
+            raise FormatError("there is no plan record, so no gap", stream.name)
         bounds = stream.get("bound") if args.certificate else []
         if args.certificate and (plan is None or not bounds):
             missing = "plan" if plan is None else "bound"
@@ -124,7 +132,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if kinds <= {"unverified"}:
         verdict = "not verified, all else holds" if kinds else "ok"
         context.note(f"{verdict}: {_described(counts, findings, stream)}")
-        return VerificationError.exit_status if kinds else 0
+        return VerificationError.exit_status if kinds else _judged(args, context, findings)
     context.note(counted(len(violations), "violation"))
     if kinds <= {"certificate", "unverified"}:
         return VerificationError.exit_status
@@ -139,6 +147,15 @@ class _Findings(NamedTuple):
     report: PlanReport | None = None
     proofs: Sequence[CertificateReport] | None = None
     schedule: ScheduleReport | None = None
+
+
+def _judged(args: argparse.Namespace, context: Context, findings: _Findings) -> int:
+    """Status of a stream that holds: whether its gap is small enough."""
+    gap = _gap(findings)
+    if args.max_gap is None or (gap is not None and gap <= args.max_gap):
+        return 0
+    context.warn(f"the gap is {gap:.3g}, above {args.max_gap:g} (--max-gap)")
+    return GapError.exit_status
 
 
 def _content(stream: Stream) -> tuple[Graph | None, Clustering | None, Plan | None]:
@@ -161,7 +178,8 @@ def _described(counts: dict[str, int], findings: _Findings, stream: Stream) -> s
             parts.append(f"{plan.objective} {plan.value:.6g} not recomputed")
         else:
             parts.append(f"{plan.objective} value {report.value:.6g}")
-        parts.append(f"gap {_gap(plan, proofs)}")
+        gap = _gap(findings)
+        parts.append("gap not verified" if gap is None else f"gap {gap:.3g}")
     parts += [f"bound {proof.verdict} ({proof.argument})" for proof in proofs or ()]
     if schedule is not None and schedule.makespan is not None and schedule.bubble is not None:
         count = stream.get("schedule")[0]["micro_batches"]
@@ -172,15 +190,22 @@ def _described(counts: dict[str, int], findings: _Findings, stream: Stream) -> s
     return ", ".join(parts)
 
 
-def _gap(plan: Plan, proofs: Sequence[CertificateReport] | None) -> str:
-    """The gap that is proven, where that was asked for; else what the plan states."""
+def _bound(findings: _Findings) -> float | None:
+    """The bound that is proven, where that was asked for; else what the plan states."""
     from dnnp.core.check.certificate import VERIFIED
 
-    if proofs is None:
-        return f"{plan.gap:.3g}"
-    if any(proof.verdict != VERIFIED for proof in proofs):
-        return "not verified"
-    return f"{replace(plan, bound=max(proof.proven for proof in proofs)).gap:.3g}"
+    plan, _, proofs, _ = findings
+    if plan is None or any(proof.verdict != VERIFIED for proof in proofs or ()):
+        return None
+    return plan.bound if proofs is None else max(float(proof.proven) for proof in proofs)
+
+
+def _gap(findings: _Findings) -> float | None:
+    """The gap to that bound."""
+    bound = _bound(findings)
+    if findings.plan is None or bound is None:
+        return None
+    return replace(findings.plan, bound=bound).gap
 
 
 def _summary(
@@ -192,7 +217,10 @@ def _summary(
         "ok": not violations,
         "objective": None if plan is None else plan.objective,
         "value": None if report is None else _number(report.value),
-        "bound": None if plan is None else plan.bound,
+        "bound": _bound(findings),
+        "gap": _gap(findings),
+        "status": None if plan is None else plan.status,
+        "method": None if plan is None else plan.method,
         "validity": None if report is None else report.validity,
         "loads": None if report is None else [_number(cost.load_s) for cost in report.costs],
     }

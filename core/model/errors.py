@@ -76,3 +76,9 @@ class UnavailableError(DnnpError):
     """A device, execution provider, solver or optional package is missing."""
 
     exit_status = 7
+
+
+class GapError(DnnpError):
+    """The gap of a plan is larger than somebody allows."""
+
+    exit_status = 8

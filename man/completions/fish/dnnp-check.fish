@@ -2,6 +2,7 @@
 complete -c dnnp-check -s h -l help -d 'show this help message and exit'
 complete -c dnnp-check -l json -d 'print one JSON object that sums up the findings'
 complete -c dnnp-check -l certificate -d 'verify that the bound is one, exactly, from its certificate'
+complete -c dnnp-check -l max-gap -x -d 'end with status 8 where the gap of the plan is above X, such as 0.05 for 5 %; with --certificate the gap that is proven'
 complete -c dnnp-check -l schema -d 'print the JSON Schema of a record and exit'
 complete -c dnnp-check -s o -l output -r -F -d 'write to FILE, as a whole or not at all'
 complete -c dnnp-check -s q -l quiet -d 'only warnings and errors'
