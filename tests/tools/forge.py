@@ -9,8 +9,8 @@ changed in up to ten ways, at most `--most` of each field in a stream; digests a
 fit. dnnp-check must refuse all of it but what is no false statement, or what nothing in the stream
 contradicts; those are listed with their reasons in `support.forgery.HARMLESS`.
 
-Prints for each type and field how many forgeries were made and accepted, and why; exits with 1 if
-any was accepted without a reason.
+Prints for each type and field how many forgeries were made and accepted, and why, after Ctrl-C those
+so far; exits with 1 if any was accepted without a reason.
 """
 
 from __future__ import annotations
@@ -95,21 +95,24 @@ def main() -> int:
     began, made, taken = time.monotonic(), Counter[str](), Counter[tuple[str, str]]()
     records, numbers = Counter[str](), 0
     bad: list[Forgery] = []
-    for name, stream in streams(args.count, args.seed):
-        if not stream:
-            continue
-        content = records_in(stream)
-        if not forgery.accepts(content):
-            print(f"# {name}: refused as it is", file=sys.stderr)
-            continue
-        records.update(r["type"] for r in content if r["type"] in kinds)
-        for one in forgery.forge(name, content, args.most, kinds):
-            numbers += 1
-            made[f"{one.kind}.{one.field}"] += 1
-            if one.accepted:
-                taken[f"{one.kind}.{one.field}", one.reason] += 1
-                if not one.reason:
-                    bad.append(one)
+    try:
+        for name, stream in streams(args.count, args.seed):
+            if not stream:
+                continue
+            content = records_in(stream)
+            if not forgery.accepts(content):
+                print(f"# {name}: refused as it is", file=sys.stderr)
+                continue
+            records.update(r["type"] for r in content if r["type"] in kinds)
+            for one in forgery.forge(name, content, args.most, kinds):
+                numbers += 1
+                made[f"{one.kind}.{one.field}"] += 1
+                if one.accepted:
+                    taken[f"{one.kind}.{one.field}", one.reason] += 1
+                    if not one.reason:
+                        bad.append(one)
+    except KeyboardInterrupt:
+        print("# interrupted: what follows is of the forgeries until then", file=sys.stderr)
     for field, total in sorted(made.items()):
         print(f"{field:45} {total:6} made")
         for (other, reason), count in sorted(taken.items()):
