@@ -9,8 +9,8 @@ changed in up to ten ways, at most `--most` of each field in a stream; digests a
 fit. dnnp-check must refuse all of it but what is no false statement, or what nothing in the stream
 contradicts; those are listed with their reasons in `support.forgery.HARMLESS`.
 
-Prints for each type and field how many forgeries were made and accepted, and why, after Ctrl-C those
-so far; exits with 1 if any was accepted without a reason.
+Prints for each type and field how many forgeries were made and accepted, and why (after Ctrl-C
+those so far); exits with 1 if any was accepted without a reason.
 """
 
 from __future__ import annotations
