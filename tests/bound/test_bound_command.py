@@ -228,7 +228,7 @@ def test_a_validity_that_the_stages_do_not_have(tmp_path):
     )  # fmt: skip
     assert (result.status, result.out) == (3, b"")
     assert "field 'validity': ordered is stated, but the stages are only free" in result.err
-    record = checked(dnnp("bound", "--time-limit", "5", stdin=free))
+    record = checked(dnnp("bound", "--effort", "0.01", stdin=free))
     refused = {e["method"] for e in record["tried"] if e["status"] == "refused"}
     assert record["validity"] == "free"
     assert {"chain", "ideal"} <= refused
@@ -353,7 +353,7 @@ def test_help_explains_every_argument():
 
 @pytest.mark.parametrize("method", ["simple", "chain", "node-cut", "pairs", "same-block", "cover"])
 def test_certificates_are_verified(method):
-    bounded = dnnp("bound", "--method", method, "--time-limit", "10", stdin=planned("slice"))
+    bounded = dnnp("bound", "--method", method, stdin=planned("slice"))
     record = checked(bounded)
     result = dnnp("check", "--certificate", stdin=bounded.out)
     assert result.status == 0, result.err

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -197,13 +198,17 @@ def test_programs_that_cannot_be_run(fake) -> None:
         scotch(*PROBLEM)
 
 
-def test_scotch_ends_at_a_limit_or_an_interrupt(fake) -> None:
-    log = fake("import time; time.sleep(60)")
+def test_scotch_ends_at_a_limit_or_an_interrupt(
+    fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake("import time; time.sleep(3600)")
+    own = tmp_path / "own"
+    own.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(own))
     with pytest.raises(LimitError, match=r"not done after 0\.5 s") as info:
         scotch(*PROBLEM, time_limit_s=0.5)
     assert info.value.exit_status == 5
-    folder = log.read_text().split()[0]
-    assert not Path(folder).exists()
+    assert list(own.iterdir()) == []
     with pytest.raises(LimitError, match="interrupted before"):
         scotch(*PROBLEM, stop=lambda: True)
 

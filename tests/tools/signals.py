@@ -30,7 +30,7 @@ from fuzz.onnx_models import models
 from support.run import dnnp, executable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
-PATIENCE_S = 30.0
+PATIENCE_S = 300.0
 """Most that a command may take to end after a signal, and its children to follow."""
 MARK = "DNNP_SIGNALS_MARK"
 """Variable of the environment by which processes are found again."""
