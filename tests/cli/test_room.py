@@ -12,7 +12,7 @@ import pytest
 
 from dnnp.cmds import cli, room
 from dnnp.core.model import beside
-from support.run import dnnp
+from support.run import PATIENCE_S, dnnp
 
 LOST = SystemError("error return without exception set")
 """What Python 3.11 raises where it has no memory for a frame."""
@@ -46,7 +46,7 @@ import {name}
 sys.exit(held() - before > room.ROOM_BYTES)
 """
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", code], env=environment, timeout=PATIENCE_S, check=True)
 
 
 @pytest.mark.parametrize("error", [MemoryError(), LOST])
