@@ -110,7 +110,7 @@ def test_a_failing_stage_stops_the_others_at_once(bad: int, error: Exception) ->
     with pytest.raises(type(error)) as caught:
         run_pipeline(steps, SAMPLES, 100_000, ["y"])
     assert max(calls) <= 5 + sum(edge.capacity for edge in route(DIAMOND, ["y"]))
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     if isinstance(error, InputFileError):
         assert str(caught.value) == f"stage {bad}: no luck"
 

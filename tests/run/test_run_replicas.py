@@ -182,7 +182,7 @@ def test_a_dying_replica_stops_the_others_at_once(error: Exception, dies_at: int
     with pytest.raises(type(error)) as caught:
         run_pipeline(steps, [{"x": i} for i in range(100)], 100, ["y"])
     assert all(told)
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     if isinstance(error, DnnpError):
         assert str(caught.value) == "replica 1 of stage 1: no luck"
 
@@ -208,7 +208,7 @@ def test_an_interruption_ends_the_calls_of_all_replicas() -> None:
     )  # fmt: skip
     assert told
     assert all(told)
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     assert trace.interrupted
     assert trace.start_ns.shape == (1, 0)
     assert summarize(trace).loads_s == (0.0,)

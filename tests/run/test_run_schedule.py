@@ -470,7 +470,7 @@ def test_a_dying_stage_stops_the_others(error: Exception) -> None:
     threads = threading.active_count()
     with pytest.raises(type(error)):
         run_pipeline(steps, [{"x": (0, "x", ())}], 50, ["y"], orders=program.orders)
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
 
 
 def test_an_interruption_keeps_what_is_done() -> None:
@@ -482,7 +482,7 @@ def test_an_interruption_keeps_what_is_done() -> None:
         steps, [{"x": 0}], 500, ["y"], orders=orders, interrupted=flag.is_set,
         progress=lambda done: flag.set() if done > 5 else None,
     )  # fmt: skip
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     assert trace.interrupted
     assert len(trace.done_ns) < 500
     assert summarize_schedule(trace, 2).samples == len(trace.done_ns)
