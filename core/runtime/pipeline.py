@@ -8,7 +8,8 @@ connection is an edge like any other. It holds as many samples as the longest wa
 that it never holds the others up.
 
 Of a stage with r replicas, replica j runs the samples j, j + r, j + 2r, ... Edges hand samples
-over by number: whichever replica is done first, the next stage takes them in order.
+over by number: whichever replica is done first, the next stage takes them in order. The source and
+the sink have no thread: the stages themselves take inputs from there and leave outputs there.
 
 A schedule says instead what each device runs, and in which order, and how many samples edges hold:
 then there is one thread a device, whatever stages it runs.
@@ -17,12 +18,11 @@ then there is one thread a device, whatever stages it runs.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
@@ -31,13 +31,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.errors import DnnpError, FormatError, LimitError
-from dnnp.core.runtime.channel import Channel, ClosedError
+from dnnp.core.runtime.channel import Channel, ClosedError, Ends
 from dnnp.core.runtime.inputs import blamed
 from dnnp.core.runtime.limits import watched
 from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.waits import WaitClock, waits_are_known
 
 Call = Callable[[Values], Values]
+_Put = Callable[[int, Values], None]
 SOURCE = -1
 _POLL_S = 0.1
 """How often the main thread looks whether it was interrupted, seconds."""
@@ -123,7 +124,7 @@ class Trace:
     """i64[stages, samples], how long the thread of a stage could have run since the last entry
     above 0, but its processor ran something else. None: the system does not tell."""
     own_share: float = 0.0
-    """Processor time of the threads that bring and collect samples, over the time of the run."""
+    """Processor time of the thread that watches the others, over the time of the run."""
 
     def before(self, count: int) -> Trace:
         """The first `count` samples, as those of a run that was interrupted then."""
@@ -197,65 +198,40 @@ def _ahead(
     return enter
 
 
-@dataclass
 class _Run:
     """State that the threads of one run share."""
 
-    steps: Sequence[Step]
-    edges: Sequence[Edge]
-    samples: Sequence[Mapping[str, Any]]
-    count: int
-    window: int | None = None
-    """Samples that may be on their way at once; None: as many as the edges hold."""
-    channels: dict[tuple[int, int], Channel] = field(init=False)
-    inboxes: dict[int, list[Channel]] = field(default_factory=dict)
-    """Where each step, and the sink, gets tensors from."""
-    outboxes: dict[int, list[tuple[Channel, tuple[str, ...]]]] = field(default_factory=dict)
-    """Where each step, and the source, puts which tensors."""
-    start_ns: NDArray[np.int64] = field(init=False)
-    end_ns: NDArray[np.int64] = field(init=False)
-    waited_ns: NDArray[np.int64] = field(init=False)
-    fed_ns: int = 0
-    """Processor time of the thread that gives out the samples."""
-
-    def __post_init__(self) -> None:
-        self.gate = None if self.window is None else threading.Semaphore(self.window)
-        self.stopped = threading.Event()
-        self.channels = {(e.tail, e.head): Channel(e.capacity) for e in self.edges}
-        for edge in self.edges:
-            channel = self.channels[edge.tail, edge.head]
-            self.inboxes.setdefault(edge.head, []).append(channel)
-            self.outboxes.setdefault(edge.tail, []).append((channel, edge.names))
-        self.start_ns = np.zeros((len(self.steps), self.count), dtype=np.int64)
-        self.end_ns = np.zeros((len(self.steps), self.count), dtype=np.int64)
-        self.waited_ns = np.zeros((len(self.steps), self.count), dtype=np.int64)
+    def __init__(self, steps: Sequence[Step], edges: Sequence[Edge], ends: Ends) -> None:
+        self.steps, self.ends, self.count = steps, ends, ends.count
+        self.channels: list[Channel] = []
+        self.inboxes: list[list[Callable[[int], Values]]] = [[] for _ in steps]
+        """What gives each step tensors of a sample."""
+        self.outboxes: list[list[tuple[_Put, tuple[str, ...]]]] = [[] for _ in steps]
+        """What takes which tensors of a sample from each step."""
+        for edge in edges:
+            if edge.tail == SOURCE and edge.head < len(steps):
+                self.inboxes[edge.head].append(partial(ends.get, names=edge.names))
+            elif edge.head < len(steps):
+                channel = Channel(edge.capacity)
+                self.channels.append(channel)
+                self.inboxes[edge.head].append(channel.get)
+                self.outboxes[edge.tail].append((channel.put, edge.names))
+            elif edge.tail != SOURCE:
+                self.outboxes[edge.tail].append((ends.put, edge.names))
+        count = ends.count
+        self.start_ns = np.zeros((len(steps), count), dtype=np.int64)
+        self.end_ns = np.zeros((len(steps), count), dtype=np.int64)
+        self.waited_ns = np.zeros((len(steps), count), dtype=np.int64)
 
     def stop(self) -> None:
-        self.stopped.set()
-        for channel in self.channels.values():
+        self.ends.close()
+        for channel in self.channels:
             channel.close()
 
-    def admit(self) -> bool:
-        """Wait until another sample may go in; False if the run was stopped."""
-        while self.gate is not None and not self.gate.acquire(timeout=_POLL_S):
-            if self.stopped.is_set():
-                return False
-        return True
-
-    def feed(self) -> None:
-        """Give out the samples, over and over."""
-        outboxes = self.outboxes.get(SOURCE, ())
-        try:
-            for s in range(self.count):
-                if not self.admit():
-                    return
-                sample = self.samples[s % len(self.samples)]
-                for channel, names in outboxes:
-                    channel.put(s, {name: sample[name] for name in names})
-        except ClosedError:
-            return
-        finally:
-            self.fed_ns = time.thread_time_ns()
+    def hand_through(self) -> None:
+        """Do without any step."""
+        for s in range(self.count):
+            self.ends.put(s, {})
 
     def work(self, i: int, replica: int = 0) -> None:
         """Run one stage, or one of its replicas on the samples that fall to it."""
@@ -283,18 +259,18 @@ class _Run:
         """Wait for the inputs of a job, run it, and hand over what it makes; when it ended."""
         i, s = job.step, job.sample
         values: Values = {}
-        for channel in self.inboxes[i]:
-            values.update(channel.get(s))
+        for take in self.inboxes[i]:
+            values.update(take(s))
         self.start_ns[i, s] = time.perf_counter_ns()
         try:
             values = worker.run(values)
         except DnnpError as error:
             error = type(error)(f"{worker.name}: {error}")
-            raise blamed(error, self.samples[s % len(self.samples)]) from None
+            raise blamed(error, self.ends.sample(s)) from None
         ended_ns = time.perf_counter_ns()
         self.end_ns[i, s] = ended_ns
-        for channel, names in self.outboxes[i]:
-            channel.put(s, {name: values[name] for name in names})
+        for put, names in self.outboxes[i]:
+            put(s, {name: values[name] for name in names})
         return ended_ns
 
 
@@ -338,7 +314,7 @@ def run_pipeline(
     keep, convert
         Which samples' outputs to keep, and what to keep of each value.
     interrupted, progress
-        Asked every 0.1 s whether to stop; told how many samples are done.
+        Asked every 0.1 s whether to stop; told then, and at the end, how many samples are done.
 
     Raises
     ------
@@ -350,11 +326,14 @@ def run_pipeline(
     edges = route(steps, outputs, queue, waits)
     if orders is not None:
         edges = [replace(e, capacity=room.get((e.tail, e.head), count)) for e in edges]
-    run = _Run(steps, edges, samples, count, window)
-    inboxes = run.inboxes.get(len(steps), [])
-    done_ns = np.zeros(count, dtype=np.int64)
-    kept: dict[int, Values] = {}
-    done = 0
+    elif window is None:
+        # A stage that waits for nobody gets no further ahead than the others have room for.
+        window = sum(e.capacity for e in edges) + sum(len(step.workers) for step in steps)
+    last = [e for e in edges if e.head == len(steps)]
+    through = [name for e in last if e.tail == SOURCE for name in e.names]
+    ends = Ends(samples, count, window=window, through=through, keep=keep)
+    ends.parts = max(len(last) - bool(through), 1)
+    run = _Run(steps, edges, ends)
     began_ns, began_own_ns = time.perf_counter_ns(), time.thread_time_ns()
     failed: list[Future[None]] = []
 
@@ -363,41 +342,34 @@ def run_pipeline(
             failed.append(future)
             run.stop()
 
-    tasks: list[Callable[[], None]] = [run.feed]
     if orders is None:
         workers = ((i, j) for i, step in enumerate(steps) for j in range(len(step.workers)))
-        tasks += [partial(run.work, i, j) for i, j in workers]
+        tasks: list[Callable[[], None]] = [partial(run.work, i, j) for i, j in workers]
     else:
-        tasks += [partial(run.follow, order) for order in orders]
+        tasks = [partial(run.follow, order) for order in orders]
+    if not tasks:
+        tasks = [run.hand_through]
     with ThreadPoolExecutor(len(tasks), thread_name_prefix="stage") as pool:
         try:
-            _start(pool, tasks, watch)
-            while done < count:
-                values: Values = {}
-                for channel in inboxes:
-                    values.update(_take(channel, done, interrupted))
-                done_ns[done] = time.perf_counter_ns()
-                if keep(done):
-                    kept[done] = {name: convert(values[name]) for name in outputs}
-                done += 1
-                if run.gate is not None:
-                    run.gate.release()
-                progress(done)
-        except ClosedError:
-            pass
+            if not interrupted():
+                _start(pool, tasks, watch)
+                while not ends.wait(_POLL_S) and not interrupted():
+                    progress(ends.done)
         finally:
             run.stop()
-            if done < count:
+            if ends.done < count:
                 _stop(steps)
+    done = ends.done
     if failed and done < count and not interrupted():
         failed[0].result()
-    own_ns = time.thread_time_ns() - began_own_ns + run.fed_ns
+    progress(done)
+    own_ns = time.thread_time_ns() - began_own_ns
     return Trace(
         run.start_ns[:, :done],
         run.end_ns[:, :done],
-        done_ns[:done],
+        ends.done_ns[:done],
         np.array([len(step.workers) for step in steps], dtype=np.int64),
-        kept,
+        {s: {n: convert(v) for n, v in kept.items()} for s, kept in ends.outputs().items()},
         done < count,
         run.waited_ns[:, :done] if waits_are_known() else None,
         own_ns / max(time.perf_counter_ns() - began_ns, 1),
@@ -423,15 +395,3 @@ def _stop(steps: Sequence[Step]) -> None:
         for worker in step.workers:
             if worker.stop is not None:
                 worker.stop()
-
-
-def _take(channel: Channel, sample: int, interrupted: Callable[[], bool]) -> Values:
-    """What a channel holds of a sample; raises `ClosedError` soon after an interruption."""
-    while True:
-        if interrupted():
-            raise ClosedError
-        try:
-            values: Values = channel.get(sample, _POLL_S)
-            return values
-        except TimeoutError:
-            continue

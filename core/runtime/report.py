@@ -85,7 +85,7 @@ def summarize(trace: Trace, warmup: int = 0) -> Timing:
     if trace.waited_ns is None:
         return timing
     taken = np.minimum(trace.waited_ns[:, warmup:].sum(axis=1) / window, 1.0)
-    # Our own threads that bring and collect samples may be what ran instead.
+    # Our own thread that watches the others may be what ran instead.
     if taken.sum() > 0:
         taken *= max(1.0 - trace.own_share / taken.sum(), 0.0)
     return replace(timing, taken=tuple(float(x) for x in taken))

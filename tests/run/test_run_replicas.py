@@ -225,7 +225,7 @@ def test_threads_that_the_system_does_not_give(monkeypatch: pytest.MonkeyPatch) 
 
     steps = [step_of("stage 0", "x", "y", *[known_time(0, ["y"])] * 5)]
     monkeypatch.setattr(threading.Thread, "start", scarce)
-    with pytest.raises(LimitError, match="the stages need 6 threads: can't start"):
+    with pytest.raises(LimitError, match="the stages need 5 threads: can't start"):
         run_pipeline(steps, [{"x": 0}], 10, ["y"])
     assert not any(thread.is_alive() for thread in started)
 

@@ -184,8 +184,8 @@ def test_tensors_swapped_on_their_way_are_caught(
 def test_a_tensor_of_another_sample_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     get, late = pipelines.Channel.get, []
 
-    def stale(channel: Any, sample: int, timeout: float | None = None) -> Any:
-        item = get(channel, sample, timeout)
+    def stale(channel: Any, sample: int) -> Any:
+        item = get(channel, sample)
         if "b" in item:
             late.append(item["b"])
             item = {**item, "b": late[max(len(late) - 2, 0)]}
