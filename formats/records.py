@@ -488,8 +488,9 @@ RECORDS: dict[str, dict[str, Field]] = {
             "idle share of its devices over its makespan"
         ),
         "taken": _number(
-            "largest share of its time that other processes took from a stage, or a copy of the "
-            "model: it could have run, but its processor ran something else; absent: not known"
+            "largest share of its time that other processes, or the host of a virtual machine, "
+            "took from a stage or a copy of the model: it could have run, but its processor ran "
+            "something else; absent: not known"
         ),
         "threads": Field("int", "threads of a session"),
         "optimization": _string("graph optimization level"),
@@ -516,7 +517,7 @@ RECORDS: dict[str, dict[str, Field]] = {
                     "predicted_s": _number("load by the plan", required=True),
                     "measured_s": _number("median time of a sample over the number of replicas"),
                     "bubble": _number("idle share, over all replicas"),
-                    "taken": _number("share of its time that other processes took from it"),
+                    "taken": _number("share of its time that others took from it"),
                 },
             ),
         ),

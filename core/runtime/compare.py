@@ -14,7 +14,7 @@ import numpy as np
 from dnnp.core.model.errors import DnnpError
 from dnnp.core.runtime.pipeline import Worker
 from dnnp.core.runtime.report import Timing, timing_of
-from dnnp.core.runtime.waits import WaitClock, waits_are_known
+from dnnp.core.runtime.waits import StealClock, WaitClock, waits_are_known
 
 ROUNDS = 3
 """Each way runs this often, in turn; medians are reported."""
@@ -55,11 +55,12 @@ def run_replicas(
 
     def work(replica: Worker) -> None:
         replica.pin()
-        waits = WaitClock(replica.threads)
+        waits, steals = WaitClock(replica.threads), StealClock()
         while not stopped():
             s = next(pile)
             if s >= count:
-                waited.append(waits.passed_ns(replica.threads))
+                stolen = steals.passed_ns(replica.cores[:1])
+                waited.append(waits.passed_ns(replica.threads) + stolen)
                 return
             feeds = dict(samples[s % len(samples)])
             start[s] = time.perf_counter_ns()

@@ -27,6 +27,9 @@ from dnnp.core.runtime.verify import Tolerance, Verdict
 SHOWN = 0.01
 """What other processes took from a stage is shown from this share of its time on."""
 
+OTHERS = "other processes or the host"
+"""Who takes processors away; the host is that of a virtual machine."""
+
 Compared = tuple[str, SessionConfig, int, Timing]
 
 
@@ -127,7 +130,7 @@ class Outcome:
             timings = [timing for _, _, _, timing in self.others]
             lines += ["", *comparison_table(list(zip(names, timings, strict=True)))]
             lines += [
-                f"disturbed   other processes took {timing.lost:.0%} of the processors from: {name}"
+                f"disturbed   {OTHERS} took {timing.lost:.0%} of the processors from: {name}"
                 for name, timing in list(zip(names, timings, strict=True))[1:]
                 if is_disturbed(timing)
             ]
@@ -152,7 +155,7 @@ class Outcome:
                 what = f"core{'s' * (len(cores) > 1)} {', '.join(map(str, cores))}"
                 what = what if cores else "the processor"
                 lines.append(
-                    f"disturbed   other processes took {taken:.0%} of {what} from {step.name}"
+                    f"disturbed   {OTHERS} took {taken:.0%} of {what} from {step.name}"
                 )
         return lines
 
@@ -242,7 +245,7 @@ def _measure(
         if trace.interrupted or not load.settle or not worth_repeating(timing, tries, spent):
             break
         pipeline.watch.detail(
-            f"other processes took {timing.lost:.0%} of a processor: measuring again"
+            f"{OTHERS} took {timing.lost:.0%} of a processor: measuring again"
         )
     best.discarded = through - best.timing.samples
     best.tries = tries

@@ -35,7 +35,7 @@ from dnnp.core.runtime.channel import Channel, ClosedError, Ends
 from dnnp.core.runtime.inputs import blamed
 from dnnp.core.runtime.limits import watched
 from dnnp.core.runtime.values import Values
-from dnnp.core.runtime.waits import WaitClock, waits_are_known
+from dnnp.core.runtime.waits import StealClock, WaitClock, waits_are_known
 
 Call = Callable[[Values], Values]
 _Put = Callable[[int, Values], None]
@@ -122,7 +122,8 @@ class Trace:
     """Not all samples went through; the arrays hold those that did."""
     waited_ns: NDArray[np.int64] | None = None
     """i64[stages, samples], how long the thread of a stage could have run since the last entry
-    above 0, but its processor ran something else. None: the system does not tell."""
+    above 0, but its processor ran something else; with the last sample also how long the
+    processor itself had to wait for its host. None: the system does not tell."""
     own_share: float = 0.0
     """Processor time of the thread that watches the others, over the time of the run."""
 
@@ -241,17 +242,23 @@ class _Run:
     def follow(self, jobs: Iterable[Job]) -> None:
         """Run jobs one after the other."""
         cores: tuple[int, ...] = ()
-        waits, asked_ns = WaitClock(), time.perf_counter_ns()
+        used: set[int] = set()
+        last: Job | None = None
+        waits, asked_ns, steals = WaitClock(), time.perf_counter_ns(), StealClock()
         try:
             for job in jobs:
                 worker = self.steps[job.step].workers[job.replica]
                 if worker.cores != cores:
                     worker.pin()
                     cores = worker.cores
+                    used.update(cores[:1])
                 ended_ns = self.do(job, worker)
                 if ended_ns - asked_ns > _WAITS_NS:
                     self.waited_ns[job.step, job.sample] = waits.passed_ns(worker.threads)
                     asked_ns = ended_ns
+                last = job
+            if last is not None:
+                self.waited_ns[last.step, last.sample] += steals.passed_ns(used)
         except ClosedError:
             return
 

@@ -1,13 +1,15 @@
 """How long threads that could have run waited, since their processor ran something else (Linux).
 
 The kernel counts this for every thread. A thread that sleeps, or waits for another one, does not
-count as waiting here: what is counted is what other work took away.
+count as waiting here: what is counted is what other work took away. In a virtual machine that may
+be the work of others on the same host, which the kernel counts for every core (steal time).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -17,6 +19,9 @@ DISTURBED = 0.03
 
 _TASKS = "/proc/self/task"
 _OWN = "/proc/thread-self"
+_CORES = "/proc/stat"
+_STOLEN = 8
+"""Field of a core's line there; the first one is its name."""
 
 
 def waits_are_known() -> bool:
@@ -67,3 +72,31 @@ def _waited_ns(path: str) -> int:
         return 0
     finally:
         os.close(file)
+
+
+class StealClock:
+    """Tells how long cores could not run since it was made, as their host ran something else."""
+
+    def __init__(self) -> None:
+        self._before = _stolen_ns()
+
+    def passed_ns(self, cores: Collection[int] = ()) -> int:
+        """Mean over these cores, or over all, in nanoseconds; 0 where nobody counts."""
+        now = _stolen_ns()
+        chosen = [core for core in cores or now if core in now and core in self._before]
+        passed = sum(now[core] - self._before[core] for core in chosen)
+        return max(passed, 0) // max(len(chosen), 1)
+
+
+def _stolen_ns() -> dict[int, int]:
+    """Steal time of every core since the system began."""
+    stolen = {}
+    with suppress(OSError, ValueError, IndexError), open(_CORES, encoding="ascii") as file:
+        tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
+        for line in file:
+            fields = line.split()
+            if not fields[0].startswith("cpu"):
+                break
+            if fields[0] != "cpu":
+                stolen[int(fields[0][3:])] = int(fields[_STOLEN]) * tick_ns
+    return stolen

@@ -223,7 +223,12 @@ def test_threads_that_the_system_does_not_give(monkeypatch: pytest.MonkeyPatch) 
         started.append(thread)
         start(thread)
 
-    steps = [step_of("stage 0", "x", "y", *[known_time(0, ["y"])] * 5)]
+    def busy(values: Values) -> Values:  # a thread that is done would take the next task
+        released.wait(PATIENCE_S)
+        return {"y": 1}
+
+    released = threading.Event()
+    steps = [step_of("stage 0", "x", "y", *[busy] * 5, stop=released.set)]
     monkeypatch.setattr(threading.Thread, "start", scarce)
     with pytest.raises(LimitError, match="the stages need 5 threads: can't start"):
         run_pipeline(steps, [{"x": 0}], 10, ["y"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +14,17 @@ import pytest
 from dnnp.cmds import run as command
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime import outcome as outcomes
+from dnnp.core.runtime import pipeline as pipelines
 from dnnp.core.runtime import steady, waits
 from dnnp.core.runtime.execute import Load, Pipeline, prepare
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.outcome import Checks, execute
-from dnnp.core.runtime.pipeline import Trace
+from dnnp.core.runtime.pipeline import Trace, run_pipeline
 from dnnp.core.runtime.report import Timing, median_timing, summarize
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.core.runtime.steady import Settled, count_for, settle, worth_repeating
 from support.run import dnnp
-from support.running import SPLIT, network, planned, stage_of
+from support.running import SPLIT, known_time, network, planned, stage_of, step_of
 
 
 def timing_of(rate: float = 100.0, *taken: float, samples: int = 10) -> Timing:
@@ -150,6 +152,39 @@ def test_waits_are_read_from_the_system(tmp_path: Path, monkeypatch: pytest.Monk
     assert waits.WaitClock().passed_ns() == 0
 
 
+def test_what_the_host_takes_is_read_by_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The eighth number of a core's line, in ticks; the first line is the sum over cores."""
+    monkeypatch.setattr(waits, "_CORES", str(tmp_path / "stat"))
+    tick = 10**9 // os.sysconf("SC_CLK_TCK")
+
+    def write(*stolen: int) -> None:
+        lines = [f"cpu{i} 1 2 3 4 5 6 7 {ticks} 9 10" for i, ticks in enumerate(stolen)]
+        (tmp_path / "stat").write_text("\n".join(["cpu 1 2 3 4 5 6 7 999 0 0", *lines, "intr 5"]))
+
+    assert waits.StealClock().passed_ns() == 0
+    write(10, 20, 30)
+    clock = waits.StealClock()
+    write(13, 20, 36)
+    assert clock.passed_ns({0}) == 3 * tick
+    assert clock.passed_ns({0, 2}) == 9 * tick // 2
+    assert clock.passed_ns() == 3 * tick
+    assert clock.passed_ns({7}) == 0
+    (tmp_path / "stat").write_text("cpu0 x\n")
+    assert clock.passed_ns() == 0
+
+
+def test_what_the_host_takes_counts_as_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = step_of("stage 0", "x", "y", known_time(0, ["y"]), known_time(0, ["y"]))
+    monkeypatch.setattr(pipelines.StealClock, "passed_ns", lambda self, cores: 10**15)
+    trace = run_pipeline([step], [{"x": 1}], 7, ["y"])
+    assert trace.waited_ns is not None
+    # Each of the two replicas says it with its last sample.
+    assert (trace.waited_ns >= 10**15).tolist() == [[False] * 5 + [True] * 2]
+    assert summarize(replace(trace, own_share=0.0), 5).taken == (1.0,)
+
+
 def test_threads_that_a_call_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "_TASKS", str(tmp_path))
     (tmp_path / "7").mkdir()
@@ -189,7 +224,7 @@ def test_the_least_disturbed_measurement_counts(
     assert any("the least disturbed of 3 measurements" in line for line in lines)
     (line,) = (line for line in lines if line.startswith("disturbed"))
     core = pipeline.steps[1].workers[0].cores[0]
-    assert line == f"disturbed   other processes took 20% of core {core} from stage 1"
+    assert line == f"disturbed   other processes or the host took 20% of core {core} from stage 1"
 
 
 def test_what_nothing_disturbs_is_measured_once(

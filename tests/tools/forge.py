@@ -31,7 +31,6 @@ from support.forgery import Forgery, records_in
 from support.run import dnnp
 from support.running import SPLIT, network, planned
 
-
 CLUSTERS = ("cluster_size", "inner_bandwidth_bytes_per_s")
 """Of a device: the objective gpipe knows none."""
 

@@ -93,9 +93,10 @@ def cases() -> Iterator[Case]:
         for method in LATE if graph != "ws" else LATE[1:5]:
             yield Case(f"{graph} latency blocks {method}", (made, f"{late} --method {method}"))
     for method in (*LATE, "ip"):
-        words = f"partition --objective latency --execution operators --effort 0.2 --method {method}"
+        cut = "partition --objective latency --execution operators --effort 0.2"
         for way in ("", "--congestion channel", "--transfers edge"):
-            yield Case(f"operators {method} {way}", (LAYERED, f"{words} {way}", "bound"))
+            words = f"{cut} --method {method} {way}"
+            yield Case(f"operators {method} {way}", (LAYERED, words, "bound"))
     for graph in ("ba", "er"):
         for validity in ("ordered", "convex", "free"):
             cut = f"partition -k 3 --bandwidth 10 --method ip --validity {validity}"
