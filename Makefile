@@ -19,7 +19,7 @@ PIPELINE := dnnp-import build/models/$(or $(MODEL),resnet50-small).onnx | dnnp-c
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint bench agree attack fuzz man readme install-man models-check clean distclean
+.PHONY: help demo test lint bench agree attack fuzz man readme install-man models-check weights-check clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | expand -t 14
@@ -74,6 +74,9 @@ attack: $(READY) ## forge the numbers of results, and end every command by 400 s
 
 models-check: $(READY) ## take many real models from import to a verified run
 	$(BIN)/python tests/tools/models_check.py $(if $(MODELS),--models $(MODELS))
+
+weights-check: $(READY) ## export a model with 1 GiB of external weights, and load each stage alone
+	$(BIN)/python tests/tools/weights_check.py --gib $(or $(GIB),1)
 
 build/models/.built: $(READY)
 	@$(BIN)/python -m dnnp.samples.build -o build/models

@@ -12,7 +12,7 @@ from dnnp.core.model.errors import FormatError, UsageError
 if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import Plan
-    from dnnp.formats.onnx_weights import Placed
+    from dnnp.formats.stage_folder import Weights
     from dnnp.formats.stream import Stream
 
 FORMATS = ("stages", "msr-split")
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of dnnp-export."""
     parser.add_argument(
         "--to", choices=FORMATS, required=True,
-        help="stages: one ONNX model a stage, and a manifest; "
+        help="stages: a folder with an ONNX model for each stage, and a manifest; "
         "msr-split: the split as JSON, in the format of the 2020 device-placement paper",
     )  # fmt: skip
     parser.add_argument(
@@ -34,8 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", metavar="PATH", help="the ONNX model, if it is not where the stream says"
     )
     parser.add_argument(
-        "--copy-weights", action="store_true",
-        help="copy external weight files into the folder instead of making hard links to them",
+        "--link-weights", action="store_true",
+        help="make hard links to the external weight files instead of copying into the folder of "
+        "each stage what it reads",
     )  # fmt: skip
 
 
@@ -96,28 +97,46 @@ def _write_stages(
             about=about,
             devices=[stage.device for stage in parts],
             replicas=[stage.replicas for stage in parts],
-            copy_weights=args.copy_weights,
+            link_weights=args.link_weights,
         )
     except FormatError as error:
         raise FormatError(error.reason, error.file or str(source)) from None
-    for weight in weights:
-        _report(context, weight, args.output)
+    _report(context, weights, args)
     context.note(f"wrote {counted(len(stages), 'stage')} to {args.output}")
 
 
-def _report(context: Context, weight: Placed, folder: str) -> None:
-    """Say what became of a weight file."""
-    if weight.how == "missing":
+def _report(context: Context, weights: Weights, args: argparse.Namespace) -> None:
+    """Say what became of the weight files."""
+    for source, files in _by_source(weights, "missing").items():
+        others = len(files) - 1
+        likewise = f", and likewise in the {counted(others, 'other folder')}" if others else ""
         context.warn(
-            f"{weight.source}: no such file; the stages expect it at {folder}/{weight.file}"
+            f"{source}: no such file; the stages expect it at {args.output}/{files[0]}{likewise}"
         )
-    elif weight.how == "link":
+    for source in _by_source(weights, "link"):
         context.note(
-            f"{weight.source}: hard-linked to {folder}/{weight.file}, for ONNX Runtime; while the "
-            "link is there, onnx.load refuses the stages and the original (--copy-weights copies)"
+            f"{source}: hard-linked to the folders of the stages; while the links are there, "
+            "onnx.load refuses the stages and the original"
         )
-    else:
-        context.note(f"{weight.source}: copied to {folder}/{weight.file}")
+    copies = _by_source(weights, "copy")
+    if copies and args.link_weights:
+        context.warn(
+            f"{', '.join(copies)}: no hard link to {args.output} is possible; what the stages read "
+            "is copied"
+        )
+    if copies:
+        shared = weights.repeated_bytes
+        again = f", {shared} of them again, as stages share parameters" if shared else ""
+        context.note(f"copied {weights.copied_bytes} bytes of weights{again}")
+
+
+def _by_source(weights: Weights, how: str) -> dict[str, list[str]]:
+    """Files of one kind in the export, for each file of the model that their bytes are from."""
+    found: dict[str, list[str]] = {}
+    for file in weights.files:
+        for source in file.sources if file.how == how else ():
+            found.setdefault(str(source), []).append(file.file)
+    return found
 
 
 COMMAND = Command(

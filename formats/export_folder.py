@@ -1,7 +1,7 @@
 """The folder of an export: which of its files are ours to replace, and replacing them.
 
 A file is ours if a manifest lists it and it still is what that manifest says: it has the SHA-256,
-or it is a hard link, so that its bytes stay under another name. Whatever else is there, the
+or it is a hard link whose bytes stay under a name outside the folder. Whatever else is there, the
 folder is refused as it is. The new files are collected in a folder inside, which an export that
 was killed leaves behind: it has the lists of all files that were being removed and moved, so that
 the next export takes over.
@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -109,13 +110,14 @@ def _earlier(target: Path, alone: bool) -> Earlier:
     lists += [_listed(path / name) for path in leftovers for name in (MANIFEST, _EARLIER)]
     there = [p for p in _files(target) if not any(p.is_relative_to(left) for left in leftovers)]
     names = [path.relative_to(target).as_posix() for path in there]
+    inside = Counter(_identity(path) for path in _files(target))
     for path, name in zip(there, names, strict=True):
         known = [entry[name] for entry in lists if name in entry]
         if not known:
             raise UsageError(
                 f"{target}: holds '{name}', which is not from dnnp-export; name an empty folder"
             )
-        if not any(_is_as_listed(path, entry) for entry in known):
+        if not any(_is_as_listed(path, entry, inside[_identity(path)]) for entry in known):
             raise UsageError(
                 f"{target}: '{name}' is not as dnnp-export left it; move it away, or name an empty "
                 "folder"
@@ -153,15 +155,24 @@ def _listed(manifest: Path) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def _is_as_listed(path: Path, entry: dict[str, Any]) -> bool:
-    """Whether a file is what its manifest says, or can be removed without losing its bytes."""
+def _identity(path: Path) -> tuple[int, int]:
+    """What all names of a file have in common."""
+    found = path.lstat()
+    return found.st_dev, found.st_ino
+
+
+def _is_as_listed(path: Path, entry: dict[str, Any], names: int) -> bool:
+    """Whether a file is what its manifest says, or can be removed without losing its bytes.
+
+    `names` is how many names it has in the folder.
+    """
     if path.is_symlink() or not path.is_file():
         return False
     if entry.get("placed") == "manifest":
         return True
     if entry.get("placed") == "link":
         found = path.stat()
-        return found.st_nlink > 1 and found.st_size == entry.get("size_bytes")
+        return found.st_nlink > names and found.st_size == entry.get("size_bytes")
     if not isinstance(entry.get("sha256"), str):
         return False
     with path.open("rb") as file:

@@ -1,35 +1,32 @@
-"""Weight files of ONNX models: what a model needs from them, and placing them beside stages."""
+"""External data of ONNX models: which bytes of which files the tensors of a model are."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import onnx
 
-from dnnp.core.model.errors import FormatError, InputFileError
-from dnnp.formats.files import open_regular
+from dnnp.core.model.errors import FormatError
 from dnnp.formats.onnx_scope import held_tensors
+from dnnp.formats.onnx_sizes import tensor_type
 
 
-@dataclass(frozen=True)
-class Placed:
-    """A weight file as it stands beside the stages."""
+@dataclass(frozen=True, order=True)
+class Span:
+    """Where the data of a tensor is."""
 
-    file: str
-    """Path in the folder of the stages; the `location` that the tensors there have."""
-    source: Path
-    """The original file."""
+    location: str
+    """Path of the file, relative to the folder of the model, in normal form."""
+    offset: int
+    """First byte."""
     size_bytes: int
-    """Size of the file; 0 if it is missing."""
-    how: str
-    """`link` (a hard link), `copy` or `missing`."""
-    sha256: str | None = None
-    """Of a copy."""
+
+    @property
+    def end(self) -> int:
+        """The byte after the last one."""
+        return self.offset + self.size_bytes
 
 
 def external_fields(tensor: onnx.TensorProto) -> dict[str, str]:
@@ -48,22 +45,44 @@ def external_fields(tensor: onnx.TensorProto) -> dict[str, str]:
     return fields
 
 
-def needed_files(models: Iterable[onnx.ModelProto]) -> dict[str, int]:
-    """Weight files by location, each with the number of bytes it must at least have.
+def span_of(tensor: onnx.TensorProto) -> Span | None:
+    """Where the data of a tensor is; None if it is stored in the model.
+
+    A length that is absent or 0 is that of the tensor's type, as for ONNX Runtime.
 
     Raises
     ------
     FormatError
-        A location outside the model's folder, or an offset or length that is no number.
+        A location outside the model's folder, an offset or length that is no number, or a type
+        that cannot be external data.
     """
-    needed: dict[str, int] = {}
-    for model in models:
-        for tensor in held_tensors(model):
-            fields = external_fields(tensor)
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                where = _inside(tensor.name, fields.get("location", ""))
-                needed[where] = max(needed.get(where, 0), _end(tensor, fields))
-    return needed
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        return None
+    fields = external_fields(tensor)
+    location = _inside(tensor.name, fields.get("location", ""))
+    offset, length = (_number(tensor.name, key, fields.get(key, "0")) for key in _NUMBERS)
+    return Span(location, offset, length or _size(tensor))
+
+
+_NUMBERS = ("offset", "length")
+
+
+def spans_of(models: Iterable[onnx.ModelProto]) -> set[Span]:
+    """Where the external data of all tensors of some models are; raises as `span_of`."""
+    found = (span_of(tensor) for model in models for tensor in held_tensors(model))
+    return {span for span in found if span is not None}
+
+
+def point_to(tensor: onnx.TensorProto, span: Span) -> None:
+    """Say that the data of a tensor is somewhere else.
+
+    What else was said of the old place goes: the checksum of that file, and offsets in it of
+    weights that ONNX Runtime has packed.
+    """
+    del tensor.external_data[:]
+    fields = {"location": span.location, "offset": span.offset, "length": span.size_bytes}
+    for key, value in fields.items():
+        tensor.external_data.add(key=key, value=str(value))
 
 
 def _inside(name: str, location: str) -> str:
@@ -75,106 +94,19 @@ def _inside(name: str, location: str) -> str:
     return path
 
 
-def _end(tensor: onnx.TensorProto, fields: Mapping[str, str]) -> int:
-    """Bytes up to the end of the tensor's data; up to its start if no length is given."""
-    numbers = {}
-    for key in ("offset", "length"):
-        text = fields.get(key, "0")
-        if not (text.isascii() and text.isdigit() and len(text) < 20):
-            raise FormatError(f"the {key} of '{tensor.name}' is {text[:40]!r}, not a number")
-        numbers[key] = int(text)
-    return numbers["offset"] + numbers["length"]
+def _number(name: str, key: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise FormatError(f"the {key} of '{name}' is {text[:40]!r}, not a number")
+    return int(text)
 
 
-def place_weights(
-    needed: Mapping[str, int], model: Path, target: Path, *, reserved: Iterable[str], copy: bool
-) -> dict[str, Placed]:
-    """Make the weight files of the model file `model` appear in the folder `target`; by location.
-
-    ONNX Runtime opens weight files only below the folder of the model, and follows no symbolic
-    link out of it. So the original file gets a hard link there: the same bytes, nothing is
-    copied. It is copied if `copy` says so or no link can be made, as between file systems.
-    A missing file is not an error: the stages name the place where it is expected.
-
-    Raises
-    ------
-    FormatError
-        A file is too short for the tensors in it, or a link out of the model's folder.
-    InputFileError
-        A file cannot be read, linked or copied.
-    """
-    taken = set(reserved)
-    # Caches keep a model and its weights as links to files that stand in another folder.
-    homes = {Path(os.path.realpath(model.parent)), Path(os.path.realpath(model)).parent}
-    placed: dict[str, Placed] = {}
-    for location, size in sorted(needed.items()):
-        name = location
-        while name.split("/")[0] in taken:
-            name = f"weights-{name}"
-        source = model.parent / location
-        if not any(Path(os.path.realpath(source)).is_relative_to(home) for home in homes):
-            raise FormatError("a link out of the model's folder", str(source))
-        placed[location] = _place(source, target, name, size, copy)
-    return placed
-
-
-def _place(source: Path, target: Path, name: str, needed: int, copy: bool) -> Placed:
-    original = Path(os.path.realpath(source))
-    if not original.exists():
-        return Placed(name, source, 0, "missing")
-    if not original.is_file():
-        raise InputFileError(f"{source}: not a regular file")
-    size = original.stat().st_size
-    if size < needed:
-        raise FormatError(f"{size} bytes long, but the model's tensors need {needed}", str(source))
+def _size(tensor: onnx.TensorProto) -> int:
+    """Bytes of a tensor of this type and shape."""
     try:
-        beside = target / name
-        beside.parent.mkdir(parents=True, exist_ok=True)
-        if not copy and _link(original, beside):
-            return Placed(name, source, size, "link")
-        return Placed(name, source, size, "copy", _copy(original, beside))
-    except OSError as error:
-        raise InputFileError(f"{source}: {error.strerror}") from None
-
-
-def _copy(original: Path, beside: Path) -> str:
-    """Copy a file; the SHA-256 of what was copied."""
-    digest = hashlib.sha256()
-    file, _ = open_regular(original)
-    with file, beside.open("xb") as copy:
-        while data := file.read(1 << 20):
-            copy.write(data)
-            digest.update(data)
-    return digest.hexdigest()
-
-
-def _link(original: Path, beside: Path) -> bool:
-    """Make a hard link; False where that is not possible."""
-    try:
-        os.link(original, beside)
-    except OSError:
-        return False
-    return True
-
-
-def relocated(model: onnx.ModelProto, files: Mapping[str, str]) -> onnx.ModelProto:
-    """The model with the locations of its external data replaced; itself if none changes."""
-    changed = [t for t in held_tensors(model) if _new_location(t, files) != _location(t)]
-    if not changed:
-        return model
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    for tensor in held_tensors(copy):
-        for entry in tensor.external_data:
-            if entry.key == "location" and tensor.data_location == onnx.TensorProto.EXTERNAL:
-                entry.value = _new_location(tensor, files)
-    return copy
-
-
-def _location(tensor: onnx.TensorProto) -> str:
-    return external_fields(tensor).get("location", "")
-
-
-def _new_location(tensor: onnx.TensorProto, files: Mapping[str, str]) -> str:
-    location = _location(tensor)
-    return files.get(posixpath.normpath(location), location) if location else location
+        kind = tensor_type(tensor.data_type, tuple(tensor.dims))
+    except FormatError as error:
+        raise FormatError(f"'{tensor.name}': {error.reason}") from None
+    if kind.size_bytes is None or kind.dtype == "string":
+        what = "strings" if kind.dtype == "string" else "elements of an unknown type"
+        raise FormatError(f"'{tensor.name}' holds {what}, which cannot be external data")
+    return int(kind.size_bytes)

@@ -1,8 +1,11 @@
-"""The folder that `dnnp-export --to stages` writes: one ONNX file a stage, and a manifest.
+"""The folder that `dnnp-export --to stages` writes: a folder for each stage, and a manifest.
 
-`manifest.json` is one object:
+The folder of a stage, `stage-0` and so on, has the ONNX file `model.onnx` and what it reads: it
+can be moved, and loads alone.
 
-- `format` (`dnnp-stages`), `version` (1), `model`, `source` (`path`, `sha256`) and
+`manifest.json` is one object, in which each `file` is a path that counts from its folder:
+
+- `format` (`dnnp-stages`), `version` (2), `model`, `source` (`path`, `sha256`) and
   `plan` (`digest`, `k`, `method`, `objective`, `value`);
 - `inputs`, `outputs`: those of the whole model, each with `name`, `dtype`, `shape` (a size, a
   name or null; no `shape`: unknown rank) and, in the same words as below, `to` or `from`;
@@ -11,8 +14,11 @@
   the stage that makes the tensor, or `model`) and `outputs` (with `to`: the stages that read it,
   and `model` for an output of the model);
 - `links`: `from`, `to` and `tensors` for each pair of stages where one feeds the other;
-- `weights`: `file`, `source`, `size_bytes` and `placed` (`link`, `copy` or `missing`); of a copy
-  `sha256`, too.
+- `weights`: the files with external data beside the stages. Each has `stage` (its `id`), `file`,
+  `placed`, `sources` (the files of the model that its bytes are from) and `size_bytes`. `placed` is
+  `copy`: the bytes that the stage reads, with `padding_bytes` (how many bytes of the file belong to
+  no tensor) and `sha256`; `link`: a hard link to a whole file of the model; or `missing`: the file
+  was not there, and the stage expects it at `file`; its `size_bytes` is 0.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +34,33 @@ import onnx
 import orjson
 
 from dnnp.core.model.errors import InputFileError
-from dnnp.formats.export_folder import FORMAT, MANIFEST, RESERVED, replaced_folder
+from dnnp.formats.export_folder import FORMAT, MANIFEST, replaced_folder
 from dnnp.formats.onnx_stages import MODEL, StageModel, boundary
 from dnnp.formats.onnx_types import TensorType, describe
-from dnnp.formats.onnx_weights import Placed, needed_files, place_weights, relocated
+from dnnp.formats.onnx_weights import Span
+from dnnp.formats.stage_weights import (
+    MODEL_FILE,
+    WeightFile,
+    find_originals,
+    place_weights,
+    repeated_bytes,
+)
 
-VERSION = 1
+VERSION = 2
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What became of the external weights of a model."""
+
+    files: tuple[WeightFile, ...]
+    repeated_bytes: int
+    """Bytes of the model that were copied, beyond the first copy of each: shared parameters."""
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of the model that were copied, those of the first copies included."""
+        return sum(f.size_bytes - f.padding_bytes for f in self.files if f.how == "copy")
 
 
 def write_stages(
@@ -44,8 +72,8 @@ def write_stages(
     about: Mapping[str, Any],
     devices: Sequence[str],
     replicas: Sequence[int] = (),
-    copy_weights: bool = False,
-) -> list[Placed]:
+    link_weights: bool = False,
+) -> Weights:
     """Write the stages of a model to the folder `target`, whole or not at all.
 
     An earlier export in `target` is replaced; a folder with anything else in it is refused, and
@@ -61,13 +89,13 @@ def write_stages(
         The source model and its file; weight files are looked for beside it.
     about
         The manifest's `model`, `source` and `plan`.
-    copy_weights
-        Copy weight files instead of linking them.
+    link_weights
+        Make hard links to the weight files instead of copying what each stage reads.
 
     Returns
     -------
-    list of Placed
-        What became of the weight files.
+    Weights
+        The weight files beside the stages.
 
     Raises
     ------
@@ -78,26 +106,32 @@ def write_stages(
     InputFileError
         Something cannot be read or written, or another export writes to `target`.
     """
-    needed = needed_files(stage.model for stage in stages)
-    files = [f"stage-{i}.onnx" for i in range(len(stages))]
+    originals = find_originals((stage.model for stage in stages), source)
+    files: list[WeightFile] = []
+    copied: list[Span] = []
+    entries = []
     target = Path(os.path.realpath(target))
     try:
-        with replaced_folder(target) as folder:
-            placed = place_weights(
-                needed, source, folder, reserved=[*files, *RESERVED], copy=copy_weights
-            )
-            locations = {location: weights.file for location, weights in placed.items()}
-            hashes = []
-            for stage, file in zip(stages, files, strict=True):
-                data = relocated(stage.model, locations).SerializeToString(deterministic=True)
-                (folder / file).write_bytes(data)
-                hashes.append(hashlib.sha256(data).hexdigest())
-            weights = list(placed.values())
-            text = manifest(stages, model, about, devices, replicas, files, hashes, weights)
-            (folder / MANIFEST).write_bytes(orjson.dumps(text, option=orjson.OPT_INDENT_2) + b"\n")
+        with replaced_folder(target) as inside:
+            for i, stage in enumerate(stages):
+                folder = inside / f"stage-{i}"
+                folder.mkdir()
+                placed = place_weights(i, stage.model, folder, originals, link=link_weights)
+                entries.append(_write_model(placed.model, folder))
+                files += placed.files
+                copied += placed.copied
+            text = manifest(stages, model, about, devices, replicas, entries, files)
+            (inside / MANIFEST).write_bytes(orjson.dumps(text, option=orjson.OPT_INDENT_2) + b"\n")
     except OSError as error:
         raise InputFileError(f"{error.filename or target}: {error.strerror}") from None
-    return weights
+    return Weights(tuple(files), repeated_bytes(copied))
+
+
+def _write_model(model: onnx.ModelProto, folder: Path) -> dict[str, str]:
+    """Write the model of a stage; `file` and `sha256` of its entry in the manifest."""
+    data = model.SerializeToString(deterministic=True)
+    (folder / MODEL_FILE).write_bytes(data)
+    return {"file": f"{folder.name}/{MODEL_FILE}", "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def manifest(
@@ -106,9 +140,8 @@ def manifest(
     about: Mapping[str, Any],
     devices: Sequence[str],
     replicas: Sequence[int],
-    files: Sequence[str],
-    hashes: Sequence[str],
-    weights: Sequence[Placed],
+    entries: Sequence[Mapping[str, str]],
+    weights: Sequence[WeightFile],
 ) -> dict[str, Any]:
     """The manifest as an object; see the top of this file."""
     made_by = boundary(stages)
@@ -139,8 +172,7 @@ def manifest(
         "stages": [
             {
                 "id": i,
-                "file": files[i],
-                "sha256": hashes[i],
+                **entries[i],
                 "device": devices[i],
                 **({"replicas": replicas[i]} if replicas and replicas[i] > 1 else {}),
                 "nodes": len(stage.nodes),
@@ -162,17 +194,21 @@ def manifest(
             {"from": maker, "to": reader, "tensors": names}
             for (maker, reader), names in sorted(links.items())
         ],
-        "weights": [
-            {
-                "file": weight.file,
-                "source": str(weight.source),
-                "size_bytes": weight.size_bytes,
-                "placed": weight.how,
-                **({} if weight.sha256 is None else {"sha256": weight.sha256}),
-            }
-            for weight in weights
-        ],
+        "weights": [_weights(file) for file in weights],
     }
+
+
+def _weights(file: WeightFile) -> dict[str, Any]:
+    entry = {
+        "stage": file.stage,
+        "file": file.file,
+        "placed": file.how,
+        "sources": [str(source) for source in file.sources],
+        "size_bytes": file.size_bytes,
+    }
+    if file.how == "copy":
+        entry |= {"padding_bytes": file.padding_bytes, "sha256": file.sha256}
+    return entry
 
 
 def _stage(index: int) -> int | str:

@@ -114,7 +114,7 @@ def test_an_export_does_not_replace_the_model_it_is_made_of(plan: Path, tmp_path
     out = tmp_path / "out"
     assert dnnp("export", "-q", "--to", "stages", plan, "-o", out).status == 0
     again = tmp_path / "again.dnnp"
-    imported = dnnp("import", out / "stage-0.onnx")
+    imported = dnnp("import", out / "stage-0" / "model.onnx")
     assert dnnp("partition", "-q", "-k", "1", "-o", again, stdin=imported.out).status == 0
     refused(
         tmp_path, "export", "--to", "stages", again, "-o", out, says="would overwrite the model"

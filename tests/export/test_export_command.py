@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+from dnnp.formats import stage_weights
 from support.run import dnnp
 from support.seeds import encode, graph_records, planned
 from support.split_models import MODELS, feeds_of, graph, make, node, run_whole, session, value
@@ -105,7 +106,9 @@ def test_a_folder_with_other_files(tmp_path: Path) -> None:
     assert os.listdir(other) == ["notes"]
 
 
-def test_weights_that_are_missing_or_linked(tmp_path: Path) -> None:
+def test_weights_that_are_missing_copied_or_linked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weights = onnx.TensorProto(
         name="A", data_type=1, dims=[4], data_location=onnx.TensorProto.EXTERNAL
     )
@@ -118,12 +121,24 @@ def test_weights_that_are_missing_or_linked(tmp_path: Path) -> None:
     done = dnnp(*command, "-q", stdin=stream)
     assert done.status == 0
     assert f"{tmp_path / 'w.bin'}: no such file" in done.err
+    assert f"the stages expect it at {tmp_path}/out/stage-0/w.bin, and likewise in" in done.err
     (tmp_path / "w.bin").write_bytes(bytes(16))
     done = dnnp(*command, stdin=stream)
-    assert "hard-linked" in done.err
-    done = dnnp(*command, "--copy-weights", stdin=stream)
-    assert "copied" in done.err
+    stages = len(os.listdir(tmp_path / "out")) - 1
+    assert f": copied {16 * stages} bytes of weights, {16 * (stages - 1)} of them again" in done.err
+    done = dnnp(*command, "--link-weights", stdin=stream)
+    assert "hard-linked to the folders of the stages; while the links are there" in done.err
+    with pytest.raises(onnx.checker.ValidationError, match="hard link"):
+        onnx.load(tmp_path / "m.onnx")
     assert dnnp(*command, "-q", stdin=stream).err == ""
+    onnx.load(tmp_path / "m.onnx")
+
+    def refuse(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(stage_weights.os, "link", refuse)
+    done = dnnp(*command, "-q", "--link-weights", stdin=stream)
+    assert f"no hard link to {tmp_path / 'out'} is possible; what the stages" in done.err
 
 
 def test_a_folder_whose_name_is_too_long(tmp_path: Path) -> None:

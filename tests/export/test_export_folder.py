@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.formats import export_folder
-from support.stage_folders import SIZE, export, model_with
+from support.stage_folders import export, files, model_with
 
 INSIDE = ".dnnp-export-"
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """Folder with a weight file."""
-    folder = tmp_path / "source"
-    (folder / "sub").mkdir(parents=True)
-    weights = np.arange(4 * SIZE, dtype=np.float32).tobytes()
-    (folder / "w.bin").write_bytes(weights)
-    (folder / "sub" / "v.bin").write_bytes(weights)
-    return folder
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    """Contents of all files in a folder, by path."""
-    found = (p for p in folder.rglob("*") if p.is_file())
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in found}
 
 
 def refused(source: Path, target: Path, match: str) -> None:
@@ -46,15 +29,14 @@ def refused(source: Path, target: Path, match: str) -> None:
 
 def test_a_link_in_the_place_of_a_folder_is_not_followed(source: Path, tmp_path: Path) -> None:
     out, outside = tmp_path / "out", tmp_path / "outside"
-    export(model_with("sub/v.bin"), source, out)
+    export(model_with(), source, out)
     outside.mkdir()
-    (outside / "v.bin").write_bytes(b"precious")
-    (out / "sub" / "v.bin").unlink()
-    (out / "sub").rmdir()
-    (out / "sub").symlink_to(outside)
-    with pytest.raises(UsageError, match="holds 'sub', which is not from dnnp-export"):
-        export(model_with("sub/v.bin"), source, out)
-    assert files(outside) == {"v.bin": b"precious"}
+    (outside / "model.onnx").write_bytes(b"precious")
+    shutil.rmtree(out / "stage-1")
+    (out / "stage-1").symlink_to(outside)
+    with pytest.raises(UsageError, match="holds 'stage-1', which is not from dnnp-export"):
+        export(model_with(), source, out)
+    assert files(outside) == {"model.onnx": b"precious"}
 
 
 def test_a_link_that_comes_late_is_not_followed(
@@ -63,27 +45,27 @@ def test_a_link_that_comes_late_is_not_followed(
     """Even one that takes the place of a folder after the last look at it."""
     out, outside = tmp_path / "out", tmp_path / "outside"
     outside.mkdir()
-    (outside / "v.bin").write_bytes(b"precious")
+    (outside / "model.onnx").write_bytes(b"precious")
 
     def plant(target: Path, *_: object) -> None:
-        (target / "sub").symlink_to(outside)
+        (target / "stage-1").symlink_to(outside)
 
     monkeypatch.setattr(export_folder, "_check_free", plant)
     with pytest.raises(InputFileError):
-        export(model_with("sub/v.bin"), source, out)
-    assert files(outside) == {"v.bin": b"precious"}
+        export(model_with(), source, out)
+    assert files(outside) == {"model.onnx": b"precious"}
 
 
 def test_what_is_listed_but_was_not_written_stays(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     (source / "w.bin").rename(tmp_path / "later")
     export(model_with(), source, out)
-    (out / "w.bin").write_bytes(b"mine")  # as the command said that it is missing
-    refused(source, out, r"'w\.bin' is not as dnnp-export left it; move it away")
-    (out / "w.bin").unlink()
-    (out / "stage-1.onnx").write_bytes(b"mine")
-    refused(source, out, r"'stage-1\.onnx' is not as")
-    (out / "stage-1.onnx").unlink()
+    (out / "stage-0/w.bin").write_bytes(b"mine")  # as the command said that it is missing
+    refused(source, out, r"'stage-0/w\.bin' is not as dnnp-export left it; move it away")
+    (out / "stage-0/w.bin").unlink()
+    (out / "stage-1/model.onnx").write_bytes(b"mine")
+    refused(source, out, r"'stage-1/model\.onnx' is not as")
+    (out / "stage-1/model.onnx").unlink()
     manifest = json.loads((out / "manifest.json").read_text())
     manifest["weights"].append({"file": "notes", "placed": "copy"})
     manifest["weights"].append({"file": "../later", "placed": "copy"})
@@ -95,29 +77,62 @@ def test_what_is_listed_but_was_not_written_stays(source: Path, tmp_path: Path) 
     assert (tmp_path / "later").exists()
 
 
-@pytest.mark.parametrize("copy", [False, True])
-def test_weights_are_replaced_unless_changed_or_the_last_of_their_kind(
-    source: Path, tmp_path: Path, copy: bool
-) -> None:
+def test_copies_are_replaced_unless_changed(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for _ in range(2):
-        export(model_with("sub/v.bin"), source, out, copy_weights=copy)
+        export(model_with("sub/v.bin"), source, out)
     assert not (out / ".dnnp-unfinished").exists()
-    if copy:
-        with (out / "w.bin").open("r+b") as file:
-            file.write(b"x")
+    with (out / "stage-1/model.onnx.data").open("r+b") as file:
+        file.write(b"x")
+    refused(source, out, r"'stage-1/model\.onnx\.data' is not as dnnp-export left it")
+
+
+def test_links_are_replaced_unless_they_are_the_last(source: Path, tmp_path: Path) -> None:
+    """Both stages have a link: one of them does not keep the bytes when both are removed."""
+    out = tmp_path / "out"
+    for _ in range(2):
+        export(model_with(), source, out, link_weights=True)
+    (source / "w.bin").unlink()
+    refused(source, out, r"'stage-0/w\.bin' is not as dnnp-export left it")
+    os.link(out / "stage-0/w.bin", source / "w.bin")
+    export(model_with(), source, out)
+    assert not (out / "stage-0/w.bin").exists()
+
+
+@pytest.mark.parametrize("placed", ["link", "copy"])
+def test_a_folder_of_version_1_is_replaced(source: Path, tmp_path: Path, placed: str) -> None:
+    """That version put all files side by side, and whole weight files beside them."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "sub").mkdir()
+    data = (source / "w.bin").read_bytes()
+    if placed == "link":
+        os.link(source / "w.bin", out / "sub/w.bin")
     else:
-        os.unlink(source / "w.bin")
-    refused(source, out, r"'w\.bin' is not as dnnp-export left it")
+        (out / "sub/w.bin").write_bytes(data)
+    (out / "stage-0.onnx").write_bytes(b"a model")
+    digests = [hashlib.sha256(found).hexdigest() for found in (b"a model", data)]
+    manifest = {
+        "format": "dnnp-stages", "version": 1,
+        "stages": [{"id": 0, "file": "stage-0.onnx", "sha256": digests[0]}],
+        "weights": [{
+            "file": "sub/w.bin", "source": "w.bin", "size_bytes": len(data), "placed": placed,
+            **({"sha256": digests[1]} if placed == "copy" else {}),
+        }],
+    }  # fmt: skip
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    export(model_with(), source, out)
+    assert sorted(os.listdir(out)) == ["manifest.json", "stage-0", "stage-1"]
+    assert (source / "w.bin").read_bytes() == data
 
 
 def test_weights_behind_links(source: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     (source / "w.bin").rename(secret)
     (source / "w.bin").symlink_to(secret)
-    for copy in (False, True):
+    for link in (False, True):
         with pytest.raises(FormatError, match=r"w\.bin: a link out of the model's folder"):
-            export(model_with(), source, tmp_path / "out", copy_weights=copy)
+            export(model_with(), source, tmp_path / "out", link_weights=link)
     assert not (tmp_path / "out").exists()
     # A cache: the model and its weights are links to where the files of all versions stand.
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
@@ -126,16 +141,17 @@ def test_weights_behind_links(source: Path, tmp_path: Path) -> None:
     secret.rename(blobs / "1")
     (snapshot / "w.bin").symlink_to(blobs / "1")
     (snapshot / "m.onnx").symlink_to(blobs / "2")
-    (weights,) = export(model_with(), snapshot, tmp_path / "out")
-    assert weights.how == "link"
-    assert not (tmp_path / "out" / "w.bin").is_symlink()
+    for how in ("copy", "link"):
+        weights = export(model_with(), snapshot, tmp_path / "out", link_weights=how == "link")
+        assert {file.how for file in weights.files} == {how}
+        assert not any(path.is_symlink() for path in (tmp_path / "out").rglob("*"))
 
 
 class KilledError(BaseException):
     """Stands for a signal that nothing can catch."""
 
 
-@pytest.mark.parametrize("moves", range(8))
+@pytest.mark.parametrize("moves", range(6))
 def test_an_export_that_was_killed_is_taken_over(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int
 ) -> None:
@@ -158,7 +174,7 @@ def test_an_export_that_was_killed_is_taken_over(
         try:
             export(model_with("sub/v.bin"), source, out)
         except KilledError:
-            assert moves < 7
+            assert moves < 5
     assert any(name.startswith(INSIDE) for name in os.listdir(out))
     (out / "notes").write_text("mine")
     refused(source, out, "holds 'notes'")

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from dnnp.formats.onnx_stages import StageModel, split_model
-from dnnp.formats.onnx_weights import needed_files
+from dnnp.formats.onnx_weights import spans_of
 from support.split_models import feeds_of, run_split, run_whole, session, working_nodes
 
 LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("light_*.onnx"))
@@ -55,4 +55,4 @@ def test_absent_weights_stay_referenced(shared_models: Path) -> None:
     for stage in stages:
         for tensor in stage.model.graph.initializer:
             assert tensor == tensors[tensor.name]
-    assert needed_files(s.model for s in stages) == needed_files([model])
+    assert spans_of(s.model for s in stages) == spans_of([model])

@@ -1,24 +1,28 @@
-"""A model with weight files, and its export."""
+"""Models with weight files, and their export."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 from onnx import TensorProto
 
 from dnnp.formats.onnx_stages import split_model
-from dnnp.formats.onnx_weights import Placed
-from dnnp.formats.stage_folder import write_stages
+from dnnp.formats.stage_folder import Weights, write_stages
 from support.split_models import graph, make, node, value
 
 SIZE = 1024
 ABOUT = {"model": "m", "source": {"kind": "onnx", "path": "m.onnx", "sha256": "0" * 64}}
 
 
-def external(name: str, location: str, offset: int | str, length: int | None = 4 * SIZE):
-    """An initializer whose data is elsewhere."""
-    tensor = TensorProto(name=name, data_type=1, dims=[SIZE], data_location=TensorProto.EXTERNAL)
+def external(
+    name: str, location: str, offset: int | str, length: int | None = 4 * SIZE, dims=(SIZE,), kind=1
+) -> TensorProto:
+    """An initializer whose data is elsewhere; float32 by default."""
+    tensor = TensorProto(
+        name=name, data_type=kind, dims=dims, data_location=TensorProto.EXTERNAL
+    )
     fields = {"location": location, "offset": offset, "length": length}
     for key, item in fields.items():
         if item is not None:
@@ -38,7 +42,7 @@ def model_with(first: str = "w.bin", second: str = "w.bin", **fields) -> onnx.Mo
     return make(graph(nodes, "external", *ends, stored))
 
 
-def export(model: onnx.ModelProto, source: Path, target: Path, **options) -> list[Placed]:
+def export(model: onnx.ModelProto, source: Path, target: Path, **options) -> Weights:
     """Save the model, split it in two and write the stages."""
     path = source / "m.onnx"
     path.write_bytes(model.SerializeToString())
@@ -46,3 +50,34 @@ def export(model: onnx.ModelProto, source: Path, target: Path, **options) -> lis
     return write_stages(
         stages, model, path, target, about=ABOUT, devices=["acc/0", "acc/1"], **options
     )
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Contents of all files in a folder, by path."""
+    found = (p for p in folder.rglob("*") if p.is_file())
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in found}
+
+
+def chain(folder: Path, layers: int, width: int, *, sparse: bool = False) -> Path:
+    """Save y = tanh(... tanh(tanh(x W0) W1) ... W0) with its matrices in a weight file.
+
+    The last matrix is the first one again: stages share it. `sparse`: the file is one big hole.
+    """
+    size = 4 * width * width
+    names = [f"W{i}" for i in range(layers)]
+    stored = []
+    with (folder / "w.bin").open("wb") as file:
+        file.truncate(layers * size)
+        for i, name in enumerate(names):
+            stored.append(external(name, "w.bin", i * size, size, dims=(width, width)))
+            if not sparse:
+                values = np.random.default_rng(i).standard_normal((width, width), np.float32)
+                file.write(values.data)
+    nodes, last = [], "x"
+    for i, name in enumerate([*names, names[0]]):
+        nodes += [node("MatMul", [last, name], [f"m{i}"]), node("Tanh", [f"m{i}"], [f"t{i}"])]
+        last = f"t{i}"
+    ends = [value("x", [1, width])], [value(last, [1, width])]
+    path = folder / "m.onnx"
+    path.write_bytes(make(graph(nodes, "chain", *ends, stored)).SerializeToString())
+    return path
