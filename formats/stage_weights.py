@@ -225,12 +225,7 @@ def _link(original: Path, folder: Path, name: str) -> bool:
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
-    """The spans in the order of the files, with those that overlap made one.
-
-    >>> _merged([Span("a", 8, 4), Span("a", 0, 4), Span("a", 4, 8), Span("b", 4, 4)])
-    [Span(location='a', offset=0, size_bytes=4), Span(location='a', offset=4, size_bytes=8), \
-Span(location='b', offset=4, size_bytes=4)]
-    """
+    """The spans in the order of the files, with those that overlap made one."""
     merged: list[Span] = []
     for span in sorted(spans):
         last = merged[-1] if merged else None
@@ -243,7 +238,10 @@ Span(location='b', offset=4, size_bytes=4)]
 
 
 def _packed(spans: Iterable[Span]) -> list[_Run]:
-    """Where each byte of the spans goes in a file that holds nothing else but padding."""
+    """Where each byte of the spans goes in a file that holds nothing else but padding.
+
+    They stay in the order of the original files, which are then read from front to back.
+    """
     runs: list[_Run] = []
     at = 0
     for span in _merged(spans):

@@ -128,8 +128,7 @@ def test_weights_that_are_missing_copied_or_linked(
     assert f": copied {16 * stages} bytes of weights, {16 * (stages - 1)} of them again" in done.err
     done = dnnp(*command, "--link-weights", stdin=stream)
     assert "hard-linked to the folders of the stages; while the links are there" in done.err
-    with pytest.raises(onnx.checker.ValidationError, match="hard link"):
-        onnx.load(tmp_path / "m.onnx")
+    assert (tmp_path / "w.bin").stat().st_nlink == 1 + stages  # which newer onnx refuses to load
     assert dnnp(*command, "-q", stdin=stream).err == ""
     onnx.load(tmp_path / "m.onnx")
 

@@ -6,17 +6,20 @@ import hashlib
 import json
 import os
 import resource
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto
 
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.formats import stage_folder, stage_weights
 from dnnp.formats.onnx_stages import split_model
-from dnnp.formats.onnx_weights import Span
+from dnnp.formats.onnx_weights import Span, span_of
 from dnnp.formats.stage_folder import write_stages
 from dnnp.formats.stage_weights import find_originals, place_weights
 from support.run import dnnp, executable
@@ -392,6 +395,49 @@ def test_weights_inside_the_model_stay_inside(tmp_path: Path) -> None:
     weights = write_stages(stages, model, path, target, about=ABOUT, devices=["acc/0", "acc/1"])
     assert weights == stage_folder.Weights((), 0)
     assert [os.listdir(target / f"stage-{i}") for i in range(2)] == [["model.onnx"]] * 2
+
+
+PIECE = st.tuples(
+    st.sampled_from(["a", "b/c"]), st.integers(0, 200), st.integers(0, 99), st.booleans()
+)
+"""Location, offset and size of a tensor, and whether the length is stated."""
+
+
+@given(st.lists(PIECE, min_size=1, max_size=12))
+def test_any_places_keep_their_bytes(pieces: list[tuple[str, int, int, bool]]) -> None:
+    stored = [
+        external(
+            f"t{i}", location, offset, size if stated else None, dims=(size,),
+            kind=TensorProto.UINT8,
+        )
+        for i, (location, offset, size, stated) in enumerate(pieces)
+    ]  # fmt: skip
+    model = make(graph([], "places", [], [], stored))
+    with tempfile.TemporaryDirectory() as name:
+        home, target = Path(name), Path(name, "stage-0")
+        target.mkdir()
+        (home / "b").mkdir()
+        data = {"a": bytes(range(1, 256)) * 2, "b/c": bytes(range(255, 0, -1)) * 2}
+        for location, content in data.items():
+            (home / location).write_bytes(content)
+        originals = find_originals([model], home / "m.onnx")
+        placed = place_weights(0, model, target, originals, link=False)
+        copy = (target / "model.onnx.data").read_bytes()
+    used = {
+        (location, at)
+        for location, offset, size, _ in pieces
+        for at in range(offset, offset + size)
+    }
+    (entry,) = placed.files
+    assert entry.size_bytes - entry.padding_bytes == len(used)
+    assert entry.padding_bytes == copy.count(0) < 64 * len(pieces)
+    for tensor, (location, offset, size, _) in zip(
+        placed.model.graph.initializer, pieces, strict=True
+    ):
+        span = span_of(tensor)
+        assert span is not None
+        assert span.location == "model.onnx.data"
+        assert copy[span.offset : span.end] == data[location][offset : offset + size]
 
 
 def test_spans_of_one_file_are_merged_where_they_overlap() -> None:
