@@ -47,7 +47,8 @@ def check_passes(schedule: Record, records: Mapping[str, Sequence[Record]]) -> l
             message = f"there is no stage {stage}; there are {len(stages)}"
             found.append(Violation("stages", subject, message, None, stage))
         elif row["kind"] == "transfer":
-            continue
+            if stage is not None:
+                found += _places(schedule["units"], row, stages[stage], subject)
         elif stage is None:
             found.append(Violation("stages", subject, "is of no stage of the plan"))
         else:
@@ -85,13 +86,14 @@ def _nodes(row: Record, stage: Record) -> Sequence[int]:
 
 
 def _places(units: Sequence[Record], row: Record, stage: Record, subject: str) -> list[Violation]:
-    """A pass runs on devices of its stage."""
+    """A pass runs on devices of its stage, a transfer on the links that are named after them."""
     owner, first = split_name(stage["device"])
     wrong = {}
     for home in row["homes"]:
         for unit in home:
             name = units[unit]["name"] if unit < len(units) else f"unit {unit}"
-            held, number = split_name(name)
+            device = name.rpartition(" ")[0] if row["kind"] == "transfer" else name
+            held, number = split_name(device)
             last = -1 if first is None else first + stage.get("replicas", 1) - 1
             if held != owner or number is None or first is None or not first <= number <= last:
                 wrong[name] = True
