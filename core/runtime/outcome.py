@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -203,6 +204,9 @@ def _record(
 
 def execute(pipeline: Pipeline, load: Load, checks: Checks) -> Outcome:
     """Send the samples through, then verify and compare as asked, unless interrupted."""
+    # What is there by now stays: no collection needs to walk it on a core that runs a stage.
+    gc.collect()
+    gc.freeze()
     load, settled = pipeline.settle(load)
     warmup, distinct = pipeline.warmup(load), len(load.samples)
     total, checked = warmup + load.count, max(distinct, widest(pipeline.stages))

@@ -42,8 +42,8 @@ _Put = Callable[[int, Values], None]
 SOURCE = -1
 _POLL_S = 0.1
 """How often the main thread looks whether it was interrupted, seconds."""
-_WAITS_NS = 10_000_000
-"""How often a thread asks the system how long it has waited, at most; asking takes 20 us."""
+_WAITS_NS = 50_000_000
+"""How often a thread asks the system how long it has waited, at most; asking takes some 50 us."""
 
 
 @dataclass(frozen=True)
