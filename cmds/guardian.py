@@ -8,7 +8,8 @@ a crash of a library becomes a line and a status, and what the child leaves behi
     SIGINT    the first one is passed on to the child, as SIGURG, which kills nobody who does not
               listen; the second one ends it
     SIGTERM   and SIGHUP: end it, and die of the same
-    SIGKILL   of the parent: the system sends the child SIGTERM, which then cleans up itself
+    SIGKILL   of the parent: the system sends the child SIGTERM, which then cleans up itself; or
+              SIGKILL, while it makes a session and has nothing to clean up
 """
 
 from __future__ import annotations

@@ -54,6 +54,11 @@ def remove_unfinished() -> None:
             remove(path)
 
 
+def any_unfinished() -> bool:
+    """Whether this process is writing something that it would have to remove."""
+    return os.getpid() in _owners.values()
+
+
 def fresh_name(prefix: str, suffix: str = "") -> str:
     """A file name that nobody can foresee."""
     return f"{prefix}{os.urandom(8).hex()}{suffix}"

@@ -121,16 +121,7 @@ class Pipeline:
             return load, Settled()
 
         def stretch(count: int) -> Timing:
-            trace = run_pipeline(
-                self.steps,
-                load.samples,
-                count,
-                self.outputs,
-                queue=load.queue,
-                window=load.window,
-                interrupted=self.watch.interrupted,
-            )
-            return self.figures(summarize(trace))
+            return self.figures(summarize(self._send(load, count)))
 
         settled = settle(stretch, first, most=most)
         count = count_for(settled.rate_per_s, load.least_s, load.count)
@@ -148,12 +139,12 @@ class Pipeline:
         """
         program = load.program
         if program is None:
-            return self._send(load, self.warmup(load) + load.count, keep=keep)
+            return self._send(load, self.warmup(load) + load.count, keep=keep, done=0)
         edges = route(self.steps, self.outputs, waits=program.waits)
         room = room_of(program, edges, load.queue)
         first = load.warmup * widest(self.stages)
         if first:
-            trace = self._send(load, first)
+            trace = self._send(load, first, done=0)
             if trace.interrupted:
                 return trace.before(0)
         return self._send(load, program.count, program, room, keep, first)
@@ -165,10 +156,14 @@ class Pipeline:
         program: Program | None = None,
         room: Mapping[tuple[int, int], int] | None = None,
         keep: Callable[[int], bool] = lambda s: False,
-        done: int = 0,
+        done: int | None = None,
     ) -> Trace:
-        """Send samples through, `done` others having gone before."""
-        total = done + count
+        """Send samples through, `done` others having gone before; None: nobody is told of them."""
+
+        def progress(number: int) -> None:
+            if done is not None:
+                self.watch.progress(done + number, done + count)
+
         return run_pipeline(
             self.steps,
             load.samples,
@@ -182,7 +177,7 @@ class Pipeline:
             keep=keep,
             convert=to_numpy,
             interrupted=self.watch.interrupted,
-            progress=lambda number: self.watch.progress(done + number, total),
+            progress=progress,
         )
 
     def summarize(self, trace: Trace, load: Load) -> Timing:

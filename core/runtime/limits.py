@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from dnnp.core.model.errors import LimitError
+from dnnp.core.model.orphan import die_with_parent
+from dnnp.formats.unfinished import any_unfinished
 
 SLOTS = 4200
 """Things that may be under way at once: the sessions of a pipeline, and some around them."""
@@ -90,11 +92,14 @@ class Board:
 _board: Board | None = None
 """None: nobody watches."""
 
+_watcher = 0
+"""The process that watches."""
+
 
 def install(board: Board) -> None:
-    """Use a board from now on; whoever watches it keeps the limits."""
-    global _board
-    _board = board
+    """Use a board from now on; the parent of this process watches it and keeps the limits."""
+    global _board, _watcher
+    _board, _watcher = board, os.getppid()
 
 
 def set_limits(seconds: float | None, memory_bytes: float | None) -> None:
@@ -132,17 +137,36 @@ def watched(what: str) -> Iterator[None]:
 def making_session(of: str) -> Iterator[None]:
     """The making of the session of a stage, which no handler of signals can end.
 
-    A process that is left without the one that watches it ends by a timer of the system instead.
+    A process that is left without the one that watches it ends with that one (Linux), or by a
+    timer of the system where that is not possible or it has files to remove first.
     """
     seconds = 0.0 if _board is None else _board.seconds
     if 0 < seconds < math.inf:
         signal.setitimer(signal.ITIMER_REAL, seconds + GRACE_S)
     try:
-        with watched(f"{of}: making its session"):
+        with _killed_with_watcher(), watched(f"{of}: making its session"):
             yield
     finally:
         if 0 < seconds < math.inf:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+@contextmanager
+def _killed_with_watcher() -> Iterator[None]:
+    """Be killed when the process that watches ends; else it is SIGTERM, which has a handler.
+
+    Not while there is something to remove, which the handler does.
+    """
+    if _board is None or any_unfinished():
+        yield
+        return
+    die_with_parent(signal.SIGKILL)
+    if os.getppid() != _watcher:  # it ended before we asked
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        yield
+    finally:
+        die_with_parent(signal.SIGTERM)
 
 
 def require_memory(needed: float, what: str) -> None:

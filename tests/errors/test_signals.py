@@ -123,8 +123,8 @@ def test_second_interrupt_quits_at_once() -> None:
     assert process.wait(PATIENCE_S) == INTERRUPTED
 
 
-def stuck(tmp_path: Path) -> Path:
-    """A plan of a model of which ONNX Runtime never makes a session: functions nested deep."""
+def deep(tmp_path: Path) -> Path:
+    """A model of which ONNX Runtime never makes a session: functions nested deep."""
     from onnx import TensorProto, helper
 
     functions = []
@@ -142,10 +142,41 @@ def stuck(tmp_path: Path) -> Path:
     model = helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=8)
     path = tmp_path / "stuck.onnx"
     path.write_bytes(model.SerializeToString())
+    return path
+
+
+def stuck(tmp_path: Path) -> Path:
+    """A plan of that model."""
     plan = tmp_path / "stuck.dnnp"
-    imported = dnnp("import", path)
+    imported = dnnp("import", deep(tmp_path))
     plan.write_bytes(dnnp("partition", "-q", "-k", "1", stdin=imported.out).out)
     return plan
+
+
+ENDLESS = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[4] a) => (int64[n, m] b) {
+  trips = Constant<value = int64 {4000000000000}>()
+  yes = Constant<value = bool {1}>()
+  wide = Constant<value = int64[2] {1000000, 4}>()
+  last, all = Loop<body = body (int64 i, bool c, float[4] x) => (bool d, float[4] y, float[p, q] z)
+  { d = Identity(c)  y = Neg(x)  z = %s }>(trips, yes, a)
+  b = NonZero(%s)
+}"""
+"""A loop without end whose result has a shape that only running it tells."""
+
+
+def endless(tmp_path: Path, *, grows: bool) -> Path:
+    """A model that runs without end, and takes more and more memory if it `grows`."""
+    import onnx.parser
+
+    step, result = ("Expand(x, wide)", "all") if grows else ("Neg(x)", "last")
+    text = ENDLESS % (step, result)
+    if not grows:
+        text = text.replace("last, all", "last").replace(", float[p, q] z", "")
+        text = text.replace("  z = Neg(x)", "")
+    path = tmp_path / "endless.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    return path
 
 
 def wait_until_stuck(process: subprocess.Popen[bytes]) -> int:
@@ -208,6 +239,44 @@ def test_max_memory_ends_a_command(tmp_path: Path) -> None:
     assert err.count(b"\n") == 1
 
 
+def import_by_running(model: Path, *limits: str) -> tuple[int, bytes]:
+    """Status and messages of an import that ends by a limit, and leaves no process."""
+    process = start("import", "--shapes", "run", *limits, str(model), stdin=subprocess.DEVNULL)
+    wait_for("there is a worker", lambda: worker_of(process) > 0)
+    worker = worker_of(process)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert out == b""
+    assert gone(worker)
+    return process.returncode, err
+
+
+def test_stage_timeout_of_the_run_for_shapes(tmp_path: Path) -> None:
+    status, err = import_by_running(endless(tmp_path, grows=False), "--stage-timeout", "0.5")
+    assert status == 5
+    reason = b"the run that shows the shapes: not done after 0.5 s (--stage-timeout)"
+    assert err == b"dnnp-import: " + reason + b"\n"
+
+
+def test_stage_timeout_of_the_session_for_shapes(tmp_path: Path) -> None:
+    import onnx
+
+    model = onnx.load(deep(tmp_path))
+    model.graph.node.add(op_type="NonZero", input=["b"], output=["places"])
+    model.graph.output.add(name="places").type.tensor_type.elem_type = onnx.TensorProto.INT64
+    onnx.save(model, tmp_path / "stuck.onnx")
+    status, err = import_by_running(tmp_path / "stuck.onnx", "--stage-timeout", "0.5")
+    assert status == 5
+    reason = b"the model: making its session: not done after 0.5 s (--stage-timeout)"
+    assert err == b"dnnp-import: " + reason + b"\n"
+
+
+def test_max_memory_of_the_run_for_shapes(tmp_path: Path) -> None:
+    status, err = import_by_running(endless(tmp_path, grows=True), "--max-memory", "700M")
+    assert status == 5
+    reason = b"the run that shows the shapes: more than 7e+08 bytes of memory are needed"
+    assert err == b"dnnp-import: " + reason + b" (--max-memory)\n"
+
+
 def test_inputs_beyond_the_memory_are_refused(tmp_path: Path) -> None:
     """A stream whose shape was edited asks for more than there is: nothing is allocated."""
     from onnx import TensorProto, helper
@@ -232,6 +301,16 @@ def test_the_worker_ends_with_its_command() -> None:
     process = start("check")
     wait_until_reading(process)
     worker = worker_of(process)
+    process.kill()
+    process.wait(PATIENCE_S)
+    assert gone(worker)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system tells nobody of its parent's end")
+def test_the_worker_ends_with_its_command_in_native_code(tmp_path: Path) -> None:
+    """SIGTERM would wait for ONNX Runtime, which never ends, and the timer for ten minutes."""
+    process = start("run", "-q", str(stuck(tmp_path)))
+    worker = wait_until_stuck(process)
     process.kill()
     process.wait(PATIENCE_S)
     assert gone(worker)
