@@ -93,7 +93,8 @@ class Context:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep messages until the block is over; where it fails, the error stands alone."""
+        """Keep messages until the block is over, or `release`; where it fails before, the error
+        stands alone."""
         if self._held is not None:
             yield
             return
@@ -101,12 +102,16 @@ class Context:
         try:
             yield
         except DnnpError:
-            self._held.clear()
+            self._held = None
             raise
         finally:
-            messages, self._held = self._held, None
-            for message in messages:
-                self.warn(message)
+            self.release()
+
+    def release(self) -> None:
+        """Say what is held, as nothing that was given can be wrong any more."""
+        messages, self._held = self._held or (), None
+        for message in messages:
+            self.warn(message)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:

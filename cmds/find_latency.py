@@ -148,7 +148,7 @@ def latency_plan(
             problem.graph, problem.units, problem.devices, problem.options, problem.links
         )
     else:
-        latency, split = _given(args, problem, given)
+        latency, split = _given(args, context, problem, given)
         problem = replace(problem, options=latency.options)
         method = "given"
         bound, argument = quick_bound(latency, lambda: context.interrupted)
@@ -160,7 +160,7 @@ def latency_plan(
 
 
 def _given(
-    args: argparse.Namespace, problem: Problem, data: bytes
+    args: argparse.Namespace, context: Context, problem: Problem, data: bytes
 ) -> tuple[LatencyProblem, Split]:
     """The split in --eval, invoked as often as its parts need unless --invocations is given.
 
@@ -179,6 +179,7 @@ def _given(
     from dnnp.core.portfolio.latency import split_of_homes
 
     blocks = given_split(data, args.eval, problem.graph, problem.devices)
+    context.release()
     latency = latency_problem(
         problem.graph, problem.units, problem.devices, problem.options, problem.links
     )

@@ -74,6 +74,7 @@ def request_of(
         runs=runs,
         programs={"scotch": _scotch},
     )
+    context.release()
     try:
         yield request
     except LimitError:

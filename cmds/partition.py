@@ -13,8 +13,11 @@ from dnnp.cmds.idle_options import name_idle_options
 from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.graph import Graph
-    from dnnp.core.model.plan import Plan
+    from dnnp.core.model.plan import CostOptions, Plan
     from dnnp.core.portfolio.problem import Problem
     from dnnp.formats.stream import Stream
 
@@ -159,7 +162,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     evolution_of(args).check()
     stream = context.read(args.stream)
     given = None if args.eval is None else context.read_input(args.eval)
-    with context.interruptible():
+    with context.interruptible(), context.held():
         problem = problem_of(stream, args, context)
         name_idle_options(args, context)
         context.elapsed("searching")
@@ -192,10 +195,28 @@ def problem_of(stream: Stream, args: argparse.Namespace, context: Context) -> Pr
                 args.objective, args.max_replicas or 1,
             )  # fmt: skip
             check_options(graph, devices, options)
+        _check_method(args, devices, options)
     if args.devices is None and len(units.times) > 1 and len(devices) == 1:
         others = ", ".join(name for name in units.times if name != devices[0].name)
         context.note(f"devices of class '{devices[0].name}'; the stream also prices {others}")
     return Problem(graph, units, devices, options, links)
+
+
+def _check_method(
+    args: argparse.Namespace, devices: Sequence[DeviceClass], options: CostOptions
+) -> None:
+    """Refuse a method that does not make what is asked for, before any search begins."""
+    if args.eval is not None:
+        return
+    if args.objective == "latency":
+        from dnnp.core.portfolio.latency import check_method
+
+        check_method(args.method, options.execution)
+    else:
+        from dnnp.core.portfolio.methods import method_asked
+
+        clustered = any(d.cluster_size for d in devices)
+        method_asked(args.method, args.validity, clustered=clustered)
 
 
 def add_plan(
@@ -247,6 +268,7 @@ def _plan(
 
         blocks, method = given_split(given, args.eval, graph, devices), "given"
         options = with_replicas(options, blocks, args.max_replicas)
+        context.release()
         if options.memory_model == "peak":
             from dnnp.cmds.find_split import compilation_notice
             from dnnp.core.model.beside import beside

@@ -49,6 +49,24 @@ def validity_asked(method: str, validity: str | None) -> str:
     raise UsageError(f"method {method} makes {found[0]} splits; {validity} ones come from {others}")
 
 
+def method_asked(method: str, validity: str | None, *, clustered: bool) -> tuple[str, str]:
+    """The method that does the work, and the validity that is asked for.
+
+    Raises
+    ------
+    UsageError
+        The method does not make such splits, or knows no clusters of devices.
+    """
+    validity = validity_asked(method, validity)
+    method = resolved(method, validity)
+    if clustered and method in ("anneal", "heuristic", "ip"):
+        raise UsageError(
+            f"method {method} knows no clusters of devices; splits for them come from auto and "
+            "exact, and are ordered"
+        )
+    return method, validity
+
+
 def check_options(graph: Graph, devices: tuple[DeviceClass, ...], options: CostOptions) -> None:
     """Refuse cost options that no method, and not the cost model itself, defines.
 

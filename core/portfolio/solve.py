@@ -30,9 +30,8 @@ from dnnp.core.peak.order import with_least_peak
 from dnnp.core.portfolio.first import FIRST_FIT, first_split
 from dnnp.core.portfolio.methods import (
     check_options,
-    resolved,
+    method_asked,
     unplaceable_part,
-    validity_asked,
 )
 from dnnp.core.portfolio.problem import Kept, Problem, Request, Solution
 from dnnp.core.portfolio.slices import best_slicing
@@ -85,14 +84,10 @@ def solve(problem: Problem, request: Request) -> Solution:
         problem.graph, problem.units, problem.devices, problem.options,
     )  # fmt: skip
     check_options(graph, devices, options)
-    validity = validity_asked(request.method, request.validity)
+    method, validity = method_asked(
+        request.method, request.validity, clustered=problem.clustered
+    )
     request = replace(request, validity=validity)
-    method = resolved(request.method, validity)
-    if problem.clustered and method in ("anneal", "heuristic", "ip"):
-        raise UsageError(
-            f"method {method} knows no clusters of devices; splits for them come from auto and "
-            "exact, and are ordered"
-        )
     if not graph.n:
         return Solution([], 0.0, request.method)
     floor = simple_bound(graph, units, devices, options)

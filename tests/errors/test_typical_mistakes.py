@@ -71,7 +71,19 @@ MISTAKES: dict[str, tuple[list[str], int, str]] = {
     "pointer as model": (["import", "lfs.onnx"], 3, "a pointer of Git LFS; git lfs pull"),
     "page as model": (["import", "page.onnx"], 3, "not an ONNX model; it is a web page"),
     "device file as stream": (["check", "toy.json"], 3, "is this a stream? dnnp-import makes one"),
-    "stream as split": (["partition", "-q", "-k", "2", "--eval", "s.dnnp"], 3, "; it is a stream"),
+    "stream as split": (["partition", "-k", "2", "--eval", "s.dnnp"], 3, "; it is a stream"),
+    "split of another graph": (["partition", "-k", "2", "--eval", "split.json"], 3,
+                               "split.json: the split does not fit the graph: there is no node 99"),
+    "the same for latency": (["partition", "-k", "2", "--objective", "latency", "--eval",
+                              "split.json"], 3, "there is no node 99"),
+    "replicas of a split": (["partition", "-k", "2", "--max-replicas", "1", "--eval",
+                             "replicas.json"], 2, "runs a stage on 2 devices"),
+    "order of another graph": (["partition", "-k", "2", "--method", "slice", "--sequence",
+                                "order.json"], 3, "99 is no id of a unit of the stream"),
+    "method for other splits": (["partition", "-k", "2", "--method", "pipedream", "--validity",
+                                 "free"], 2, "method pipedream makes ordered splits"),
+    "method for throughput": (["partition", "-k", "2", "--method", "pipedream", "--objective",
+                               "latency"], 2, "method pipedream is not for --objective latency"),
     "stream as rules": (["coarsen", "--rules", "./s.dnnp"], 3, "; it is a stream"),
     "no file": (["check", "plan.dnnp"], 1, "plan.dnnp: No such file or directory"),
     # fields of files
@@ -121,6 +133,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "cluster.json": [{"class": "v100", "cuont": 2}],
         "class.json": [{"class": "V-100", "count": 2}],
         "rules.json": rules,
+        "split.json": [[99]],
+        "replicas.json": {"cpus": [{"nodes": [0, 1, 2], "replicas": 2}]},
+        "order.json": [99],
     }
     for name, content in files.items():
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
