@@ -149,7 +149,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         end = None if args.time_limit is None else started + args.time_limit
         request = Request(
             args.micro_batches, args.method, args.unroll, args.max_micro_batches, not args.eager,
-            effort=args.effort, tell=context.detail,
+            effort=args.effort, tell=context.detail, warn=context.warn,
             stop=lambda: context.interrupted or (end is not None and monotonic() >= end),
         )  # fmt: skip
         compilation_notice(context)(kernels(args.method))
@@ -165,7 +165,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         stream.records["block"] = blocks
         if dropped:
             context.note(f"dropped what earlier records led to: {', '.join(dropped)} records")
-        _say(context, record)
+        _say(context, record, args.method)
         if args.chart:
             from dnnp.formats.gantt import text_chart
 
@@ -265,13 +265,14 @@ def _of_plan(stream: Stream, args: argparse.Namespace) -> tuple[Placement, str]:
     return placement, plan_digest(stream.get("plan")[0], stream.get("stage"))
 
 
-def _say(context: Context, record: Record) -> None:
-    """One line about the schedule, and the trade-off as a table."""
+def _say(context: Context, record: Record, asked: str) -> None:
+    """One line about the schedule, and the trade-off as a table; `asked` is the method."""
     makespan, bound = record["makespan_s"], record["bound_s"]
     number = record["micro_batches"]
     proven = "optimal" if record["status"] == "optimal" else f"bound {bound:.6g}"
+    by = "" if record["method"] == asked else f" by {record['method']}"
     parts = [
-        f"makespan {makespan:.6g} of {number} micro-batch{'es' * (number != 1)}, {proven}, "
+        f"makespan {makespan:.6g} of {number} micro-batch{'es' * (number != 1)}{by}, {proven}, "
         f"bubble {100 * record['bubble']:.3g} %"
     ]
     repetend = record.get("repetend")

@@ -111,6 +111,11 @@ _PASS = {
     ),
 }
 
+_FOUND_BY = _string(
+    "what found it: orders: the search over orders of blocks; grid: that on whole ticks; list: "
+    "list scheduling alone; sequential: one block after the other; tessel"
+)
+
 _REPETEND = {
     "unroll": Field("int", "u, micro-batches in a period", required=True, positive=True),
     "period_s": _number(
@@ -130,6 +135,7 @@ _REPETEND = {
         required=True,
         enum=("optimal", "feasible", "interrupted"),
     ),
+    "method": _FOUND_BY,
     "starts_s": Field(
         "list",
         "start of each pass, for each of the u micro-batches",
@@ -143,6 +149,7 @@ _POINT = {
     "unroll": Field("int", "micro-batches in a period", required=True, positive=True),
     "period_s": _number("least period for each micro-batch", required=True),
     "period_bound_s": _number("proven lower bound of it", required=True),
+    "method": _FOUND_BY,
     "starts_s": Field(
         "list",
         "starts of a repetend that has this period, as in the repetend",
@@ -407,7 +414,12 @@ RECORDS: dict[str, dict[str, Field]] = {
         ),
     },
     "schedule": {
-        "method": _string("method that found it", required=True),
+        "method": _string(
+            "method that made it: auto, where it is made of the repetend; the name of a recipe, "
+            "optimal or in-turn (each unit runs all of a micro-batch before the next), where that "
+            "is shorter or all there is",
+            required=True,
+        ),
         "micro_batches": Field("int", "N, how many run", required=True, positive=True),
         "makespan_s": _number("time from the first start to the last end", required=True),
         "bound_s": _number("no schedule of N micro-batches is shorter", required=True),
@@ -435,7 +447,12 @@ RECORDS: dict[str, dict[str, Field]] = {
             required=True,
             items=Field("object", "", fields=_PASS),
         ),
-        "repetend": Field("object", "what repeats", fields=_REPETEND),
+        "repetend": Field(
+            "object",
+            "the best one found: what repeats in longer schedules, and in this one where its "
+            "method is auto or tessel",
+            fields=_REPETEND,
+        ),
         "pareto": Field(
             "list",
             "with --pareto: the least period for each memory limit",

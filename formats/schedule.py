@@ -80,6 +80,7 @@ def schedule_records(
                 "unroll": point.unroll,
                 "period_s": point.period_s,
                 "period_bound_s": point.period_bound_s,
+                "method": point.method,
                 "starts_s": point.start_s.tolist(),
             }
             for point in points
@@ -163,5 +164,6 @@ def _repetend(repetend: Repetend) -> Record:
         "span_s": repetend.span_s,
         "span_bound_s": repetend.span_bound_s,
         "status": repetend.status,
+        "method": repetend.method,
         "starts_s": repetend.start_s.tolist(),
     }

@@ -31,6 +31,9 @@ class Repetend:
     """`optimal`: period, memory and span equal their bounds; `feasible` or `interrupted`."""
     span_s: float = 0.0
     """First start to last end of the blocks of `unroll` micro-batches."""
+    method: str = "orders"
+    """What found it: `orders`, the search over orders of blocks; `grid`, that on whole ticks;
+    `list`, list scheduling alone; `sequential`, one block after the other; `tessel`."""
 
     @property
     def rate_s(self) -> float:
@@ -46,12 +49,14 @@ class Schedule:
     start_s: Floats
     """f64[micro-batches, blocks]; the least is 0."""
     method: str
+    """What made `start_s`."""
     bound_s: float
     """No schedule of as many micro-batches within the memory limits is shorter."""
     status: str = "feasible"
     """`optimal`, `feasible` or `interrupted`."""
     repetend: Repetend | None = None
-    """What repeats in it; None: it was not made from one."""
+    """The best one found, which repeats in schedules of more micro-batches; None: none was looked
+    for."""
     rate_s: float | None = None
     """Time for each of many micro-batches; None: not known."""
     rate_bound_s: float = 0.0
@@ -68,6 +73,8 @@ class Point:
     period_bound_s: float
     start_s: Floats
     """f64[unroll, blocks] of a repetend that is an example."""
+    method: str = "orders"
+    """`Repetend.method` of it."""
 
     @property
     def unroll(self) -> int:

@@ -45,6 +45,22 @@ FINEST = 1e6
 """Memories that are whole multiples of a quantum this much smaller count as real numbers."""
 
 
+def left_out(placement: Placement) -> list[str]:
+    """What bounds of rate and makespan do not look at, as there is too much of it; for messages."""
+    found = []
+    if len(placement.blocks) > MOST_BLOCKS:
+        found.append(
+            f"{len(placement.blocks)} blocks a micro-batch are above {MOST_BLOCKS}: no bound "
+            "counts how long memory is held"
+        )
+    if placement.turns > MOST_TURNS:
+        found.append(
+            f"replicas take turns for {placement.turns} micro-batches, above {MOST_TURNS}: the "
+            "bound of the makespan counts the first ones only"
+        )
+    return found
+
+
 def load_bound(problem: Problem) -> float:
     """Period: the largest total time of blocks that cannot overlap, s.
 

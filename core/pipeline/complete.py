@@ -56,6 +56,8 @@ class Completed(NamedTuple):
     """No schedule of N micro-batches within the memory limits is shorter."""
     status: str
     """`optimal`, `feasible` (the effort was spent) or `interrupted`."""
+    method: str = "auto"
+    """What made `start`: `auto`, from the repetend; `optimal` or `in-turn`, without it."""
 
 
 def complete(
@@ -98,27 +100,29 @@ def complete(
     slack = TOLERANCE * float(problem.time.sum() + problem.delay.sum())
     bound = max(bound, least_end(placement, micro_batches))
     best = _valid(problem, unrolled(repetend, micro_batches))
-    status = "feasible"
+    status, method = "feasible", "auto"
     few = problem.b <= MOST_AT_ONCE * effort
     if best is None or (few and span_of(problem, best) > bound + slack):
         share = effort * WORK / WORK_OF_OPTIMAL
-        best, found_bound, status = optimal(problem, effort=share, stop=stop, upper=best)
-        bound = max(bound, found_bound)
+        finite = optimal(problem, effort=share, stop=stop, upper=best)
+        best, bound, status = finite.start, max(bound, finite.bound), finite.status
+        method = finite.named(method)
     if span_of(problem, best) > bound + slack and not stop():
         made = _with_ends(placement, repetend, micro_batches, bound + slack, effort, stop)
         other = _valid(problem, made)
         if other is not None and span_of(problem, other) < span_of(problem, best):
-            best = other
+            best, method = other, "auto"
         if not few and problem.b <= MOST_PROVEN * effort:
             # Whatever idles too much at once is dropped at once, however many blocks there are.
             share = effort * PROOF_WORK / WORK_OF_OPTIMAL
-            best, found_bound, _ = optimal(problem, effort=share, stop=stop, upper=best)
-            bound = max(bound, found_bound)
+            finite = optimal(problem, effort=share, stop=stop, upper=best)
+            best, bound = finite.start, max(bound, finite.bound)
+            method = finite.named(method)
     if span_of(problem, best) <= bound + slack:
         bound, status = min(bound, span_of(problem, best)), "optimal"
     elif stop():
         status = "interrupted"
-    return Completed(best.reshape(micro_batches, count), bound, status)
+    return Completed(best.reshape(micro_batches, count), bound, status, method)
 
 
 def _valid(problem: Problem, made: Floats) -> Floats | None:

@@ -89,6 +89,12 @@ def work_of(shop: Shop, width: int) -> float:
     return float(len(shop.block)) * width * each
 
 
+def widest_of(shop: Shop) -> int:
+    """Partial schedules of one level for which there is memory."""
+    each = 32 * (len(shop.block) + len(shop.total) + len(shop.cap) + 8)
+    return min(MOST_WIDTH, int(MOST_BYTES / each))
+
+
 def beam(
     shop: Shop,
     width: int,
@@ -109,8 +115,8 @@ def beam(
     most
         Work, as in `Beamed.work`, after which to give up.
     """
-    b, kinds, units = len(shop.block), len(shop.total), len(shop.cap)
-    width = min(width, MOST_WIDTH, int(MOST_BYTES / (32 * (b + kinds + units + 8))))
+    b, units = len(shop.block), len(shop.cap)
+    width = min(width, widest_of(shop))
     each = work_of(shop, 1) / max(b, 1)
     level = _Level(1, shop)
     blocked = np.zeros(units, dtype=np.int64)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats
-from dnnp.core.pipeline.finish_beam import MOST_WIDTH, Beamed, beam, work_of
+from dnnp.core.pipeline.finish_beam import Beamed, beam, widest_of, work_of
 from dnnp.core.pipeline.finish_shop import releases_early, root_bound, shop_of
 from dnnp.core.pipeline.problem import TOLERANCE, Problem, faults, span_of
 from dnnp.core.pipeline.shift import left_shift
@@ -27,6 +27,10 @@ MOST_FULL = 16
 """Beams are tried if a full one of width 1 took at most this many times the work that is left."""
 
 
+IN_TURN = "in-turn"
+"""Name of what `in_turn` makes."""
+
+
 class Finite(NamedTuple):
     """A schedule in which every block runs once."""
 
@@ -35,7 +39,16 @@ class Finite(NamedTuple):
     bound: float
     """No schedule within the memory limits is shorter."""
     status: str
-    """`optimal`, `feasible` (the effort was spent) or `interrupted`."""
+    """`optimal`, `feasible` (the effort was spent, or see `widest`) or `interrupted`."""
+    method: str
+    """What made `start`: `optimal`, the beams; `in-turn`; or `known`, it is what was given."""
+    widest: int = 0
+    """Width of the last beam, where no memory for a wider one ended the search, whatever the
+    effort; else 0."""
+
+    def named(self, known: str) -> str:
+        """What made `start`; `known` made what was given."""
+        return known if self.method == "known" else self.method
 
 
 def optimal(
@@ -64,22 +77,26 @@ def optimal(
         No schedule was found.
     """
     if not problem.b:
-        return Finite(np.zeros(0), 0.0, "optimal")
-    best, value = _first(problem, upper)
+        return Finite(np.zeros(0), 0.0, "optimal", IN_TURN)
+    best, value, method = _first(problem, upper)
     shop = shop_of(problem)
     bound = root_bound(shop)
     slack = TOLERANCE * float(problem.time.sum() + problem.delay.sum())
     left, width, careful, lost = WORK * effort, WIDTH, False, True
+    most, widest = widest_of(shop), 0
     while bound < value - slack and work_of(shop, 1) <= MOST_FULL * left and not stop():
         found = beam(shop, width, upper=value - slack, careful=careful, most=left, stop=stop)
         left -= found.work
         if found.start is not None:
-            best, value, lost = found.start, found.value, False
+            best, value, lost, method = found.start, found.value, False, "optimal"
         # Nothing ends before the bound of the beam, unless it is what is known already.
         bound = max(bound, min(found.bound, value))
         if np.isinf(bound):
             raise InfeasibleError(_stuck(problem, found))
-        if found.interrupted or found.bound >= value or width >= MOST_WIDTH:
+        if found.interrupted or found.bound >= value:
+            break
+        if width >= most:
+            widest = most
             break
         # Before it gets wider a beam that found nothing yet is told to avoid dead ends.
         careful = lost and not careful
@@ -87,8 +104,8 @@ def optimal(
     if best is None:
         raise LimitError("no schedule was found within the memory limits")
     if bound >= value - slack:
-        return Finite(best, span_of(problem, best), "optimal")
-    return Finite(best, bound, "interrupted" if stop() else "feasible")
+        return Finite(best, span_of(problem, best), "optimal", method)
+    return Finite(best, bound, "interrupted" if stop() else "feasible", method, widest)
 
 
 def in_turn(problem: Problem) -> Floats:
@@ -101,13 +118,13 @@ def in_turn(problem: Problem) -> Floats:
     return left_shift(problem, sequence.ravel())
 
 
-def _first(problem: Problem, upper: Floats | None) -> tuple[Floats | None, float]:
-    """The better one of two schedules, and its last end."""
-    best, value = None, np.inf
-    for start in (upper, in_turn(problem)):
+def _first(problem: Problem, upper: Floats | None) -> tuple[Floats | None, float, str]:
+    """The better one of two schedules, its last end, and its name."""
+    best, value, method = None, np.inf, ""
+    for start, name in ((upper, "known"), (in_turn(problem), IN_TURN)):
         if start is not None and span_of(problem, start) < value and not faults(problem, start):
-            best, value = start - start.min(), span_of(problem, start)
-    return best, value
+            best, value, method = start - start.min(), span_of(problem, start), name
+    return best, value, method
 
 
 def _stuck(problem: Problem, found: Beamed) -> str:

@@ -179,6 +179,12 @@ def orders_to_try(problem: Problem) -> list[Ints]:
     return [plain] if (plain == longest).all() else [plain, longest]
 
 
+def too_many_to_list(problem: Problem) -> bool:
+    """Whether blocks just run one after the other, as there are too many."""
+    homes = np.bincount(problem.unit, minlength=problem.units).astype(np.float64)
+    return float((homes**2).sum()) > MOST_CHECKS
+
+
 def list_schedules(
     problem: Problem, least: float, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[tuple[float, Floats]]:
@@ -188,9 +194,8 @@ def list_schedules(
     least `least`.
     """
     whole = float(problem.time.sum() + problem.delay.sum())
-    homes = np.bincount(problem.unit, minlength=problem.units).astype(np.float64)
     slack = TOLERANCE * float(np.abs(problem.memory).sum())
-    if (homes**2).sum() > MOST_CHECKS:
+    if too_many_to_list(problem):
         turn, period = _in_turn(problem), max(whole, least)
         held = steady_memory(problem, turn, period) - problem.fixed
         if (held <= problem.capacity + slack).all():

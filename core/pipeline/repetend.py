@@ -23,7 +23,7 @@ from dnnp.core.pipeline.grid import on_grid
 from dnnp.core.pipeline.orders import MOST_BLOCKS, Asked, Found, Meter, search_orders
 from dnnp.core.pipeline.orders_board import Field, field_of, matches_of
 from dnnp.core.pipeline.orders_cycle import tightened
-from dnnp.core.pipeline.orders_list import list_schedules
+from dnnp.core.pipeline.orders_list import list_schedules, too_many_to_list
 from dnnp.core.pipeline.problem import TOLERANCE, Problem, span_of, steady_memory
 from dnnp.core.pipeline.shift import left_shift, merged
 
@@ -103,16 +103,18 @@ def find_repetend(
     quick = Meter(meter.left * QUICK, stop, meter.stopped)
     second = _second(field, first, quick)
     third = _third(field, first, second, quick)
+    method = "orders"
     if not (second.complete and third.complete) and not quick.stopped:
         answer = on_grid(problem, first.value, effort=effort, stop=stop)
         if answer is not None and answer.start is not None and answer.complete:
             second = Found(answer.start, answer.memory, answer.memory, True)
             third = Found(answer.start, answer.span, answer.span, True)
+            method = "grid"
         else:
             second = _second(field, first._replace(start=third.start), meter)
             third = _third(field, first, second, meter)
     meter.stopped = meter.stopped or quick.stopped
-    return _made(problem, first, second, third, meter)
+    return replace(_made(problem, first, second, third, meter), method=method)
 
 
 def _without_dust(problem: Problem) -> Problem:
@@ -263,7 +265,8 @@ def _unproven(
     second = Found(start, held, memory, memory >= held * (1 - TOLERANCE))
     took = span_of(problem, start)
     third = Found(start, took, span, span >= took * (1 - TOLERANCE))
-    return _made(problem, first, second, third, meter)
+    method = "sequential" if too_many_to_list(problem) else "list"
+    return replace(_made(problem, first, second, third, meter), method=method)
 
 
 def _least_held(problem: Problem, period: float) -> float:

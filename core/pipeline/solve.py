@@ -13,11 +13,12 @@ from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.schedule import Point, Repetend, Schedule
-from dnnp.core.pipeline.bound import makespan_bound, rate_bound
+from dnnp.core.pipeline.bound import left_out, makespan_bound, rate_bound
 from dnnp.core.pipeline.complete import Completed, complete
 from dnnp.core.pipeline.finish_ends import unrolled
 from dnnp.core.pipeline.finish_kernel import expand
 from dnnp.core.pipeline.optimal import optimal
+from dnnp.core.pipeline.orders import MOST_BLOCKS
 from dnnp.core.pipeline.orders_kernel import search
 from dnnp.core.pipeline.problem import (
     TOLERANCE,
@@ -59,6 +60,9 @@ class Request:
     effort: float = 1.0
     stop: Callable[[], bool] = lambda: False
     tell: Callable[[str], None] = lambda message: None
+    """Told what was found on the way."""
+    warn: Callable[[str], None] = lambda message: None
+    """Told what was cut short, or could not be kept to."""
 
 
 def kernels(method: str) -> list[Callable[..., object]]:
@@ -108,9 +112,18 @@ def _found(placement: Placement, request: Request) -> Schedule:
     problem = problem_of(placement, count)
     repetend, status, bound = None, "feasible", makespan_bound(placement, count)
     reached: float | None = None
+    method = request.method
+    for message in left_out(placement):
+        request.warn(message)
     if request.method == "optimal":
         finite = optimal(problem, effort=request.effort, stop=request.stop)
         start, bound, status = finite.start, max(bound, finite.bound), finite.status
+        method = finite.method
+        if finite.widest:
+            request.warn(
+                f"optimal: ended with {finite.widest} partial schedules, for which there is "
+                "memory; a larger --effort does not help"
+            )
     elif request.method == "tessel":
         from dnnp.core.pipeline.tessel import tessel, tessel_starts
 
@@ -118,16 +131,19 @@ def _found(placement: Placement, request: Request) -> Schedule:
             placement, lazy=request.lazy, most=request.most_in_flight,
             effort=request.effort, stop=request.stop,
         )  # fmt: skip
-        repetend, start = found.repetend, tessel_starts(placement, found, count).ravel()
+        repetend, (starts, method) = found.repetend, tessel_starts(placement, found, count)
+        start = starts.ravel()
+        if not found.complete and not request.stop():
+            request.warn("tessel: not all was tried; a larger --effort may find a shorter period")
     elif request.method == "auto":
         repetend = best_repetend(placement, request)
         completed, tight = _completed(placement, repetend, request, bound)
-        start, status = completed.start.ravel(), completed.status
+        start, status, method = completed.start.ravel(), completed.status, completed.method
         if not tight:
             bound = max(bound, completed.bound)
         if span_of(problem, start) > bound * (1 + TOLERANCE):
             most = within(placement, repetend.memory_bytes) if tight else placement
-            start = _recipe(most, count, start)
+            start, method = _recipe(most, request, start, method)
     else:
         from dnnp.core.pipeline.classic_rate import classic_rate
         from dnnp.core.pipeline.classics import classic
@@ -144,26 +160,33 @@ def _found(placement: Placement, request: Request) -> Schedule:
     rate = float(rate_bound(problem_of(placement, placement.turns)))
     reached = reached if repetend is None else repetend.rate_s
     return Schedule(
-        placement, start.reshape(count, -1), request.method, bound, status, repetend, reached,
+        placement, start.reshape(count, -1), method, bound, status, repetend, reached,
         rate if reached is None else min(rate, reached),
     )  # fmt: skip
 
 
-def _recipe(placement: Placement, count: int, start: Floats) -> Floats:
-    """The shortest of a schedule that is known and of recipes that keep the limits; f64[b]."""
+def _recipe(
+    placement: Placement, request: Request, start: Floats, method: str
+) -> tuple[Floats, str]:
+    """The shortest of a schedule that is known and of recipes that keep the limits; f64[b], name.
+
+    `method` made the schedule that is known.
+    """
     from dnnp.core.pipeline.classics import CLASSICS, classic
 
+    count = request.micro_batches
     problem = problem_of(placement, count)
     if problem.b > MOST_FOR_RECIPES:
-        return start
+        request.warn(f"{problem.b} blocks are above {MOST_FOR_RECIPES}: recipes were not tried")
+        return start, method
     for name in CLASSICS:
         try:
             other = classic(placement, name, count).start
         except (UsageError, LimitError):
             continue
         if span_of(problem, other) < span_of(problem, start) and not faults(problem, other):
-            start = other
-    return start
+            start, method = other, name
+    return start, method
 
 
 def _completed(
@@ -184,6 +207,7 @@ def _completed(
         except (InfeasibleError, LimitError):
             if limits is placement:
                 raise
+            request.tell("warm-up and cool-down may hold more than the repetend")
             continue
         return completed, limits is not placement
     raise LimitError("no schedule was found")
@@ -213,18 +237,31 @@ def best_repetend(placement: Placement, request: Request) -> Repetend:
         except LimitError:
             if u == max(tried) and not found:
                 raise
+            if not request.stop():
+                request.warn(f"no repetend of {u} micro-batches was found with this effort")
             continue
         found.append(one)
         request.tell(
-            f"{u} micro-batches in a period of {one.period_s:.6g}: {one.rate_s:.6g} each, "
-            f"bound {goal:.6g}"
+            f"{u} micro-batches in a period of {one.period_s:.6g} ({one.method}): "
+            f"{one.rate_s:.6g} each, bound {goal:.6g}"
         )
         if not request.unroll and (one.rate_s <= goal * (1 + TOLERANCE) or request.stop()):
             break
-    if request.unroll:
-        return found[-1]
     least = min(map(_rate, found))
-    return next(r for r in found if r.rate_s <= least * (1 + TOLERANCE))
+    best = next(r for r in found if r.rate_s <= least * (1 + TOLERANCE))
+    best = found[-1] if request.unroll else best
+    _name_fallback(request, best)
+    return best
+
+
+def _name_fallback(request: Request, found: Repetend) -> None:
+    """Say that a repetend was not searched for, as there are too many blocks."""
+    how = {"list": "list scheduling", "sequential": "running one block after the other"}
+    if found.method in how:
+        request.warn(
+            f"{found.start_s.size} blocks in a period are above {MOST_BLOCKS}: {how[found.method]} "
+            "made the repetend, without search"
+        )
 
 
 def _rate(repetend: Repetend) -> float:
@@ -234,15 +271,21 @@ def _rate(repetend: Repetend) -> float:
 def trade_off(placement: Placement, request: Request) -> list[Point]:
     """The least period for every limit of memory that makes a difference, ascending by memory.
 
-    The limits of the placement hold besides. An interrupted search ends the list.
+    The limits of the placement hold besides. A search that is interrupted, or finds nothing with
+    its effort, ends the list.
     """
     points: list[Point] = []
-    beside(lambda: _add_points(placement, request, points), request.stop, lambda: True)
+    whole = beside(lambda: _add_points(placement, request, points), request.stop, lambda: False)
+    if not whole:
+        request.warn(f"the trade-off ends after {len(points)} points; there may be more below")
     return points[::-1]
 
 
 def _add_points(placement: Placement, request: Request, points: list[Point]) -> bool:
-    """Append the points of the trade-off, descending by memory, as they are found."""
+    """Append the points of the trade-off, descending by memory, as they are found.
+
+    Returns whether these are all.
+    """
     u = math.lcm(request.unroll or 1, placement.turns)
     problem = problem_of(placement, u)
     scale = TOLERANCE * float(np.abs(problem.memory).sum() + problem.fixed.sum())
@@ -252,17 +295,23 @@ def _add_points(placement: Placement, request: Request, points: list[Point]) -> 
         except InfeasibleError:
             if not points:
                 raise
+            return True
+        except LimitError:
+            if not points:
+                raise
             break
+        if not points:
+            _name_fallback(request, found)
         memory = float(found.memory_bytes[np.isfinite(found.memory_bytes)].max(initial=0.0))
-        point = Point(memory, found.rate_s, found.period_bound_s / u, found.start_s)
+        point = Point(memory, found.rate_s, found.period_bound_s / u, found.start_s, found.method)
         request.tell(f"memory {memory:.6g}: period {point.period_s:.6g}")
         if points and point.period_s <= points[-1].period_s * (1 + TOLERANCE):
             points.pop()
         points.append(point)
         if memory <= float(problem.fixed.max(initial=0.0)) + scale:
-            break
+            return True
         problem = limited(problem, memory - 2 * scale)
-    return True
+    return False
 
 
 def _check_memory(placement: Placement, problem: Problem, start: Floats, method: str) -> None:

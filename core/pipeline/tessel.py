@@ -24,7 +24,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.schedule import Repetend
-from dnnp.core.pipeline.optimal import in_turn
+from dnnp.core.pipeline.optimal import IN_TURN, in_turn
 from dnnp.core.pipeline.problem import (
     TOLERANCE,
     Problem,
@@ -166,6 +166,7 @@ def tessel(
         period_bound_s=min(float(problem.load().max()), best.period),
         status="interrupted" if stop() and not search.complete else "feasible",
         span_s=span_of(problem, best.start),
+        method="tessel",
     )
     return TesselResult(
         repetend, best.index, best.order, warmup, cooldown, tuple(search.tried), search.improved,
@@ -173,11 +174,13 @@ def tessel(
     )  # fmt: skip
 
 
-def tessel_starts(placement: Placement, found: TesselResult, micro_batches: int) -> Floats:
+def tessel_starts(
+    placement: Placement, found: TesselResult, micro_batches: int
+) -> tuple[Floats, str]:
     """Start times of warm-up, repetends and cool-down; f64[micro_batches, k], the least is 0.
 
-    Fewer than N_R micro-batches run in the order of the repetend; if that holds too much, one
-    after the other.
+    Fewer than N_R micro-batches run in the order of the repetend; if that holds too much, in turn
+    (`core.pipeline.optimal.in_turn`). The text is the name of which it is: `tessel` or `in-turn`.
 
     Raises
     ------
@@ -186,11 +189,12 @@ def tessel_starts(placement: Placement, found: TesselResult, micro_batches: int)
     """
     problem = problem_of(placement, micro_batches)
     start = joined(problem, found.index, found.order, found.warmup, found.cooldown, micro_batches)
+    method = "tessel"
     if faults(problem, start):
-        start = in_turn(problem)
+        start, method = in_turn(problem), IN_TURN
         if faults(problem, start):
             raise LimitError(f"no schedule of {micro_batches} micro-batches was found")
-    return (start - start.min()).reshape(micro_batches, -1)
+    return (start - start.min()).reshape(micro_batches, -1), method
 
 
 def _problem(placement: Placement) -> Problem:

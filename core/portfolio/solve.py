@@ -23,7 +23,7 @@ from dnnp.core.dp.ideal import coarse_search, ideal_search
 from dnnp.core.dp.problem import ROUNDING
 from dnnp.core.dp.sweep import sweep_for
 from dnnp.core.model.beside import beside
-from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
+from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.peak.order import with_least_peak

@@ -49,7 +49,8 @@ def check(placement: Placement, found: TesselResult) -> None:
     np.testing.assert_array_equal(np.isfinite(found.cooldown), micro > found.index)
     for count in (1, 2, found.micro_batches, found.micro_batches + 3):
         whole = problem_of(placement, count)
-        start = tessel_starts(placement, found, count)
+        start, method = tessel_starts(placement, found, count)
+        assert method == "tessel"
         assert start.shape == (count, problem.b)
         assert start.min() == 0
         assert faults(whole, start.ravel()) == []
@@ -218,7 +219,7 @@ def test_schedules_of_shapes() -> None:
         placement = shape(name, 4, memory_bytes=memory)
         found = tessel(placement)
         for count in (6, 8, 12, 16, 200):
-            start = tessel_starts(placement, found, count).ravel()
+            start = tessel_starts(placement, found, count)[0].ravel()
             problem = problem_of(placement, count)
             assert faults(problem, start) == []
             assert span_of(problem, start) == period * count + offset

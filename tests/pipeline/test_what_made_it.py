@@ -1,0 +1,164 @@
+"""The method that the record of a schedule names did make it, and what was cut short is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dnnp.core.model.errors import LimitError
+from dnnp.core.model.schedule import Schedule
+from dnnp.core.pipeline import repetend, solve, tessel
+from dnnp.core.pipeline.classics import classic
+from dnnp.core.pipeline.complete import Completed
+from dnnp.core.pipeline.finish_ends import unrolled
+from dnnp.core.pipeline.optimal import in_turn, optimal
+from dnnp.core.pipeline.problem import problem_of
+from dnnp.core.pipeline.shapes import shape
+from support.placements import random_placement
+from support.run import dnnp
+
+V = shape("V", 4)
+
+
+def solved(request: solve.Request, placement=V) -> tuple[Schedule, list[str]]:
+    """A schedule, and what was said meanwhile."""
+    said: list[str] = []
+    found = solve.solve(placement, replace(request, warn=said.append))
+    return found, said
+
+
+def test_auto_names_the_recipe_that_it_ends_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a bad completion some recipe is shorter."""
+
+    def bad(limits, found, count, **_named):
+        start = 2 * unrolled(found, count)
+        return Completed(start, 0.0, "feasible")
+
+    monkeypatch.setattr(solve, "complete", bad)
+    found, _ = solved(solve.Request(8))
+    assert found.method in ("gpipe", "1f1b", "1f1b+", "sequential")
+    same = classic(V, found.method, 8).start
+    assert (found.start_s.ravel() == same - same.min()).all()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_auto_is_what_it_says(seed: int) -> None:
+    placement = random_placement(seed)
+    found, _ = solved(solve.Request(4, effort=0.05), placement)
+    start = found.start_s.ravel()
+    if found.method not in ("auto", "optimal", "in-turn"):
+        assert (start == classic(placement, found.method, 4).start).all()
+    elif found.method == "in-turn":
+        assert (start == in_turn(problem_of(placement, 4))).all()
+
+
+def test_beams_are_named_where_they_beat_the_repetend() -> None:
+    problem = problem_of(shape("V", 3), 3)
+    worse = classic(shape("V", 3), "sequential", 3).start
+    found = optimal(problem, upper=worse)
+    assert found.method in ("optimal", "in-turn")
+    again = optimal(problem, upper=found.start)
+    assert (again.method, again.named("auto")) == ("known", "auto")
+
+
+def test_one_block_needs_no_search() -> None:
+    """What is optimal from the start was not found by beams."""
+    found, _ = solved(solve.Request(3, "optimal"), shape("V", 1, inference=True))
+    assert (found.method, found.status) == ("in-turn", "optimal")
+
+
+def test_optimal_without_room_for_wider_beams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dnnp.core.pipeline.finish_beam.MOST_WIDTH", 1)
+    _, said = solved(solve.Request(6, "optimal"), shape("NN", 4))
+    assert said == [
+        "optimal: ended with 1 partial schedules, for which there is memory; a larger --effort "
+        "does not help"
+    ]
+
+
+def test_tessel_that_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = classic(V, "gpipe", 3).start  # holds too much
+    monkeypatch.setattr(tessel, "joined", lambda *_: late)
+    found, _ = solved(solve.Request(3, "tessel"), solve.with_limit(V, 2.0))
+    assert found.method == "in-turn"
+    assert found.repetend is not None
+    assert found.repetend.method == "tessel"
+
+
+def test_tessel_that_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = solve.with_limit(V, 3.0)
+    assert solved(solve.Request(4, "tessel"), limited)[1] == []
+    found = tessel.tessel(limited)
+    monkeypatch.setattr(tessel, "tessel", lambda *_, **__: replace(found, complete=False))
+    _, said = solved(solve.Request(4, "tessel"), limited)
+    assert said == ["tessel: not all was tried; a larger --effort may find a shorter period"]
+
+
+def test_repetends_that_are_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert solved(solve.Request(4))[0].repetend.method in ("orders", "grid")
+    for module in (repetend, solve):
+        monkeypatch.setattr(module, "MOST_BLOCKS", 7)
+    found, said = solved(solve.Request(4, unroll=1))
+    assert found.repetend.method == "list"
+    assert said == [
+        "8 blocks in a period are above 7: list scheduling made the repetend, without search"
+    ]
+    monkeypatch.setattr("dnnp.core.pipeline.orders_list.MOST_CHECKS", 0)
+    found, said = solved(solve.Request(4, unroll=1))
+    assert found.repetend.method == "sequential"
+    assert "running one block after the other made" in said[0]
+
+
+def test_recipes_that_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solve, "MOST_FOR_RECIPES", 1)
+    monkeypatch.setattr(solve, "makespan_bound", lambda *_: 0.0)
+    monkeypatch.setattr(solve, "complete", lambda limits, found, count, **_: Completed(
+        unrolled(found, count), 0.0, "feasible"))  # fmt: skip
+    assert solved(solve.Request(4))[1] == ["32 blocks are above 1: recipes were not tried"]
+
+
+def test_a_trade_off_that_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    request = solve.Request(4, unroll=1, warn=said.append)
+    whole = solve.trade_off(V, request)
+    assert (len(whole) > 2, said) == (True, [])
+    assert all(point.method in ("orders", "grid") for point in whole)
+    monkeypatch.setattr(solve, "MOST_POINTS", 2)
+    assert len(solve.trade_off(V, request)) == 2
+    assert said == ["the trade-off ends after 2 points; there may be more below"]
+
+
+def test_a_point_without_effort_does_not_cost_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    find, calls = solve.find_repetend, []
+
+    def tired(*arguments, **named):
+        calls.append(arguments)
+        if len(calls) > 2:
+            raise LimitError("no repetend was found in the time given")
+        return find(*arguments, **named)
+
+    monkeypatch.setattr(solve, "find_repetend", tired)
+    said: list[str] = []
+    points = solve.trade_off(V, solve.Request(4, unroll=1, warn=said.append))
+    assert 1 <= len(points) <= 2
+    assert "the trade-off ends after" in said[0]
+
+
+def test_bounds_that_leave_something_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dnnp.core.pipeline.bound.MOST_BLOCKS", 7)
+    _, said = solved(solve.Request(4, "1f1b"))
+    assert said == ["8 blocks a micro-batch are above 7: no bound counts how long memory is held"]
+
+
+def test_record_and_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result = dnnp("schedule", "--shape", "V", "-n", "4", "--pareto", "--unroll", "1")
+    record = result.one("schedule")
+    assert record["method"] in ("auto", "optimal", "1f1b", "1f1b+", "in-turn")
+    assert (" by " in result.err) == (record["method"] != "auto")
+    assert {point["method"] for point in record["pareto"]} <= {"orders", "grid"}
+    assert record["repetend"]["method"] in ("orders", "grid")
+    given = dnnp("schedule", "--shape", "V", "-n", "4", "--method", "gpipe")
+    assert given.one("schedule")["method"] == "gpipe"
+    assert " by " not in given.err
