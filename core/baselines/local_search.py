@@ -37,6 +37,7 @@ def local_search(
     restarts: int = RESTARTS,
     effort: float = 1.0,
     stop: Callable[[], bool] = lambda: False,
+    warn: Callable[[str], None] = lambda message: None,
 ) -> list[Block]:
     """Start from random splits, make the best single reassignment until none helps; keep the best.
 
@@ -44,7 +45,8 @@ def local_search(
     nothing else runs an item (or where there are only CPUs). A split above a capacity is worse
     than any below it. The `peak` memory model enters in the end only: the best local optimum
     that fits is taken, and if none does, a second round keeps the sum of the nodes' memory
-    within the capacities.
+    within the capacities. `warn` is told how many
+    restarts ran out of trials.
 
     Raises
     ------
@@ -63,17 +65,24 @@ def local_search(
         moves = moves_of(line, devices, options, memory)
         rng = np.random.default_rng(seed)
         optima: list[tuple[float, float, int, Ints]] = []
+        cut = 0
         for restart in range(max(restarts, 1)):
             if optima and stop():
                 break
             draw = rng.random(items.count)
             part = np.array([c[int(x * len(c))] for c, x in zip(choices, draw, strict=True)])
-            excess, value = _to_optimum(moves, part, limit, stop)
+            excess, value, spent = _to_optimum(moves, part, limit, stop)
+            cut += spent
             optima.append((excess, value, restart, part))
         optima.sort(key=lambda optimum: optimum[:3])
         for *_, part in optima:
             blocks = part_blocks(graph, items, part, slots, devices)
             if all(_fits(graph, units, block, options) for block in blocks):
+                if cut:
+                    warn(
+                        f"local-search: {cut} of {len(optima)} restarts ran out of trials, perhaps "
+                        "before a local optimum; a larger --effort may help"
+                    )
                 return blocks
     raise InfeasibleError(
         f"infeasible: none of {len(optima)} local optima keeps within the memory of the devices"
@@ -97,14 +106,18 @@ def _allowed(graph: Graph, items: Items, line: Line) -> Bools:
 
 def _to_optimum(
     moves: Moves, part: Ints, limit: int, stop: Callable[[], bool]
-) -> tuple[float, float]:
-    """Improve `part` in place until no reassignment helps, trials run out, or `stop` says so."""
+) -> tuple[float, float, bool]:
+    """Improve `part` in place until no reassignment helps, trials run out, or `stop` says so.
+
+    Returns the excess in bytes, the objective, and whether trials ran out.
+    """
     spent = 0
     while True:
-        excess, value, trials = descend(moves, part, min(CHUNK, limit - spent))
+        most = min(CHUNK, limit - spent)
+        excess, value, trials = descend(moves, part, most)
         spent += trials
-        if trials <= CHUNK or spent >= limit or stop():
-            return float(excess), float(value)
+        if trials <= most or spent >= limit or stop():
+            return float(excess), float(value), trials > most and spent >= limit
 
 
 def _fits(graph: Graph, units: Clustering, block: Block, options: CostOptions) -> bool:

@@ -37,13 +37,15 @@ def pipedream(
     devices: tuple[DeviceClass, ...],
     options: CostOptions,
     stop: Callable[[], bool] = lambda: False,
+    warn: Callable[[str], None] = lambda message: None,
 ) -> list[Block]:
     """Split the chain that is left of the graph when its branchings are contracted.
 
     Side branches that remain, such as inputs read here and there, are laid out by the
     topological order whose slicing is best. For stages with replicas, and for one class of
     devices in clusters, a chain too long for the programs is shortened by joining neighbours
-    with little work. The `gpipe` objective is replaced by the largest load, as in PipeDream.
+    with little work, which `warn` is told. The `gpipe` objective is replaced by the largest load,
+    as in PipeDream.
 
     Raises
     ------
@@ -62,6 +64,10 @@ def pipedream(
     short = _shortened(chain, line, order, _longest(devices, options, level))
     program = line
     if short is not chain:
+        warn(
+            f"pipedream: a chain of {chain.count} was shortened to {short.count} by joining "
+            "neighbours"
+        )
         program = make_line(graph, units, short, np.arange(short.count), devices, options)
     runs = _cut(graph, program, devices, options, level, slicing.value)
     if runs is None:

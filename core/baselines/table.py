@@ -27,6 +27,8 @@ class Settings:
     """Scales the work after which a search ends."""
     stop: Callable[[], bool] = lambda: False
     """Asked now and then: whether to return the best split so far."""
+    warn: Callable[[str], None] = lambda message: None
+    """Told what went wrong, or was cut short, without ending the search."""
 
 
 Baseline = Callable[
@@ -44,9 +46,9 @@ def _cut_by(name: str) -> Baseline:
 BASELINES: dict[str, Baseline] = {
     "greedy": lambda g, u, d, o, s: greedy(g, u, d, o, s.order),
     "local-search": lambda g, u, d, o, s: local_search(
-        g, u, d, o, s.seed, effort=s.effort, stop=s.stop
+        g, u, d, o, s.seed, effort=s.effort, stop=s.stop, warn=s.warn
     ),
-    "pipedream": lambda g, u, d, o, s: pipedream(g, u, d, o, s.stop),
+    "pipedream": lambda g, u, d, o, s: pipedream(g, u, d, o, s.stop, s.warn),
     "metis": lambda g, u, d, o, s: metis(g, u, d, o, s.seed),
     **{name: _cut_by(name) for name in CUTS},
 }

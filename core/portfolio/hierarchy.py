@@ -55,6 +55,7 @@ def hierarchy_split(
     *,
     stop: Callable[[], bool] = lambda: False,
     effort: float = 1.0,
+    warn: Callable[[str], None] = lambda message: None,
 ) -> tuple[list[Block], float]:
     """Split for one class of accelerators in clusters, and CPUs if there are any.
 
@@ -64,6 +65,8 @@ def hierarchy_split(
         Asked now and then: whether to end with the best split so far.
     effort
         Scales the work after which a search ends with the best split so far.
+    warn
+        Told what was not searched since it is too large, whatever the effort.
 
     Returns
     -------
@@ -81,7 +84,7 @@ def hierarchy_split(
     case = Case(graph, units, accelerator, cpu, options, stop, MAX_STEPS * effort)
     best: Found | None = None
     failure: InfeasibleError | None = None
-    bound = np.inf
+    bound, left_out = np.inf, ""
     for items in item_choices(graph, units):
         lines = _lines(case, items)
         for line in lines:
@@ -95,6 +98,9 @@ def hierarchy_split(
         if lattice is None or lattice.size > items.count + 1:
             best = _over_orders(case, lines, best)
         outcome = _over_ideals(case, lines[0], lattice, best)
+        if outcome is None:
+            left_out = _left_out(items.count)
+            outcome = Outcome(best, 0.0, 0.0)
         best = outcome.best
         bound = min(bound, outcome.low if _all_alike(accelerator) else outcome.flat)
     if best is None:
@@ -103,7 +109,17 @@ def hierarchy_split(
     bound = max(floor, bound * (1 - ROUNDING))
     if bound == floor < best.value * (1 - ROUNDING) and not stop():
         bound = _flat_bound(case, best.value, floor, effort * BOUND_EFFORT)
+    if left_out and bound < best.value * (1 - ROUNDING):
+        warn(left_out)
     return best.blocks, min(bound, best.value)
+
+
+def _left_out(items: int) -> str:
+    """What is searched where not all ideals can be, in words."""
+    searched = "only those of a few orders were searched"
+    if items > MAX_ITEMS:
+        searched = f"and items, {items}, for a search of orders: these were only sliced"
+    return f"clusters: there are too many ideals, {searched}; --effort does not change that"
 
 
 def _all_alike(device: DeviceClass) -> bool:
@@ -172,15 +188,16 @@ def _over_orders(case: Case, lines: Sequence[Line], best: Found | None) -> Found
     return best
 
 
-def _over_ideals(case: Case, line: Line, lattice: Lattice | None, best: Found | None) -> Outcome:
-    """Search all ideals; the bounds are 0 where there are too many."""
-    nothing = Outcome(best, 0.0, 0.0)
+def _over_ideals(
+    case: Case, line: Line, lattice: Lattice | None, best: Found | None
+) -> Outcome | None:
+    """Search all ideals; None: there are too many."""
     outcome = None if lattice is None else search(case, line, lattice, best)
     if outcome is None:
-        return nothing
+        return None
     if case.options.memory_model == "peak" and may_bind(case.graph, line, case.options):
         # Another order of a block's nodes may take less memory.
-        return nothing._replace(best=outcome.best)
+        return Outcome(outcome.best, 0.0, 0.0)
     return outcome
 
 

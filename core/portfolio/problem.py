@@ -44,8 +44,6 @@ class Request(Settings):
     """Told the share of a long step that is done."""
     tell: Callable[[str], None] = lambda message: None
     """Told what was found on the way."""
-    warn: Callable[[str], None] = lambda message: None
-    """Told what went wrong without ending the search."""
     runs: Callable[[Sequence[Callable[..., Any]]], None] = lambda kernels: None
     """Told the kernels that run next, which may have to be compiled."""
     keep: Callable[[Any, float, str], None] = lambda split, value, method: None

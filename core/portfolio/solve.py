@@ -401,7 +401,7 @@ def _clusters(problem: Problem, request: Request) -> Solution:
     request.runs([probe])
     blocks, bound = hierarchy_split(
         problem.graph, problem.units, problem.devices, problem.options,
-        stop=request.stop, effort=request.effort,
+        stop=request.stop, effort=request.effort, warn=request.warn,
     )  # fmt: skip
     return Solution(blocks, bound, request.method)
 
@@ -471,7 +471,7 @@ def _baseline(problem: Problem, request: Request, floor: float) -> Solution:
         problem.value(blocks)  # partitioners know no memory: say what does not fit
         return Solution(blocks, floor, request.method)
     order = "kahn" if request.order == "best" else request.order
-    settings = Settings(order, request.seed, request.effort, request.stop)
+    settings = Settings(order, request.seed, request.effort, request.stop, request.warn)
     run = BASELINES[request.method]
     if request.method == "local-search":
         request.runs([descend])

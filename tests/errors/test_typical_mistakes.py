@@ -134,7 +134,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "class.json": [{"class": "V-100", "count": 2}],
         "rules.json": rules,
         "split.json": [[99]],
-        "replicas.json": {"cpus": [{"nodes": [0], "replicas": 2}]},
+        "replicas.json": {"fpgas": [{"nodes": [0], "replicas": 2}]},
         "order.json": [99],
     }
     for name, content in files.items():

@@ -170,9 +170,11 @@ def test_long_chains_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(4)
     graph = chain(*(float(rng.randint(1, 9)) for _ in range(40)), transfer=0.25)
     problem = problem_of(graph, DeviceClass("dev", count=4), max_replicas=2)
-    exact = priced(problem, pipedream(*problem))
+    exact = priced(problem, pipedream(*problem, warn=pytest.fail))
     monkeypatch.setattr("dnnp.core.baselines.pipedream.MAX_STEPS", 1000)
-    short = priced(problem, pipedream(*problem))
+    said: list[str] = []
+    short = priced(problem, pipedream(*problem, warn=said.append))
+    assert said == ["pipedream: a chain of 40 was shortened to 14 by joining neighbours"]
     assert exact.value <= short.value <= 1.3 * exact.value
 
 
