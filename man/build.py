@@ -1,5 +1,5 @@
-"""Build the manual pages: parsers and the record table, merged with the prose in sections/; and
-completion for shells, from the parsers.
+"""Build the manual pages: parsers, the record table and the glossary, merged with the prose in
+sections/; and completion for shells, from the parsers.
 
     python man/build.py            write man/man1, man/man5, man/man7 and man/completions
     python man/build.py --check    exit 1 and name the files that are not up to date
@@ -22,6 +22,7 @@ from argparse_manpage.manpage import Manpage
 
 from dnnp.cmds.cli import Command
 from dnnp.cmds.completion import SHELLS, script
+from dnnp.formats import stage_folder
 from dnnp.formats.devices import cluster_names, device_names
 from dnnp.formats.fields import MAX_ID, Field
 from dnnp.formats.records import RECORDS
@@ -29,6 +30,8 @@ from dnnp.formats.records import RECORDS
 HERE = Path(__file__).resolve().parent
 SECTIONS = HERE / "sections"
 MANUAL = "dnnp manual"
+PROSE = (("dnnp-graph", 5), ("dnnp-stages", 5), ("dnnp", 7))
+"""Pages that are no command's: name and section."""
 
 
 def project() -> dict:
@@ -75,8 +78,11 @@ def command_page(command: Command, version: str, date: str) -> str:
     )
     page.parse_include(SECTIONS / f"{command.name}.man")
     others = sorted(c.name for c in commands() if c.name != command.name)
-    page.add_section("see also", "=", f"{references(others)},\n.BR dnnp\\-graph (5),\n.BR dnnp (7)")
-    return str(page).replace("@DEVICES@", device_list()).replace("@CLUSTERS@", cluster_list())
+    pages = [f".BR {roff(name)} ({section})" for name, section in PROSE]
+    page.add_section("see also", "=", ",\n".join([references(others), *pages]))
+    text = str(page).replace("@DEVICES@", device_list()).replace("@CLUSTERS@", cluster_list())
+    before, heading, after = text.partition(".SH EXIT STATUS\n")
+    return f"{before}{terms_section(text)}\n{heading}{after}"
 
 
 def synopsis(parser: argparse.ArgumentParser) -> str:
@@ -159,6 +165,53 @@ def example() -> str:
     return "\n".join(roff(part) for part in folded)
 
 
+def glossary() -> dict[tuple[str, ...], str]:
+    """Terms, each with its other forms, and what they mean."""
+    lines = (SECTIONS / "glossary.txt").read_text().splitlines()
+    pairs = (line.split(": ", 1) for line in lines)
+    return {tuple(words.split(", ")): meaning for words, meaning in pairs}
+
+
+def prose(page: str) -> str:
+    """The words of a page on one line, without its requests, and what is set in literal blocks."""
+    text = re.sub(r"^\.nf$.*?^\.fi$", "", page, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^\.[A-Z]+ ?", "", text, flags=re.MULTILINE).replace('"', "")
+    return " ".join(re.sub(r"\\f.|\\[,/&]", "", text).replace("\\-", "-").split())
+
+
+def terms_in(text: str) -> dict[tuple[str, ...], str]:
+    """The part of the glossary that a text uses, singular or plural."""
+
+    def used(word: str) -> bool:
+        flags = re.NOFLAG if word.isupper() else re.IGNORECASE
+        return re.search(rf"(?<![-\w]){re.escape(word)}s?(?![-\w])", text, flags) is not None
+
+    return {words: text for words, text in glossary().items() if any(map(used, words))}
+
+
+def terms_section(page: str) -> str:
+    """What the terms on a page mean, so that nobody needs another page to read it."""
+    return "\n".join([".SH TERMS", term_list(terms_in(prose(page)))])
+
+
+def term_list(terms: Mapping[tuple[str, ...], str]) -> str:
+    """One tagged paragraph a term."""
+    return "\n".join(
+        f".TP\n.B {roff(words[0])}\n{roff(meaning)}." for words, meaning in terms.items()
+    )
+
+
+def manifest() -> str:
+    """What is in a folder of stage models: the docstring of the module that writes it."""
+    _, _, text = (stage_folder.__doc__ or "").strip().partition("\n\n")
+    text = re.sub(r"`([^`]+)`", r"\\fB\1\\fR", roff(text))
+    lines = [" ".join(item.split()) for item in re.split(r"\n\n|\n(?=\\-)", text)]
+    return "\n".join(
+        f".IP \\(bu 2\n{line.removeprefix(item)}" if line.startswith(item := "\\- ") else f".PP\n{line}"
+        for line in lines
+    )
+
+
 def prose_page(name: str, section: int, version: str, date: str) -> str:
     """Page whose prose stands in sections/, with its tables filled in."""
     text = (SECTIONS / f"{name}.{section}.man").read_text()
@@ -167,10 +220,13 @@ def prose_page(name: str, section: int, version: str, date: str) -> str:
         "@RECORDS@": record_list(),
         "@EXAMPLE@": example(),
         "@MAXID@": str(MAX_ID),
+        "@MANIFEST@": manifest(),
+        "@GLOSSARY@": term_list(glossary()),
         "@SEEALSO@": references(sorted(c.name for c in commands())),
     }
     for placeholder, table in tables.items():
         text = text.replace(placeholder, table)
+    text = text.replace("@TERMS@", terms_section(text))
     title = roff(name.upper())
     return f'.TH {title} "{section}" "{roff(date)}" "dnnp {version}" "{MANUAL}"\n{text}'
 
@@ -179,7 +235,7 @@ def pages() -> dict[Path, str]:
     """Every page and its text."""
     version, date = release()
     result = {HERE / "man1" / f"{c.name}.1": command_page(c, version, date) for c in commands()}
-    for name, section in (("dnnp-graph", 5), ("dnnp", 7)):
+    for name, section in PROSE:
         result[HERE / f"man{section}" / f"{name}.{section}"] = prose_page(
             name, section, version, date
         )
