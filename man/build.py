@@ -207,7 +207,9 @@ def manifest() -> str:
     text = re.sub(r"`([^`]+)`", r"\\fB\1\\fR", roff(text))
     lines = [" ".join(item.split()) for item in re.split(r"\n\n|\n(?=\\-)", text)]
     return "\n".join(
-        f".IP \\(bu 2\n{line.removeprefix(item)}" if line.startswith(item := "\\- ") else f".PP\n{line}"
+        f".IP \\(bu 2\n{line.removeprefix(item)}"
+        if line.startswith(item := "\\- ")
+        else f".PP\n{line}"
         for line in lines
     )
 

@@ -15,6 +15,7 @@ import pytest
 
 from dnnp.cmds.cli import Command
 from dnnp.cmds.overwrite import READ, WRITTEN
+from support.manual import literal_blocks
 from support.project import ROOT, command_names, pyproject
 from support.run import MODULES, PATIENCE_S, dnnp, dnnp_process, executable
 
@@ -97,7 +98,10 @@ def test_help_imports_nothing_heavy() -> None:
         f"print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
         timeout=PATIENCE_S,
     )
     assert json.loads(done.stdout) == []
@@ -137,7 +141,7 @@ def test_manual_pages_use_known_requests() -> None:
     known = {".TH", ".SH", ".SS", ".TP", ".PP", ".IP", ".RS", ".RE", ".nf", ".fi", ".B", ".BR",
              ".I", ".IR", ".BI", ".RB", ".RI", ".UR", ".UE"}  # fmt: skip
     pages = sorted((ROOT / "man").glob("man*/*"))
-    assert len(pages) == len(COMMANDS) + 2
+    assert len(pages) == len(COMMANDS) + 3
     for page in pages:
         for line in page.read_text().splitlines():
             assert not line.startswith("'"), f"{page.name}: {line}"
@@ -153,9 +157,8 @@ def test_example_stream_is_one() -> None:
 
 def commands_in(text: str) -> list[list[str]]:
     """Words of every `dnnp-...` command in the literal blocks of a manual page."""
-    blocks = re.findall(r"^\.nf\n(.*?)^\.fi$", text, re.M | re.S)
     found = []
-    for line in "\n".join(blocks).replace("\\-", "-").replace("\\e\n", "").split("\n"):
+    for line in "\n".join(literal_blocks(text)).replace("\\\n", "").split("\n"):
         for part in re.split(r"[|;]|&&", re.sub(r"'[^']*'", "QUOTED", line)):
             words = part.split()
             if words and words[0].startswith("dnnp-"):

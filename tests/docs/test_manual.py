@@ -1,0 +1,163 @@
+"""Manual pages say what is true: terms, exit statuses, the manifest and how to run stages."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dnnp.core.model import errors
+from dnnp.formats import stage_folder
+from support.manual import PAGES, literal_blocks, section, tags
+from support.project import ROOT
+from support.run import PATIENCE_S, dnnp
+from support.split_models import feeds_of, graph, make, node, run_whole, value
+from support.stage_folders import SIZE, model_with
+
+README = (ROOT / "README.md").read_text()
+CONCEPTS = (ROOT / "man/man7/dnnp.7").read_text()
+STAGES = (ROOT / "man/man5/dnnp-stages.5").read_text()
+HARD = {
+    "BRKGA", "bubble", "certificate", "contiguous", "convex", "gap", "integer program",
+    "makespan", "micro-batch", "minimum linear arrangement", "order ideal", "ordered", "overflow",
+    "period", "repetend", "replica", "roofline", "slicing", "span", "topological order",
+    "upward rank",
+}  # fmt: skip
+"""Words that an engineer who deploys models need not know."""
+VALIDITIES = {"convex", "ordered"}
+"""These stand under `validity`."""
+
+
+def glossary() -> dict[str, str]:
+    """Every term, in all its forms, and its first form."""
+    lines = (ROOT / "man/sections/glossary.txt").read_text().splitlines()
+    forms = [line.partition(": ")[0].split(", ") for line in lines]
+    assert [f[0].lower() for f in forms] == sorted(f[0].lower() for f in forms)
+    return {word: words[0] for words in forms for word in words}
+
+
+def test_hard_words_are_in_the_glossary_once() -> None:
+    terms = glossary()
+    assert set(terms) >= HARD
+    assert tags(section(CONCEPTS, "GLOSSARY")) == set(terms.values())
+
+
+@pytest.mark.parametrize("path", [p for p in PAGES if p.suffix != ".7"], ids=lambda p: p.stem)
+def test_pages_explain_their_words(path: Path) -> None:
+    page = path.read_text()
+    explained = tags(section(page, "TERMS"))
+    assert explained <= set(glossary().values())
+    text = page.replace(section(page, "TERMS"), "").replace("\\-", "-")
+    text = " ".join(re.sub(r"^\.[A-Z]+ ", "", text, flags=re.M).split())
+    for word in HARD:
+        if re.search(rf"(?<![-\w]){word}s?(?![-\w])", text):
+            assert glossary()[word] in explained, word
+
+
+def test_every_term_is_used() -> None:
+    explained = [tags(section(path.read_text(), "TERMS")) for path in PAGES]
+    assert set().union(*explained) == set(glossary().values())
+
+
+def test_exit_statuses_are_the_same_everywhere() -> None:
+    listed = set(re.findall(r"^\| (\d+) \| ", README, re.M))
+    assert tags(section(CONCEPTS, "EXIT STATUS")) == listed | {"141"}
+    raised = {str(e.exit_status) for e in errors.DnnpError.__subclasses__()}
+    assert raised <= listed
+    pages = [
+        tags(section(path.read_text(), "EXIT STATUS")) for path in PAGES if path.suffix == ".1"
+    ]
+    assert set().union(*pages) == listed
+
+
+def test_the_status_of_a_pipeline_is_what_the_manual_says(tmp_path: Path) -> None:
+    for text in (README, CONCEPTS, (ROOT / "man/man1/dnnp-check.1").read_text()):
+        assert "pipefail" in text
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    for options, status in (("", 0), ("set -o pipefail; ", 1)):
+        done = subprocess.run(
+            ["bash", "-c", f"{options}dnnp-import absent.onnx | cat"], cwd=tmp_path,
+            env={**os.environ, "PATH": path}, capture_output=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+        assert done.returncode == status
+        assert b"absent.onnx" in done.stderr
+
+
+def exports(folder: Path) -> Iterator[Path]:
+    """Exports of all kinds: with weight files in every way, without them, with replicas."""
+    (folder / "w.bin").write_bytes(np.arange(4 * SIZE, dtype=np.float32).tobytes())
+    (folder / "m.onnx").write_bytes(model_with().SerializeToString())
+    imported = dnnp("import", folder / "m.onnx").out
+    plan = dnnp("partition", "-k", "4", "--max-replicas", "2", stdin=imported).out
+    about_weights = re.findall(r"^  (--\w+-weights)", dnnp("export", "--help").out.decode(), re.M)
+    assert about_weights
+    for number, options in enumerate([[], *([option] for option in about_weights)]):
+        target = folder / f"out{number}"
+        done = dnnp("export", "--to", "stages", "-o", target, *options, stdin=plan)
+        assert done.status == 0, done.err
+        yield target
+    (folder / "w.bin").unlink()
+    done = dnnp("export", "--to", "stages", "-o", folder / "missing", stdin=plan)
+    assert done.status == 0, done.err
+    yield folder / "missing"
+
+
+def words_in(entry: object) -> tuple[set[str], set[str]]:
+    """Names of fields at any depth, and texts that stand in them, parts of paths included."""
+    if isinstance(entry, dict):
+        inner = [words_in(item) for item in entry.values()]
+        names = set(entry)
+    elif isinstance(entry, list):
+        inner, names = [words_in(item) for item in entry], set()
+    else:
+        return set(), set(entry.split("/")) if isinstance(entry, str) else set()
+    return names.union(*(n for n, _ in inner)), set().union(*(t for _, t in inner))
+
+
+def test_the_fields_of_the_manifest_are_those_of_the_manual(tmp_path: Path) -> None:
+    fields, texts = set(), {"manifest.json", "dnnp-export --to stages"}
+    for target in exports(tmp_path):
+        names, held = words_in(json.loads((target / "manifest.json").read_text()))
+        fields |= names
+        texts |= held
+    assert {"replicas", "placed", "sha256"} <= fields
+    described = set(re.findall(r"`([^`]+)`", stage_folder.__doc__ or ""))
+    assert fields <= described, "fields that the manual does not describe"
+    assert described <= fields | texts, "the manual describes what no export has"
+    page = STAGES.replace("\\-", "-")
+    for name in fields:
+        assert f"\\fB{name}\\fR" in page
+
+
+def test_the_program_of_the_manual_runs_the_stages(tmp_path: Path) -> None:
+    ends = [value("x/1", ["n", 4]), value("z", ["n", 4])], [value("y", ["n", 4])]
+    nodes = [
+        node("Relu", ["x/1"], ["a"]),
+        node("Add", ["a", "z"], ["b"]),
+        node("Mul", ["b", "a"], ["y"]),
+    ]
+    model = make(graph(nodes, "two inputs", *ends, []))
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    plan = dnnp(
+        "partition", "-k", "3", stdin=dnnp("import", "--dim", "n=2", tmp_path / "m.onnx").out
+    )
+    folder = tmp_path / "stages"
+    assert dnnp("export", "--to", "stages", "-o", folder, stdin=plan.out).status == 0
+    (program,) = [b for b in literal_blocks(STAGES) if b.startswith("import ")]
+    (tmp_path / "run.py").write_text(program)
+    feeds = {name: np.resize(array, (5, 4)) for name, array in feeds_of(model).items()}
+    np.savez(tmp_path / "in.npz", **feeds)
+    subprocess.run(
+        [sys.executable, "run.py", folder, "in.npz", "out.npz"], cwd=tmp_path, check=True,
+        timeout=PATIENCE_S,
+    )  # fmt: skip
+    with np.load(tmp_path / "out.npz") as found:
+        assert list(found) == ["y"]
+        np.testing.assert_array_equal(found["y"], run_whole(model, feeds)["y"])
