@@ -123,15 +123,21 @@ def _scotch(problem: Problem, request: Request) -> list[Block]:
 
 
 def compilation_notice(context: Context) -> Callable[[Sequence[Callable[..., Any]]], None]:
-    """A function that says once if some kernel is about to be compiled."""
-    from dnnp.core.cost.kernel import is_cold
+    """A function that is told which kernels run next, and says once when they are compiled.
 
-    said = False
+    That they are not on disk is not enough: small problems run without compiling.
+    """
+    from dnnp.core.cost.kernel import is_cold, when_compiling
+
+    waiting = False
+
+    def say() -> None:
+        context.note("compiling kernels; this happens once and takes up to a minute")
 
     def tell(kernels: Sequence[Callable[..., Any]]) -> None:
-        nonlocal said
-        if not said and is_cold(kernels):
-            said = True
-            context.note("compiling kernels; this happens once and takes up to a minute")
+        nonlocal waiting
+        if not waiting and is_cold(kernels):
+            waiting = True
+            when_compiling(say)
 
     return tell

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from numba.core import event
 
 from dnnp.core.cost.kernel_cache import KernelCache
 
@@ -34,6 +35,24 @@ def is_cold(kernels: Iterable[Callable[..., Any]]) -> bool:
         if not isinstance(cache, KernelCache) or cache.is_empty():
             return True
     return False
+
+
+class _Once(event.Listener):
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell: Callable[[], None] | None = tell
+
+    def on_start(self, event: Any) -> None:
+        tell, self._tell = self._tell, None
+        if tell is not None:
+            tell()
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+def when_compiling(tell: Callable[[], None]) -> None:
+    """Call `tell` once, when from now on some kernel is compiled in this process."""
+    event.register("numba:compile", _Once(tell))
 
 
 def interpreted(function: F) -> F:

@@ -7,7 +7,7 @@ import pytest
 
 from dnnp.formats.stream import Stream
 from support.graphs import header, random_stream, to_bytes
-from support.run import dnnp
+from support.run import dnnp, dnnp_process
 
 COMPILING = "compiling kernels; this happens once and takes up to a minute"
 
@@ -63,6 +63,19 @@ def test_golden_chain():
     said = result.err.splitlines()
     assert said[-1] == "dnnp-partition: 3 stages, auto: largest load 5, optimal, ordered"
     assert said[:-1] in ([], ["dnnp-partition: " + COMPILING])
+
+
+def test_what_is_not_compiled_is_not_announced(tmp_path):
+    """The search over ideals of so few nodes runs without compiling, time and again."""
+    stream = to_bytes(random_stream(3, 12))
+    said = [
+        dnnp_process(
+            "partition", "-k", "3", stdin=stream, env={"NUMBA_CACHE_DIR": str(tmp_path)}
+        ).err
+        for _ in range(2)
+    ]
+    assert COMPILING in said[0]
+    assert COMPILING not in said[1]
 
 
 def test_a_heuristic_has_the_simple_bound():

@@ -5,6 +5,9 @@
 Blocks marked `sh` run, in order, in one empty folder. A block marked `text` that follows one
 is what it prints, on standard output and error together. `text varies` says that times or
 measurements are in it, so that the test does not compare it.
+
+Measurements tell most on a quiet machine, and with kernels that are compiled already: run it twice
+after an installation.
 """
 
 from __future__ import annotations
