@@ -131,8 +131,9 @@ class Context:
         """React to Ctrl-C; `guardian` sees to the second one."""
         if self.interrupted or not self._holds_interrupt:
             from dnnp.cmds.guardian import quit_interrupted
+            from dnnp.formats.unfinished import when_whole
 
-            quit_interrupted(self.tool)
+            when_whole(lambda: quit_interrupted(self.tool))
         self.interrupted = True
 
     def read_input(self, path: str) -> bytes:

@@ -31,6 +31,10 @@ INTERRUPTED = 130
 POLL_S = 0.05
 """How often limits are looked at."""
 
+WHOLE_S = 10.0
+"""Most that the end of a command waits for what has to be done whole, seconds."""
+
+_WHOLE = os.fsencode(unfinished.WHOLE)
 _FATAL = (signal.SIGTERM, signal.SIGHUP)
 _QUIET = (*_FATAL, signal.SIGINT, signal.SIGPIPE)
 """Of these a command dies without a word."""
@@ -79,7 +83,7 @@ def guard(name: str, work: Callable[[Listen], int]) -> int:
 
     for number in _FATAL:
         if number in signals:
-            signal.signal(number, lambda number, _: end_by(number))
+            signal.signal(number, lambda n, _: unfinished.when_whole(lambda: end_by(n)))
     if child == 0:
         os.close(ours)
         die_with_parent(signal.SIGTERM)
@@ -191,12 +195,18 @@ class _Watch:
         return ""
 
     def _kill(self) -> None:
+        """End the child, after what it has to do whole."""
+        deadline = time.monotonic() + WHOLE_S
+        self._read()
+        while _WHOLE in self._paths and time.monotonic() < deadline:
+            time.sleep(POLL_S / 10)
+            self._read()
         os.kill(self._child, signal.SIGKILL)
         os.waitpid(self._child, 0)
 
     def _clean(self) -> None:
         self._read()
-        for path in self._paths:
+        for path in self._paths.keys() - {_WHOLE}:
             unfinished.remove(os.fsdecode(path))
 
     def _follow(self, status: int) -> NoReturn:

@@ -24,7 +24,7 @@ import orjson
 
 from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.formats.files import open_regular
-from dnnp.formats.unfinished import fresh_name, remove, unfinished
+from dnnp.formats.unfinished import fresh_name, remove, unfinished, whole
 
 FORMAT = "dnnp-stages"
 MANIFEST = "manifest.json"
@@ -77,9 +77,10 @@ def replaced_folder(target: Path) -> Iterator[Path]:
             _check_free(target, earlier, _tops(folder))
             # From here on it is not removed with this process: it says what is going on.
             ready = target / fresh_name(_INSIDE)
-            os.replace(folder, ready)
-            _replace(target, earlier, ready)
-            remove(str(ready))
+            with whole():
+                os.replace(folder, ready)
+                _replace(target, earlier, ready)
+                remove(str(ready))
     finally:
         if fresh:
             with suppress(OSError):

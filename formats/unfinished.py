@@ -16,6 +16,12 @@ _owners: dict[str, int] = {}
 
 _listeners: list[Callable[[str, bool], None]] = []
 
+WHOLE = ""
+"""Listeners are told of it, in place of a path, while something goes on that must be done whole."""
+
+_later: list[Callable[[], object]] | None = None
+"""What waits for the end of that; None: nothing of the kind goes on."""
+
 
 def listen(listener: Callable[[str, bool], None]) -> None:
     """Tell someone who outlives this process of every path that it registers (True) and releases.
@@ -45,6 +51,34 @@ def unfinished(path: str) -> Iterator[str]:
             del _owners[path]
             for listener in _listeners:
                 listener(path, False)
+
+
+@contextmanager
+def whole() -> Iterator[None]:
+    """Do something short that nobody could undo: whoever ends this process waits for it.
+
+    See `when_whole`. Only what kills at once, such as a crash, leaves it half done.
+    """
+    global _later
+    _later = []
+    for listener in _listeners:
+        listener(WHOLE, True)
+    try:
+        yield
+    finally:
+        for listener in _listeners:
+            listener(WHOLE, False)
+        actions, _later = _later, None
+        for action in actions:
+            action()
+
+
+def when_whole(action: Callable[[], object]) -> None:
+    """Do something now, or after what has to be done whole."""
+    if _later is None:
+        action()
+    else:
+        _later.append(action)
 
 
 def remove_unfinished() -> None:

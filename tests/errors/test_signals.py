@@ -427,3 +427,37 @@ def test_closed_standard_streams() -> None:
             timeout=PATIENCE_S,
         )  # fmt: skip
         assert (shell.returncode, shell.stderr) == (status, message), redirection
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM", "HUP", "KILL"])
+def test_a_signal_waits_for_what_has_to_be_done_whole(name: str, tmp_path: Path) -> None:
+    """Even that which kills the parent: the child then ends when it is done."""
+    work = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from dnnp.cmds.guardian import guard, quit_interrupted\n"
+        "from dnnp.formats.unfinished import when_whole, whole\n"
+        "def work(listen):\n"
+        "    listen(lambda: when_whole(lambda: quit_interrupted('dnnp-test')))\n"
+        "    with whole():\n"
+        "        Path('begun').touch()\n"
+        "        while not Path('go').exists():\n"
+        "            time.sleep(0.01)\n"
+        "        Path('ended').touch()\n"
+        f"    time.sleep({PATIENCE_S})\n"
+        "    Path('not reached').touch()\n"
+        "    return 0\n"
+        "sys.exit(guard('dnnp-test', work))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", work], cwd=tmp_path, stderr=subprocess.PIPE)
+    wait_for("the work to begin", (tmp_path / "begun").exists)
+    number = signal.Signals[f"SIG{name}"]
+    process.send_signal(number)
+    time.sleep(0.1)
+    assert not (tmp_path / "ended").exists()
+    (tmp_path / "go").touch()
+    assert process.wait(PATIENCE_S) == (INTERRUPTED if name == "INT" else -number)
+    wait_for("the end of the work", (tmp_path / "ended").exists)
+    assert process.stderr is not None
+    process.stderr.read()  # closed by the last process that has it
+    assert not (tmp_path / "not reached").exists()

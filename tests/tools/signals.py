@@ -128,7 +128,7 @@ def strike(
         os.kill(child, signal.SIGKILL)
     process.wait()
     err = (folder / "err").read_text(errors="replace")
-    found = tuple(sorted(files(folder) - known))
+    found = tuple(sorted(files(folder) - known, reverse=True))
     for name in found:
         path = folder / name
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
