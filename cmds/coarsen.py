@@ -163,7 +163,8 @@ def _fused_by_ort(stream: Stream, args: argparse.Namespace, context: Context) ->
     """
     from dnnp.cmds.source import open_source
     from dnnp.core.coarsen.given import Given
-    from dnnp.core.runtime.fusion import fused_groups, title
+    from dnnp.core.runtime.borders import fused_groups
+    from dnnp.core.runtime.fusion import title
     from dnnp.formats.onnx_types import types_of
 
     model, path, _ = open_source(context, stream, args.model)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from dnnp.core.check.latency import Case, check_span
+from dnnp.core.check.case import Case, check_span
 from dnnp.core.check.load import Cost
 from dnnp.core.check.violation import Violation
 from dnnp.core.model.graph import ACTIVATION, INPUT

@@ -7,91 +7,18 @@ they are the earliest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-
+from dnnp.core.check.case import Case
 from dnnp.core.check.devices import number_of
-from dnnp.core.check.load import Cost, node_memory
-from dnnp.core.check.tables import Tables, shown
-from dnnp.core.check.units import Units
+from dnnp.core.check.invoked import check_blocks
+from dnnp.core.check.load import Cost
+from dnnp.core.check.placed import check_operators
+from dnnp.core.check.tables import shown
 from dnnp.core.check.violation import Violation, above, same
-from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import CONSTANT, PARAMETER, Graph
-from dnnp.core.model.plan import Plan
-
-
-@dataclass(frozen=True)
-class Case:
-    """A plan and what it places."""
-
-    plan: Plan
-    tables: Tables
-    units: Units
-    blocks: Sequence[Sequence[int]]
-    """Node positions of every stage."""
-    devices: Mapping[str, DeviceClass]
-    tensor_ids: Sequence[int]
-    """Ids of the tensors in the stream."""
-    stage_of: dict[int, int] = field(default_factory=dict)
-    """Unit -> stage that holds it."""
-    members: dict[int, list[int]] = field(default_factory=dict)
-    """Unit -> its nodes."""
-
-    @property
-    def edge(self) -> bool:
-        """Whether all that goes from one unit to one other moves by itself."""
-        return self.plan.options.transfers == "edge"
-
-    def held(self, stage: int) -> list[int]:
-        """Units of a stage, in the order of their first nodes."""
-        return list(dict.fromkeys(self.units.of_node[v] for v in self.blocks[stage]))
-
-    def time(self, unit: int, device_class: str) -> float:
-        """Time of a unit on a class; inf where that is not stated."""
-        times = self.units.times.get(device_class)
-        return float("inf") if times is None else times[unit]
-
-    def memory(self, stage: int) -> float:
-        """Memory of a stage, bytes."""
-        if self.plan.options.memory_model != "weights":
-            return sum(node_memory(self.tables, v) for v in self.blocks[stage])
-        return sum(self._weights(unit) for unit in self.held(stage))
-
-    def _weights(self, unit: int) -> float:
-        """Stated memory of the nodes of a unit, and parameters that the others read, each once."""
-        tables, total = self.tables, 0.0
-        read: set[int] = set()
-        for v in self.members[unit]:
-            if tables.memory[v] == tables.memory[v]:
-                total += tables.memory[v]
-            else:
-                read.update(t for t in tables.reads[v] if tables.kind[t] in (PARAMETER, CONSTANT))
-        return total + sum(tables.size[t] for t in read)
-
-
-def make_case(
-    graph: Graph,
-    plan: Plan,
-    tables: Tables,
-    units: Units,
-    blocks: Sequence[Sequence[int]],
-    devices: Mapping[str, DeviceClass],
-) -> Case:
-    """Lay out what is checked."""
-    case = Case(plan, tables, units, blocks, devices, graph.tensor_ids.tolist())
-    for node in range(tables.n):
-        case.members.setdefault(units.of_node[node], []).append(node)
-    for number, block in enumerate(blocks):
-        for v in block:
-            case.stage_of[units.of_node[v]] = number
-    return case
+from dnnp.core.model.graph import Graph
 
 
 def check_latency(case: Case, graph: Graph) -> tuple[list[Violation], float | None, list[Cost]]:
     """Check a plan; return what is wrong, the recomputed latency (None: it has none), and costs."""
-    from dnnp.core.check.invoked import check_blocks
-    from dnnp.core.check.placed import check_operators
-
     found = _devices(case) + _capacities(case) + _colors(case, graph)
     check = check_blocks if case.plan.options.execution == "blocks" else check_operators
     wrong, value, costs = check(case)
@@ -171,19 +98,4 @@ def _parts(case: Case, number: int, cost: Cost) -> list[Violation]:
         if not same(stated, expected):
             message = f"{name} is {stated!r}, recomputed {expected!r}"
             found.append(Violation("load", f"stage {number}", message, expected, stated))
-    return found
-
-
-def check_span(
-    case: Case, number: int, begin: float, end: float, whole: float, first: float = 0.0
-) -> list[Violation]:
-    """Whether a stage states its begin and end, which count from `first`.
-
-    `whole` is the scale of such times.
-    """
-    stage, found = case.plan.stages[number], []
-    for name, stated, expected in (("begin_s", stage.begin_s, begin), ("end_s", stage.end_s, end)):
-        if stated is None or not same(stated - first, expected, whole):
-            message = f"{name} is {stated!r}, recomputed {first + expected!r}"
-            found.append(Violation("load", f"stage {number}", message, first + expected, stated))
     return found

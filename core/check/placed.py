@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from dnnp.core.check.latency import Case, check_span
+from dnnp.core.check.case import Case, check_span
 from dnnp.core.check.load import Cost
 from dnnp.core.check.mesh import Mesh
 from dnnp.core.check.violation import ROUNDING, TOLERANCE, Violation, early

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dnnp.core.check.case import make_case
 from dnnp.core.check.claims import check_objective, check_offer
 from dnnp.core.check.devices import check_devices, clusters_of
-from dnnp.core.check.latency import check_latency, make_case
+from dnnp.core.check.latency import check_latency
 from dnnp.core.check.load import Cost, cost_of
 from dnnp.core.check.tables import Tables, shown, tables_of
 from dnnp.core.check.units import compute_of, units_of

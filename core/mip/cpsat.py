@@ -18,10 +18,10 @@ from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.timeline import Placement
 from dnnp.core.mip.child import SolverProcess, solver_process
 from dnnp.core.mip.cpsat_program import TickProgram
-from dnnp.core.mip.latency_blocks import BlockFormulation
+from dnnp.core.mip.latency_block_model import BlockProgram
 from dnnp.core.mip.latency_loop import ExactResult, Formulation, Search
+from dnnp.core.mip.latency_placement_model import PlacementProgram
 from dnnp.core.mip.loop import COARSE, GRACE_S, MAX_ENTRIES, SAFETY
-from dnnp.core.mip.moirai import PlacementFormulation
 from dnnp.core.mip.program import Outcome
 from dnnp.core.mip.solve import ATTEMPTS
 from dnnp.core.model.errors import UnavailableError
@@ -44,7 +44,7 @@ def cpsat_blocks(
 ) -> ExactResult[Invocations]:
     """Find the split into blocks with the least latency; see `solve_intervals`."""
     return solve_intervals(
-        BlockFormulation(problem), start=start, bound=bound, seconds=seconds,
+        BlockProgram(problem), start=start, bound=bound, seconds=seconds,
         threads=threads, seed=seed, stop=stop,
     )  # fmt: skip
 
@@ -61,7 +61,7 @@ def cpsat_operators(
 ) -> ExactResult[Placement]:
     """Find the placement with the least latency; see `solve_intervals`."""
     return solve_intervals(
-        PlacementFormulation(problem), start=start, bound=bound, seconds=seconds,
+        PlacementProgram(problem), start=start, bound=bound, seconds=seconds,
         threads=threads, seed=seed, stop=stop,
     )  # fmt: skip
 

@@ -8,28 +8,28 @@ edges, and an order among devices that can change places.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dnnp.core.cost.invocations import POOL, host_times
 from dnnp.core.cost.tasks import Tasks
 from dnnp.core.mip.contiguity import without_shortcuts
+from dnnp.core.mip.latency_blocks import BlockFormulation, Known
 from dnnp.core.mip.latency_items import Net
 from dnnp.core.mip.latency_model import NEVER, ORIGIN, Model, Rule
 from dnnp.core.mip.latency_windows import carried
 from dnnp.core.model.graph import Ints
 
-if TYPE_CHECKING:
-    from dnnp.core.mip.latency_blocks import BlockFormulation, Known
-
 SLACK = 1e-9
 """By how much memory may be above a capacity, relatively; the cost model decides."""
 
 
-def block_model(formulation: BlockFormulation, upper: float) -> Model:
-    """The model of all splits with a latency of at most `upper`."""
-    return _Builder(formulation, upper).model
+class BlockProgram(BlockFormulation):
+    """A problem of `blocks` with the models that solve it."""
+
+    def model(self, upper: float) -> Model:
+        """The model of all splits with a latency of at most `upper`."""
+        return _Builder(self, upper).model
 
 
 class _Builder:

@@ -17,7 +17,6 @@ from dnnp.core.cost.invocations import (
     time_invocations,
 )
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.mip.latency_block_model import block_model
 from dnnp.core.mip.latency_items import BlockGame, game_of
 from dnnp.core.mip.latency_model import Model
 from dnnp.core.mip.latency_order import in_order
@@ -50,7 +49,10 @@ class Known(NamedTuple):
 
 
 class BlockFormulation:
-    """Everything that is to be known of a problem of `blocks` to solve models of it."""
+    """What is to be known of a problem of `blocks` to make a model of it and to read answers.
+
+    `BlockProgram` (`latency_block_model`) makes the model.
+    """
 
     def __init__(self, problem: LatencyProblem) -> None:
         self.problem = problem
@@ -84,10 +86,6 @@ class BlockFormulation:
             return self.problem.block_value(split)
         check_homes(self.problem.tasks, self.problem.machine, split.block)
         return time_invocations(self.problem.tasks, self.problem.machine, split).value
-
-    def model(self, upper: float) -> Model:
-        """The model of all splits with a latency of at most `upper`."""
-        return block_model(self, upper)
 
     def solution(
         self, model: Model, times: Sequence[float], flags: Sequence[float]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dnnp.core.cost.invocations import Invocations
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.mip.latency_blocks import BlockFormulation
+from dnnp.core.mip.latency_block_model import BlockProgram
 from dnnp.core.mip.latency_loop import ExactResult, solve_model
 
 
@@ -21,6 +21,6 @@ def latency_ip(
 ) -> ExactResult[Invocations]:
     """Find the split into blocks with the least latency; see `solve_model`."""
     return solve_model(
-        BlockFormulation(problem), solver=solver, start=start, bound=bound, seconds=seconds,
+        BlockProgram(problem), solver=solver, start=start, bound=bound, seconds=seconds,
         stop=stop,
     )  # fmt: skip

@@ -7,17 +7,14 @@ u[q, k', k''] the channel), else once to each device that has readers of it.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.mip.latency_model import NEVER, ORIGIN, Model, Rule, Turn
+from dnnp.core.mip.latency_placements import Move, PlacementFormulation, moves_of
 from dnnp.core.mip.latency_windows import flow_times
 from dnnp.core.model.graph import Bools, Floats
-
-if TYPE_CHECKING:
-    from dnnp.core.mip.moirai import PlacementFormulation
 
 SLACK = 1e-9
 """By how much memory may be above a capacity, relatively; the cost model decides."""
@@ -26,35 +23,12 @@ Channels = dict[tuple[int, int], tuple[int, float]]
 """Flag and seconds from one device to one other."""
 
 
-class Move(NamedTuple):
-    """A flow on its way to one of some devices."""
+class PlacementProgram(PlacementFormulation):
+    """A problem of `operators` with the models that solve it."""
 
-    flow: int
-    maker: int
-    readers: tuple[int, ...]
-    to: tuple[int, ...]
-    """One device; all of them if there is one reader."""
-    start: int
-    end: int
-    """Times of the model."""
-
-
-def moves_of(problem: LatencyProblem) -> list[Move]:
-    """Moves that there may be; their times come after those of the tasks."""
-    tasks, count = problem.tasks, problem.machine.count
-    moves: list[Move] = []
-    for f, maker in enumerate(tasks.maker.tolist()):
-        readers = tuple(tasks.use_idx[tasks.use_ptr[f] : tasks.use_ptr[f + 1]].tolist())
-        everywhere = tuple(range(count))
-        for to in [everywhere] if len(readers) == 1 else [(k,) for k in everywhere]:
-            at = 1 + 2 * (tasks.n + len(moves))
-            moves.append(Move(f, maker, readers, to, at, at + 1))
-    return moves
-
-
-def placement_model(formulation: PlacementFormulation, upper: float) -> Model:
-    """The model of all placements with a latency of at most `upper`."""
-    return _Builder(formulation, upper).model
+    def model(self, upper: float) -> Model:
+        """The model of all placements with a latency of at most `upper`."""
+        return _Builder(self, upper).model
 
 
 class _Builder:

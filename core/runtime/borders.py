@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import InputFileError
-from dnnp.core.runtime.fusion import PLUMBING, Fusions
+from dnnp.core.runtime.fusion import PLUMBING, Fusions, mapped_back
 from dnnp.core.runtime.optimised import optimised_model
 from dnnp.formats.onnx_copy import copy_fields
 from dnnp.formats.onnx_scope import reads, writes
@@ -27,6 +27,21 @@ if TYPE_CHECKING:
 
 MAX_READERS = 4
 """A group that more others read does not grow: it would tie large parts of a model together."""
+
+
+def fused_groups(
+    model: ModelProto,
+    folder: Path,
+    provider: str = "cpu",
+    types: Mapping[str, TensorType] | None = None,
+) -> Fusions:
+    """Groups of nodes that ONNX Runtime runs as one; errors as for `optimised_model`.
+
+    They stay fused when a split cuts at their borders, as far as the `types` of the tensors
+    there are known (see `tightened`).
+    """
+    fusions = mapped_back(model, optimised_model(model, folder, provider))
+    return tightened(model, folder, provider, fusions, types or {})
 
 
 def tightened(

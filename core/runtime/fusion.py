@@ -21,16 +21,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dnnp.core.runtime.optimised import optimised_model
 from dnnp.formats.onnx_scope import domain_of, reads, subgraphs, writes
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
-    from dnnp.formats.onnx_types import TensorType
 
 _CAST_PREFIX = "InsertedPrecisionFreeCast_"
 """ONNX Runtime gives this to a tensor that it computes in another precision."""
@@ -61,23 +58,6 @@ class Fusions:
     """Nodes whose result ONNX Runtime takes from an equal one."""
     folded: tuple[int, ...]
     """Nodes that it computes in advance."""
-
-
-def fused_groups(
-    model: ModelProto,
-    folder: Path,
-    provider: str = "cpu",
-    types: Mapping[str, TensorType] | None = None,
-) -> Fusions:
-    """Groups of nodes that ONNX Runtime runs as one; errors as for `optimised_model`.
-
-    They stay fused when a split cuts at their borders, as far as the `types` of the tensors
-    there are known (see `borders.tightened`).
-    """
-    from dnnp.core.runtime.borders import tightened
-
-    fusions = mapped_back(model, optimised_model(model, folder, provider))
-    return tightened(model, folder, provider, fusions, types or {})
 
 
 def title(operators: Sequence[str]) -> str:

@@ -18,13 +18,14 @@ from dnnp.core.cost.timeline import Placement, lazy_events
 from dnnp.core.mip import child, cpsat, latency_loop
 from dnnp.core.mip.cpsat import cpsat_blocks
 from dnnp.core.mip.cpsat_program import TickProgram
-from dnnp.core.mip.latency_blocks import BlockFormulation
+from dnnp.core.mip.latency_block_model import BlockProgram
 from dnnp.core.mip.latency_ip import latency_ip
 from dnnp.core.mip.latency_items import items_of_tasks
 from dnnp.core.mip.latency_order import in_order
+from dnnp.core.mip.latency_placement_model import PlacementProgram
 from dnnp.core.mip.latency_program import LatencyProgram
 from dnnp.core.mip.latency_windows import twins
-from dnnp.core.mip.moirai import PlacementFormulation, moirai
+from dnnp.core.mip.moirai import moirai
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
@@ -43,7 +44,7 @@ def brute(problem: LatencyProblem):
 
 def formulated(problem: LatencyProblem):
     blocks = problem.options.execution == "blocks"
-    return (BlockFormulation if blocks else PlacementFormulation)(problem)
+    return (BlockProgram if blocks else PlacementProgram)(problem)
 
 
 def starved(problem: LatencyProblem) -> LatencyProblem:
@@ -149,7 +150,7 @@ def test_blocks_that_take_no_time_must_not_wait_for_each_other():
     graph = graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
     options = CostOptions(objective="latency", execution="blocks")
     problem = latency_problem(graph, singletons(graph), [DeviceClass("dev", count=2)], options)
-    formulation = BlockFormulation(problem)
+    formulation = BlockProgram(problem)
     for again in (False, True):
         model = formulation.model(1.0)
         flags = [0.0] * len(model.whole)

@@ -1,0 +1,96 @@
+"""A plan of least latency and what it places, as the checks of its kinds take it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dnnp.core.check.load import node_memory
+from dnnp.core.check.tables import Tables
+from dnnp.core.check.units import Units
+from dnnp.core.check.violation import Violation, same
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import CONSTANT, PARAMETER, Graph
+from dnnp.core.model.plan import Plan
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan and what it places."""
+
+    plan: Plan
+    tables: Tables
+    units: Units
+    blocks: Sequence[Sequence[int]]
+    """Node positions of every stage."""
+    devices: Mapping[str, DeviceClass]
+    tensor_ids: Sequence[int]
+    """Ids of the tensors in the stream."""
+    stage_of: dict[int, int] = field(default_factory=dict)
+    """Unit -> stage that holds it."""
+    members: dict[int, list[int]] = field(default_factory=dict)
+    """Unit -> its nodes."""
+
+    @property
+    def edge(self) -> bool:
+        """Whether all that goes from one unit to one other moves by itself."""
+        return self.plan.options.transfers == "edge"
+
+    def held(self, stage: int) -> list[int]:
+        """Units of a stage, in the order of their first nodes."""
+        return list(dict.fromkeys(self.units.of_node[v] for v in self.blocks[stage]))
+
+    def time(self, unit: int, device_class: str) -> float:
+        """Time of a unit on a class; inf where that is not stated."""
+        times = self.units.times.get(device_class)
+        return float("inf") if times is None else times[unit]
+
+    def memory(self, stage: int) -> float:
+        """Memory of a stage, bytes."""
+        if self.plan.options.memory_model != "weights":
+            return sum(node_memory(self.tables, v) for v in self.blocks[stage])
+        return sum(self._weights(unit) for unit in self.held(stage))
+
+    def _weights(self, unit: int) -> float:
+        """Stated memory of the nodes of a unit, and parameters that the others read, each once."""
+        tables, total = self.tables, 0.0
+        read: set[int] = set()
+        for v in self.members[unit]:
+            if tables.memory[v] == tables.memory[v]:
+                total += tables.memory[v]
+            else:
+                read.update(t for t in tables.reads[v] if tables.kind[t] in (PARAMETER, CONSTANT))
+        return total + sum(tables.size[t] for t in read)
+
+
+def make_case(
+    graph: Graph,
+    plan: Plan,
+    tables: Tables,
+    units: Units,
+    blocks: Sequence[Sequence[int]],
+    devices: Mapping[str, DeviceClass],
+) -> Case:
+    """Lay out what is checked."""
+    case = Case(plan, tables, units, blocks, devices, graph.tensor_ids.tolist())
+    for node in range(tables.n):
+        case.members.setdefault(units.of_node[node], []).append(node)
+    for number, block in enumerate(blocks):
+        for v in block:
+            case.stage_of[units.of_node[v]] = number
+    return case
+
+
+def check_span(
+    case: Case, number: int, begin: float, end: float, whole: float, first: float = 0.0
+) -> list[Violation]:
+    """Whether a stage states its begin and end, which count from `first`.
+
+    `whole` is the scale of such times.
+    """
+    stage, found = case.plan.stages[number], []
+    for name, stated, expected in (("begin_s", stage.begin_s, begin), ("end_s", stage.end_s, end)):
+        if stated is None or not same(stated - first, expected, whole):
+            message = f"{name} is {stated!r}, recomputed {first + expected!r}"
+            found.append(Violation("load", f"stage {number}", message, first + expected, stated))
+    return found
