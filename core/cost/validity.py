@@ -51,8 +51,8 @@ def _kahn(tail: Ints, head: Ints, n_blocks: int) -> Ints | None:
 def validity_of(graph: Graph, block: Ints, n_blocks: int) -> str:
     """Strongest promise that a split keeps; `block` is i64[n].
 
-    `ordered`: the blocks have a pipeline order (`quotient_order`). `convex`: no path leaves a
-    block and returns to it (Definition 3.1 of the 2020 paper), each pass judged alone.
+    `ordered`: the blocks have a pipeline order (MTPP, section 2.2; `quotient_order`). `convex`: no
+    path leaves a block and returns to it (2020 paper, Definition 3.1), each pass judged alone.
     """
     if quotient_order(graph, block, n_blocks) is not None:
         return "ordered"
