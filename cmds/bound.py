@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dnnp.core.bound.claim import Claim
+    from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.cluster import Clustering
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import Block, Plan
     from dnnp.core.portfolio.arguments import Ask
     from dnnp.core.portfolio.bounds import Proof
-    from dnnp.core.portfolio.problem import Problem
     from dnnp.formats.stream import Stream
 
 ARGUMENTS = {
@@ -247,7 +247,7 @@ def _put(
 
 
 def _better_plan(
-    stream: Stream, context: Context, problem: Problem, proof: Proof
+    stream: Stream, context: Context, problem: SplitProblem, proof: Proof
 ) -> Plan | None:
     """The plan of the better split that the arguments found, if they did."""
     if proof.blocks is None:

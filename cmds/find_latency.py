@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from dnnp.cmds.context import Context
     from dnnp.core.cost.latency import LatencyProblem
+    from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.link import Link
     from dnnp.core.model.plan import CostOptions, Plan
     from dnnp.core.portfolio.latency import Split
-    from dnnp.core.portfolio.problem import Problem
 
 OPTIONS = ("execution", "invocations", "transfers", "congestion")
 """Options that the objective latency alone has."""
@@ -129,7 +129,11 @@ def check_objective(args: argparse.Namespace, links: Sequence[Link], context: Co
 
 
 def latency_plan(
-    args: argparse.Namespace, context: Context, problem: Problem, given: bytes | None, digest: str
+    args: argparse.Namespace,
+    context: Context,
+    problem: SplitProblem,
+    given: bytes | None,
+    digest: str,
 ) -> Plan:
     """Find a split for the latency of one sample, or price the one in --eval."""
     from dnnp.core.cost.latency import latency_problem
@@ -160,7 +164,7 @@ def latency_plan(
 
 
 def _given(
-    args: argparse.Namespace, context: Context, problem: Problem, data: bytes
+    args: argparse.Namespace, context: Context, problem: SplitProblem, data: bytes
 ) -> tuple[LatencyProblem, Split]:
     """The split in --eval, invoked as often as its parts need unless --invocations is given.
 

@@ -12,13 +12,14 @@ from dnnp.core.model.errors import FormatError, LimitError
 
 if TYPE_CHECKING:
     from dnnp.cmds.context import Context
+    from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.graph import Floats, Ints
     from dnnp.core.model.plan import Block
     from dnnp.core.order.brkga import Evolution
-    from dnnp.core.portfolio.problem import Problem, Request, Solution
+    from dnnp.core.portfolio.problem import Request, Solution
 
 
-def find_split(args: argparse.Namespace, context: Context, problem: Problem) -> Solution:
+def find_split(args: argparse.Namespace, context: Context, problem: SplitProblem) -> Solution:
     """Find a split by the options of dnnp-partition.
 
     Raises
@@ -34,7 +35,7 @@ def find_split(args: argparse.Namespace, context: Context, problem: Problem) -> 
 
 @contextmanager
 def request_of(
-    args: argparse.Namespace, context: Context, problem: Problem
+    args: argparse.Namespace, context: Context, problem: SplitProblem
 ) -> Iterator[Request]:
     """What the options ask of a solver, with a progress bar while it works.
 
@@ -95,7 +96,7 @@ def evolution_of(args: argparse.Namespace) -> Evolution:
 
 
 def _order_files(
-    args: argparse.Namespace, context: Context, problem: Problem
+    args: argparse.Namespace, context: Context, problem: SplitProblem
 ) -> tuple[Ints | None, Floats | None]:
     """What --sequence and --priorities hold."""
     from dnnp.core.portfolio.orders import given_order
@@ -115,7 +116,7 @@ def _order_files(
     return sequence, priorities
 
 
-def _scotch(problem: Problem, request: Request) -> list[Block]:
+def _scotch(problem: SplitProblem, request: Request) -> list[Block]:
     """Split with the program that comes with Scotch."""
     from dnnp.cmds.external import scotch
 

@@ -15,10 +15,10 @@ from dnnp.core.model.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import CostOptions, Plan
-    from dnnp.core.portfolio.problem import Problem
     from dnnp.formats.stream import Stream
 
 METHODS = (
@@ -171,14 +171,14 @@ def run(args: argparse.Namespace, context: Context) -> int:
     return 0
 
 
-def problem_of(stream: Stream, args: argparse.Namespace, context: Context) -> Problem:
+def problem_of(stream: Stream, args: argparse.Namespace, context: Context) -> SplitProblem:
     """What is to be split: the graph, priced if it is not, the devices and the cost model."""
     from dnnp.cmds.find_latency import check_objective, latency_options
     from dnnp.cmds.platform import platform_of
     from dnnp.cmds.pricing import ensure_costs
+    from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.plan import CostOptions
     from dnnp.core.portfolio.methods import check_options
-    from dnnp.core.portfolio.problem import Problem
     from dnnp.formats.graph import graph_of, units_of
 
     with context.held():
@@ -199,7 +199,7 @@ def problem_of(stream: Stream, args: argparse.Namespace, context: Context) -> Pr
     if args.devices is None and len(units.times) > 1 and len(devices) == 1:
         others = ", ".join(name for name in units.times if name != devices[0].name)
         context.note(f"devices of class '{devices[0].name}'; the stream also prices {others}")
-    return Problem(graph, units, devices, options, links)
+    return SplitProblem(graph, units, devices, options, links)
 
 
 def _check_method(
@@ -221,7 +221,7 @@ def _check_method(
 
 def add_plan(
     stream: Stream,
-    problem: Problem,
+    problem: SplitProblem,
     args: argparse.Namespace,
     context: Context,
     given: bytes | None = None,
@@ -254,7 +254,11 @@ def _memory_model(args: argparse.Namespace, graph: Graph) -> str:
 
 
 def _plan(
-    args: argparse.Namespace, context: Context, problem: Problem, given: bytes | None, digest: str
+    args: argparse.Namespace,
+    context: Context,
+    problem: SplitProblem,
+    given: bytes | None,
+    digest: str,
 ) -> Plan:
     """Price the split in --eval, or find one."""
     from dnnp.core.bound.simple import simple_bound

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.problem import ROUNDING
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
-from dnnp.core.portfolio.problem import Problem
 
 if TYPE_CHECKING:
     from dnnp.core.bound.hierarchy import Call
@@ -52,12 +52,12 @@ class Ask:
 class Argument(NamedTuple):
     """One way to prove a bound."""
 
-    prove: Callable[[Problem, Ask], Claim]
+    prove: Callable[[SplitProblem, Ask], Claim]
     share: float = 0.0
     """It solves integer programs, in this share of the time left for them."""
 
 
-def _plain(prove: Callable[..., Claim], problem: Problem, ask: Ask) -> Claim:
+def _plain(prove: Callable[..., Claim], problem: SplitProblem, ask: Ask) -> Claim:
     """An argument of `core.bound` that takes nothing special."""
     return prove(
         problem.graph, problem.units, problem.devices, problem.options,
@@ -65,19 +65,19 @@ def _plain(prove: Callable[..., Claim], problem: Problem, ask: Ask) -> Claim:
     )  # fmt: skip
 
 
-def _simple(problem: Problem, ask: Ask) -> Claim:
+def _simple(problem: SplitProblem, ask: Ask) -> Claim:
     from dnnp.core.bound.simple import simple_claim
 
     return _plain(simple_claim, problem, ask)
 
 
-def _chain(problem: Problem, ask: Ask) -> Claim:
+def _chain(problem: SplitProblem, ask: Ask) -> Claim:
     from dnnp.core.bound.chain import chain_claim
 
     return _plain(chain_claim, problem, ask)
 
 
-def _node_cut(problem: Problem, ask: Ask) -> Claim:
+def _node_cut(problem: SplitProblem, ask: Ask) -> Claim:
     from dnnp.core.bound.flows import max_flow
     from dnnp.core.bound.node_cut import node_cut_claim
 
@@ -85,14 +85,14 @@ def _node_cut(problem: Problem, ask: Ask) -> Claim:
     return _plain(node_cut_claim, problem, ask)
 
 
-def _pairs(problem: Problem, ask: Ask) -> Claim:
+def _pairs(problem: SplitProblem, ask: Ask) -> Claim:
     from dnnp.core.bound.pairs import all_pairs, pairs_claim
 
     ask.runs([all_pairs])
     return _plain(pairs_claim, problem, ask)
 
 
-def _same_block(problem: Problem, ask: Ask) -> Claim:
+def _same_block(problem: SplitProblem, ask: Ask) -> Claim:
     from dnnp.core.bound.same_block import same_block_claim
 
     return same_block_claim(
@@ -102,7 +102,7 @@ def _same_block(problem: Problem, ask: Ask) -> Claim:
     )  # fmt: skip
 
 
-def _ideal(problem: Problem, ask: Ask) -> Claim:
+def _ideal(problem: SplitProblem, ask: Ask) -> Claim:
     """The exact search over order ideals; for clusters, the search with contiguous clusters."""
     if ask.validity != "ordered":
         return _only_ordered()
@@ -136,7 +136,7 @@ def _why_unfinished(ask: Ask, size: str) -> str:
     return "stopped" if ask.stop() else f"{size}, more than the effort allows"
 
 
-def _sliced(problem: Problem, ask: Ask) -> tuple[list[Block] | None, float]:
+def _sliced(problem: SplitProblem, ask: Ask) -> tuple[list[Block] | None, float]:
     """The best slicing, if it is better than the split known, and the better value of both."""
     from dnnp.core.dp.sweep import sweep_for
     from dnnp.core.portfolio.slices import best_slicing
@@ -155,7 +155,7 @@ def _sliced(problem: Problem, ask: Ask) -> tuple[list[Block] | None, float]:
     return (blocks, value) if value < ask.value * (1 - ROUNDING) else (None, ask.value)
 
 
-def _clusters(problem: Problem, ask: Ask) -> Claim:
+def _clusters(problem: SplitProblem, ask: Ask) -> Claim:
     from dnnp.core.dp.segments import probe
     from dnnp.core.portfolio.hierarchy import hierarchy_split
 
@@ -172,7 +172,7 @@ def _only_ordered() -> Claim:
     return Claim(0.0, REFUSED, "holds for ordered splits only")
 
 
-def _cover(problem: Problem, ask: Ask) -> Claim:
+def _cover(problem: SplitProblem, ask: Ask) -> Claim:
     from dnnp.core.bound.cover import cover_claim
     from dnnp.core.bound.prices import best_sets
 
@@ -184,7 +184,7 @@ def _cover(problem: Problem, ask: Ask) -> Claim:
     )  # fmt: skip
 
 
-def _call(problem: Problem, ask: Ask) -> Call:
+def _call(problem: SplitProblem, ask: Ask) -> Call:
     """What the hierarchy of integer programs is asked."""
     from dnnp.core.bound.hierarchy import Call
 
@@ -195,7 +195,7 @@ def _call(problem: Problem, ask: Ask) -> Call:
     )  # fmt: skip
 
 
-def _apart(problem: Problem, ask: Ask) -> list[tuple[int, int]]:
+def _apart(problem: SplitProblem, ask: Ask) -> list[tuple[int, int]]:
     """Pairs of units that no stage holds both of in a split that beats the one known."""
     from dnnp.core.bound.apart import pairs_apart
 
@@ -205,31 +205,31 @@ def _apart(problem: Problem, ask: Ask) -> list[tuple[int, int]]:
     )  # fmt: skip
 
 
-def _no_dag(problem: Problem, ask: Ask) -> Claim:
+def _no_dag(problem: SplitProblem, ask: Ask) -> Claim:
     from dnnp.core.bound.hierarchy import no_dag_bound
 
     return no_dag_bound(_call(problem, ask))
 
 
-def _no_io(problem: Problem, ask: Ask) -> Claim:
+def _no_io(problem: SplitProblem, ask: Ask) -> Claim:
     from dnnp.core.bound.hierarchy import no_io_bound
 
     return no_io_bound(_call(problem, ask))
 
 
-def _bottleneck(problem: Problem, ask: Ask) -> Claim:
+def _bottleneck(problem: SplitProblem, ask: Ask) -> Claim:
     from dnnp.core.bound.hierarchy import bottleneck_bound
 
     return bottleneck_bound(_call(problem, ask))
 
 
-def _guess(problem: Problem, ask: Ask) -> Claim:
+def _guess(problem: SplitProblem, ask: Ask) -> Claim:
     from dnnp.core.bound.hierarchy import guess_bound
 
     return guess_bound(_call(problem, ask))
 
 
-def _exact(problem: Problem, ask: Ask) -> Claim:
+def _exact(problem: SplitProblem, ask: Ask) -> Claim:
     from dnnp.core.bound.exact import exact_bound
 
     claim = exact_bound(_call(problem, ask))

@@ -13,6 +13,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.problem import ROUNDING
 from dnnp.core.mip.best import VALIDITIES
 from dnnp.core.model.beside import beside
@@ -26,7 +27,6 @@ from dnnp.core.model.errors import (
 from dnnp.core.model.plan import Block
 from dnnp.core.peak.order import with_least_peak
 from dnnp.core.portfolio.arguments import BOUNDS, Ask
-from dnnp.core.portfolio.problem import Problem
 
 CLOSED = 1e-9
 """Relative gap up to which a split is optimal."""
@@ -121,7 +121,7 @@ STEPS = {"ideal": (Step("ideal", SMALL_EFFORT), Step("ideal"))}
 """Arguments that try more than once; a better split lets the next one go further."""
 
 
-def bound(problem: Problem, ask: Ask, method: str = "auto") -> Proof:
+def bound(problem: SplitProblem, ask: Ask, method: str = "auto") -> Proof:
     """Prove as large a bound as `method` can: the name of an argument, or `auto`.
 
     The simple bound is always tried first; `ask.floor` is not taken for granted. Ends at gap 0,
@@ -166,7 +166,7 @@ def _stopped() -> Claim:
 class _Judge:
     """Runs arguments, and keeps what holds."""
 
-    def __init__(self, problem: Problem, ask: Ask, *, strict: bool) -> None:
+    def __init__(self, problem: SplitProblem, ask: Ask, *, strict: bool) -> None:
         self.problem, self.ask = problem, ask
         self.strict = strict
         """Whether a missing solver is an error."""

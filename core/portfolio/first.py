@@ -16,13 +16,13 @@ from dnnp.core.cost.items import items_of
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.line import Line, make_line
 from dnnp.core.cost.load import stage_memory
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement, lazy_events
 from dnnp.core.latency.blocks_homes import split_of_homes
 from dnnp.core.model.errors import FormatError, InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block, without_memory
 from dnnp.core.order.orders import ORDERS
-from dnnp.core.portfolio.problem import Problem
 
 FIRST_FIT = "first-fit"
 """Name of the method, in records."""
@@ -34,7 +34,7 @@ FITS = 1 + 1e-12
 """Factor of a capacity that is still within it."""
 
 
-def first_split(problem: Problem) -> list[Block] | None:
+def first_split(problem: SplitProblem) -> list[Block] | None:
     """An ordered split that fits, if this finds one; without replicas."""
     if not problem.graph.n:
         return []
@@ -51,7 +51,7 @@ def first_split(problem: Problem) -> list[Block] | None:
     return None
 
 
-def _cut(problem: Problem, line: Line) -> list[Block] | None:
+def _cut(problem: SplitProblem, line: Line) -> list[Block] | None:
     """The first cut of a line that fits, or all that fits into one part, if that is better."""
     least = line.work.min(axis=0)
     count = sum(d.count for d in line.devices)
@@ -74,7 +74,7 @@ def _cut(problem: Problem, line: Line) -> list[Block] | None:
     return None if best is None else best[1]
 
 
-def _parts(problem: Problem, line: Line, most: float) -> tuple[Ints, Ints] | None:
+def _parts(problem: SplitProblem, line: Line, most: float) -> tuple[Ints, Ints] | None:
     """Bounds i64[b + 1] and classes i64[b] of parts of at most `most` time, but for one item.
 
     The next part is on the device that takes it furthest; None: there are too few devices.
@@ -102,7 +102,7 @@ def _parts(problem: Problem, line: Line, most: float) -> tuple[Ints, Ints] | Non
     return np.array(bounds, dtype=np.int64), np.array(classes, dtype=np.int64)
 
 
-def _fitting(problem: Problem, line: Line, c: int, first: int, end: int) -> int:
+def _fitting(problem: SplitProblem, line: Line, c: int, first: int, end: int) -> int:
     """The last end up to `end` at which a part from `first` on fits a device of class `c`."""
     device, graph = line.devices[c], problem.graph
     if problem.options.memory_mode != "hard" or device.is_cpu or np.isinf(device.memory_bytes):
@@ -172,4 +172,3 @@ def _homes(problem: LatencyProblem) -> Iterator[Ints]:
         waiting = later
     if not waiting:
         yield home
-

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip.best import VALIDITIES
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Block, Plan
 from dnnp.core.portfolio.methods import check_options
-from dnnp.core.portfolio.problem import Problem
 
 SAME = 1e-9
 """Relative difference up to which a stated value is the recomputed one."""
 
 
-def given_plan(graph: Graph, units: Clustering, plan: Plan) -> tuple[Problem, list[Block], float]:
+def given_plan(
+    graph: Graph, units: Clustering, plan: Plan
+) -> tuple[SplitProblem, list[Block], float]:
     """The problem that a plan solves, its blocks in pipeline order, and its value, recomputed.
 
     Raises
@@ -26,7 +28,7 @@ def given_plan(graph: Graph, units: Clustering, plan: Plan) -> tuple[Problem, li
     InfeasibleError
         It does not fit its devices.
     """
-    problem = Problem(graph, units, plan.devices, plan.options)
+    problem = SplitProblem(graph, units, plan.devices, plan.options)
     try:
         check_options(graph, plan.devices, plan.options)
     except UsageError as error:

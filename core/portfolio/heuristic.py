@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnnp.core.cost.items import items_of
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import window_search
 from dnnp.core.local.anneal import anneal
 from dnnp.core.local.sweep import sweep
@@ -20,7 +21,7 @@ from dnnp.core.model.plan import Block
 from dnnp.core.order.brkga import Evolution
 from dnnp.core.portfolio.multilevel import multilevel
 from dnnp.core.portfolio.orders import OrderSpace, evolved_order
-from dnnp.core.portfolio.problem import Problem, Request
+from dnnp.core.portfolio.problem import Request
 from dnnp.core.portfolio.slices import best_slicing
 
 LARGE = 10_000
@@ -39,7 +40,7 @@ WIDTHS = (6, 10)
 
 
 def refined(
-    problem: Problem, request: Request, blocks: list[Block], value: float, seed: int
+    problem: SplitProblem, request: Request, blocks: list[Block], value: float, seed: int
 ) -> tuple[list[Block], float]:
     """Anneal an ordered split, slice what comes out anew; never worse."""
     request.runs([sweep])
@@ -48,7 +49,7 @@ def refined(
 
 
 def heuristic(
-    problem: Problem, request: Request, blocks: list[Block], value: float, floor: float
+    problem: SplitProblem, request: Request, blocks: list[Block], value: float, floor: float
 ) -> tuple[list[Block], float]:
     """Improve an ordered split by all there is, until it meets `floor` or the time is over.
 
@@ -69,7 +70,11 @@ def heuristic(
 
 
 def windows(
-    problem: Problem, request: Request, blocks: list[Block], value: float, widths: Sequence[int]
+    problem: SplitProblem,
+    request: Request,
+    blocks: list[Block],
+    value: float,
+    widths: Sequence[int],
 ) -> tuple[list[Block], float]:
     """Search ever wider windows around the best split."""
     if problem.units.g > LARGE:
@@ -88,7 +93,7 @@ def windows(
     return blocks, value
 
 
-def _evolved(problem: Problem, request: Request) -> tuple[list[Block], float] | None:
+def _evolved(problem: SplitProblem, request: Request) -> tuple[list[Block], float] | None:
     """The best slicing of an evolved order, if there is one."""
     how = Evolution()
     generations = int(request.effort * EVOLVED_ITEMS / (how.population * max(problem.units.g, 1)))
@@ -105,7 +110,7 @@ def _evolved(problem: Problem, request: Request) -> tuple[list[Block], float] | 
 
 
 def _annealed(
-    problem: Problem, request: Request, blocks: list[Block], value: float, seed: int
+    problem: SplitProblem, request: Request, blocks: list[Block], value: float, seed: int
 ) -> tuple[list[Block], float]:
     """Anneal, by levels where the graph is large."""
     graph, units, devices, options = (
@@ -132,7 +137,7 @@ def _annealed(
 
 
 def _resliced(
-    problem: Problem, request: Request, blocks: list[Block], value: float
+    problem: SplitProblem, request: Request, blocks: list[Block], value: float
 ) -> tuple[list[Block], float]:
     """Slice the order of the split itself."""
     items = items_of(problem.graph, problem.units)
@@ -150,7 +155,7 @@ def _resliced(
 
 
 def _sliced(
-    problem: Problem, request: Request, order: np.ndarray
+    problem: SplitProblem, request: Request, order: np.ndarray
 ) -> tuple[list[Block], float] | None:
     try:
         blocks = best_slicing(

@@ -11,13 +11,14 @@ import numpy as np
 from dnnp.core.cost.invocations import POOL, Invocations
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.latency_plan import CLOSED
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement
 from dnnp.core.latency.critical_path import first_bound
 from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.portfolio.first import FIRST_FIT, first_latency
-from dnnp.core.portfolio.problem import Kept, Problem, Request
+from dnnp.core.portfolio.problem import Kept, Request
 
 if TYPE_CHECKING:
     from dnnp.core.mip.latency_loop import ExactResult
@@ -77,7 +78,7 @@ def check_method(method: str, execution: str) -> None:
         raise UsageError(f"method {method} is for --execution {EXECUTIONS[method][0]}")
 
 
-def solve_latency(problem: Problem, request: Request) -> LatencySolution:
+def solve_latency(problem: SplitProblem, request: Request) -> LatencySolution:
     """Find a split for the latency of one sample.
 
     Raises
@@ -119,7 +120,7 @@ def split_of_homes(problem: LatencyProblem, home: Ints) -> Split:
     return schedule_homes(problem, home)
 
 
-def refuse_impossible(problem: Problem, latency: LatencyProblem) -> None:
+def refuse_impossible(problem: SplitProblem, latency: LatencyProblem) -> None:
     """Refuse what no split can place, naming what is short.
 
     Raises
@@ -174,7 +175,9 @@ def quick_bound(
     return operators_bound(latency, effort=effort, stop=stop, upper=upper)
 
 
-def _solve_blocks(problem: Problem, latency: LatencyProblem, request: Request) -> LatencySolution:
+def _solve_blocks(
+    problem: SplitProblem, latency: LatencyProblem, request: Request
+) -> LatencySolution:
     from dnnp.core.latency.blocks_bound import blocks_bound
 
     method, stop = request.method, request.stop
@@ -237,7 +240,7 @@ def _invoked_once(latency: LatencyProblem, request: Request) -> Invocations | No
 
 
 def _solve_operators(
-    problem: Problem, latency: LatencyProblem, request: Request
+    problem: SplitProblem, latency: LatencyProblem, request: Request
 ) -> LatencySolution:
     from dnnp.core.baselines.placing.table import PLACERS
     from dnnp.core.latency.operators_bound import operators_bound
@@ -430,7 +433,7 @@ def _single_block(latency: LatencyProblem) -> Invocations:
     return best
 
 
-def _by_throughput(problem: Problem, latency: LatencyProblem, request: Request) -> Split:
+def _by_throughput(problem: SplitProblem, latency: LatencyProblem, request: Request) -> Split:
     """What is best or made for throughput: max-load DP, Scotch (2020 paper, Section 7)."""
     from dnnp.core.baselines.placing.given import homes_of_blocks
     from dnnp.core.portfolio.solve import solve

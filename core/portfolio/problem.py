@@ -8,12 +8,9 @@ from math import inf
 from typing import Any, Generic, TypeVar
 
 from dnnp.core.baselines.table import Settings
-from dnnp.core.cost.plan import make_plan
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Floats, Graph, Ints
-from dnnp.core.model.link import Link
-from dnnp.core.model.plan import Block, CostOptions, Plan
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.plan import Block
 from dnnp.core.order.brkga import Evolution
 
 S = TypeVar("S")
@@ -49,7 +46,9 @@ class Request(Settings):
     keep: Callable[[Any, float, str], None] = lambda split, value, method: None
     """Told a split that fits, its objective, and what made it: it is the answer where the search
     does not come to its end. Set by `solve` and `solve_latency`."""
-    programs: Mapping[str, Callable[[Problem, Request], list[Block]]] = field(default_factory=dict)
+    programs: Mapping[str, Callable[[SplitProblem, Request], list[Block]]] = field(
+        default_factory=dict
+    )
     """Methods that are programs of their own, which the caller runs."""
 
 
@@ -75,31 +74,3 @@ class Solution:
     bound: float
     """No split of the validity asked for has a smaller objective."""
     method: str
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is split."""
-
-    graph: Graph
-    units: Clustering
-    devices: tuple[DeviceClass, ...]
-    options: CostOptions
-    links: tuple[Link, ...] = ()
-    """Links between the devices; the latency objective alone heeds them."""
-
-    def plan(self, blocks: list[Block]) -> Plan:
-        """Price a split."""
-        return make_plan(
-            self.graph, self.units, blocks, self.devices, self.options,
-            method="", bound=0.0, digest="",
-        )  # fmt: skip
-
-    def value(self, blocks: list[Block]) -> float:
-        """Objective of a split."""
-        return self.plan(blocks).value
-
-    @property
-    def clustered(self) -> bool:
-        """Whether some devices form clusters."""
-        return any(d.cluster_size for d in self.devices)

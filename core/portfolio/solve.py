@@ -18,6 +18,7 @@ from dnnp.core.bound.chain import chain_bound
 from dnnp.core.bound.flows import max_flow
 from dnnp.core.bound.node_cut import node_cut_bound
 from dnnp.core.bound.simple import simple_bound
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.fast import decide_plain
 from dnnp.core.dp.ideal import coarse_search, ideal_search
 from dnnp.core.dp.problem import ROUNDING
@@ -33,7 +34,7 @@ from dnnp.core.portfolio.methods import (
     method_asked,
     unplaceable_part,
 )
-from dnnp.core.portfolio.problem import Kept, Problem, Request, Solution
+from dnnp.core.portfolio.problem import Kept, Request, Solution
 from dnnp.core.portfolio.slices import best_slicing
 
 STEPS = ((0.05, (4, 6, 8)), (1.0, (10, 12, 14)))
@@ -66,7 +67,7 @@ CHAIN_SHARE = 0.02
 """Share of the work up to which a chain is searched as one item."""
 
 
-def solve(problem: Problem, request: Request) -> Solution:
+def solve(problem: SplitProblem, request: Request) -> Solution:
     """Split a graph by the method that is asked for.
 
     Raises
@@ -103,7 +104,7 @@ def solve(problem: Problem, request: Request) -> Solution:
     return beside(lambda: _found(problem, request, method, floor), request.stop, instead)
 
 
-def _found(problem: Problem, request: Request, method: str, floor: float) -> Solution:
+def _found(problem: SplitProblem, request: Request, method: str, floor: float) -> Solution:
     """What a method finds, or else what fits in another order of the nodes within the stages."""
     try:
         if problem.clustered and method == "exact":
@@ -124,7 +125,7 @@ def _found(problem: Problem, request: Request, method: str, floor: float) -> Sol
     return found
 
 
-def _with_least_peak(problem: Problem, request: Request, blocks: list[Block]) -> list[Block]:
+def _with_least_peak(problem: SplitProblem, request: Request, blocks: list[Block]) -> list[Block]:
     """Let the nodes of each stage run in an order of small peak, where that matters."""
     wanted = request.least_peak
     if not wanted:
@@ -138,7 +139,7 @@ def _with_least_peak(problem: Problem, request: Request, blocks: list[Block]) ->
     )  # fmt: skip
 
 
-def _softly(problem: Problem, request: Request) -> list[Block] | None:
+def _softly(problem: SplitProblem, request: Request) -> list[Block] | None:
     """A split that fits once its stages run in an order of small peak, if one is found.
 
     Every method judges peak memory in the order that it has at hand, so this looks for splits
@@ -162,7 +163,7 @@ def _softly(problem: Problem, request: Request) -> list[Block] | None:
     return blocks
 
 
-def _slice(problem: Problem, request: Request, floor: float) -> Solution:
+def _slice(problem: SplitProblem, request: Request, floor: float) -> Solution:
     """The best slicing of some orders, or of the one that is given."""
     _announce_slicing(problem, request)
     blocks = best_slicing(
@@ -172,7 +173,7 @@ def _slice(problem: Problem, request: Request, floor: float) -> Solution:
     return Solution(blocks, floor, request.method)
 
 
-def _order_asked(problem: Problem, request: Request) -> str | Ints:
+def _order_asked(problem: SplitProblem, request: Request) -> str | Ints:
     """The order of the items that is given, or the name of one.
 
     Raises
@@ -189,7 +190,7 @@ def _order_asked(problem: Problem, request: Request) -> str | Ints:
     return request.order
 
 
-def _search_orders(problem: Problem, request: Request, floor: float) -> Solution:
+def _search_orders(problem: SplitProblem, request: Request, floor: float) -> Solution:
     """The best slicing of many orders (MTPP section 3.3)."""
     from dnnp.core.order.appraise import LENGTH, SLICING, values_of_rows
     from dnnp.core.portfolio.orders import OrderSpace, evolved_order, random_order
@@ -218,13 +219,11 @@ def _search_orders(problem: Problem, request: Request, floor: float) -> Solution
                 raise
             tried = "infeasible: no slicing of any order that was tried fits"
             raise InfeasibleError(tried) from None
-    blocks = best_slicing(
-        problem.graph, problem.units, problem.devices, problem.options, order
-    )
+    blocks = best_slicing(problem.graph, problem.units, problem.devices, problem.options, order)
     return Solution(blocks, floor, request.method)
 
 
-def _heuristic(problem: Problem, request: Request, floor: float) -> Solution:
+def _heuristic(problem: SplitProblem, request: Request, floor: float) -> Solution:
     """All heuristics, and a bound that costs little."""
     from dnnp.core.portfolio.heuristic import heuristic
 
@@ -245,7 +244,7 @@ def _heuristic(problem: Problem, request: Request, floor: float) -> Solution:
     return Solution(heuristic(problem, request, blocks, value, goal)[0], floor, request.method)
 
 
-def _dpl(problem: Problem, request: Request, floor: float) -> Solution:
+def _dpl(problem: SplitProblem, request: Request, floor: float) -> Solution:
     """The paper's linearisation heuristic: slice a depth-first order (section 5.1.2)."""
     _announce_slicing(problem, request)
     blocks = best_slicing(
@@ -254,13 +253,13 @@ def _dpl(problem: Problem, request: Request, floor: float) -> Solution:
     return Solution(blocks, floor, "dpl")
 
 
-def _announce_slicing(problem: Problem, request: Request) -> None:
+def _announce_slicing(problem: SplitProblem, request: Request) -> None:
     """Name the kernel that slicing uses for the devices at hand."""
     streamed = problem.options.memory_mode == "overflow"
     request.runs([sweep_for(problem.devices, streamed=streamed)])
 
 
-def _incumbent(problem: Problem, request: Request) -> tuple[list[Block] | None, float]:
+def _incumbent(problem: SplitProblem, request: Request) -> tuple[list[Block] | None, float]:
     """The best slicing and its value, if there is one; and why not, otherwise."""
     try:
         blocks = _slice(problem, request, 0.0).blocks
@@ -274,7 +273,7 @@ def _incumbent(problem: Problem, request: Request) -> tuple[list[Block] | None, 
     return blocks, value
 
 
-def _exact(problem: Problem, request: Request, floor: float) -> Solution:
+def _exact(problem: SplitProblem, request: Request, floor: float) -> Solution:
     """The ideal search; and what it could not finish, by windows if the method is `auto`."""
     blocks, value = _incumbent(problem, request)
     sliced = "slice" if request.method == "exact" else request.method
@@ -321,7 +320,7 @@ def _exact(problem: Problem, request: Request, floor: float) -> Solution:
     return Solution(blocks, bound, request.method)
 
 
-def _quick_bound(problem: Problem, request: Request, floor: float) -> float:
+def _quick_bound(problem: SplitProblem, request: Request, floor: float) -> float:
     """The best of the bounds that cost little."""
     graph, units, devices, options = (
         problem.graph, problem.units, problem.devices, problem.options,
@@ -332,7 +331,7 @@ def _quick_bound(problem: Problem, request: Request, floor: float) -> float:
 
 
 def _near(
-    problem: Problem,
+    problem: SplitProblem,
     request: Request,
     blocks: list[Block],
     value: float,
@@ -351,7 +350,7 @@ def _near(
     return windows(problem, request, blocks, value, widths)
 
 
-def _why(problem: Problem, request: Request) -> InfeasibleError:
+def _why(problem: SplitProblem, request: Request) -> InfeasibleError:
     """What slicing says about the reason; the exact search has proven that there is no split."""
     try:
         _slice(problem, request, 0.0)
@@ -377,7 +376,7 @@ def _nothing(request: Request) -> LimitError:
 
 
 def _coarse(
-    problem: Problem, request: Request, blocks: list[Block], value: float
+    problem: SplitProblem, request: Request, blocks: list[Block], value: float
 ) -> tuple[list[Block], float]:
     """Search with chains of items as one."""
     from dnnp.core.portfolio.heuristic import LARGE
@@ -394,7 +393,7 @@ def _coarse(
     return found.blocks, found.value
 
 
-def _clusters(problem: Problem, request: Request) -> Solution:
+def _clusters(problem: SplitProblem, request: Request) -> Solution:
     from dnnp.core.dp.segments import probe
     from dnnp.core.portfolio.hierarchy import hierarchy_split
 
@@ -406,7 +405,7 @@ def _clusters(problem: Problem, request: Request) -> Solution:
     return Solution(blocks, bound, request.method)
 
 
-def _anneal(problem: Problem, request: Request, floor: float) -> Solution:
+def _anneal(problem: SplitProblem, request: Request, floor: float) -> Solution:
     """Annealing from the best ordered split, with or without order; the better of the two."""
     from dnnp.core.local.anneal import anneal
     from dnnp.core.local.sweep import sweep
@@ -434,7 +433,7 @@ def _anneal(problem: Problem, request: Request, floor: float) -> Solution:
     return Solution(blocks, floor, "anneal")
 
 
-def _ip(problem: Problem, request: Request, floor: float) -> Solution:
+def _ip(problem: SplitProblem, request: Request, floor: float) -> Solution:
     """An integer program, warm-started with the best split known."""
     from dnnp.core.mip.solve import solve_ip
 
@@ -452,7 +451,7 @@ def _ip(problem: Problem, request: Request, floor: float) -> Solution:
     return Solution(result.blocks, max(floor, result.bound), method)
 
 
-def _start(problem: Problem, request: Request) -> tuple[list[Block] | None, str]:
+def _start(problem: SplitProblem, request: Request) -> tuple[list[Block] | None, str]:
     """The best ordered split, found with little effort, and what made it."""
     if problem.clustered:
         return None, ""
@@ -464,7 +463,7 @@ def _start(problem: Problem, request: Request) -> tuple[list[Block] | None, str]
         return None, ""
 
 
-def _baseline(problem: Problem, request: Request, floor: float) -> Solution:
+def _baseline(problem: SplitProblem, request: Request, floor: float) -> Solution:
     """A method of others."""
     if request.method in request.programs:
         blocks = request.programs[request.method](problem, request)
@@ -480,7 +479,7 @@ def _baseline(problem: Problem, request: Request, floor: float) -> Solution:
     return Solution(blocks, floor, request.method)
 
 
-_SOLVERS: dict[str, Callable[[Problem, Request, float], Solution]] = {
+_SOLVERS: dict[str, Callable[[SplitProblem, Request, float], Solution]] = {
     "exact": _exact,
     "slice": _slice,
     "dpl": _dpl,

@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.portfolio.problem import Problem, Request
+from dnnp.core.portfolio.problem import Request
 from dnnp.core.portfolio.solve import solve
 from dnnp.formats.graph import device_of, graph_of, units_of
 from dnnp.formats.stream import read_bytes
@@ -49,7 +50,7 @@ def rows(model: Path, *, coarsen: bool) -> list[tuple[object, ...]]:
         device = type(priced)(
             priced.name, "accelerator", k, priced.memory_bytes, priced.bandwidth_bytes_per_s
         )
-        problem = Problem(graph, units, (device,), CostOptions())
+        problem = SplitProblem(graph, units, (device,), CostOptions())
         said: list[str] = []
         start = time.monotonic()
         end = start + LIMIT_S

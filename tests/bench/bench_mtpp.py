@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from bench_models import SHARED, stream_of
 
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import CostOptions
@@ -25,7 +26,7 @@ from dnnp.core.order.brkga import Evolution
 from dnnp.core.order.orders import ORDERS
 from dnnp.core.peak.order import peak_order
 from dnnp.core.portfolio.orders import OrderSpace
-from dnnp.core.portfolio.problem import Problem, Request
+from dnnp.core.portfolio.problem import Request
 from dnnp.core.portfolio.solve import solve
 from dnnp.core.synthetic.regal import FAMILIES, regal_graph
 from dnnp.formats.graph import graph_of, units_of
@@ -58,13 +59,13 @@ REQUESTS: dict[str, Request] = {
 """Orders to beat, all of them."""
 
 
-def regal_problem(family: str | None, n: int | None, seed: int, k: int) -> Problem:
+def regal_problem(family: str | None, n: int | None, seed: int, k: int) -> SplitProblem:
     """Split a generated graph over k devices."""
     made = regal_graph(family, n, seed)
     stream = synthetic_stream(made.family, made.tail, made.head, made.size, made.cost)
     graph = graph_of(stream)
     device = DeviceClass("unit", count=k, bandwidth_bytes_per_s=1.0)
-    return Problem(graph, units_of(stream, graph), (device,), CostOptions())
+    return SplitProblem(graph, units_of(stream, graph), (device,), CostOptions())
 
 
 def speeds() -> list[tuple[object, ...]]:

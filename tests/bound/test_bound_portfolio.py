@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, UnavailableError, UsageError
 from dnnp.core.model.plan import Block
 from dnnp.core.portfolio import bounds
 from dnnp.core.portfolio.arguments import BOUNDS, Argument, Ask
 from dnnp.core.portfolio.bounds import AUTO, CLOSED, FEW_AUTO, SMALL_AUTO, Proof, Step, bound
-from dnnp.core.portfolio.problem import Problem
 from support.brute import brute_force
 from support.cases import Case, random_case
 
@@ -22,11 +22,11 @@ ROUNDING = 1e-9
 CHEAP = [name for name, argument in BOUNDS.items() if not argument.share]
 
 
-def problem_of(case: Case) -> Problem:
-    return Problem(case.graph, case.units, case.devices, case.options)
+def problem_of(case: Case) -> SplitProblem:
+    return SplitProblem(case.graph, case.units, case.devices, case.options)
 
 
-def solved(seed: int, validity: str = "ordered") -> tuple[Problem, Ask] | None:
+def solved(seed: int, validity: str = "ordered") -> tuple[SplitProblem, Ask] | None:
     """A random problem with an optimal split, or None if none fits."""
     case = random_case(seed, 7)
     value, blocks = brute_force(case.graph, case.units, case.devices, case.options, validity)
@@ -36,7 +36,7 @@ def solved(seed: int, validity: str = "ordered") -> tuple[Problem, Ask] | None:
     return problem, Ask(validity, blocks, problem.value(blocks))
 
 
-def single(problem: Problem) -> Ask | None:
+def single(problem: SplitProblem) -> Ask | None:
     """The split with everything on the first device, if it fits."""
     try:
         blocks = [Block(problem.graph.order, problem.devices[0])]
@@ -97,7 +97,7 @@ def test_auto_finds_the_optimum_from_any_split():
     assert improved > 5
 
 
-def easy() -> tuple[Problem, Ask]:
+def easy() -> tuple[SplitProblem, Ask]:
     """A problem whose optimum is above its simple bound."""
     for seed in SEEDS:
         known = solved(seed)
@@ -119,7 +119,7 @@ def run_with(monkeypatch: pytest.MonkeyPatch, **claims: Claim | Exception) -> tu
     warned: list[str] = []
 
     def argument(answer: Claim | Exception):
-        def prove(problem: Problem, ask: Ask) -> Claim:
+        def prove(problem: SplitProblem, ask: Ask) -> Claim:
             if isinstance(answer, Exception):
                 raise answer
             return answer
@@ -193,7 +193,7 @@ def test_an_improved_split_refutes_earlier_claims(monkeypatch):
 def test_solvers_share_their_time(monkeypatch):
     left = []
 
-    def prove(problem: Problem, ask: Ask) -> Claim:
+    def prove(problem: SplitProblem, ask: Ask) -> Claim:
         left.append(ask.time_left())
         return Claim(0.0)
 
@@ -214,7 +214,7 @@ def test_solvers_share_their_time(monkeypatch):
 
 
 def test_a_missing_solver_is_an_error_where_it_is_asked_for(monkeypatch):
-    def prove(problem: Problem, ask: Ask) -> Claim:
+    def prove(problem: SplitProblem, ask: Ask) -> Claim:
         raise UnavailableError("not installed")
 
     table = {"simple": BOUNDS["simple"], "exact": Argument(prove, 1.0)}
@@ -250,7 +250,7 @@ def test_every_argument_of_auto_is_in_the_table():
 def test_programs_end_where_their_tolerance_is(monkeypatch):
     tried = []
 
-    def prove(problem: Problem, ask: Ask) -> Claim:
+    def prove(problem: SplitProblem, ask: Ask) -> Claim:
         tried.append(ask.value)
         return Claim(0.0)
 

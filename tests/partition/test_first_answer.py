@@ -15,6 +15,7 @@ from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.latency import latency_problem
 from dnnp.core.cost.latency_plan import make_latency_plan
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.beside import beside
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
@@ -30,7 +31,7 @@ from dnnp.core.portfolio.bounds import bound
 from dnnp.core.portfolio.first import FIRST_FIT, first_latency, first_split
 from dnnp.core.portfolio.latency import EXECUTIONS, solve_latency
 from dnnp.core.portfolio.methods import FINDS
-from dnnp.core.portfolio.problem import Problem, Request
+from dnnp.core.portfolio.problem import Request
 from dnnp.core.portfolio.solve import solve
 from support.cases import random_case
 from support.latency_cases import random_problem
@@ -54,8 +55,8 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     over.set()
 
 
-def small() -> Problem:
-    return Problem(*problem_of(chain(1.0, 2.0, 3.0, 4.0, 2.0), *DEVICES))
+def small() -> SplitProblem:
+    return SplitProblem(*problem_of(chain(1.0, 2.0, 3.0, 4.0, 2.0), *DEVICES))
 
 
 @pytest.mark.parametrize("method", FINDS)
@@ -97,7 +98,7 @@ def test_what_was_found_comes_before_the_first_answer(
     problem = small()
     better = solve(problem, Request(method="slice")).blocks
 
-    def search(problem: Problem, request: Request, *_: object) -> None:
+    def search(problem: SplitProblem, request: Request, *_: object) -> None:
         request.keep(better, problem.value(better), "slice")
         endless()
 
@@ -106,9 +107,7 @@ def test_what_was_found_comes_before_the_first_answer(
     assert (found.method, problem.value(found.blocks)) == ("slice", problem.value(better))
 
 
-def test_arguments_of_bounds(
-    endless: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arguments_of_bounds(endless: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     asked = iter([False] * 3)
     monkeypatch.setitem(BOUNDS, "chain", Argument(endless))  # type: ignore[arg-type]
     problem = small()
@@ -136,7 +135,7 @@ def test_schedules(
 @pytest.mark.parametrize("seed", range(60))
 def test_the_first_split_is_valid(seed: int) -> None:
     case = random_case(seed, 12)
-    problem = Problem(case.graph, case.units, case.devices, case.options)
+    problem = SplitProblem(case.graph, case.units, case.devices, case.options)
     blocks = first_split(problem)
     if blocks is None:
         return
@@ -165,12 +164,12 @@ def test_the_first_split_keeps_capacities() -> None:
     """Two nodes of 3 bytes and two of 2: only parts of two nodes fit 6 bytes."""
     graph = chain(1.0, 5.0, 1.0, 1.0, memory_bytes=3)
     devices = (DeviceClass("dev", count=2, memory_bytes=6.0),)
-    problem = Problem(*problem_of(graph, *devices, memory_model="sum"))
+    problem = SplitProblem(*problem_of(graph, *devices, memory_model="sum"))
     blocks = first_split(problem)
     assert blocks is not None
     assert [len(b.nodes) for b in blocks] == [2, 2]
     devices = (DeviceClass("dev", count=2, memory_bytes=5.0),)
-    assert first_split(Problem(*problem_of(graph, *devices, memory_model="sum"))) is None
+    assert first_split(SplitProblem(*problem_of(graph, *devices, memory_model="sum"))) is None
 
 
 def test_beside(endless: Callable[..., None]) -> None:

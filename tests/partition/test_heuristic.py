@@ -11,6 +11,7 @@ from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.items import items_of
 from dnnp.core.cost.line import make_line
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.local.anneal import anneal
 from dnnp.core.model.cluster import contract, singletons
 from dnnp.core.model.device import DeviceClass
@@ -19,7 +20,7 @@ from dnnp.core.model.plan import CostOptions, Plan
 from dnnp.core.order.orders import ORDERS
 from dnnp.core.portfolio import multilevel as levels
 from dnnp.core.portfolio.multilevel import coarsened, multilevel
-from dnnp.core.portfolio.problem import Problem, Request
+from dnnp.core.portfolio.problem import Request
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.core.portfolio.solve import solve
 from dnnp.core.synthetic.regal import FAMILIES, regal_graph
@@ -33,7 +34,7 @@ SHORT = 60_000
 """Work of a round of annealing where little will do."""
 
 
-def priced(problem: Problem, blocks) -> Plan:
+def priced(problem: SplitProblem, blocks) -> Plan:
     """The plan of a split, after the checker has agreed that it is a pipeline."""
     plan = make_plan(
         problem.graph, problem.units, blocks, problem.devices, problem.options,
@@ -45,17 +46,17 @@ def priced(problem: Problem, blocks) -> Plan:
     return plan
 
 
-def problem_of(case: Case) -> Problem:
-    return Problem(case.graph, case.units, case.devices, case.options)
+def problem_of(case: Case) -> SplitProblem:
+    return SplitProblem(case.graph, case.units, case.devices, case.options)
 
 
-def generated(family: str, n: int, seed: int = 0, k: int = 4) -> Problem:
+def generated(family: str, n: int, seed: int = 0, k: int = 4) -> SplitProblem:
     """A generated graph on `k` devices."""
     graph = regal_graph(family, n, seed)
     stream = synthetic_stream("test", graph.tail, graph.head, graph.size, graph.cost)
     device = DeviceClass(DEVICE_CLASS, count=k, bandwidth_bytes_per_s=1.0)
     of = graph_of(stream)
-    return Problem(of, singletons(of), (device,), CostOptions())
+    return SplitProblem(of, singletons(of), (device,), CostOptions())
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def short_annealing(monkeypatch: pytest.MonkeyPatch) -> None:
 # Annealing as a pipeline
 
 
-def start_of(problem: Problem):
+def start_of(problem: SplitProblem):
     try:
         return best_slicing(problem.graph, problem.units, problem.devices, problem.options)
     except InfeasibleError:
@@ -144,14 +145,14 @@ def test_ordered_annealing_repeats():
 # Levels
 
 
-def random_problem(seed: int, n: int, **options: object) -> Problem:
+def random_problem(seed: int, n: int, **options: object) -> SplitProblem:
     stream = random_stream(seed, n, params=True, **options)
     graph = graph_of(stream)
     devices = (
         DeviceClass("dev", count=3, bandwidth_bytes_per_s=2.0),
         *([DeviceClass("cpu", kind="cpu", count=1)] if options.get("classes") else []),
     )
-    return Problem(graph, units_of(stream, graph), devices, CostOptions(memory_model="sum"))
+    return SplitProblem(graph, units_of(stream, graph), devices, CostOptions(memory_model="sum"))
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -192,7 +193,7 @@ def test_coarse_units_are_acyclic_and_cost_what_they_hold(late):
         assert len(after.source) == len(cut)
         assert contract(graph, coarse).n == coarse.g
 
-        coarse_problem = Problem(graph, coarse, devices, options)
+        coarse_problem = SplitProblem(graph, coarse, devices, options)
         blocks = best_slicing(graph, coarse, devices, options)
         assert coarse_problem.value(blocks) == pytest.approx(problem.value(blocks))
     assert fewer >= 12
@@ -285,7 +286,7 @@ def test_heuristic_on_any_problem(short_annealing):
     assert optimal >= 20
 
 
-def can_be_sliced(problem: Problem, order: str) -> bool:
+def can_be_sliced(problem: SplitProblem, order: str) -> bool:
     try:
         best_slicing(problem.graph, problem.units, problem.devices, problem.options, order)
     except InfeasibleError:

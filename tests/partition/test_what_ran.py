@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip.child import SolverProcess
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import DnnpError
@@ -11,16 +12,18 @@ from dnnp.core.model.plan import CostOptions
 from dnnp.core.portfolio import solve as portfolio
 from dnnp.core.portfolio.latency import EXECUTIONS, solve_latency
 from dnnp.core.portfolio.methods import FINDS
-from dnnp.core.portfolio.problem import Problem, Request
+from dnnp.core.portfolio.problem import Request
 from dnnp.core.portfolio.solve import solve
 from support.problems import DEGENERATE, chain, problem_of
 
 PROBLEMS = {
-    name: Problem(*DEGENERATE[name])
+    name: SplitProblem(*DEGENERATE[name])
     for name in ("one node", "more devices than nodes", "only CPUs")
 } | {
-    "a chain": Problem(*problem_of(chain(4.0, 3.0, 5.0, 2.0, 6.0), DeviceClass("dev", count=2))),
-    "too large in one order": Problem(
+    "a chain": SplitProblem(
+        *problem_of(chain(4.0, 3.0, 5.0, 2.0, 6.0), DeviceClass("dev", count=2))
+    ),
+    "too large in one order": SplitProblem(
         *problem_of(chain(1.0, 1.0, 1.0), DeviceClass("dev", count=3, memory_bytes=2.0))
     ),
 }
@@ -81,8 +84,8 @@ def test_no_program_for_a_start_that_is_optimal(method: str, calls: Calls) -> No
     pytest.importorskip("ortools") if method == "cpsat" else None
     for execution in EXECUTIONS[method]:
         options = CostOptions(memory_model="sum", objective="latency", execution=execution)
-        problem = Problem(*problem_of(chain(3.0), DeviceClass("dev", count=2)))
-        problem = Problem(problem.graph, problem.units, problem.devices, options)
+        problem = SplitProblem(*problem_of(chain(3.0), DeviceClass("dev", count=2)))
+        problem = SplitProblem(problem.graph, problem.units, problem.devices, options)
         found = solve_latency(problem, Request(method=method))
         assert found.method == (method if method in calls.names else "anneal")
 
@@ -101,8 +104,8 @@ def test_getf_without_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dnnp.core.baselines.placing.getf.MOST_CHOICES", 1)
     said: list[str] = []
     options = CostOptions(memory_model="sum", objective="latency")
-    problem = Problem(*problem_of(chain(3.0, 1.0), DeviceClass("dev", count=2)))
-    problem = Problem(problem.graph, problem.units, problem.devices, options)
+    problem = SplitProblem(*problem_of(chain(3.0, 1.0), DeviceClass("dev", count=2)))
+    problem = SplitProblem(problem.graph, problem.units, problem.devices, options)
     found = solve_latency(problem, Request(method="getf", warn=said.append))
     assert found.method == "getf-fluid"
     assert said == ["getf: its program is too large, or was not solved in time: getf-fluid"]

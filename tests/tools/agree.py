@@ -38,6 +38,7 @@ import numpy as np
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.line import steps_of
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import Search, ideal_search
 from dnnp.core.dp.matrix import segment_costs, slice_matrix
 from dnnp.core.mip.solve import solve_ip
@@ -47,7 +48,7 @@ from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.portfolio.orders import prioritised_order
-from dnnp.core.portfolio.problem import Problem, Request
+from dnnp.core.portfolio.problem import Request
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.core.portfolio.solve import solve
 from support.ablation import no_contraction
@@ -76,7 +77,7 @@ class Judge:
     def __init__(self, case: Case, counts: Counter[str]) -> None:
         self.case, self.counts = case, counts
         self.wrong: list[str] = []
-        self.problem = Problem(case.graph, case.units, case.devices, case.options)
+        self.problem = SplitProblem(case.graph, case.units, case.devices, case.options)
 
     def value(self, name: str, blocks: list[Block], validity: tuple[str, ...]) -> float:
         """Objective of a split that the checker has judged."""

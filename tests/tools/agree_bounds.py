@@ -27,11 +27,11 @@ if __name__ == "__main__":
 
 from dnnp.core.bound.claim import FAILED, REFUSED, SOLVED, Claim
 from dnnp.core.check.certificate import check_certificate
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block
 from dnnp.core.portfolio.arguments import BOUNDS, Ask
 from dnnp.core.portfolio.bounds import bound
-from dnnp.core.portfolio.problem import Problem
 from dnnp.formats.bounds import storable
 from support.brute import brute_force
 from support.cases import accelerators_case, random_case
@@ -54,7 +54,7 @@ def disagreements(seed: int, nodes: int, solver: str, counts: Counter[str]) -> l
     """What is wrong with the arguments' claims about one random problem."""
     case = accelerators_case(seed, nodes) if seed % 2 else random_case(seed, nodes)
     validity = VALIDITIES[seed // 2 % len(VALIDITIES)]
-    problem = Problem(case.graph, case.units, case.devices, case.options)
+    problem = SplitProblem(case.graph, case.units, case.devices, case.options)
     least, blocks = brute_force(case.graph, case.units, case.devices, case.options, validity)
     if math.isinf(least):
         counts["infeasible"] += 1
@@ -95,7 +95,7 @@ def disagreements(seed: int, nodes: int, solver: str, counts: Counter[str]) -> l
     return wrong + [f"{name} reported below the simple bound" for name in below]
 
 
-def poor(problem: Problem) -> list[Block] | None:
+def poor(problem: SplitProblem) -> list[Block] | None:
     """Everything on the first device, if it fits."""
     try:
         blocks = [Block(problem.graph.order, problem.devices[0])]
@@ -106,7 +106,7 @@ def poor(problem: Problem) -> list[Block] | None:
 
 
 def unverified(
-    problem: Problem, validity: str, name: str, claim: Claim, counts: Counter[str]
+    problem: SplitProblem, validity: str, name: str, claim: Claim, counts: Counter[str]
 ) -> list[str]:
     """Whether a certificate that can be checked is refused."""
     if claim.certificate is None or claim.value <= 0:

@@ -1,0 +1,135 @@
+"""What is split: a graph, what it is made of, the devices, and how a split is priced."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from functools import cached_property
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.items import Items, free_items_of, item_choices
+from dnnp.core.cost.line import Line, make_line
+from dnnp.core.cost.plan import make_plan
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.link import Link
+from dnnp.core.model.plan import Block, CostOptions, Plan
+
+LINES = 4
+"""Lines that are remembered, the last ones used: one of 50,000 nodes takes some megabytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class SplitProblem:
+    """A graph to be split over devices; what follows from it is derived once and remembered.
+
+    Nobody may change the arrays that it hands out.
+    """
+
+    graph: Graph
+    units: Clustering
+    """What a split keeps whole: groups of nodes, with what they cost."""
+    devices: tuple[DeviceClass, ...]
+    options: CostOptions
+    links: tuple[Link, ...] = ()
+    """Links between the devices; the latency objective alone heeds them."""
+
+    def plan(self, blocks: list[Block]) -> Plan:
+        """Price a split; raises what `make_plan` does."""
+        return make_plan(
+            self.graph, self.units, blocks, self.devices, self.options,
+            method="", bound=0.0, digest="",
+        )  # fmt: skip
+
+    def value(self, blocks: list[Block]) -> float:
+        """Objective of a split; raises what `make_plan` does."""
+        return self.plan(blocks).value
+
+    @property
+    def clustered(self) -> bool:
+        """Whether some devices form clusters."""
+        return any(d.cluster_size for d in self.devices)
+
+    @property
+    def items(self) -> Items:
+        """Items of an ordered split; with a backward pass, those of its finer direction."""
+        return self.item_choices[0]
+
+    @property
+    def item_choices(self) -> tuple[Items, ...]:
+        """Items for each direction of a backward pass, most items first."""
+        return self._derived.item_choices
+
+    @property
+    def free_items(self) -> Items:
+        """Items of a split without order."""
+        return self._derived.free_items
+
+    def line(self, items: Items | None = None, order: Ints | None = None) -> Line:
+        """Lay items out (default: `items`) in a topological order (default: their Kahn order)."""
+        items = self.items if items is None else items
+        return self._derived.line(self, items, items.order if order is None else order)
+
+    def with_options(self, options: CostOptions) -> SplitProblem:
+        """The same graph and devices under other options."""
+        return self._variant(replace(self, options=options))
+
+    def with_devices(self, *devices: DeviceClass) -> SplitProblem:
+        """The same graph and options on other devices."""
+        return self._variant(replace(self, devices=devices))
+
+    @cached_property
+    def _derived(self) -> _Derived:
+        return _Derived(self.graph, self.units)
+
+    def _variant(self, other: SplitProblem) -> SplitProblem:
+        """`other`, a problem of the same graph and units, with what is derived from these."""
+        other.__dict__["_derived"] = self._derived
+        return other
+
+
+class _Laid(NamedTuple):
+    """A line, and what it was made from."""
+
+    items: Items
+    order: Ints
+    devices: tuple[DeviceClass, ...]
+    options: CostOptions
+    line: Line
+
+
+class _Derived:
+    """What follows from a graph and its units, for all devices and options."""
+
+    def __init__(self, graph: Graph, units: Clustering) -> None:
+        self.graph, self.units = graph, units
+        self.laid: deque[_Laid] = deque(maxlen=LINES)
+        self.lock = Lock()  # a search and what would be answered instead run beside each other
+
+    @cached_property
+    def item_choices(self) -> tuple[Items, ...]:
+        return tuple(item_choices(self.graph, self.units))
+
+    @cached_property
+    def free_items(self) -> Items:
+        return free_items_of(self.graph, self.units)
+
+    def line(self, problem: SplitProblem, items: Items, order: Ints) -> Line:
+        """A line of `problem`, laid out if it is not among the last ones."""
+        with self.lock:
+            for i, one in enumerate(self.laid):
+                same = one.items is items and np.array_equal(one.order, order)
+                if same and (one.devices, one.options) == (problem.devices, problem.options):
+                    del self.laid[i]
+                    self.laid.append(one)
+                    return one.line
+        line = make_line(
+            problem.graph, problem.units, items, order, problem.devices, problem.options
+        )
+        with self.lock:
+            self.laid.append(_Laid(items, order, problem.devices, problem.options, line))
+        return line
