@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from dnnp.core.bound.claim import Claim
     from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.model.cluster import Clustering
-    from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import Block, Plan
     from dnnp.core.portfolio.arguments import Ask
     from dnnp.core.portfolio.bounds import Proof
@@ -83,6 +81,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     with context.interruptible():
         _check_plan(stream, args, context)
         from dnnp.cmds.read_plan import read_plan
+        from dnnp.core.cost.problem import SplitProblem
         from dnnp.formats.graph import graph_of, units_of
 
         graph = graph_of(stream)
@@ -90,15 +89,16 @@ def run(args: argparse.Namespace, context: Context) -> int:
         plan = read_plan(stream, graph)
         if plan is None:
             raise FormatError("the stream has no plan", stream.name)
+        problem = SplitProblem(graph, units, plan.devices, plan.options, plan.links)
         if plan.objective == "latency":
-            _bound_latency(stream, context, graph, units, plan, args, started)
+            _bound_latency(stream, context, problem, plan, args, started)
             context.write(stream)
             return 0
         from dnnp.core.portfolio.bounds import bound
         from dnnp.core.portfolio.given import given_plan
 
         try:
-            problem, blocks, value = given_plan(graph, units, plan)
+            blocks, value = given_plan(problem, plan)
         except FormatError as error:
             raise stream.fault_at("plan", 0, error.field, error.reason) from None
         context.elapsed("recomputed the plan")
@@ -113,8 +113,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def _bound_latency(
     stream: Stream,
     context: Context,
-    graph: Graph,
-    units: Clustering,
+    problem: SplitProblem,
     plan: Plan,
     args: argparse.Namespace,
     started: float,
@@ -125,17 +124,17 @@ def _bound_latency(
     from dnnp.core.portfolio.latency_bounds import given_split, latency_bound
 
     try:
-        problem, split = given_split(graph, units, plan)
+        latency, split = given_split(problem, plan)
     except FormatError as error:
         raise stream.fault_at("plan", 0, error.field, error.reason) from None
     ask = _ask(args, context, plan.validity, [], plan.value, started)
     proof = latency_bound(
-        problem, split, args.method, solver=ask.solver, time_left=ask.time_left, stop=ask.stop
+        latency, split, args.method, solver=ask.solver, time_left=ask.time_left, stop=ask.stop
     )
     better = None
     if proof.split is not None:
         better = make_latency_plan(
-            graph, units, plan.devices, plan.options, plan.links, problem, proof.split,
+            problem, latency, proof.split,
             method=f"bound-{proof.method}", bound=0.0, bound_method="", digest=plan.digest,
             interrupted=context.interrupted,
         )  # fmt: skip
@@ -254,8 +253,7 @@ def _better_plan(
         return None
     from dnnp.core.cost.plan import make_plan
 
-    return make_plan(
-        problem.graph, problem.units, proof.blocks, problem.devices, problem.options,
+    return make_plan(problem, proof.blocks,
         method=f"bound-{proof.found_by}", bound=0.0, digest=stream.get("plan")[0]["digest"],
         interrupted=context.interrupted,
     )  # fmt: skip

@@ -12,10 +12,8 @@ from dnnp.core.model.orphan import die_with_parent
 if TYPE_CHECKING:
     import subprocess
 
-    from dnnp.core.model.cluster import Clustering
-    from dnnp.core.model.device import DeviceClass
-    from dnnp.core.model.graph import Graph
-    from dnnp.core.model.plan import Block, CostOptions
+    from dnnp.core.cost.problem import SplitProblem
+    from dnnp.core.model.plan import Block
 
 PROGRAMS = ("scotch_gpart", "gpart")
 """Names of the program: Debian's package scotch adds the prefix, Scotch itself does not."""
@@ -27,10 +25,7 @@ POLL_S = 0.05
 
 
 def scotch(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     stop: Callable[[], bool] = lambda: False,
     time_limit_s: float = TIME_LIMIT_S,
 ) -> list[Block]:
@@ -51,19 +46,19 @@ def scotch(
     from dnnp.formats.scotch import read_mapping, write_graph
 
     program = _installed()
-    problem = part_graph(graph, units, devices, options)
-    part = np.zeros(problem.vertices, dtype=np.int64)
-    if problem.parts > 1 and problem.vertices > 1:
+    weighted = part_graph(problem)
+    part = np.zeros(weighted.vertices, dtype=np.int64)
+    if weighted.parts > 1 and weighted.vertices > 1:
         text = write_graph(
-            problem.ptr.tolist(), problem.neighbors.tolist(), problem.edge_weights.tolist(),
-            problem.weights.tolist(),
+            weighted.ptr.tolist(), weighted.neighbors.tolist(), weighted.edge_weights.tolist(),
+            weighted.weights.tolist(),
         )  # fmt: skip
-        mapping = _run(program, problem.parts, text, stop, time_limit_s)
+        mapping = _run(program, weighted.parts, text, stop, time_limit_s)
         try:
-            part[:] = read_mapping(mapping, problem.vertices, problem.parts, "its mapping")
+            part[:] = read_mapping(mapping, weighted.vertices, weighted.parts, "its mapping")
         except FormatError as error:
             raise UnavailableError(f"{program} does not answer as Scotch does: {error}") from None
-    return split_of_parts(graph, problem, part, devices)
+    return split_of_parts(problem, weighted, part)
 
 
 def _installed() -> str:

@@ -148,17 +148,14 @@ def latency_plan(
             found = solve_latency(problem, request)
         split, method = found.split, found.method
         bound, argument = found.bound, found.bound_method
-        latency = latency_problem(
-            problem.graph, problem.units, problem.devices, problem.options, problem.links
-        )
+        latency = latency_problem(problem)
     else:
         latency, split = _given(args, context, problem, given)
-        problem = replace(problem, options=latency.options)
+        problem = problem.with_options(latency.options)
         method = "given"
         bound, argument = quick_bound(latency, lambda: context.interrupted)
     return make_latency_plan(
-        problem.graph, problem.units, problem.devices, problem.options, problem.links,
-        latency, split, method=method, bound=bound, bound_method=argument, digest=digest,
+        problem, latency, split, method=method, bound=bound, bound_method=argument, digest=digest,
         interrupted=context.interrupted,
     )  # fmt: skip
 
@@ -182,11 +179,9 @@ def _given(
     from dnnp.core.cost.timeline import simulate
     from dnnp.core.portfolio.latency import split_of_homes
 
-    blocks = given_split(data, args.eval, problem.graph, problem.devices)
+    blocks = given_split(data, args.eval, problem)
     context.release()
-    latency = latency_problem(
-        problem.graph, problem.units, problem.devices, problem.options, problem.links
-    )
+    latency = latency_problem(problem)
     home = homes_of_blocks(latency, problem.units.label, blocks)
     split = split_of_homes(latency, home)
     try:

@@ -107,7 +107,7 @@ def _order_files(
         data = context.read_input(args.sequence)
         sequence = read_sequence(data, args.sequence, units.group_ids)
         try:
-            given_order(problem.graph, units, sequence)
+            given_order(problem, sequence)
         except FormatError as error:
             raise FormatError(str(error), args.sequence) from None
     if args.priorities is not None:
@@ -120,7 +120,7 @@ def _scotch(problem: SplitProblem, request: Request) -> list[Block]:
     """Split with the program that comes with Scotch."""
     from dnnp.cmds.external import scotch
 
-    return scotch(problem.graph, problem.units, problem.devices, problem.options, request.stop)
+    return scotch(problem, request.stop)
 
 
 def compilation_notice(context: Context) -> Callable[[Sequence[Callable[..., Any]]], None]:

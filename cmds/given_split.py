@@ -11,15 +11,13 @@ from dnnp.core.model.errors import FormatError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.device import DeviceClass
-    from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import Block, CostOptions
     from dnnp.formats.msr_split import Part
 
 
-def given_split(
-    data: bytes, name: str, graph: Graph, devices: tuple[DeviceClass, ...]
-) -> list[Block]:
+def given_split(data: bytes, name: str, problem: SplitProblem) -> list[Block]:
     """Read a split; the nodes of each part run in the graph's order.
 
     Raises
@@ -34,6 +32,7 @@ def given_split(
     from dnnp.core.model.plan import Block
     from dnnp.formats.msr_split import read_split
 
+    graph = problem.graph
     position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
     parts = read_split(data, name)
     blocks: list[Block] = []
@@ -42,7 +41,7 @@ def given_split(
         if unknown is not None:
             raise FormatError(f"the split does not fit the graph: there is no node {unknown}", name)
         nodes = np.array([position[i] for i in part.nodes], dtype=np.int64)
-        device = _device_of(part, devices, name)
+        device = _device_of(part, problem.devices, name)
         blocks.append(
             Block(nodes[np.argsort(graph.rank[nodes])], device, part.replicas, part.number)
         )

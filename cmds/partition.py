@@ -194,29 +194,28 @@ def problem_of(stream: Stream, args: argparse.Namespace, context: Context) -> Sp
                 args.comm, _memory_model(args, graph), args.memory_mode, args.charge_io,
                 args.objective, args.max_replicas or 1,
             )  # fmt: skip
-            check_options(graph, devices, options)
-        _check_method(args, devices, options)
+        problem = SplitProblem(graph, units, devices, options, links)
+        if args.objective != "latency":
+            check_options(problem)
+        _check_method(args, problem)
     if args.devices is None and len(units.times) > 1 and len(devices) == 1:
         others = ", ".join(name for name in units.times if name != devices[0].name)
         context.note(f"devices of class '{devices[0].name}'; the stream also prices {others}")
-    return SplitProblem(graph, units, devices, options, links)
+    return problem
 
 
-def _check_method(
-    args: argparse.Namespace, devices: Sequence[DeviceClass], options: CostOptions
-) -> None:
+def _check_method(args: argparse.Namespace, problem: SplitProblem) -> None:
     """Refuse a method that does not make what is asked for, before any search begins."""
     if args.eval is not None:
         return
     if args.objective == "latency":
         from dnnp.core.portfolio.latency import check_method
 
-        check_method(args.method, options.execution)
+        check_method(args.method, problem.options.execution)
     else:
         from dnnp.core.portfolio.methods import method_asked
 
-        clustered = any(d.cluster_size for d in devices)
-        method_asked(args.method, args.validity, clustered=clustered)
+        method_asked(args.method, args.validity, clustered=problem.clustered)
 
 
 def add_plan(
@@ -264,14 +263,12 @@ def _plan(
     from dnnp.core.bound.simple import simple_bound
     from dnnp.core.cost.plan import make_plan
 
-    graph, units, devices, options = (
-        problem.graph, problem.units, problem.devices, problem.options,
-    )  # fmt: skip
     if given is not None:
         from dnnp.cmds.given_split import given_split, with_replicas
 
-        blocks, method = given_split(given, args.eval, graph, devices), "given"
-        options = with_replicas(options, blocks, args.max_replicas)
+        blocks, method = given_split(given, args.eval, problem), "given"
+        options = with_replicas(problem.options, blocks, args.max_replicas)
+        problem = problem.with_options(options)
         context.release()
         if options.memory_model == "peak":
             from dnnp.cmds.find_split import compilation_notice
@@ -281,19 +278,18 @@ def _plan(
             split, notice = blocks, compilation_notice(context)
             blocks = beside(
                 lambda: with_least_peak(
-                    graph, split, stop=lambda: context.interrupted, keep=True, runs=notice
+                    problem.graph, split, stop=lambda: context.interrupted, keep=True, runs=notice
                 ),
                 lambda: context.interrupted, lambda: split,
             )  # fmt: skip
-        bound = simple_bound(graph, units, devices, options)
+        bound = simple_bound(problem)
     else:
         from dnnp.cmds.find_split import find_split
 
         found = find_split(args, context, problem)
         blocks, method, bound = found.blocks, found.method, found.bound
     return make_plan(
-        graph, units, blocks, devices, options,
-        method=method, bound=bound, digest=digest, interrupted=context.interrupted,
+        problem, blocks, method=method, bound=bound, digest=digest, interrupted=context.interrupted,
     )  # fmt: skip
 
 

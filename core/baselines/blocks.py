@@ -9,11 +9,11 @@ import numpy as np
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_load
-from dnnp.core.model.cluster import Clustering
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Graph, Ints
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.plan import Block
 
 
 def slots_of(devices: tuple[DeviceClass, ...], *, all_kinds: bool = False) -> Ints:
@@ -64,21 +64,20 @@ def part_blocks(
     return blocks
 
 
-def unplaceable(
-    graph: Graph, units: Clustering, line: Line, options: CostOptions
-) -> InfeasibleError | None:
+def unplaceable(problem: SplitProblem, line: Line) -> InfeasibleError | None:
     """Why no split of a line into intervals can exist, if an item alone fits no device."""
     nowhere = np.flatnonzero((line.reach < np.arange(line.n)).all(axis=0))
     if not len(nowhere):
         return None
     nodes = line.nodes[line.node_ptr[nowhere[0]] : line.node_ptr[nowhere[0] + 1]]
+    graph = problem.graph
     name = f"node {graph.node_ids[nodes[0]]} ('{graph.node_names[nodes[0]]}')"
     if len(nodes) > 1:
         name = f"{name} and {len(nodes) - 1} more that belong with it"
     runs = [d for c, d in enumerate(line.devices) if np.isfinite(line.work[c, nowhere[0]])]
     if not runs:
         return InfeasibleError(f"infeasible: {name} cannot run on any device offered")
-    need = stage_load(graph, units, nodes, runs[0], options).memory_bytes
+    need = stage_load(graph, problem.units, nodes, runs[0], problem.options).memory_bytes
     most = max(d.memory_bytes for d in runs)
     return InfeasibleError(
         f"infeasible: {name} needs {need:.0f} bytes; the largest device has {most:.0f}"

@@ -18,10 +18,9 @@ import numpy as np
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.line import Line, steps_of
 from dnnp.core.cost.memory import Steps, memory_row, no_steps, tree_size
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.sweep import COMM
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, csr
-from dnnp.core.model.plan import CostOptions
 
 
 class Chain(NamedTuple):
@@ -81,10 +80,9 @@ class Run(NamedTuple):
     """Of the first device; -1: the next that is free."""
 
 
-def chain_of(
-    graph: Graph, line: Line, devices: tuple[DeviceClass, ...], options: CostOptions
-) -> Chain:
-    """Arrange a line; `devices` are those offered."""
+def chain_of(problem: SplitProblem, line: Line) -> Chain:
+    """Arrange a line of a problem."""
+    graph, devices, options = problem.graph, problem.devices, problem.options
     ways = [
         (c, r)
         for c, d in enumerate(line.devices)

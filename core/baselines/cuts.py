@@ -7,22 +7,17 @@ from collections.abc import Callable
 import numpy as np
 
 from dnnp.core.baselines.blocks import interval_blocks, unplaceable
-from dnnp.core.cost.items import items_of
-from dnnp.core.cost.line import Line, make_line
+from dnnp.core.cost.line import Line
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import Slicing
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, totals
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.plan import Block
 from dnnp.core.order.orders import ORDERS
 
 
 def cut_order(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     name: str,
     order: str = "kahn",
 ) -> list[Block]:
@@ -33,13 +28,14 @@ def cut_order(
     InfeasibleError
         A device cannot hold or run its share.
     """
-    items = items_of(graph, units)
-    line = make_line(graph, units, items, ORDERS[order](items), devices, options)
+    graph = problem.graph
+    items = problem.items
+    line = problem.line(items, ORDERS[order](items))
     try:
         found = CUTS[name](graph, line)
     except InfeasibleError as error:
-        raise unplaceable(graph, units, line, options) or error from None
-    return interval_blocks(graph, line, found.bounds, found.classes, devices)
+        raise unplaceable(problem, line) or error from None
+    return interval_blocks(graph, line, found.bounds, found.classes, problem.devices)
 
 
 def equal_shares(line: Line, weight: Floats) -> Slicing:

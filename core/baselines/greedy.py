@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from dnnp.core.baselines.blocks import interval_blocks, unplaceable
-from dnnp.core.cost.items import items_of
-from dnnp.core.cost.line import Line, make_line
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.cost.line import Line
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Floats, Graph
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.graph import Floats
+from dnnp.core.model.plan import Block
 from dnnp.core.order.orders import ORDERS
 
 Stages = list[tuple[int, int]]
@@ -19,10 +17,7 @@ Stages = list[tuple[int, int]]
 
 
 def greedy(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     order: str = "kahn",
 ) -> list[Block]:
     """Contract colours and cycles, fix an order (in `ORDERS`), fill accelerator after accelerator.
@@ -37,16 +32,16 @@ def greedy(
     InfeasibleError
         An item fits nowhere, or no device is left for one.
     """
-    items = items_of(graph, units)
-    line = make_line(graph, units, items, ORDERS[order](items), devices, options)
+    items = problem.items
+    line = problem.line(items, ORDERS[order](items))
     stages = _fill(line, shared=True) or _fill(line, shared=False)
     if stages is None:
-        raise unplaceable(graph, units, line, options) or InfeasibleError(
+        raise unplaceable(problem, line) or InfeasibleError(
             "infeasible: the devices are full before every node has a place"
         )
     bounds = np.array([0, *(end for end, _ in stages)], dtype=np.int64)
     classes = np.array([c for _, c in stages], dtype=np.int64)
-    return interval_blocks(graph, line, bounds, classes, devices)
+    return interval_blocks(problem.graph, line, bounds, classes, problem.devices)
 
 
 def _fill(line: Line, *, shared: bool) -> Stages | None:

@@ -9,14 +9,13 @@ import numpy as np
 
 from dnnp.core.baselines.blocks import part_blocks, slots_of
 from dnnp.core.baselines.descent import Moves, descend, moves_of
-from dnnp.core.cost.items import Items, free_items_of
-from dnnp.core.cost.line import Line, make_line
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_load
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Bools, Graph, Ints
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.plan import Block
 
 RESTARTS = 10
 """The paper's number."""
@@ -29,10 +28,7 @@ CHUNK = 300_000
 
 
 def local_search(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     seed: int = 0,
     restarts: int = RESTARTS,
     effort: float = 1.0,
@@ -53,8 +49,9 @@ def local_search(
     InfeasibleError
         A node runs nowhere, or no local optimum fits the memory.
     """
-    items = free_items_of(graph, units)
-    line = make_line(graph, units, items, np.arange(items.count), devices, options)
+    graph, options = problem.graph, problem.options
+    items = problem.free_items
+    line = problem.line(items, np.arange(items.count))
     allowed = _allowed(graph, items, line)
     line = replace(line, work=np.where(allowed, line.work, np.inf))
     slots = slots_of(line.devices, all_kinds=True)
@@ -62,7 +59,7 @@ def local_search(
     limit = int(MAX_TRIALS * effort) // max(restarts, 1)
     summed = options.memory_model == "sum"
     for memory in [line.memory] if summed else [0 * line.memory, line.memory]:
-        moves = moves_of(line, devices, options, memory)
+        moves = moves_of(line, problem.devices, options, memory)
         rng = np.random.default_rng(seed)
         optima: list[tuple[float, float, int, Ints]] = []
         cut = 0
@@ -76,8 +73,8 @@ def local_search(
             optima.append((excess, value, restart, part))
         optima.sort(key=lambda optimum: optimum[:3])
         for *_, part in optima:
-            blocks = part_blocks(graph, items, part, slots, devices)
-            if all(_fits(graph, units, block, options) for block in blocks):
+            blocks = part_blocks(graph, items, part, slots, problem.devices)
+            if all(_fits(problem, block) for block in blocks):
                 if cut:
                     warn(
                         f"local-search: {cut} of {len(optima)} restarts ran out of trials, perhaps "
@@ -120,10 +117,10 @@ def _to_optimum(
             return float(excess), float(value), trials > most and spent >= limit
 
 
-def _fits(graph: Graph, units: Clustering, block: Block, options: CostOptions) -> bool:
+def _fits(problem: SplitProblem, block: Block) -> bool:
     """Whether a block keeps within its device's memory, where it must."""
-    device = block.device
+    device, options = block.device, problem.options
     if options.memory_mode != "hard" or device.is_cpu or np.isinf(device.memory_bytes):
         return True
-    need = stage_load(graph, units, block.nodes, device, options).memory_bytes
+    need = stage_load(problem.graph, problem.units, block.nodes, device, options).memory_bytes
     return need <= device.memory_bytes * (1 + 1e-12)

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dnnp.core.baselines.blocks import part_blocks, slots_of
-from dnnp.core.cost.items import Items, items_of
-from dnnp.core.cost.line import Line, make_line
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.line import Line
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Floats, Graph, Ints, csr, totals
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.plan import Block
 
 TOTAL = 2**29
 """What integer weights add up to: twice that, for both ends of edges, fits 32 bits."""
@@ -50,10 +49,7 @@ class PartGraph:
 
 
 def part_graph(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
 ) -> PartGraph:
     """Build the graph to cut into one part for every accelerator (CPU, if there are only CPUs).
 
@@ -64,15 +60,16 @@ def part_graph(
     InfeasibleError
         An item that no accelerator runs, and no CPU to run it.
     """
-    items = items_of(graph, units)
-    line = make_line(graph, units, items, np.arange(items.count), devices, options)
+    items = problem.items
+    line = problem.line(items, np.arange(items.count))
     slots = slots_of(line.devices)
     classes = np.unique(slots)
     runs = np.isfinite(line.work[classes])
     vertex = np.where(runs.any(axis=0), np.cumsum(runs.any(axis=0)) - 1, -1)
     elsewhere = -1
     if (vertex < 0).any():
-        elsewhere, slots = len(slots), np.append(slots, _cpu_for(graph, items, line, vertex < 0))
+        cpu = _cpu_for(problem.graph, items, line, vertex < 0)
+        elsewhere, slots = len(slots), np.append(slots, cpu)
     kept = vertex >= 0
     mean = np.where(runs, line.work[classes], 0.0).sum(axis=0) / np.maximum(runs.sum(axis=0), 1)
     a, b, cost = _edges(line, line.cost[classes].mean(axis=0))
@@ -90,12 +87,10 @@ def part_graph(
     return PartGraph(parts, ptr, neighbors, weight, loads, items, slots, vertex, elsewhere)
 
 
-def split_of_parts(
-    graph: Graph, problem: PartGraph, part: Ints, devices: tuple[DeviceClass, ...]
-) -> list[Block]:
+def split_of_parts(problem: SplitProblem, weighted: PartGraph, part: Ints) -> list[Block]:
     """Blocks of the parts (i64[vertices]) that a partitioner returned."""
-    slot = np.append(part, problem.elsewhere)[problem.vertex]
-    return part_blocks(graph, problem.items, slot, problem.slots, devices)
+    slot = np.append(part, weighted.elsewhere)[weighted.vertex]
+    return part_blocks(problem.graph, weighted.items, slot, weighted.slots, problem.devices)
 
 
 def _cpu_for(graph: Graph, items: Items, line: Line, left: np.ndarray) -> int:

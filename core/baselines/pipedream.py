@@ -17,14 +17,13 @@ from dnnp.core.baselines.blocks import interval_blocks, unplaceable
 from dnnp.core.baselines.branches import contract_branches
 from dnnp.core.baselines.chain import Run, chain_of, cut_chain
 from dnnp.core.baselines.levels import cut_levels
-from dnnp.core.cost.items import Items, items_of
-from dnnp.core.cost.line import Line, make_line, steps_of
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.line import Line, steps_of
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import Slicing, slice_line
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Graph, Ints
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.graph import Ints
+from dnnp.core.model.plan import Block
 from dnnp.core.order.orders import ORDERS
 
 MAX_STEPS = 500_000_000
@@ -32,10 +31,7 @@ MAX_STEPS = 500_000_000
 
 
 def pipedream(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     stop: Callable[[], bool] = lambda: False,
     warn: Callable[[str], None] = lambda message: None,
 ) -> list[Block]:
@@ -52,24 +48,25 @@ def pipedream(
     InfeasibleError
         No cut of the chain fits the memory of the devices.
     """
-    fine = items_of(graph, units)
-    line = make_line(graph, units, fine, np.arange(fine.count), devices, options)
+    graph, devices, options = problem.graph, problem.devices, problem.options
+    fine = problem.items
+    line = problem.line(fine, np.arange(fine.count))
     chain = contract_branches(fine, line)
-    line, order, slicing = _best_slicing(graph, units, chain, devices, options, stop)
+    line, order, slicing = _best_slicing(problem, chain, stop)
     clusters = [c for c, d in enumerate(devices) if d.cluster_size and d.count]
     leveled = len(clusters) == 1 and not math.isnan(devices[clusters[0]].inner_factor)
     if stop() or (options.max_replicas == 1 and not leveled):
         return interval_blocks(graph, line, slicing.bounds, slicing.classes, devices)
     level = clusters if leveled else []
-    short = _shortened(chain, line, order, _longest(devices, options, level))
+    short = _shortened(chain, line, order, _longest(problem, level))
     program = line
     if short is not chain:
         warn(
             f"pipedream: a chain of {chain.count} was shortened to {short.count} by joining "
             "neighbours"
         )
-        program = make_line(graph, units, short, np.arange(short.count), devices, options)
-    runs = _cut(graph, program, devices, options, level, slicing.value)
+        program = problem.line(short, np.arange(short.count))
+    runs = _cut(problem, program, level, slicing.value)
     if runs is None:
         return interval_blocks(graph, line, slicing.bounds, slicing.classes, devices)
     bounds = np.array([0, *(run.end for run in runs)], dtype=np.int64)
@@ -82,29 +79,25 @@ def pipedream(
 
 
 def _best_slicing(
-    graph: Graph,
-    units: Clustering,
-    chain: Items,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
-    stop: Callable[[], bool],
+    problem: SplitProblem, chain: Items, stop: Callable[[], bool]
 ) -> tuple[Line, Ints, Slicing]:
     """The order whose slicing is best: its line, itself, and the slicing."""
+    options = problem.options
     found: tuple[Line, Ints, Slicing] | None = None
     failure: InfeasibleError | None = None
-    limited = any(math.isfinite(d.memory_bytes) for d in devices)
+    limited = any(math.isfinite(d.memory_bytes) for d in problem.devices)
     for make_order in ORDERS.values():
         if found is not None and stop():
             break
         order = make_order(chain)
-        line = make_line(graph, units, chain, order, devices, options)
+        line = problem.line(chain, order)
         streamed = options.memory_mode == "overflow" and limited
-        steps = steps_of(graph, line, options) if streamed else None
+        steps = steps_of(problem.graph, line, options) if streamed else None
         below = found[2].value * (1 - 1e-9) if found else np.inf
         try:
             slicing = slice_line(line, options.comm, steps, below, stop)
         except InfeasibleError as error:
-            failure = failure or unplaceable(graph, units, line, options) or error
+            failure = failure or unplaceable(problem, line) or error
         else:
             found = found if slicing is None else (line, order, slicing)
     if found is None:
@@ -112,16 +105,10 @@ def _best_slicing(
     return found
 
 
-def _cut(
-    graph: Graph,
-    line: Line,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
-    clusters: list[int],
-    value: float,
-) -> list[Run] | None:
+def _cut(problem: SplitProblem, line: Line, clusters: list[int], value: float) -> list[Run] | None:
     """The best stages with replicas and clusters, if they can reach `value`."""
-    m = chain_of(graph, line, devices, options)
+    devices = problem.devices
+    m = chain_of(problem, line)
     bound = value * (1 + 1e-9)
     if not clusters:
         counts = np.array([d.count for d in devices], dtype=np.int64)
@@ -133,9 +120,10 @@ def _cut(
     return cut_levels(m, pins, devices, clusters[0], bound)
 
 
-def _longest(devices: tuple[DeviceClass, ...], options: CostOptions, clusters: list[int]) -> int:
+def _longest(problem: SplitProblem, clusters: list[int]) -> int:
     """Items for which the programs stay within MAX_STEPS."""
-    ways = sum(min(d.count, options.max_replicas) for d in devices)
+    devices = problem.devices
+    ways = sum(min(d.count, problem.options.max_replicas) for d in devices)
     if clusters:
         size = devices[clusters[0]].cluster_size
         return max(8, min(300, int((24 * MAX_STEPS / (ways * (size + 1))) ** 0.25)))

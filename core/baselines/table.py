@@ -10,10 +10,8 @@ from dnnp.core.baselines.greedy import greedy
 from dnnp.core.baselines.local_search import local_search
 from dnnp.core.baselines.metis import metis
 from dnnp.core.baselines.pipedream import pipedream
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Graph
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.plan import Block
 
 
 @dataclass(frozen=True)
@@ -31,25 +29,23 @@ class Settings:
     """Told what went wrong, or was cut short, without ending the search."""
 
 
-Baseline = Callable[
-    [Graph, Clustering, tuple[DeviceClass, ...], CostOptions, Settings], list[Block]
-]
+Baseline = Callable[[SplitProblem, Settings], list[Block]]
 """Blocks to be priced by `make_plan`; InfeasibleError if the method has
 no split within the limits, UnavailableError if a package is missing."""
 
 
 def _cut_by(name: str) -> Baseline:
     """A baseline of `cuts`."""
-    return lambda g, u, d, o, s: cut_order(g, u, d, o, name, s.order)
+    return lambda p, s: cut_order(p, name, s.order)
 
 
 BASELINES: dict[str, Baseline] = {
-    "greedy": lambda g, u, d, o, s: greedy(g, u, d, o, s.order),
-    "local-search": lambda g, u, d, o, s: local_search(
-        g, u, d, o, s.seed, effort=s.effort, stop=s.stop, warn=s.warn
+    "greedy": lambda p, s: greedy(p, s.order),
+    "local-search": lambda p, s: local_search(
+        p, s.seed, effort=s.effort, stop=s.stop, warn=s.warn
     ),
-    "pipedream": lambda g, u, d, o, s: pipedream(g, u, d, o, s.stop, s.warn),
-    "metis": lambda g, u, d, o, s: metis(g, u, d, o, s.seed),
+    "pipedream": lambda p, s: pipedream(p, s.stop, s.warn),
+    "metis": lambda p, s: metis(p, s.seed),
     **{name: _cut_by(name) for name in CUTS},
 }
 """Method of dnnp-partition -> function. Scotch is a program; `cmds.external` runs it."""

@@ -15,20 +15,14 @@ from dnnp.core.bound.between import between_of
 from dnnp.core.bound.claim import Claim
 from dnnp.core.bound.pairs import pair_costs
 from dnnp.core.bound.quantised import one_class
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Graph
-from dnnp.core.model.plan import CostOptions
+from dnnp.core.cost.problem import SplitProblem
 
 MOST_ITEMS = 250
 """Items up to which all pairs are looked at."""
 
 
 def pairs_apart(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     *,
     validity: str,
     value: float,
@@ -38,11 +32,12 @@ def pairs_apart(
     Empty where the argument does not hold: other than one class of accelerators under `sum`,
     without replicas, for throughput; or where there are too many items.
     """
-    whole = one_class(graph, units, devices, options, validity, most_items=MOST_ITEMS)
+    units = problem.units
+    whole = one_class(problem, validity, most_items=MOST_ITEMS)
     if isinstance(whole, Claim) or not isfinite(value):
         return []
     enough = ceil(Fraction(value) / Fraction(whole.quantum))
-    between = between_of(graph, whole.items, validity)
+    between = between_of(problem.graph, whole.items, validity)
     costs = pair_costs(whole.work[0], whole.nets(0), between, enough=float(enough))
     unit = np.full(whole.items.count, units.g, dtype=np.int64)
     of_unit = whole.items.label[units.member_idx[units.member_ptr[:-1]]]

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import Items, free_items_of, items_of
-from dnnp.core.model.cluster import Clustering
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Bools, Graph, Ints, totals
 
 
@@ -42,21 +42,22 @@ class Between(NamedTuple):
         return np.unique(np.append(self.label[inside], [u, v]))
 
 
-def mixes_passes(graph: Graph, units: Clustering) -> bool:
+def mixes_passes(problem: SplitProblem) -> bool:
     """Whether some unit holds nodes of both passes; then its edges say little about order."""
-    late = totals(units.label, graph.backward, units.g)
+    units = problem.units
+    late = totals(units.label, problem.graph.backward, units.g)
     size = np.diff(units.member_ptr)
     return bool(((late > 0) & (late < size)).any())
 
 
-def items_for(graph: Graph, units: Clustering, validity: str) -> Items:
+def items_for(problem: SplitProblem, validity: str) -> Items:
     """What every split of this validity keeps whole.
 
     With a backward pass there is more than one way to order items; then only colours count.
     """
-    if validity == "ordered" and not graph.backward.any():
-        return items_of(graph, units)
-    return free_items_of(graph, units)
+    if validity == "ordered" and not problem.graph.backward.any():
+        return problem.items
+    return problem.free_items
 
 
 def between_of(graph: Graph, items: Items, validity: str) -> Between:

@@ -27,13 +27,11 @@ import numpy as np
 from dnnp.core.bound.between import mixes_passes
 from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
 from dnnp.core.bound.quantised import Stop, Whole, never, refused, whole_of
-from dnnp.core.cost.items import Items, item_choices
+from dnnp.core.cost.items import Items
 from dnnp.core.cost.kernel import kernel, plain
-from dnnp.core.cost.line import make_line
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.spread import spread
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Floats, Graph, Ints, csr, totals
+from dnnp.core.model.graph import Floats, Ints, csr, totals
 from dnnp.core.model.plan import CostOptions, without_memory
 
 MOST_ZONES = 2_500
@@ -53,27 +51,17 @@ SLACK = 1e-9
 
 
 def chain_bound(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
 ) -> float:
     """Lower bound of the largest load of any ordered split; 0 where it is no use."""
-    if options.objective != "throughput" or not graph.n:
+    if problem.options.objective != "throughput" or not problem.graph.n:
         return 0.0
-    return min(
-        _bound(graph, units, items, devices, options) for items in item_choices(graph, units)
-    )
+    return min(_bound(problem, items) for items in problem.item_choices)
 
 
-def _bound(
-    graph: Graph,
-    units: Clustering,
-    items: Items,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
-) -> float:
-    offered = [d for d in devices if d.count > 0]
+def _bound(problem: SplitProblem, items: Items) -> float:
+    units, options = problem.units, problem.options
+    offered = [d for d in problem.devices if d.count > 0]
     counts = [min(d.count, units.g * options.max_replicas) for d in offered]
     if np.prod([float(c + 1) for c in counts]) > MOST_STATES:
         return 0.0
@@ -96,7 +84,8 @@ def _bound(
         share, total = work[0], float(work[0].sum())
         path = path[:: -(-len(path) // MOST_ZONES)]
         after, until = _zones(items, path)
-        line = make_line(graph, units, items, items.order, (device,), without_memory(options))
+        bare = problem.with_devices(device).with_options(without_memory(options))
+        line = bare.line(items)
         least, most = _works(share, after, until, len(path))
         paid = np.zeros((len(path) + 1, len(path) + 2))
         pin_ptr, pins, always, cost = plain(
@@ -132,10 +121,7 @@ def _bound(
 
 
 def chain_claim(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     *,
     validity: str = "ordered",
     floor: float = 0.0,
@@ -146,14 +132,15 @@ def chain_claim(
     The largest whole target that is infeasible is found by bisection. Graphs with a backward
     pass have more than one order of items; there the bound has no certificate.
     """
+    options = problem.options
     if validity != "ordered" or options.objective != "throughput":
         return refused("only for the throughput of ordered splits")
-    if mixes_passes(graph, units):
+    if mixes_passes(problem):
         return refused("a group holds nodes of both passes")
-    if graph.backward.any():
-        value = chain_bound(graph, units, devices, options)
+    if problem.graph.backward.any():
+        value = chain_bound(problem)
         return Claim(value, certificate={"argument": "chain", "checkable": False})
-    whole = whole_of(graph, units, devices, options, validity)
+    whole = whole_of(problem, validity)
     counts = [min(d.count, whole.items.count * options.max_replicas) for d in whole.devices]
     if np.prod([float(c + 1) for c in counts]) > MOST_STATES:
         return refused(f"more than {MOST_STATES} mixes of devices")

@@ -29,13 +29,12 @@ from dnnp.core.bound.prices import Field, best_sets, field_of
 from dnnp.core.bound.quantised import Stop, Whole, never, one_class, refused
 from dnnp.core.bound.together import merged
 from dnnp.core.cost.kernel import plain
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip.child import solver_process
 from dnnp.core.mip.program import Program, Row
 from dnnp.core.mip.relaxation import Relaxation
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Bools, Floats, Graph
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.plan import Block
 
 MOST_ITEMS = 300
 """What lies between two items takes n^3 bits, and each level of the search n^2."""
@@ -69,10 +68,7 @@ POLL_S = 0.02
 
 
 def cover_claim(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     *,
     validity: str = "ordered",
     value: float = np.inf,
@@ -95,12 +91,12 @@ def cover_claim(
     """
     if not isfinite(value):
         return refused("no split is known")
-    whole = one_class(graph, units, devices, options, validity, most_items=MOST_ITEMS)
+    whole = one_class(problem, validity, most_items=MOST_ITEMS)
     if isinstance(whole, Claim):
         return whole
     with solver_process() as process:
         relaxation = Relaxation(process, solver, time_left, stop)
-        search = _Search(graph, whole, validity, value, relaxation, tell)
+        search = _Search(problem.graph, whole, validity, value, relaxation, tell)
         search.begin(blocks or ())
         search.run(floor)
     return search.claim()

@@ -34,7 +34,7 @@ BETTER = 1e-9
 
 def exact_bound(call: Call) -> Claim:
     """The least objective of all splits, as far as it can be solved; splits that are better."""
-    if call.validity == "ordered" and call.options.objective == "throughput":
+    if call.validity == "ordered" and call.problem.options.objective == "throughput":
         trivial = call.trivial()
         if trivial is not None:
             return trivial
@@ -48,11 +48,17 @@ def exact_bound(call: Call) -> Claim:
 
 def _plain(call: Call, task: Task) -> bool:
     """Whether Figure 3 says everything about a task."""
-    if len(task.devices) > 1 or call.options.max_replicas > 1 or task.devices[0].cluster_size:
+    if (
+        len(task.devices) > 1
+        or call.problem.options.max_replicas > 1
+        or task.devices[0].cluster_size
+    ):
         return False
-    device = call.devices[0]
+    device = call.problem.devices[0]
     limited = not device.is_cpu and np.isfinite(device.memory_bytes)
-    if limited and not storage_of(call.graph, task.line, call.options).fits(device.memory_bytes):
+    if limited and not storage_of(call.problem.graph, task.line, call.problem.options).fits(
+        device.memory_bytes
+    ):
         return False
     return bool(np.isfinite(task.line.work).all())
 
@@ -62,7 +68,7 @@ class _Exact:
 
     def __init__(self, call: Call, tasks: Sequence[Task]) -> None:
         self.call = call
-        self.best = Best(call.graph, call.units, call.devices, call.options, "ordered")
+        self.best = Best(call.problem, "ordered")
         self.search: Search = call.search(tasks)
         self.search.found = self.found
         self.programs: dict[int, tuple[Task, Pipeline]] = {}
@@ -77,7 +83,7 @@ class _Exact:
     def _maker(self, task: Task):  # type: ignore[no-untyped-def]
         call, search = self.call, self.search
         stages = min(task.devices[0].count, task.line.n)
-        cuts = call.options.comm == "sum" and not task.devices[0].is_cpu
+        cuts = call.problem.options.comm == "sum" and not task.devices[0].is_cpu
         pairs = call.pairs(task)
 
         def make(upper: float) -> Formulas:
@@ -96,11 +102,11 @@ class _Exact:
         return value / self.search.reference
 
     def _blocks(self, task: Task, at: Ints) -> list[Block]:
-        graph = self.call.graph
+        graph = self.call.problem.graph
         of_node = at[item_of_node(graph, task.line)]
         ordered = graph.order[np.argsort(of_node[graph.order], kind="stable")]
         borders = np.flatnonzero(np.diff(of_node[ordered])) + 1
-        return [Block(part, self.call.devices[0]) for part in np.split(ordered, borders)]
+        return [Block(part, self.call.problem.devices[0]) for part in np.split(ordered, borders)]
 
     def claim(self) -> Claim:
         """Solve, and say what was proven."""
@@ -115,14 +121,14 @@ def _general(call: Call) -> Claim:
     """The program of 2020, for everything that Figure 3 does not say."""
     try:
         result = solve_ip(
-            call.graph, call.units, call.devices, call.options, call.validity,
+            call.problem, call.validity,
             solver=call.solver, incumbent=call.blocks, time_limit=call.time_left(), stop=call.stop,
         )  # fmt: skip
     except UsageError as error:
         return Claim(0.0, REFUSED, str(error))
     except (InfeasibleError, LimitError) as error:
         return Claim(call.simple, FAILED, str(error))
-    best = Best(call.graph, call.units, call.devices, call.options, call.validity)
+    best = Best(call.problem, call.validity)
     value = call.value
     blocks = None
     if result.blocks is not None:

@@ -40,9 +40,8 @@ import numpy as np
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
 from dnnp.core.bound.programs import Candidate, Clock, Search
 from dnnp.core.bound.simple import simple_bound
-from dnnp.core.cost.items import free_items_of, item_choices
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import quotient_order
-from dnnp.core.mip.best import Best
 from dnnp.core.mip.formulas import Formulas
 from dnnp.core.mip.loop import SAFETY
 from dnnp.core.mip.quantum import quantum_of
@@ -50,10 +49,8 @@ from dnnp.core.mip.solve import task_of
 from dnnp.core.mip.storage import item_of_node
 from dnnp.core.mip.superblock import Kind, Parts, parts_of, start_of, superblocks
 from dnnp.core.mip.task import Task
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Graph, Ints
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.graph import Ints
+from dnnp.core.model.plan import Block
 
 MOST_NUMBERS = 300_000
 """Size of a program that is written down in about two seconds."""
@@ -69,10 +66,8 @@ CLOSED = 1e-9
 class Call:
     """What all bounds of the hierarchy are given."""
 
-    graph: Graph
-    units: Clustering
-    devices: tuple[DeviceClass, ...]
-    options: CostOptions
+    problem: SplitProblem
+    """Its devices are those that are offered."""
     validity: str
     """`ordered`, `convex` or `free`: the splits that the bound is for."""
     solver: str = "cbc"
@@ -90,26 +85,26 @@ class Call:
     """L, seconds."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "devices", tuple(d for d in self.devices if d.count > 0))
-        bound = simple_bound(self.graph, self.units, self.devices, self.options)
-        object.__setattr__(self, "simple", bound)
+        offered = (d for d in self.problem.devices if d.count > 0)
+        object.__setattr__(self, "problem", self.problem.with_devices(*offered))
+        object.__setattr__(self, "simple", simple_bound(self.problem))
 
     def tasks(self, validity: str) -> list[Task]:
         """The items that a split of a validity keeps whole: one task for each choice of them."""
-        options, devices = self.options, self.devices
-        if options.memory_model != "sum":
-            options = replace(options, memory_model="sum")
-            devices = tuple(replace(d, memory_bytes=np.inf) for d in devices)
-        best = Best(self.graph, self.units, devices, options, validity)
+        problem = self.problem
+        if problem.options.memory_model != "sum":
+            problem = problem.with_options(replace(problem.options, memory_model="sum"))
+            devices = (replace(d, memory_bytes=np.inf) for d in problem.devices)
+            problem = problem.with_devices(*devices)
         ordered = validity == "ordered"
-        free = [] if ordered else [free_items_of(self.graph, self.units)]
-        choices = item_choices(self.graph, self.units) if ordered else free
-        return [task_of(best, items) for items in choices]
+        choices = problem.item_choices if ordered else (problem.free_items,)
+        return [task_of(problem, validity, items) for items in choices]
 
     def pairs(self, task: Task) -> list[tuple[int, int]]:
         """`apart` as items of a task."""
-        first = self.units.member_idx[self.units.member_ptr[:-1]]
-        item = item_of_node(self.graph, task.line)[first]
+        units = self.problem.units
+        first = units.member_idx[units.member_ptr[:-1]]
+        item = item_of_node(self.problem.graph, task.line)[first]
         found = {(min(u, v), max(u, v)) for u, v in ((item[a], item[b]) for a, b in self.apart)}
         return sorted((int(u), int(v)) for u, v in found)
 
@@ -119,7 +114,7 @@ class Call:
         if block is None:
             return None
         of_item = np.zeros(task.line.n, dtype=np.int64)
-        item = item_of_node(self.graph, task.line)
+        item = item_of_node(self.problem.graph, task.line)
         of_item[item] = block
         return of_item if (of_item[item] == block).all() else None
 
@@ -127,7 +122,7 @@ class Call:
         """Block of every node in the split known, i64[n]."""
         if self.blocks is None:
             return None
-        block = np.full(self.graph.n, -1, dtype=np.int64)
+        block = np.full(self.problem.graph.n, -1, dtype=np.int64)
         for b, one in enumerate(self.blocks):
             block[one.nodes] = b
         return block if (block >= 0).all() else None
@@ -137,7 +132,7 @@ class Call:
         block = self.block_of_node()
         if block is None or self.blocks is None:
             return None
-        order = quotient_order(self.graph, block, len(self.blocks))
+        order = quotient_order(self.problem.graph, block, len(self.blocks))
         if order is None:
             return None
         place = np.empty(len(order), dtype=np.int64)
@@ -148,8 +143,8 @@ class Call:
         """The search for the least of some programs."""
         known = np.isfinite(self.value)
         reference = self.value if known else max(_crude(task) for task in tasks)
-        quanta = [quantum_of(replace(task, options=self.options)) for task in tasks]
-        if any(d.cluster_size for d in self.devices):
+        quanta = [quantum_of(replace(task, options=self.problem.options)) for task in tasks]
+        if any(d.cluster_size for d in self.problem.devices):
             quanta = [None]
         finest = None if None in quanta else min(q for q in quanta if q is not None)
         return Search(self.solver, reference, 1.0, finest, self.time_left, self.stop)
@@ -160,9 +155,13 @@ class Call:
 
     def trivial(self) -> Claim | None:
         """The answer where there is nothing to solve."""
-        if self.options.objective != "throughput":
-            return Claim(0.0, REFUSED, f"not for the objective {self.options.objective}")
-        if not self.graph.n or not self.devices or self.value <= self.simple * (1 + CLOSED):
+        if self.problem.options.objective != "throughput":
+            return Claim(0.0, REFUSED, f"not for the objective {self.problem.options.objective}")
+        if (
+            not self.problem.graph.n
+            or not self.problem.devices
+            or self.value <= self.simple * (1 + CLOSED)
+        ):
             return Claim(min(self.simple, self.value))
         return None
 
@@ -191,9 +190,9 @@ def guess_bound(call: Call) -> Claim:
     """Guess the bottleneck block (section 4.3): for ordered splits over one class of devices."""
     if call.validity != "ordered":
         return Claim(0.0, REFUSED, "holds for ordered splits only")
-    if len(call.devices) > 1:
+    if len(call.problem.devices) > 1:
         return Claim(0.0, REFUSED, "holds for one class of devices only")
-    if call.options.max_replicas > 1:
+    if call.problem.options.max_replicas > 1:
         return Claim(0.0, REFUSED, "does not hold where stages are replicated")
     return call.trivial() or _middle(call, "guess", "ordered", guess=True)
 

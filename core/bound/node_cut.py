@@ -31,12 +31,11 @@ from dnnp.core.bound.between import mixes_passes
 from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
 from dnnp.core.bound.flows import Nets, Network, network_of, push, pushed
 from dnnp.core.bound.quantised import Stop, Whole, flows_of, never, refused, whole_of
-from dnnp.core.cost.items import Items, item_choices
-from dnnp.core.cost.line import make_line
-from dnnp.core.model.cluster import Clustering
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Graph, totals
-from dnnp.core.model.plan import CostOptions, without_memory
+from dnnp.core.model.graph import totals
+from dnnp.core.model.plan import without_memory
 
 MOST_PINS = 20_000
 """Pins of nets up to which the bound is computed."""
@@ -55,10 +54,7 @@ SLACK = 1e-12
 
 
 def node_cut_bound(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     *,
     above: float = 0.0,
 ) -> float:
@@ -67,27 +63,19 @@ def node_cut_bound(
     Looks only for bounds `above` what is known. For one class of accelerators under `sum`
     without clusters and replicas.
     """
-    offered = [d for d in devices if d.count > 0]
+    options = problem.options
+    offered = [d for d in problem.devices if d.count > 0]
     simple = options.comm == "sum" and options.max_replicas == 1
-    if len(offered) != 1 or not simple or options.objective != "throughput" or not graph.n:
+    if len(offered) != 1 or not simple or options.objective != "throughput" or not problem.graph.n:
         return 0.0
     if offered[0].is_cpu or offered[0].cluster_size:
         return 0.0
-    return min(
-        _bound(graph, units, items, offered[0], options, above)
-        for items in item_choices(graph, units)
-    )
+    return min(_bound(problem, items, offered[0], above) for items in problem.item_choices)
 
 
-def _bound(
-    graph: Graph,
-    units: Clustering,
-    items: Items,
-    device: DeviceClass,
-    options: CostOptions,
-    above: float,
-) -> float:
-    line = make_line(graph, units, items, items.order, (device,), without_memory(options))
+def _bound(problem: SplitProblem, items: Items, device: DeviceClass, above: float) -> float:
+    bare = problem.with_devices(device).with_options(without_memory(problem.options))
+    line = bare.line(items)
     if len(line.pins) > MOST_PINS or not np.isfinite(line.work).all():
         return 0.0
     net = np.repeat(np.arange(len(line.source), dtype=np.int64), np.diff(line.pin_ptr))
@@ -108,10 +96,7 @@ MIXES = {"sum": ((1, 1, 1),), "overlap": ((1, 1, 2), (2, 1, 3), (1, 2, 3)), "dup
 
 
 def node_cut_claim(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     *,
     validity: str = "free",
     floor: float = 0.0,
@@ -123,13 +108,13 @@ def node_cut_claim(
     `ordered` splits keep more whole than a certificate says; the bound of that, if it is larger,
     cannot be checked.
     """
-    whole = whole_of(graph, units, devices, options, validity)
+    whole = whole_of(problem, validity)
     if len(whole.pins) > MOST_PINS:
         return refused(f"more than {MOST_PINS} uses of tensors")
     if not np.isfinite(whole.work.min(axis=0)).all():
         return refused("a unit runs on no device that is offered")
-    copies = [min(options.max_replicas, d.count) for d in whole.devices]
-    search = _Search(whole, copies, options.comm)
+    copies = [min(problem.options.max_replicas, d.count) for d in whole.devices]
+    search = _Search(whole, copies, problem.options.comm)
     known = int(floor / whole.quantum)
     status = SOLVED
     for v in np.argsort(-search.alone, kind="stable")[:MOST_CUTS].tolist():
@@ -139,9 +124,10 @@ def node_cut_claim(
             status = LIMIT
             break
         known = search.try_item(v, known)
-    if validity == "ordered" and graph.backward.any() and not mixes_passes(graph, units):
+    late = problem.graph.backward.any()
+    if validity == "ordered" and late and not mixes_passes(problem):
         least = max(floor, known * whole.quantum)
-        value = node_cut_bound(graph, units, devices, options, above=least * (1 + LITTLE))
+        value = node_cut_bound(problem, above=least * (1 + LITTLE))
         if value:
             return Claim(value, status, certificate={"argument": "node-cut", "checkable": False})
     if search.best is None:

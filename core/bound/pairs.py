@@ -31,10 +31,8 @@ from dnnp.core.bound.flows import Nets, max_flow, network_of, push, pushed
 from dnnp.core.bound.quantised import Stop, Whole, flows_of, never, one_class, refused
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.load import node_memory
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Floats, Graph, totals
-from dnnp.core.model.plan import CostOptions
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.graph import Floats, totals
 
 MOST_ITEMS = 600
 """Items up to which all pairs are looked at: some seconds."""
@@ -88,20 +86,18 @@ def pair_costs(
 
 
 def pairs_claim(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     *,
     validity: str = "ordered",
     floor: float = 0.0,
     stop: Stop = never,
 ) -> Claim:
     """The bound with a certificate; 0 if it is not above `floor`."""
+    graph = problem.graph
     if graph.n > MOST_THINGS:
         return refused(f"more than {MOST_THINGS} nodes")
     whole = one_class(
-        graph, units, devices, options, validity, most_items=MOST_ITEMS,
+        problem, validity, most_items=MOST_ITEMS,
         objectives=("throughput", "gpipe"),
     )  # fmt: skip
     if isinstance(whole, Claim):
@@ -109,7 +105,7 @@ def pairs_claim(
     between = between_of(graph, whole.items, validity)
     nets = whole.nets(0)
     memory = None
-    if options.memory_mode == "hard" and options.memory_model == "sum":
+    if problem.options.memory_mode == "hard" and problem.options.memory_model == "sum":
         memory = totals(whole.items.label, node_memory(graph), whole.items.count)
     stages = whole.stages
     work = int(whole.work[0].sum())

@@ -21,10 +21,9 @@ from dnnp.core.bound.claim import REFUSED, SOLVED, Claim
 from dnnp.core.bound.flows import Nets
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import nets_of
-from dnnp.core.model.cluster import Clustering
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, Graph, Ints, totals
-from dnnp.core.model.plan import CostOptions
 
 BITS = 48
 """The times and transfers of a class add up to less than 2^BITS quanta."""
@@ -84,10 +83,7 @@ class Whole:
 
 
 def one_class(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     validity: str,
     *,
     most_items: int,
@@ -98,7 +94,8 @@ def one_class(
 
     Where it is about something else, or has more than `most_items`, the claim that says so.
     """
-    offered = [d for d in devices if d.count > 0]
+    options = problem.options
+    offered = [d for d in problem.devices if d.count > 0]
     if len(offered) != 1 or offered[0].is_cpu:
         return refused("only for one class of accelerators")
     if options.objective not in objectives:
@@ -107,9 +104,9 @@ def one_class(
         return refused("only without replicas")
     if options.comm not in comms:
         return refused("only where transfers add to compute")
-    if not graph.n:
+    if not problem.graph.n:
         return Claim(0.0)
-    whole = whole_of(graph, units, devices, options, validity)
+    whole = whole_of(problem, validity)
     if not np.isfinite(whole.work).all():
         return refused("a unit runs on no device that is offered")
     if whole.items.count > most_items:
@@ -118,10 +115,7 @@ def one_class(
 
 
 def whole_of(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     validity: str,
 ) -> Whole:
     """Round a problem down to whole numbers.
@@ -129,9 +123,10 @@ def whole_of(
     Inside a cluster a transfer costs what it does on the faster one of both links: at most what
     it costs anywhere.
     """
-    offered = tuple(d for d in devices if d.count > 0)
-    items = items_for(graph, units, validity)
-    ptr, pins, tensor, always = nets_of(graph, items.label, options)
+    graph, units = problem.graph, problem.units
+    offered = tuple(d for d in problem.devices if d.count > 0)
+    items = items_for(problem, validity)
+    ptr, pins, tensor, always = nets_of(graph, items.label, problem.options)
     exact = [[_transfer(graph, t, d) for t in tensor.tolist()] for d in offered]
     absent = np.full(units.g, np.inf)
     times = np.stack([units.times.get(d.name, absent) for d in offered])

@@ -25,13 +25,11 @@ from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim
 from dnnp.core.bound.pairs import cuts_of, pair_costs
 from dnnp.core.bound.quantised import Stop, Whole, never, one_class, refused
 from dnnp.core.bound.together import PARTS, Named, Together
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip.child import solver_process
 from dnnp.core.mip.program import Outcome, Row
 from dnnp.core.mip.relaxation import Relaxation
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Floats, Graph, totals
-from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.graph import Floats, totals
 
 MOST_ITEMS = 250
 MOST_COLUMNS = 100_000
@@ -60,10 +58,7 @@ SCALE = 1 << 40
 
 
 def same_block_claim(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     *,
     validity: str = "ordered",
     value: float = np.inf,
@@ -82,15 +77,13 @@ def same_block_claim(
     UnavailableError
         The solver is not installed.
     """
-    whole = one_class(
-        graph, units, devices, options, validity, most_items=MOST_ITEMS, comms=tuple(PARTS)
-    )
+    whole = one_class(problem, validity, most_items=MOST_ITEMS, comms=tuple(PARTS))
     if isinstance(whole, Claim):
         return whole
-    program = Together(whole.work[0], whole.nets(0), whole.stages, PARTS[options.comm])
+    program = Together(whole.work[0], whole.nets(0), whole.stages, PARTS[problem.options.comm])
     if program.columns > MOST_COLUMNS:
         return refused(f"a program of more than {MOST_COLUMNS} columns")
-    between = between_of(graph, whole.items, validity)
+    between = between_of(problem.graph, whole.items, validity)
     with solver_process() as process:
         relaxation = Relaxation(process, solver, time_left, stop)
         search = _Search(program, whole, between, value, relaxation, tell)

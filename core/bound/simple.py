@@ -23,18 +23,15 @@ import numpy as np
 
 from dnnp.core.bound.claim import Claim
 from dnnp.core.bound.quantised import Stop, Whole, never, refused, whole_of
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.spread import spread
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Bools, Graph, totals
-from dnnp.core.model.plan import CostOptions
 
 
 def simple_bound(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions = CostOptions(),  # noqa: B008  (frozen)
+    problem: SplitProblem,
 ) -> float:
     """Lower bound of the objective of any split, whatever its validity, from compute alone.
 
@@ -42,7 +39,8 @@ def simple_bound(
     set of units that must share a device are bounds; a unit may be shared by replicas. For
     `gpipe` the bounds of the two passes add up.
     """
-    offered = [d for d in devices if d.count > 0]
+    graph, units, options = problem.graph, problem.units, problem.options
+    offered = [d for d in problem.devices if d.count > 0]
     if options.objective != "gpipe":
         everything = np.ones(units.g, dtype=np.bool_)
         return _compute_bound(graph, units, offered, options.max_replicas, everything)
@@ -84,10 +82,7 @@ SHARPNESS = 2**40
 
 
 def simple_claim(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     *,
     validity: str = "free",
     floor: float = 0.0,
@@ -97,16 +92,17 @@ def simple_claim(
 
     `floor` and `stop` are for arguments that take longer.
     """
+    units = problem.units
     del floor, stop
-    whole = whole_of(graph, units, devices, options, validity)
-    late = totals(units.label, ~graph.backward, units.g) == 0
+    whole = whole_of(problem, validity)
+    late = totals(units.label, ~problem.graph.backward, units.g) == 0
     everything = np.ones(units.g, dtype=np.bool_)
     passes = {"all": everything}
-    if options.objective == "gpipe":
+    if problem.options.objective == "gpipe":
         passes = {"forward": ~late, "backward": late}
     parts = []
     for name, part in passes.items():
-        proof = _whole_bound(whole, units, part, options.max_replicas)
+        proof = _whole_bound(whole, units, part, problem.options.max_replicas)
         if proof is None:
             return refused("a unit runs on no device that is offered")
         parts.append({"pass": name, **proof})

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dnnp.core.cost.invocations import Invocations, check_invocations, time_invocations
 from dnnp.core.cost.machine import Machine, machine_of
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.tasks import Tasks, tasks_of
 from dnnp.core.cost.timeline import Placement, check_placement, simulate
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.graph import Graph
-from dnnp.core.model.link import Link
 from dnnp.core.model.plan import CostOptions
 
 MOST_DEVICES = 1024
@@ -40,13 +36,7 @@ class LatencyProblem:
         return simulate(self.tasks, self.machine, placement, self.options.congestion).value
 
 
-def latency_problem(
-    graph: Graph,
-    units: Clustering,
-    devices: Sequence[DeviceClass],
-    options: CostOptions,
-    links: Sequence[Link] = (),
-) -> LatencyProblem:
+def latency_problem(problem: SplitProblem) -> LatencyProblem:
     """Lay out a graph and a cluster for the latency solvers.
 
     Without links the devices of a class are alike, and no more of them count than there are units.
@@ -56,9 +46,10 @@ def latency_problem(
     UsageError
         More than `MOST_DEVICES` devices.
     """
-    if not links:
-        devices = [replace(d, count=min(d.count, units.g)) for d in devices]
+    devices, units, options = problem.devices, problem.units, problem.options
+    if not problem.links:
+        devices = tuple(replace(d, count=min(d.count, units.g)) for d in devices)
     if sum(d.count for d in devices) > MOST_DEVICES:
         raise UsageError(f"latency is planned for up to {MOST_DEVICES} devices")
-    machine = machine_of(devices, links)
-    return LatencyProblem(tasks_of(graph, units, machine, options), machine, options)
+    machine = machine_of(devices, problem.links)
+    return LatencyProblem(tasks_of(problem.graph, units, machine, options), machine, options)

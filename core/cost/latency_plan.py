@@ -6,25 +6,20 @@ import numpy as np
 
 from dnnp.core.cost.invocations import POOL, Invocations, check_invocations, time_invocations
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import TASK, Placement, check_placement, simulate
 from dnnp.core.cost.validity import validity_of
 from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph, Ints
-from dnnp.core.model.link import Link
-from dnnp.core.model.plan import CostOptions, Plan, Stage, Transfer
+from dnnp.core.model.plan import Plan, Stage, Transfer
 
 CLOSED = 1e-9
 """Relative gap up to which a split is optimal."""
 
 
 def make_latency_plan(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
-    links: tuple[Link, ...],
-    problem: LatencyProblem,
+    problem: SplitProblem,
+    latency: LatencyProblem,
     split: Invocations | Placement,
     *,
     method: str,
@@ -37,8 +32,8 @@ def make_latency_plan(
 
     Parameters
     ----------
-    problem
-        The graph and the devices as the solvers see them.
+    latency
+        The problem as the solvers see it.
     split
         Blocks, or a placement, as `options.execution` says.
     bound, bound_method
@@ -51,10 +46,11 @@ def make_latency_plan(
     InfeasibleError
         A device is invoked too often, has too little memory or does not support a task.
     """
+    graph, units = problem.graph, problem.units
     if isinstance(split, Invocations):
-        stages, value = _block_stages(graph, units, problem, split)
+        stages, value = _block_stages(graph, units, latency, split)
     else:
-        stages, value = _operator_stages(graph, units, problem, split)
+        stages, value = _operator_stages(graph, units, latency, split)
     stage_of = np.empty(graph.n, dtype=np.int64)
     position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
     for number, stage in enumerate(stages):
@@ -62,26 +58,26 @@ def make_latency_plan(
     proven = value <= bound * (1 + CLOSED)
     return Plan(
         stages=tuple(stages),
-        k=sum(d.count for d in devices if not d.is_cpu),
+        k=sum(d.count for d in problem.devices if not d.is_cpu),
         method=method,
         validity=validity_of(graph, stage_of, len(stages)),
         value=value,
         bound=min(bound, value),
         status="optimal" if proven else "interrupted" if interrupted else "feasible",
-        options=options,
-        devices=devices,
+        options=problem.options,
+        devices=problem.devices,
         digest=digest,
-        links=links,
+        links=problem.links,
         bound_method=bound_method,
     )
 
 
 def _block_stages(
-    graph: Graph, units: Clustering, problem: LatencyProblem, split: Invocations
+    graph: Graph, units: Clustering, latency: LatencyProblem, split: Invocations
 ) -> tuple[list[Stage], float]:
     """A stage for every invocation, in their order, and one for the CPU pool."""
-    tasks, machine = problem.tasks, problem.machine
-    check_invocations(tasks, machine, split, problem.options.invocations)
+    tasks, machine = latency.tasks, latency.machine
+    check_invocations(tasks, machine, split, latency.options.invocations)
     times = time_invocations(tasks, machine, split)
     rank = np.empty(tasks.n, dtype=np.int64)
     rank[tasks.order] = np.arange(tasks.n)
@@ -122,12 +118,12 @@ def _block_stages(
 
 
 def _operator_stages(
-    graph: Graph, units: Clustering, problem: LatencyProblem, placement: Placement
+    graph: Graph, units: Clustering, latency: LatencyProblem, placement: Placement
 ) -> tuple[list[Stage], float]:
     """A stage for every device that has work, its units in the order of their starts."""
-    tasks, machine = problem.tasks, problem.machine
+    tasks, machine = latency.tasks, latency.machine
     check_placement(tasks, machine, placement)
-    times = simulate(tasks, machine, placement, problem.options.congestion)
+    times = simulate(tasks, machine, placement, latency.options.congestion)
     rank = np.empty(tasks.n, dtype=np.int64)
     is_task = placement.events[:, 0] == TASK
     rank[placement.events[is_task, 1]] = np.arange(tasks.n)

@@ -8,6 +8,7 @@ outside. This holds wherever the producer stands, so one form serves inference a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import INPUT, Floats, Graph, Ints, csr, totals
 from dnnp.core.model.plan import CostOptions
+
+if TYPE_CHECKING:
+    from dnnp.core.cost.problem import SplitProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,20 +61,14 @@ class Line:
         return self.work.shape[1]
 
 
-def make_line(
-    graph: Graph,
-    units: Clustering,
-    items: Items,
-    order: Ints,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
-) -> Line:
+def make_line(problem: SplitProblem, items: Items, order: Ints) -> Line:
     """Lay the items out in `order` (a topological order of `items`).
 
     The line knows of no more devices of a class than the items can use.
     """
+    graph, units, options = problem.graph, problem.units, problem.options
     most = items.count * options.max_replicas
-    devices = tuple(replace(d, count=min(d.count, most)) for d in devices)
+    devices = tuple(replace(d, count=min(d.count, most)) for d in problem.devices)
     place = np.empty(items.count, dtype=np.int64)
     place[order] = np.arange(items.count)
     where = place[items.label]

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.validity import quotient_order, validity_of
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block, CostOptions, Plan, Stage
 
+if TYPE_CHECKING:
+    from dnnp.core.cost.problem import SplitProblem
+
 
 def make_plan(
-    graph: Graph,
-    units: Clustering,
+    problem: SplitProblem,
     blocks: Sequence[Block],
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
     *,
-    method: str,
-    bound: float,
-    digest: str,
+    method: str = "",
+    bound: float = 0.0,
+    digest: str = "",
     interrupted: bool = False,
 ) -> Plan:
     """Price a split.
@@ -41,29 +40,28 @@ def make_plan(
         exceeded in the hard memory mode.
     """
     blocks = [b._replace(nodes=np.asarray(b.nodes, dtype=np.int64)) for b in blocks if len(b.nodes)]
-    block = _block_of(graph, units, blocks)
+    graph, options = problem.graph, problem.options
+    block = _block_of(problem, blocks)
     validity = validity_of(graph, block, len(blocks))
     order = quotient_order(graph, block, len(blocks))
     if order is not None:
         blocks = [blocks[b] for b in order.tolist()]
     blocks = _numbered(blocks)
     near = nodes_nearby(graph, blocks)
-    stages = [
-        _stage(graph, units, b, options, close) for b, close in zip(blocks, near, strict=True)
-    ]
+    stages = [_stage(problem, b, close) for b, close in zip(blocks, near, strict=True)]
     value = objective_of(stages, options)
     proven = value <= bound * (1 + 2e-12)
     status = "optimal" if proven else "interrupted" if interrupted else "feasible"
     return Plan(
         stages=tuple(stages),
-        k=sum(d.count for d in devices if not d.is_cpu),
+        k=sum(d.count for d in problem.devices if not d.is_cpu),
         method=method,
         validity=validity,
         value=value,
         bound=value if proven else min(bound, value),
         status=status,
         options=options,
-        devices=devices,
+        devices=problem.devices,
         digest=digest,
     )
 
@@ -112,8 +110,9 @@ def _clusters(graph: Graph, blocks: Sequence[Block]) -> Ints:
     return cluster
 
 
-def _block_of(graph: Graph, units: Clustering, blocks: Sequence[Block]) -> Ints:
+def _block_of(problem: SplitProblem, blocks: Sequence[Block]) -> Ints:
     """Block of every node, after checking that blocks partition nodes and keep groups whole."""
+    graph, units = problem.graph, problem.units
     nodes = np.concatenate([b.nodes for b in blocks]) if blocks else np.zeros(0, np.int64)
     counts = np.bincount(nodes, minlength=graph.n)
     if (counts != 1).any():
@@ -133,13 +132,8 @@ def _block_of(graph: Graph, units: Clustering, blocks: Sequence[Block]) -> Ints:
     return block
 
 
-def _stage(
-    graph: Graph,
-    units: Clustering,
-    block: Block,
-    options: CostOptions,
-    near: np.ndarray | None,
-) -> Stage:
+def _stage(problem: SplitProblem, block: Block, near: np.ndarray | None) -> Stage:
+    graph, units, options = problem.graph, problem.units, problem.options
     nodes, device = block.nodes, block.device
     cost = stage_load(graph, units, nodes, device, options, block.replicas, near)
     name = f"{device.name}/{block.number}"

@@ -40,10 +40,7 @@ class SplitProblem:
 
     def plan(self, blocks: list[Block]) -> Plan:
         """Price a split; raises what `make_plan` does."""
-        return make_plan(
-            self.graph, self.units, blocks, self.devices, self.options,
-            method="", bound=0.0, digest="",
-        )  # fmt: skip
+        return make_plan(self, blocks)
 
     def value(self, blocks: list[Block]) -> float:
         """Objective of a split; raises what `make_plan` does."""
@@ -107,19 +104,26 @@ class _Derived:
 
     def __init__(self, graph: Graph, units: Clustering) -> None:
         self.graph, self.units = graph, units
+        self.own: set[Items] = set()
         self.laid: deque[_Laid] = deque(maxlen=LINES)
         self.lock = Lock()  # a search and what would be answered instead run beside each other
 
     @cached_property
     def item_choices(self) -> tuple[Items, ...]:
-        return tuple(item_choices(self.graph, self.units))
+        choices = tuple(item_choices(self.graph, self.units))
+        self.own.update(choices)
+        return choices
 
     @cached_property
     def free_items(self) -> Items:
-        return free_items_of(self.graph, self.units)
+        items = free_items_of(self.graph, self.units)
+        self.own.add(items)
+        return items
 
     def line(self, problem: SplitProblem, items: Items, order: Ints) -> Line:
         """A line of `problem`, laid out if it is not among the last ones."""
+        if items not in self.own:  # contracted further by whoever asks: nobody else has them
+            return make_line(problem, items, order)
         with self.lock:
             for i, one in enumerate(self.laid):
                 same = one.items is items and np.array_equal(one.order, order)
@@ -127,9 +131,7 @@ class _Derived:
                     del self.laid[i]
                     self.laid.append(one)
                     return one.line
-        line = make_line(
-            problem.graph, problem.units, items, order, problem.devices, problem.options
-        )
+        line = make_line(problem, items, order)
         with self.lock:
             self.laid.append(_Laid(items, order, problem.devices, problem.options, line))
         return line

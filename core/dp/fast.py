@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from dnnp.core.cost.kernel import kernel
-from dnnp.core.dp.problem import NONE, Problem
+from dnnp.core.dp.problem import NONE, IdealArrays
 
 
-def is_plain(p: Problem) -> bool:
+def is_plain(p: IdealArrays) -> bool:
     """Whether this kernel may stand in for the general one."""
     classes, passes, _ = p.work.shape
     return bool(

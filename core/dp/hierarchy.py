@@ -20,16 +20,16 @@ import numpy as np
 
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_load
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp import segments
 from dnnp.core.dp.arcs import Arcs, Costs, make_arcs, make_costs
 from dnnp.core.dp.boundary import NONE, look_back, make_scratch
 from dnnp.core.dp.lattice import Lattice
 from dnnp.core.dp.problem import ROUNDING
 from dnnp.core.dp.segments import Platform
-from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Floats, Graph
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.graph import Floats
+from dnnp.core.model.plan import Block
 
 CHUNK = 30_000_000
 """Blocks tried between two questions whether to stop; nanoseconds each."""
@@ -57,19 +57,21 @@ class Outcome(NamedTuple):
 class Case:
     """What is to be split, and on what."""
 
-    graph: Graph
-    units: Clustering
-    accelerator: DeviceClass
-    cpu: DeviceClass | None
-    options: CostOptions
+    problem: SplitProblem
+    """Its devices: the accelerators in clusters, and the CPUs if there are any."""
     stop: Callable[[], bool]
     max_steps: float
     """Blocks tried in the segments of one lattice."""
 
     @property
-    def devices(self) -> tuple[DeviceClass, ...]:
-        """The classes, accelerator first."""
-        return (self.accelerator,) if self.cpu is None else (self.accelerator, self.cpu)
+    def accelerator(self) -> DeviceClass:
+        """The class in clusters."""
+        return self.problem.devices[0]
+
+    @property
+    def cpus(self) -> int:
+        """Number of CPUs."""
+        return sum(d.count for d in self.problem.devices[1:])
 
 
 def better(best: Found | None, other: Found | None) -> Found | None:
@@ -81,14 +83,15 @@ def better(best: Found | None, other: Found | None) -> Found | None:
 
 def priced(case: Case, line: Line, parts: Sequence[tuple[Iterable[int], int, int]]) -> Found:
     """A split from the items, class and device number of each block."""
+    problem, graph = case.problem, case.problem.graph
     blocks = []
     for items, c, number in parts:
         nodes = np.concatenate([line.nodes[line.node_ptr[i] : line.node_ptr[i + 1]] for i in items])
-        if case.graph.backward.any():
+        if graph.backward.any():
             # An item holds nodes of both passes, which run far apart in time.
-            nodes = nodes[np.argsort(case.graph.rank[nodes])]
-        blocks.append(Block(nodes, case.devices[c], 1, number))
-    cluster = np.full(case.graph.n, -1, dtype=np.int64)
+            nodes = nodes[np.argsort(graph.rank[nodes])]
+        blocks.append(Block(nodes, problem.devices[c], 1, number))
+    cluster = np.full(graph.n, -1, dtype=np.int64)
     for block in blocks:
         if not block.device.is_cpu:
             cluster[block.nodes] = block.number // block.device.cluster_size
@@ -96,7 +99,7 @@ def priced(case: Case, line: Line, parts: Sequence[tuple[Iterable[int], int, int
     for block in blocks:
         near = None if block.device.is_cpu else cluster == cluster[block.nodes[0]]
         cost = stage_load(
-            case.graph, case.units, block.nodes, block.device, case.options, near=near
+            graph, problem.units, block.nodes, block.device, problem.options, near=near
         )
         value = max(value, cost.load_s)
     return Found(value, blocks)
@@ -104,15 +107,14 @@ def priced(case: Case, line: Line, parts: Sequence[tuple[Iterable[int], int, int
 
 def search(case: Case, line: Line, lattice: Lattice, best: Found | None) -> Outcome | None:
     """Best split along a lattice of the line's positions; None if it has too many blocks."""
-    costs = make_costs(case.graph, line, case.options)
+    costs = make_costs(case.problem.graph, line, case.problem.options)
     limit = np.inf if best is None else best.value
     arcs = make_arcs(costs, lattice, limit)
     if arcs is None:
         return None
     device, n = case.accelerator, line.n
     full, rest = divmod(device.count, device.cluster_size)
-    cpus = 0 if case.cpu is None else min(case.cpu.count, n)
-    platform = Platform(min(device.cluster_size, n), min(full, n), min(rest, n), cpus)
+    platform = Platform(min(device.cluster_size, n), min(full, n), min(rest, n), min(case.cpus, n))
     pipelines = _Pipelines(costs, arcs, platform)
     values = np.unique(np.concatenate([arcs.load, arcs.cpu_load]))
     flat = _least(values, lambda target: pipelines.fewest(target) <= device.count)

@@ -14,19 +14,26 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dnnp.core.cost.items import Items, item_choices
+from dnnp.core.cost.items import Items
 from dnnp.core.cost.kernel import interpreted, is_cold
-from dnnp.core.cost.line import Line, make_line
+from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_load
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.blocks import decide
 from dnnp.core.dp.contract import chained, contract_items, joined
 from dnnp.core.dp.fast import decide_plain, is_plain
 from dnnp.core.dp.lattice import make_lattice
-from dnnp.core.dp.problem import NONE, ROUNDING, Memo, Problem, make_problem, may_bind, weights_of
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Floats, Graph
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.dp.problem import (
+    NONE,
+    ROUNDING,
+    IdealArrays,
+    Memo,
+    ideal_arrays,
+    may_bind,
+    weights_of,
+)
+from dnnp.core.model.graph import Floats
+from dnnp.core.model.plan import Block
 
 MAX_IDEALS = 1_500_000
 MAX_BLOCKS = 1_000_000_000
@@ -71,10 +78,7 @@ class _OutError(Exception):
 
 
 def ideal_search(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     *,
     incumbent: float = np.inf,
     floor: float = 0.0,
@@ -99,8 +103,8 @@ def ideal_search(
     """
     best: list[Block] | None = None
     bound, ideals, walked = np.inf, 0, 0
-    for items in item_choices(graph, units):
-        search = _Choice(graph, units, items, devices, options, incumbent, floor)
+    for items in problem.item_choices:
+        search = _Choice(problem, items, incumbent, floor)
         search.run(effort, stop, progress)
         if search.blocks is not None:
             best, incumbent = search.blocks, search.value
@@ -111,10 +115,7 @@ def ideal_search(
 
 
 def window_search(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     blocks: Sequence[Block],
     *,
     incumbent: float,
@@ -127,10 +128,10 @@ def window_search(
     Two items that are `width` or more places apart in the order of `blocks` keep that order, so
     there are at most n * 2^(width - 1) ideals. Proves nothing: the bound is 0.
     """
-    block = np.empty(graph.n, dtype=np.int64)
+    block = np.empty(problem.graph.n, dtype=np.int64)
     for b, one in enumerate(blocks):
         block[one.nodes] = b
-    for items in item_choices(graph, units):
+    for items in problem.item_choices:
         at = np.empty(items.count, dtype=np.int64)
         at[items.label] = block
         if (at[items.tail] > at[items.head]).any():
@@ -141,15 +142,12 @@ def window_search(
         tail = np.concatenate([items.tail, order[:-width]])
         head = np.concatenate([items.head, order[width:]])
         near = replace(items, tail=tail, head=head)
-        return _within(graph, units, devices, options, near, incumbent, effort, stop)
+        return _within(problem, near, incumbent, effort, stop)
     return Search(None, incumbent, 0.0, 0, 0)
 
 
 def coarse_search(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     *,
     incumbent: float,
     share: float,
@@ -160,24 +158,21 @@ def coarse_search(
 
     Proves nothing: the bound is 0.
     """
-    items = item_choices(graph, units)[0]
-    line = make_line(graph, units, items, items.order, devices, options)
+    items = problem.item_choices[0]
+    line = problem.line(items)
     coarse = chained(line, items, items.order, share)
-    return _within(graph, units, devices, options, coarse, incumbent, effort, stop)
+    return _within(problem, coarse, incumbent, effort, stop)
 
 
 def _within(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     items: Items,
     incumbent: float,
     effort: float,
     stop: Callable[[], bool],
 ) -> Search:
     """Search the splits that some items allow, which are not all."""
-    search = _Choice(graph, units, items, devices, options, incumbent, 0.0)
+    search = _Choice(problem, items, incumbent, 0.0)
     search.run(effort, stop, lambda share: None)
     return Search(search.blocks, search.value, 0.0, search.ideals, search.walked)
 
@@ -185,18 +180,8 @@ def _within(
 class _Choice:
     """The search for one direction of the backward pass."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        units: Clustering,
-        items: Items,
-        devices: tuple[DeviceClass, ...],
-        options: CostOptions,
-        incumbent: float,
-        floor: float,
-    ) -> None:
-        self.graph, self.units, self.devices, self.options = graph, units, devices, options
-        self.items = items
+    def __init__(self, problem: SplitProblem, items: Items, incumbent: float, floor: float) -> None:
+        self.problem, self.items = problem, items
         self.value, self.bound, self.floor = incumbent, floor, floor
         self.blocks: list[Block] | None = None
         self.ideals = self.walked = 0
@@ -221,53 +206,53 @@ class _Choice:
         if lattice is None or self.stop():
             return
         self.ideals = lattice.size
-        problem = make_problem(self.graph, line, self.classes, self.options, lattice)
-        if lattice.size * int(problem.strides[-1]) > MAX_STATES:
+        arrays = ideal_arrays(self.problem.graph, line, self.classes, self.problem.options, lattice)
+        if lattice.size * int(arrays.strides[-1]) > MAX_STATES:
             return
         self.line, self.lattice = line, lattice
-        self.kernel = decide_plain if is_plain(problem) else decide
+        self.kernel = decide_plain if is_plain(arrays) else decide
         if self.kernel is decide:
             self.left //= SLOWER
-        if problem.peak:
+        if arrays.peak:
             self.left //= SLOWER_PEAK
             self.chunk //= SLOWER_PEAK
         self.cold = is_cold([self.kernel])
         try:
-            if self.options.objective == "gpipe":
-                self._least_sum(problem)
+            if self.problem.options.objective == "gpipe":
+                self._least_sum(arrays)
             else:
-                low, high = self._least(problem, 0, np.array([np.inf]), self.bound, self.value)
+                low, high = self._least(arrays, 0, np.array([np.inf]), self.bound, self.value)
                 self.bound = max(self.bound, low if low < high * (1 - ROUNDING) else high)
-                self._certify(problem)
+                self._certify(arrays)
         except _OutError:
             # Peak memory in one order of a block's nodes proves nothing about other orders.
-            if self.options.objective != "gpipe" and not (problem.peak and self.refused):
+            if self.problem.options.objective != "gpipe" and not (arrays.peak and self.refused):
                 self.bound = max(self.bound, self.low)
 
     def _reduced_line(self) -> Line:
         """Lay the items out after all contractions that are safe below the incumbent."""
-        items, options = self.items, self.options
+        items, options = self.items, self.problem.options
         order = items.order
         # Replicas share what a stage costs.
         below = self.value * options.max_replicas
-        line = make_line(self.graph, self.units, items, order, self.devices, options)
+        line = self.problem.line(items)
         fewer = joined(line, items, order, below)
         if fewer.count < items.count:
             items, order = fewer, fewer.order
-            line = make_line(self.graph, self.units, items, order, self.devices, options)
+            line = self.problem.line(items)
         weighty = np.zeros(line.n, dtype=np.bool_)
-        if options.max_replicas > 1 and self.graph.backward.any():
-            weighty[:] = weights_of(self.graph, line) > 0
+        if options.max_replicas > 1 and self.problem.graph.backward.any():
+            weighty[:] = weights_of(self.problem.graph, line) > 0
         fewer = contract_items(
             line, items, order, options, below=below,
-            binding=may_bind(self.graph, line, options), weighty=weighty,
+            binding=may_bind(self.problem.graph, line, options), weighty=weighty,
         )  # fmt: skip
         if fewer.count < items.count:
-            line = make_line(self.graph, self.units, fewer, fewer.order, self.devices, options)
+            line = self.problem.line(fewer)
         return line
 
     def _least(
-        self, problem: Problem, vary: int, target: Floats, low: float, high: float
+        self, arrays: IdealArrays, vary: int, target: Floats, low: float, high: float
     ) -> tuple[float, float]:
         """Least target of pass `vary` between a bound and a value, the others as given.
 
@@ -288,13 +273,13 @@ class _Choice:
             goal = max(goal, low)
             limits = target.copy()
             limits[vary] = goal
-            found, above = self._pass(problem, vary, limits, allowed)
+            found, above = self._pass(arrays, vary, limits, allowed)
             if found is None:
                 unknown = goal
                 if goal == np.inf or goal - low < NEAR * goal:
                     unknown, allowed = np.inf, 4 * allowed
             elif found:
-                high = min(goal, self._take(problem, found, vary))
+                high = min(goal, self._take(arrays, found, vary))
                 unknown, halve = np.inf, True
             else:
                 low = max(above, float(np.nextafter(goal, np.inf)))
@@ -303,13 +288,13 @@ class _Choice:
         return low, high
 
     def _pass(
-        self, problem: Problem, vary: int, target: Floats, allowed: int
+        self, arrays: IdealArrays, vary: int, target: Floats, allowed: int
     ) -> tuple[list[tuple[int, int, int, int]] | None, float]:
         """Decide a target: (blocks as (from, to, class, replicas), or [], or None: no budget)."""
         lattice = self.lattice
         # Finite, so that what a device cannot run stays above it.
         target = np.minimum(target, np.finfo(np.float64).max)
-        states = int(problem.strides[-1])
+        states = int(arrays.strides[-1])
         memo = Memo(
             np.full((lattice.size, states), NONE, dtype=np.int16),
             np.zeros((lattice.size, states), dtype=np.int32),
@@ -329,7 +314,7 @@ class _Choice:
             if self.cold and self.walked < SMALL:
                 run, chunk = interpreted(run), min(SMALL, chunk)
             self.progress(first / lattice.size)
-            first, walked = run(problem, *lattice, target, vary, *memo, first, chunk, above)
+            first, walked = run(arrays, *lattice, target, vary, *memo, first, chunk, above)
             self.walked += walked
             self.left -= walked
             allowed -= walked
@@ -347,11 +332,11 @@ class _Choice:
             before = int(memo.came[ideal, state])
             path.append((before, ideal, c, replicas))
             if c < n_classes - 1:
-                state -= replicas * int(problem.strides[c])
+                state -= replicas * int(arrays.strides[c])
             ideal = before
         return path[::-1], float(above[0])
 
-    def _take(self, problem: Problem, path: list[tuple[int, int, int, int]], vary: int) -> float:
+    def _take(self, arrays: IdealArrays, path: list[tuple[int, int, int, int]], vary: int) -> float:
         """Keep a split if it beats the incumbent; return the largest load of pass `vary`."""
         line, blocks, loads = self.line, [], []
         for before, after, c, replicas in path:
@@ -359,55 +344,64 @@ class _Choice:
             nodes = np.concatenate(
                 [line.nodes[line.node_ptr[v] : line.node_ptr[v + 1]] for v in sorted(inside)]
             )
-            if self.graph.backward.any():
+            if self.problem.graph.backward.any():
                 # An item holds nodes of both passes, which run far apart in time.
-                nodes = nodes[np.argsort(self.graph.rank[nodes])]
-            device = next(d for d in self.devices if d.name == line.devices[self.classes[c]].name)
+                nodes = nodes[np.argsort(self.problem.graph.rank[nodes])]
+            device = next(
+                d for d in self.problem.devices if d.name == line.devices[self.classes[c]].name
+            )
             blocks.append(Block(nodes, device, replicas))
-            load = stage_load(self.graph, self.units, nodes, device, self.options, replicas)
+            load = stage_load(
+                self.problem.graph,
+                self.problem.units,
+                nodes,
+                device,
+                self.problem.options,
+                replicas,
+            )
             loads.append((load.load_s, load.forward_s or 0.0, load.backward_s or 0.0))
         largest = np.array(loads).max(axis=0)
-        gpipe = self.options.objective == "gpipe"
+        gpipe = self.problem.options.objective == "gpipe"
         value = float(largest[1] + largest[2] if gpipe else largest[0])
         if value < self.value * (1 - ROUNDING):
             self.value, self.blocks = value, blocks
         return float(largest[1 + vary] if gpipe else largest[0])
 
-    def _certify(self, problem: Problem) -> None:
+    def _certify(self, arrays: IdealArrays) -> None:
         """Where the order of a block's nodes decides its memory, prove for any order.
 
         Peak memory was that of one order; here a lower bound of it for all orders stands in.
         """
-        if not (problem.peak and self.refused):
+        if not (arrays.peak and self.refused):
             return
         claimed, self.bound = self.bound, self.floor
-        relaxed = problem._replace(relaxed=1)
+        relaxed = arrays._replace(relaxed=1)
         found, _ = self._pass(relaxed, 0, np.array([claimed * (1 - ROUNDING)]), self.left)
         if found == []:
             self.bound = claimed
 
-    def _least_sum(self, problem: Problem) -> None:
+    def _least_sum(self, arrays: IdealArrays) -> None:
         """Least largest forward load plus least largest backward load.
 
         Walks the Pareto front: the least backward load for each limit of the forward load.
         """
         endless = np.array([np.inf, np.inf])
-        least_ahead, _ = self._least(problem, 0, endless, 0.0, np.inf)
+        least_ahead, _ = self._least(arrays, 0, endless, 0.0, np.inf)
         limit, behind = np.inf, 0.0
         while True:
             self.bound = max(self.bound, min(self.value, least_ahead + behind))
             cutoff = self.value - least_ahead
             if behind >= cutoff * (1 - ROUNDING):
                 break
-            found, _ = self._pass(problem, 1, np.array([limit, cutoff * (1 - ROUNDING)]), self.left)
+            found, _ = self._pass(arrays, 1, np.array([limit, cutoff * (1 - ROUNDING)]), self.left)
             if not found:
                 if found is None:
                     raise _OutError
                 break
-            reached = self._take(problem, found, 1)
-            _, behind = self._least(problem, 1, np.array([limit, np.inf]), behind, reached)
+            reached = self._take(arrays, found, 1)
+            _, behind = self._least(arrays, 1, np.array([limit, np.inf]), behind, reached)
             _, ahead = self._least(
-                problem, 0, np.array([np.inf, behind * (1 + ROUNDING)]), least_ahead, np.inf
+                arrays, 0, np.array([np.inf, behind * (1 + ROUNDING)]), least_ahead, np.inf
             )
             limit = ahead * (1 - ROUNDING)
             if limit < least_ahead * (1 - ROUNDING):

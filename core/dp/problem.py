@@ -20,7 +20,7 @@ ROUNDING = 1e-12
 """Loads that differ by less, relatively, differ by the order of their additions only."""
 
 
-class Problem(NamedTuple):
+class IdealArrays(NamedTuple):
     """Items 0..n-1 in a topological order, nets, and devices.
 
     `C` classes; the last one is minimised, the others are budgets in the state. `P` passes, each
@@ -137,9 +137,9 @@ def _item_of_node(graph: Graph, line: Line) -> Ints:
     return where
 
 
-def make_problem(
+def ideal_arrays(
     graph: Graph, line: Line, classes: list[int], options: CostOptions, lattice: Lattice
-) -> Problem:
+) -> IdealArrays:
     """Arrange items, nets and devices for the kernels."""
     n = line.n
     devices = [line.devices[c] for c in classes]
@@ -198,7 +198,7 @@ def make_problem(
     arrays = dict(zip(arrays, plain(*arrays.values()), strict=True))
     peak = int(binding and options.memory_model == "peak")
     comm = {"sum": 0, "overlap": 1, "duplex": 2}[options.comm]
-    return Problem(comm=comm, peak=peak, relaxed=0, **arrays)
+    return IdealArrays(comm=comm, peak=peak, relaxed=0, **arrays)
 
 
 def _shares(rows: list[tuple[int, int]], weights: Floats, net_cost: Floats, passes: int) -> Floats:

@@ -16,16 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.items import free_items_of, items_of
-from dnnp.core.cost.line import Line, make_line
+from dnnp.core.cost.line import Line
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.local.peak import Live, live_of
-from dnnp.core.local.state import Problem, make_problem, new_state
+from dnnp.core.local.state import AnnealArrays, anneal_arrays, new_state
 from dnnp.core.local.sweep import exchange, new_search, refer, sweep
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.graph import Graph, Ints
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.graph import Ints
+from dnnp.core.model.plan import Block
 
 LEAST_WORK, MOST_WORK = 20_000, 30_000_000
 """Pins that one round visits, at least and at most."""
@@ -102,10 +100,7 @@ ORDERED = Schedule(
 
 
 def anneal(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     *,
     ordered: bool = False,
     warm: bool = False,
@@ -141,10 +136,11 @@ def anneal(
     LimitError
         Too many devices for so many tensors.
     """
-    if any(d.cluster_size for d in devices):
+    if any(d.cluster_size for d in problem.devices):
         raise UsageError("annealing knows no clusters of devices; --method auto does")
-    items = items_of(graph, units) if ordered else free_items_of(graph, units)
-    line = make_line(graph, units, items, items.order, devices, options)
+    items = problem.items if ordered else problem.free_items
+    line = problem.line(items)
+    options = problem.options
     label = np.argsort(items.order)[items.label]  # an item is named by its position
     slots = np.repeat(np.arange(len(line.devices)), [d.count for d in line.devices])
     if len(line.source) * len(slots) > MAX_COUNTS:
@@ -152,23 +148,23 @@ def anneal(
             f"{len(line.source)} tensors and {len(slots)} devices are too many for annealing; "
             "coarsen first, or offer fewer devices"
         )
-    problem = make_problem(line, options, ordered=ordered)
-    if not problem.allowed.any(axis=0).all():
+    arrays = anneal_arrays(line, options, ordered=ordered)
+    if not arrays.allowed.any(axis=0).all():
         raise _unfit(line)
-    if not np.isfinite(problem.capacity).any():
+    if not np.isfinite(arrays.capacity).any():
         options = replace(options, memory_model="sum")  # spares looking at peaks
     given = None if start is None else _placed(label, line, slots, start, ordered=ordered)
     schedule = (WARM if warm else ORDERED) if ordered else FREE
     best = _search(
-        problem, lambda: live_of(graph, label, len(slots), options), schedule, given, seed, effort,
-        stop, progress,
+        arrays, lambda: live_of(problem.graph, label, len(slots), options), schedule, given, seed,
+        effort, stop, progress,
     )  # fmt: skip
     if best is None:
         raise _unfit(line)
     used = [np.flatnonzero(best.place[label] == d) for d in range(len(slots))]
-    names = {d.name: d for d in devices}
+    names = {d.name: d for d in problem.devices}
     return [
-        Block(nodes[np.argsort(graph.rank[nodes])], names[line.devices[best.kind[d]].name])
+        Block(nodes[np.argsort(problem.graph.rank[nodes])], names[line.devices[best.kind[d]].name])
         for d, nodes in enumerate(used)
         if len(nodes)
     ]
@@ -184,7 +180,7 @@ class Placement(NamedTuple):
 
 
 def _search(
-    problem: Problem,
+    arrays: AnnealArrays,
     live: Callable[[], Live],
     schedule: Schedule,
     given: Placement | None,
@@ -194,7 +190,7 @@ def _search(
     progress: Callable[[float], None],
 ) -> Placement | None:
     """Run the rounds; the best placement that fits, if any."""
-    wanted = max(schedule.work_per_pin * len(problem.pins), LEAST_WORK)
+    wanted = max(schedule.work_per_pin * len(arrays.pins), LEAST_WORK)
     total = max(int(schedule.rounds * effort * min(wanted, MOST_WORK)), 1)
     work = min(wanted, max(total // schedule.least_rounds, LEAST_WORK), total)
     rng = np.random.default_rng(seed)
@@ -202,14 +198,14 @@ def _search(
     value = np.inf
     start: Placement | None
     rounds = -(-total // work)
-    whole = len(problem.pins) + len(live().reads)
+    whole = len(arrays.pins) + len(live().reads)
     steps = min(max(work // max(whole, 1), LEAST_STEPS), MOST_STEPS)
-    mixed = problem.ordered and len(problem.work) > 1
+    mixed = arrays.ordered and len(arrays.work) > 1
 
     def anneal_round(number: int, how: Round, start: Placement) -> tuple[float, Placement]:
-        search = new_search(problem, seed * MOST_ROUNDS + number)
+        search = new_search(arrays, seed * MOST_ROUNDS + number)
         search.mix[:] = how.mix
-        own = problem._replace(kind=start.kind.copy())
+        own = arrays._replace(kind=start.kind.copy())
         held, state = live(), new_state(own, start.place)
         refer(own, state, search)
         for step in range(steps):
@@ -233,7 +229,7 @@ def _search(
                 elif how.again and best is not None:
                     start = best
                 else:
-                    fresh = _even(rng, problem) if problem.ordered else _random(rng, problem)
+                    fresh = _even(rng, arrays) if arrays.ordered else _random(rng, arrays)
                     start = fresh or best or given
                 if start is not None:
                     tasks.append((number, how, start))
@@ -269,23 +265,23 @@ def _placed(
     return Placement(place, slots[taken + rest])
 
 
-def _random(rng: np.random.Generator, problem: Problem) -> Placement:
+def _random(rng: np.random.Generator, arrays: AnnealArrays) -> Placement:
     """A device for each item among those of the class that runs it fastest."""
-    total = np.where(problem.allowed, problem.work.sum(axis=1), np.inf)
+    total = np.where(arrays.allowed, arrays.work.sum(axis=1), np.inf)
     classes = total.argmin(axis=0)
-    first = np.searchsorted(problem.kind, np.arange(len(total) + 1))
+    first = np.searchsorted(arrays.kind, np.arange(len(total) + 1))
     draw = rng.random(len(classes))
     counts = np.diff(first)[classes]
-    return Placement(first[classes] + (draw * counts).astype(np.int64), problem.kind)
+    return Placement(first[classes] + (draw * counts).astype(np.int64), arrays.kind)
 
 
-def _even(rng: np.random.Generator, problem: Problem) -> Placement | None:
+def _even(rng: np.random.Generator, arrays: AnnealArrays) -> Placement | None:
     """The line in parts of about equal work on devices in any order; None if some cannot run it."""
-    kind = rng.permutation(problem.kind)
-    work = problem.work.sum(axis=1).min(axis=0)
+    kind = rng.permutation(arrays.kind)
+    work = arrays.work.sum(axis=1).min(axis=0)
     share = np.cumsum(work) / max(float(work.sum()), 1e-300) * len(kind)
     place = np.minimum(share.astype(np.int64), len(kind) - 1)
-    allowed = problem.allowed[kind[place], np.arange(len(place))].all()
+    allowed = arrays.allowed[kind[place], np.arange(len(place))].all()
     return Placement(place, kind) if allowed else None
 
 

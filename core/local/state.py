@@ -29,13 +29,13 @@ IN, WORK, OUT = range(3)
 """Columns of a device's times; those of pass p start at 3 p."""
 
 NET, SIZE, COLUMN, SOURCE = range(4)
-"""Columns of `Problem.hooks`."""
+"""Columns of `AnnealArrays.hooks`."""
 
 ROUNDING = 1e-12
 """Excess over a capacity that is forgiven, relatively, as `make_plan` does."""
 
 
-class Problem(NamedTuple):
+class AnnealArrays(NamedTuple):
     """What kernels read: `n` items, `p` nets, `D` devices of `C` classes, `P` passes.
 
     There is one pass, or forward and backward where the objective tells them apart.
@@ -93,7 +93,7 @@ class State(NamedTuple):
     """f64[D], true memory over `used`; 1 in the `sum` model."""
 
 
-def make_problem(line: Line, options: CostOptions, *, ordered: bool = False) -> Problem:
+def anneal_arrays(line: Line, options: CostOptions, *, ordered: bool = False) -> AnnealArrays:
     """Arrange a line for search: free items (`free_items_of`) in any order, or ordered ones."""
     devices, sizes = line.devices, np.diff(line.pin_ptr)
     two = options.objective == "gpipe"
@@ -131,10 +131,10 @@ def make_problem(line: Line, options: CostOptions, *, ordered: bool = False) -> 
         *csr(head, tail, line.n),
         *csr(tail, head, line.n),
     )
-    return Problem(COMM[options.comm], hard, ordered, *arrays)
+    return AnnealArrays(COMM[options.comm], hard, ordered, *arrays)
 
 
-def new_state(problem: Problem, place: Ints) -> State:
+def new_state(problem: AnnealArrays, place: Ints) -> State:
     """State of a placement (i64[n], device of each item, one that is allowed)."""
     nets, devices = len(problem.bond), len(problem.kind)
     state = State(

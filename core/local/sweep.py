@@ -20,7 +20,7 @@ from dnnp.core.local.random import below, exponential_table, generator
 from dnnp.core.local.state import (
     NET,
     ROUNDING,
-    Problem,
+    AnnealArrays,
     carry,
     combine,
     excess,
@@ -84,7 +84,7 @@ class Search(NamedTuple):
     """i64[3]: steps; clusters; a device that lately was no better than `value`."""
 
 
-def new_search(problem: Problem, seed: int) -> Search:
+def new_search(problem: AnnealArrays, seed: int) -> Search:
     """Memory for annealing `problem`."""
     passes, n = problem.work.shape[1:]
     devices = len(problem.kind)

@@ -69,9 +69,9 @@ class Loop:
     ) -> None:
         self.best, self.task, self.solver, self.process = best, task, solver, process
         self.end, self._stop = end, stop
-        self.item = item_of_node(best.graph, task.line)
+        self.item = item_of_node(best.problem.graph, task.line)
         self.quantum = quantum_of(task)
-        self.ordered = best.options.memory_model == "peak" and any(
+        self.ordered = best.problem.options.memory_model == "peak" and any(
             not d.is_cpu and not task.storage.fits(d.memory_bytes) for d in task.devices
         )
         self.cuts: list[Cut] = []
@@ -143,9 +143,11 @@ class Loop:
 
     def _examine(self, draft: Draft, outcome: Outcome) -> bool | None:
         """Price a solution; whether the task is closed by it, None if it goes on."""
-        blocks = blocks_of(self.best.graph, draft, draft.assignment(outcome.values or ()))
+        blocks = blocks_of(self.best.problem.graph, draft, draft.assignment(outcome.values or ()))
         if self.ordered:
-            blocks = with_least_peak(self.best.graph, blocks, effort=PEAK_EFFORT, stop=self._over)
+            blocks = with_least_peak(
+                self.best.problem.graph, blocks, effort=PEAK_EFFORT, stop=self._over
+            )
         value = self.best.offer(blocks)
         if outcome.status != "optimal":
             return None
@@ -158,12 +160,17 @@ class Loop:
 
     def _learn(self, blocks: Sequence[Block], expected: float) -> None:
         """Keep what the program did not know of some blocks."""
-        best, hard = self.best, self.best.options.memory_mode == "hard"
+        best, hard = self.best, self.best.problem.options.memory_mode == "hard"
         names = [d.name for d in self.task.devices]
         for block in blocks:
             device = block.device
             cost = stage_load(
-                best.graph, best.units, block.nodes, device, best.options, block.replicas
+                best.problem.graph,
+                best.problem.units,
+                block.nodes,
+                device,
+                best.problem.options,
+                block.replicas,
             )
             needed = cost.memory_bytes
             loads: tuple[float, ...] = (cost.load_s,)
@@ -185,7 +192,7 @@ class Loop:
 
     def _load(self, cost: StageLoad, block: Block, needed: float) -> float:
         """Load of a stage if it needs so many bytes."""
-        device, options = block.device, self.best.options
+        device, options = block.device, self.best.problem.options
         overflow = 0.0
         if options.memory_mode == "overflow" and not device.is_cpu:
             overflow = max(needed - device.memory_bytes, 0.0) / device.bandwidth_bytes_per_s

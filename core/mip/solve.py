@@ -12,19 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnnp.core.cost.items import Items, free_items_of, item_choices
-from dnnp.core.cost.line import make_line
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip.best import VALIDITIES, Best
 from dnnp.core.mip.child import solver_process
 from dnnp.core.mip.contiguity import cells_of
 from dnnp.core.mip.loop import Loop
 from dnnp.core.mip.storage import item_of_node, storage_of, synchronised
 from dnnp.core.mip.task import Task
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.graph import Graph
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.plan import Block
 
 SOLVERS = ("cbc", "highs")
 
@@ -52,10 +49,7 @@ class IpResult:
 
 
 def solve_ip(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     validity: str,
     *,
     solver: str = "cbc",
@@ -67,11 +61,9 @@ def solve_ip(
 
     Parameters
     ----------
-    graph, units
-        What is split.
-    devices, options
-        Classes of devices, and what a split costs. Memory that is not a sum over nodes, with the
-        `peak` model, is learned from solutions, which may take many solves where it binds.
+    problem
+        What is split. Memory that is not a sum over nodes, with the `peak` model, is learned from
+        solutions, which may take many solves where it binds.
     validity
         `ordered`, `convex` or `free`.
     solver
@@ -94,15 +86,15 @@ def solve_ip(
     UnavailableError
         The solver is not installed.
     """
-    _refuse(graph, devices, options, validity, solver)
-    if graph.n == 0:
+    _refuse(problem, validity, solver)
+    if problem.graph.n == 0:
         return IpResult([], 0.0, "optimal", solver)
-    devices = tuple(d for d in devices if d.count > 0)
-    if not devices:
+    problem = problem.with_devices(*(d for d in problem.devices if d.count > 0))
+    if not problem.devices:
         raise InfeasibleError("infeasible: no devices are offered")
     end = None if time_limit is None else time.monotonic() + time_limit
-    choices = item_choices(graph, units) if validity == "ordered" else [free_items_of(graph, units)]
-    best = Best(graph, units, devices, options, validity)
+    choices = problem.item_choices if validity == "ordered" else (problem.free_items,)
+    best = Best(problem, validity)
     if incumbent is not None:
         best.offer(list(incumbent))
     bound, closed, failure, asked = np.inf, True, "", False
@@ -110,7 +102,7 @@ def solve_ip(
         last = _share(end, len(choices) - number)
         for _ in range(ATTEMPTS):
             with solver_process() as process:
-                loop = Loop(best, task_of(best, items), solver, process, last, stop)
+                loop = Loop(best, task_of(problem, validity, items), solver, process, last, stop)
                 low, done = loop.run()
             asked |= loop.asked
             if not loop.failure or stop():
@@ -124,18 +116,18 @@ def solve_ip(
     return IpResult(best.blocks, min(bound, best.value), status, solver, failure, asked)
 
 
-def task_of(best: Best, items: Items) -> Task:
+def task_of(problem: SplitProblem, validity: str, items: Items) -> Task:
     """The problem in terms of one choice of items, laid out in a line."""
-    graph, units, options = best.graph, best.units, best.options
-    line = make_line(graph, units, items, items.order, best.devices, options)
+    graph, options = problem.graph, problem.options
+    line = problem.line(items)
     item = item_of_node(graph, line)
-    cells = cells_of(graph, units) if best.validity == "convex" else None
+    cells = cells_of(graph, problem.units) if validity == "convex" else None
     synchronise = options.max_replicas > 1 and bool(graph.backward.any())
     return Task(
         line=line,
-        devices=best.devices,
+        devices=problem.devices,
         options=options,
-        ordered=best.validity == "ordered",
+        ordered=validity == "ordered",
         cells=cells,
         cell_item=item[cells.node] if cells else item[:0],
         storage=storage_of(graph, line, options),
@@ -151,21 +143,15 @@ def _share(end: float | None, parts: int) -> float | None:
     return now + (end - now) / parts
 
 
-def _refuse(
-    graph: Graph,
-    devices: Sequence[DeviceClass],
-    options: CostOptions,
-    validity: str,
-    solver: str,
-) -> None:
+def _refuse(problem: SplitProblem, validity: str, solver: str) -> None:
     """Raise for what the programs cannot express."""
     if validity not in VALIDITIES:
         raise UsageError(f"'{validity}' is not a validity; there are {', '.join(VALIDITIES)}")
     if solver not in SOLVERS:
         raise UsageError(f"'{solver}' is not a solver; there are {', '.join(SOLVERS)}")
-    if options.objective == "gpipe" and not graph.backward.any():
+    if problem.options.objective == "gpipe" and not problem.graph.backward.any():
         raise UsageError("the objective 'gpipe' needs a graph with a backward pass")
-    if any(d.cluster_size and d.count > 1 for d in devices):
+    if any(d.cluster_size and d.count > 1 for d in problem.devices):
         raise UsageError(
             "the integer programs know no clusters of devices; the method 'exact' does"
         )

@@ -60,7 +60,7 @@ class Argument(NamedTuple):
 def _plain(prove: Callable[..., Claim], problem: SplitProblem, ask: Ask) -> Claim:
     """An argument of `core.bound` that takes nothing special."""
     return prove(
-        problem.graph, problem.units, problem.devices, problem.options,
+        problem,
         validity=ask.validity, floor=ask.floor, stop=ask.stop,
     )  # fmt: skip
 
@@ -96,7 +96,7 @@ def _same_block(problem: SplitProblem, ask: Ask) -> Claim:
     from dnnp.core.bound.same_block import same_block_claim
 
     return same_block_claim(
-        problem.graph, problem.units, problem.devices, problem.options,
+        problem,
         validity=ask.validity, value=ask.value, solver=ask.solver, time_left=ask.time_left,
         stop=ask.stop, tell=ask.tell,
     )  # fmt: skip
@@ -114,7 +114,7 @@ def _ideal(problem: SplitProblem, ask: Ask) -> Claim:
     better, value = _sliced(problem, ask)
     ask.runs([decide_plain])
     found = ideal_search(
-        problem.graph, problem.units, problem.devices, problem.options, incumbent=value,
+        problem, incumbent=value,
         floor=ask.floor, effort=ask.effort, stop=ask.stop, progress=ask.progress,
     )  # fmt: skip
     better = better if found.blocks is None else found.blocks
@@ -146,9 +146,7 @@ def _sliced(problem: SplitProblem, ask: Ask) -> tuple[list[Block] | None, float]
     streamed = problem.options.memory_mode == "overflow"
     ask.runs([sweep_for(problem.devices, streamed=streamed)])
     try:
-        blocks = best_slicing(
-            problem.graph, problem.units, problem.devices, problem.options, stop=ask.stop
-        )
+        blocks = best_slicing(problem, stop=ask.stop)
         value = problem.value(blocks)
     except InfeasibleError:
         return None, ask.value
@@ -161,7 +159,7 @@ def _clusters(problem: SplitProblem, ask: Ask) -> Claim:
 
     ask.runs([probe])
     blocks, bound = hierarchy_split(
-        problem.graph, problem.units, problem.devices, problem.options,
+        problem,
         stop=ask.stop, effort=ask.effort,
     )  # fmt: skip
     certificate = {"argument": "ideal", "clusters": True, "checkable": False}
@@ -178,7 +176,7 @@ def _cover(problem: SplitProblem, ask: Ask) -> Claim:
 
     ask.runs([best_sets])
     return cover_claim(
-        problem.graph, problem.units, problem.devices, problem.options,
+        problem,
         validity=ask.validity, value=ask.value, floor=ask.floor, blocks=ask.blocks,
         solver=ask.solver, time_left=ask.time_left, stop=ask.stop, tell=ask.tell,
     )  # fmt: skip
@@ -189,7 +187,7 @@ def _call(problem: SplitProblem, ask: Ask) -> Call:
     from dnnp.core.bound.hierarchy import Call
 
     return Call(
-        problem.graph, problem.units, problem.devices, problem.options, ask.validity,
+        problem, ask.validity,
         solver=ask.solver, blocks=ask.blocks, value=ask.value, floor=ask.floor,
         time_left=ask.time_left, stop=ask.stop, apart=_apart(problem, ask),
     )  # fmt: skip
@@ -200,7 +198,7 @@ def _apart(problem: SplitProblem, ask: Ask) -> list[tuple[int, int]]:
     from dnnp.core.bound.apart import pairs_apart
 
     return pairs_apart(
-        problem.graph, problem.units, problem.devices, problem.options,
+        problem,
         validity=ask.validity, value=ask.value,
     )  # fmt: skip
 

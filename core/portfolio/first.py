@@ -12,9 +12,8 @@ import numpy as np
 
 from dnnp.core.baselines.blocks import interval_blocks
 from dnnp.core.cost.invocations import POOL, Invocations
-from dnnp.core.cost.items import items_of
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.cost.line import Line, make_line
+from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_memory
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement, lazy_events
@@ -38,13 +37,11 @@ def first_split(problem: SplitProblem) -> list[Block] | None:
     """An ordered split that fits, if this finds one; without replicas."""
     if not problem.graph.n:
         return []
-    items = items_of(problem.graph, problem.units)
+    items = problem.items
+    # Without memory no kernel says how far a part may reach; `_fitting` does.
+    bare = problem.with_options(without_memory(problem.options))
     for make in ORDERS.values():
-        # Without memory no kernel says how far a part may reach; `_fitting` does.
-        line = make_line(
-            problem.graph, problem.units, items, make(items), problem.devices,
-            without_memory(problem.options),
-        )  # fmt: skip
+        line = bare.line(items, make(items))
         found = _cut(problem, line)
         if found is not None:
             return found

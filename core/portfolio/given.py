@@ -6,9 +6,7 @@ import numpy as np
 
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip.best import VALIDITIES
-from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Block, Plan
 from dnnp.core.portfolio.methods import check_options
 
@@ -16,10 +14,8 @@ SAME = 1e-9
 """Relative difference up to which a stated value is the recomputed one."""
 
 
-def given_plan(
-    graph: Graph, units: Clustering, plan: Plan
-) -> tuple[SplitProblem, list[Block], float]:
-    """The problem that a plan solves, its blocks in pipeline order, and its value, recomputed.
+def given_plan(problem: SplitProblem, plan: Plan) -> tuple[list[Block], float]:
+    """The blocks of a plan for `problem`, in pipeline order, and its value, recomputed.
 
     Raises
     ------
@@ -28,12 +24,11 @@ def given_plan(
     InfeasibleError
         It does not fit its devices.
     """
-    problem = SplitProblem(graph, units, plan.devices, plan.options)
     try:
-        check_options(graph, plan.devices, plan.options)
+        check_options(problem)
     except UsageError as error:
         raise FormatError(str(error), field="objective") from None
-    position = {node: v for v, node in enumerate(graph.node_ids.tolist())}
+    position = {node: v for v, node in enumerate(problem.graph.node_ids.tolist())}
     devices = {d.name: d for d in plan.devices}
     blocks = [
         Block(
@@ -52,4 +47,4 @@ def given_plan(
     if VALIDITIES.index(again.validity) < VALIDITIES.index(plan.validity):
         reason = f"{plan.validity} is stated, but the stages are only {again.validity}"
         raise FormatError(reason, field="validity")
-    return problem, blocks, again.value
+    return blocks, again.value

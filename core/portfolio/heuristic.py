@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.cost.items import items_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import window_search
 from dnnp.core.local.anneal import anneal
@@ -82,7 +81,7 @@ def windows(
     for width in widths:
         while not request.stop():
             near = window_search(
-                problem.graph, problem.units, problem.devices, problem.options, blocks,
+                problem, blocks,
                 incumbent=value, width=width, effort=request.effort * WINDOW_EFFORT,
                 stop=request.stop,
             )  # fmt: skip
@@ -100,7 +99,7 @@ def _evolved(problem: SplitProblem, request: Request) -> tuple[list[Block], floa
     if generations < LEAST_GENERATIONS:
         return None
     how = Evolution(generations=min(generations, how.generations))
-    space = OrderSpace(problem.graph, problem.units, problem.devices, problem.options)
+    space = OrderSpace(problem)
     if not space.compiled:
         return None  # it would be slow
     order = evolved_order(space, how, seed=request.seed, stop=request.stop)
@@ -113,18 +112,15 @@ def _annealed(
     problem: SplitProblem, request: Request, blocks: list[Block], value: float, seed: int
 ) -> tuple[list[Block], float]:
     """Anneal, by levels where the graph is large."""
-    graph, units, devices, options = (
-        problem.graph, problem.units, problem.devices, problem.options,
-    )  # fmt: skip
     try:
-        if units.g >= LARGE and seed == request.seed:
+        if problem.units.g >= LARGE and seed == request.seed:
             found = multilevel(
-                graph, units, devices, options, blocks, problem.value, seed=seed,
+                problem, blocks, seed=seed,
                 effort=request.effort, stop=request.stop, progress=request.progress,
             )  # fmt: skip
         else:
             found = anneal(
-                graph, units, devices, options, ordered=True, start=blocks, seed=seed,
+                problem, ordered=True, start=blocks, seed=seed,
                 effort=request.effort, stop=request.stop, progress=request.progress,
             )  # fmt: skip
         better = problem.value(found)
@@ -140,7 +136,7 @@ def _resliced(
     problem: SplitProblem, request: Request, blocks: list[Block], value: float
 ) -> tuple[list[Block], float]:
     """Slice the order of the split itself."""
-    items = items_of(problem.graph, problem.units)
+    items = problem.items
     at = np.empty(items.count, dtype=np.int64)
     for b, one in enumerate(blocks):
         at[items.label[one.nodes]] = b
@@ -158,9 +154,7 @@ def _sliced(
     problem: SplitProblem, request: Request, order: np.ndarray
 ) -> tuple[list[Block], float] | None:
     try:
-        blocks = best_slicing(
-            problem.graph, problem.units, problem.devices, problem.options, order, request.stop
-        )
+        blocks = best_slicing(problem, order, request.stop)
     except InfeasibleError:
         return None
     return blocks, problem.value(blocks)

@@ -19,19 +19,18 @@ from itertools import pairwise
 import numpy as np
 
 from dnnp.core.bound.simple import simple_bound
-from dnnp.core.cost.items import Items, item_choices
-from dnnp.core.cost.line import Line, make_line, steps_of
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.line import Line, steps_of
 from dnnp.core.cost.load import transfer_times
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.hierarchy import Case, Found, Outcome, better, priced, search
 from dnnp.core.dp.ideal import ideal_search
 from dnnp.core.dp.lattice import Lattice, make_lattice
 from dnnp.core.dp.problem import ROUNDING, may_bind
 from dnnp.core.dp.slice import slice_line
-from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
-from dnnp.core.model.graph import Graph
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.plan import Block
 from dnnp.core.order.orders import ORDERS
 
 MAX_IDEALS = 20_000
@@ -48,10 +47,7 @@ BOUND_EFFORT = 0.1
 
 
 def hierarchy_split(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     *,
     stop: Callable[[], bool] = lambda: False,
     effort: float = 1.0,
@@ -80,12 +76,11 @@ def hierarchy_split(
     InfeasibleError
         No split that was looked at meets the capacities.
     """
-    accelerator, cpu = _checked(devices, options)
-    case = Case(graph, units, accelerator, cpu, options, stop, MAX_STEPS * effort)
+    case = Case(problem.with_devices(*_checked(problem)), stop, MAX_STEPS * effort)
     best: Found | None = None
     failure: InfeasibleError | None = None
     bound, left_out = np.inf, ""
-    for items in item_choices(graph, units):
+    for items in problem.item_choices:
         lines = _lines(case, items)
         for line in lines:
             if best is not None and stop():
@@ -102,10 +97,10 @@ def hierarchy_split(
             left_out = _left_out(items.count)
             outcome = Outcome(best, 0.0, 0.0)
         best = outcome.best
-        bound = min(bound, outcome.low if _all_alike(accelerator) else outcome.flat)
+        bound = min(bound, outcome.low if _all_alike(case.accelerator) else outcome.flat)
     if best is None:
         raise failure or InfeasibleError("infeasible: no split that was tried meets the capacities")
-    floor = simple_bound(graph, units, devices, options)
+    floor = simple_bound(problem)
     bound = max(floor, bound * (1 - ROUNDING))
     if bound == floor < best.value * (1 - ROUNDING) and not stop():
         bound = _flat_bound(case, best.value, floor, effort * BOUND_EFFORT)
@@ -127,10 +122,9 @@ def _all_alike(device: DeviceClass) -> bool:
     return device.count <= device.cluster_size or 1 in (device.cluster_size, device.inner_factor)
 
 
-def _checked(
-    devices: tuple[DeviceClass, ...], options: CostOptions
-) -> tuple[DeviceClass, DeviceClass | None]:
-    """The accelerator class and the CPU class."""
+def _checked(problem: SplitProblem) -> list[DeviceClass]:
+    """The accelerator class, and the CPU class if there is one."""
+    devices, options = problem.devices, problem.options
     accelerators = [d for d in devices if not d.is_cpu and d.count > 0]
     cpus = [d for d in devices if d.is_cpu and d.count > 0]
     if len(accelerators) != 1 or not accelerators[0].cluster_size or len(cpus) > 1:
@@ -148,24 +142,22 @@ def _checked(
         raise UsageError(f"the objective {options.objective} cannot be combined with clusters")
     if options.max_replicas != 1:
         raise UsageError("replicas cannot be combined with clusters")
-    return accelerators[0], cpus[0] if cpus else None
+    return [*accelerators, *cpus]
 
 
 def _lines(case: Case, items: Items) -> list[Line]:
     """The items in several topological orders, each once."""
     orders = {order.tobytes(): order for order in (make(items) for make in ORDERS.values())}
-    return [
-        make_line(case.graph, case.units, items, order, case.devices, case.options)
-        for order in orders.values()
-    ]
+    return [case.problem.line(items, order) for order in orders.values()]
 
 
 def _sliced(case: Case, line: Line, best: Found | None) -> Found | None:
     """Slicing with every transfer on the outer link; the clusters only make it cheaper."""
-    streamed = case.options.memory_mode == "overflow" and np.isfinite(case.accelerator.memory_bytes)
-    steps = steps_of(case.graph, line, case.options) if streamed else None
+    options = case.problem.options
+    streamed = options.memory_mode == "overflow" and np.isfinite(case.accelerator.memory_bytes)
+    steps = steps_of(case.problem.graph, line, options) if streamed else None
     below = np.inf if best is None else best.value * (1 - 1e-9)
-    slicing = slice_line(line, case.options.comm, steps, below, case.stop)
+    slicing = slice_line(line, options.comm, steps, below, case.stop)
     if slicing is None:
         return None
     numbers = [0, 0]
@@ -195,7 +187,8 @@ def _over_ideals(
     outcome = None if lattice is None else search(case, line, lattice, best)
     if outcome is None:
         return None
-    if case.options.memory_model == "peak" and may_bind(case.graph, line, case.options):
+    graph, options = case.problem.graph, case.problem.options
+    if options.memory_model == "peak" and may_bind(graph, line, options):
         # Another order of a block's nodes may take less memory.
         return Outcome(outcome.best, 0.0, 0.0)
     return outcome
@@ -204,10 +197,12 @@ def _over_ideals(
 def _flat_bound(case: Case, value: float, floor: float, effort: float) -> float:
     """Bound of all ordered splits from the ideal search, every transfer on the inner link."""
     device = case.accelerator
-    times = device.inner_factor * transfer_times(case.graph, device)
+    times = device.inner_factor * transfer_times(case.problem.graph, device)
     flat = replace(device, cluster_size=0, inner_bandwidth_bytes_per_s=np.inf)
-    search = ideal_search(
-        replace(case.graph, transfer_s=times), case.units, (flat, *case.devices[1:]),
-        case.options, incumbent=value, floor=floor, effort=effort, stop=case.stop,
-    )  # fmt: skip
+    problem = replace(
+        case.problem,
+        graph=replace(case.problem.graph, transfer_s=times),
+        devices=(flat, *case.problem.devices[1:]),
+    )
+    search = ideal_search(problem, incumbent=value, floor=floor, effort=effort, stop=case.stop)
     return max(floor, search.bound * (1 - ROUNDING))

@@ -92,9 +92,7 @@ def solve_latency(problem: SplitProblem, request: Request) -> LatencySolution:
     """
     execution = problem.options.execution
     check_method(request.method, execution)
-    latency = latency_problem(
-        problem.graph, problem.units, problem.devices, problem.options, problem.links
-    )
+    latency = latency_problem(problem)
     refuse_impossible(problem, latency)
     solve = _solve_blocks if execution == BLOCKS else _solve_operators
     kept: Kept[Split] = Kept()
@@ -442,7 +440,7 @@ def _by_throughput(problem: SplitProblem, latency: LatencyProblem, request: Requ
     counted = "peak" if alone else "sum"
     options = replace(problem.options, objective="throughput", memory_model=counted)
     method = "exact" if request.method == "max-load" else request.method
-    found = solve(replace(problem, options=options), replace(request, method=method))
+    found = solve(problem.with_options(options), replace(request, method=method))
     blocks = [block for block in found.blocks if len(block.nodes)]
     return split_of_homes(latency, homes_of_blocks(latency, problem.units.label, blocks))
 

@@ -11,12 +11,12 @@ import numpy as np
 from dnnp.core.cost.invocations import POOL, Invocations
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.latency_plan import CLOSED
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import TASK, Placement
 from dnnp.core.latency.critical_path import first_bound
 from dnnp.core.model.beside import beside
-from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
-from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Plan
 from dnnp.core.portfolio.latency import Split, quick_bound, solve_exactly
 
@@ -50,8 +50,8 @@ class LatencyProof(NamedTuple):
     split: Split | None
 
 
-def given_split(graph: Graph, units: Clustering, plan: Plan) -> tuple[LatencyProblem, Split]:
-    """The problem that a plan solves, and its split.
+def given_split(given: SplitProblem, plan: Plan) -> tuple[LatencyProblem, Split]:
+    """The problem that a plan solves, as the solvers see it, and its split.
 
     Raises
     ------
@@ -60,9 +60,9 @@ def given_split(graph: Graph, units: Clustering, plan: Plan) -> tuple[LatencyPro
     InfeasibleError
         It does not fit its devices.
     """
-    problem = latency_problem(graph, units, plan.devices, plan.options, plan.links)
+    problem, units = latency_problem(given), given.units
     place = {name: i for i, name in enumerate(problem.machine.names)}
-    node = {number: v for v, number in enumerate(graph.node_ids.tolist())}
+    node = {number: v for v, number in enumerate(given.graph.node_ids.tolist())}
     held = [
         np.array(list(dict.fromkeys(units.label[[node[i] for i in s.nodes]].tolist())))
         for s in plan.stages
@@ -177,9 +177,7 @@ def latency_bound(
         left = time_left()
         seconds = PROGRAM_S if left is None else left
         try:
-            found = solve_exactly(
-                problem, "ip", split, solver, seconds, bound=best, stop=stop
-            )
+            found = solve_exactly(problem, "ip", split, solver, seconds, bound=best, stop=stop)
         except InfeasibleError as error:
             raise FormatError(f"the solver says that nothing fits: {error}") from None
         status = "failed" if found.failure else "limit" if found.status != "optimal" else "solved"

@@ -5,13 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dnnp.core.baselines.blocks import unplaceable
-from dnnp.core.cost.items import free_items_of, items_of
-from dnnp.core.cost.line import make_line
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, UsageError
-from dnnp.core.model.graph import Graph
-from dnnp.core.model.plan import CostOptions
 
 _ANY = ("ordered", "convex", "free")
 _ORDERED = ("ordered",)
@@ -67,7 +62,7 @@ def method_asked(method: str, validity: str | None, *, clustered: bool) -> tuple
     return method, validity
 
 
-def check_options(graph: Graph, devices: tuple[DeviceClass, ...], options: CostOptions) -> None:
+def check_options(problem: SplitProblem) -> None:
     """Refuse cost options that no method, and not the cost model itself, defines.
 
     Raises
@@ -75,10 +70,11 @@ def check_options(graph: Graph, devices: tuple[DeviceClass, ...], options: CostO
     UsageError
         The options do not go together, or not with this graph.
     """
-    training = bool(graph.backward.any())
+    options = problem.options
+    training = bool(problem.graph.backward.any())
     if options.objective == "gpipe" and not training:
         raise UsageError("--objective gpipe needs a graph with a backward pass")
-    limited = any(np.isfinite(d.memory_bytes) and not d.is_cpu for d in devices)
+    limited = any(np.isfinite(d.memory_bytes) and not d.is_cpu for d in problem.devices)
     if options.objective == "gpipe" and options.memory_mode == "overflow" and limited:
         raise UsageError(
             "--objective gpipe is not defined with --memory-mode overflow: overflow belongs to "
@@ -91,19 +87,16 @@ def check_options(graph: Graph, devices: tuple[DeviceClass, ...], options: CostO
 
 
 def unplaceable_part(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     validity: str,
 ) -> InfeasibleError | None:
     """What fits nowhere, if some nodes that belong together are too much for every device."""
-    choices = [free_items_of(graph, units)]
-    if validity == "ordered" and not graph.backward.any():
-        choices.append(items_of(graph, units))
+    choices = [problem.free_items]
+    if validity == "ordered" and not problem.graph.backward.any():
+        choices.append(problem.items)
     for items in choices:
-        line = make_line(graph, units, items, items.order, devices, options)
-        reason = unplaceable(graph, units, line, options)
+        line = problem.line(items)
+        reason = unplaceable(problem, line)
         if reason is not None:
             return reason
     return None

@@ -14,14 +14,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.cost.items import items_of
-from dnnp.core.cost.line import Line, make_line
+from dnnp.core.cost.line import Line
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.local.anneal import anneal
 from dnnp.core.model.cluster import Clustering, clustering_of_labels
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Graph, Ints, totals
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.plan import Block
 from dnnp.core.order.orders import dfs_order
 from dnnp.core.portfolio.slices import best_slicing
 
@@ -39,12 +38,8 @@ LEVEL_EFFORT, LAST_EFFORT = 0.25, 0.5
 
 
 def multilevel(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     blocks: Sequence[Block],
-    value: Callable[[list[Block]], float],
     *,
     seed: int = 0,
     effort: float = 1.0,
@@ -53,24 +48,24 @@ def multilevel(
 ) -> list[Block]:
     """Split by levels; never worse than the ordered split `blocks`.
 
-    `value` prices a split. A graph with a backward pass has one level.
+    A graph with a backward pass has one level.
     """
+    value = problem.value
     best = list(blocks)
-    levels = _levels(graph, units, devices, options, stop)
+    levels = _levels(problem, stop)
     current: list[Block] | None = None
     for number, level in enumerate(reversed(levels)):
         if stop():
             break
         progress(number / len(levels))
-        last = level is units
+        last = level is problem
         try:
             if last and (current is None or value(current) > value(best)):
                 current = best
-            start = current or best_slicing(graph, level, devices, options, stop=stop)
+            start = current or best_slicing(level, stop=stop)
             found = anneal(
-                graph, level, devices, options, ordered=True, start=start, warm=number > 0,
-                seed=seed + number, effort=effort * (LAST_EFFORT if last else LEVEL_EFFORT),
-                stop=stop,
+                level, ordered=True, start=start, warm=number > 0, seed=seed + number,
+                effort=effort * (LAST_EFFORT if last else LEVEL_EFFORT), stop=stop,
             )  # fmt: skip
             current = found if value(found) < value(start) else start
         except (InfeasibleError, LimitError):
@@ -80,40 +75,27 @@ def multilevel(
     return best
 
 
-def _levels(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
-    stop: Callable[[], bool],
-) -> list[Clustering]:
-    """The units, and ever fewer of them."""
-    levels, level, late = [units], units, True
-    while not graph.backward.any() and level.g > COARSEST and not stop():
-        coarser = coarsened(graph, level, devices, options, late=late)
-        if coarser.g > 0.95 * level.g:
+def _levels(problem: SplitProblem, stop: Callable[[], bool]) -> list[SplitProblem]:
+    """The problem, and the same with ever fewer units."""
+    levels, level, late = [problem], problem, True
+    while not problem.graph.backward.any() and level.units.g > COARSEST and not stop():
+        coarser = replace(problem, units=coarsened(level, late=late))
+        if coarser.units.g > 0.95 * level.units.g:
             break
         level, late = coarser, not late
-        if levels[-1].g > LEVEL_RATIO * level.g:
+        if levels[-1].units.g > LEVEL_RATIO * level.units.g:
             levels.append(level)
     return levels
 
 
-def coarsened(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
-    *,
-    late: bool,
-) -> Clustering:
+def coarsened(problem: SplitProblem, *, late: bool) -> Clustering:
     """Join units in pairs: with the last one they read from if `late`, else the first reader."""
-    items = items_of(graph, units)
+    items, units = problem.items, problem.units
     order = dfs_order(items)
-    line = make_line(graph, units, items, order, devices, options)
     of_item = np.empty(items.count, dtype=np.int64)
-    of_item[order] = _pairs(line, late=late)
-    return _merged(graph, units, of_item[items.label[units.member_idx[units.member_ptr[:-1]]]])
+    of_item[order] = _pairs(problem.line(items, order), late=late)
+    of_unit = items.label[units.member_idx[units.member_ptr[:-1]]]
+    return _merged(problem.graph, units, of_item[of_unit])
 
 
 def _pairs(line: Line, *, late: bool) -> Ints:

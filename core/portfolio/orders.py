@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dnnp.core.cost.items import Items, items_of
+from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line, make_line, steps_of
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import slice_line
 from dnnp.core.model.cluster import Clustering, contract
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
-from dnnp.core.model.graph import Floats, Graph, Ints
-from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.order.appraise import (
     LENGTH,
     SLICING,
@@ -39,23 +38,18 @@ class OrderSpace:
 
     def __init__(
         self,
-        graph: Graph,
-        units: Clustering,
-        devices: tuple[DeviceClass, ...],
-        options: CostOptions,
+        problem: SplitProblem,
         *,
         weighted: bool = True,
         threads: int = 0,
     ) -> None:
         """`weighted`: whether the length of an edge counts its transfer time, or 1."""
-        self.items: Items = items_of(graph, units)
-        self.base = make_line(graph, units, self.items, self.items.order, devices, options)
-        self._make = lambda order: make_line(graph, units, self.items, order, devices, options)
-        self._steps = lambda line: steps_of(graph, line, options)
-        self._comm = options.comm
-        limited = _may_bind(graph, self.base, options)
-        self._streamed = limited and options.memory_mode == "overflow"
-        self._problem: OrderProblem = order_problem(self.base, options.comm, weighted=weighted)
+        self.problem = problem
+        self.items: Items = problem.items
+        self.base = problem.line(self.items)
+        limited, comm = _may_bind(problem, self.base), problem.options.comm
+        self._streamed = limited and problem.options.memory_mode == "overflow"
+        self._arrays: OrderProblem = order_problem(self.base, comm, weighted=weighted)
         one = len(self.base.devices) == 1 and bool(np.isfinite(self.base.work).all())
         self.compiled = one and not limited and self.base.n > 0
         self._threads = threads
@@ -79,14 +73,16 @@ class OrderSpace:
     ) -> Floats:
         """As `Appraiser.values`; inf where no slicing meets the limits."""
         if goal == LENGTH or self.compiled:
-            with Appraiser(self._problem, self._threads) as appraiser:
+            with Appraiser(self._arrays, self._threads) as appraiser:
                 return appraiser.values(priorities, goal, below, reject=reject)
+        graph, options = self.problem.graph, self.problem.options
         values = np.full(len(priorities), np.inf)
         for row, keys in enumerate(priorities):
-            line = self._make(self.order(keys))
-            steps = self._steps(line) if self._streamed else None
+            # Each order is seen once: nothing to remember.
+            line = make_line(self.problem, self.items, self.order(keys))
+            steps = steps_of(graph, line, options) if self._streamed else None
             try:
-                found = slice_line(line, self._comm, steps, below if reject else np.inf)
+                found = slice_line(line, options.comm, steps, below if reject else np.inf)
             except InfeasibleError:
                 continue
             if found is not None:
@@ -95,14 +91,14 @@ class OrderSpace:
         return values
 
 
-def _may_bind(graph: Graph, line: Line, options: CostOptions) -> bool:
+def _may_bind(problem: SplitProblem, line: Line) -> bool:
     """Whether a block of some order may need more memory than a device has."""
     limit = min((d.memory_bytes for d in line.devices if not d.is_cpu), default=np.inf)
-    held = line.memory if options.memory_model == "sum" else graph.tensor_bytes
+    held = line.memory if problem.options.memory_model == "sum" else problem.graph.tensor_bytes
     return bool(held.sum() > limit)
 
 
-def given_order(graph: Graph, units: Clustering, sequence: Ints) -> Ints:
+def given_order(problem: SplitProblem, sequence: Ints) -> Ints:
     """Order of the items by a sequence of units (i64[g]); an item comes where its first unit does.
 
     What an item needs for its other units comes before it, too.
@@ -112,11 +108,11 @@ def given_order(graph: Graph, units: Clustering, sequence: Ints) -> Ints:
     FormatError
         The sequence is not topological; the message names two units.
     """
-    items = items_of(graph, units)
+    items, units = problem.items, problem.units
     at = np.empty(units.g, dtype=np.int64)
     at[sequence] = np.arange(units.g)
     item = _item_of_unit(items, units)
-    tail, head = contract(graph, units).edges
+    tail, head = contract(problem.graph, units).edges
     wrong = np.flatnonzero((at[tail] > at[head]) & (item[tail] != item[head]))
     if len(wrong):
         first, needs = units.group_ids[[head[wrong[0]], tail[wrong[0]]]]
@@ -128,14 +124,14 @@ def given_order(graph: Graph, units: Clustering, sequence: Ints) -> Ints:
     return kahn_with_priorities(items.tail, items.head, -place.astype(np.float64))
 
 
-def prioritised_order(graph: Graph, units: Clustering, priorities: Floats) -> Ints:
+def prioritised_order(problem: SplitProblem, priorities: Floats) -> Ints:
     """Kahn's order of the items by priorities of the units, f64[g] (MTPP Algorithm 3).
 
     An item has the largest priority of its units; ties go to the first item.
     """
-    items = items_of(graph, units)
+    items = problem.items
     best = np.full(items.count, -np.inf)
-    item = _item_of_unit(items, units)
+    item = _item_of_unit(items, problem.units)
     np.maximum.at(best, item, priorities)
     return kahn_with_priorities(items.tail, items.head, best)
 

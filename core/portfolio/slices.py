@@ -8,14 +8,12 @@ from itertools import pairwise
 import numpy as np
 
 from dnnp.core.baselines.blocks import unplaceable
-from dnnp.core.cost.items import items_of
-from dnnp.core.cost.line import Line, make_line, steps_of
+from dnnp.core.cost.line import Line, steps_of
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import Slicing, slice_line
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Graph, Ints
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.graph import Ints
+from dnnp.core.model.plan import Block
 from dnnp.core.order.orders import ORDERS
 
 WORTHWHILE = 1e-9
@@ -27,10 +25,7 @@ def _never() -> bool:
 
 
 def best_slicing(
-    graph: Graph,
-    units: Clustering,
-    devices: tuple[DeviceClass, ...],
-    options: CostOptions,
+    problem: SplitProblem,
     order: str | Ints = "best",
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Block]:
@@ -45,7 +40,8 @@ def best_slicing(
     InfeasibleError
         No slicing of these orders meets the capacities.
     """
-    items = items_of(graph, units)
+    graph, options = problem.graph, problem.options
+    items = problem.items
     found: tuple[Line, Slicing] | None = None
     failure: InfeasibleError | None = None
     if isinstance(order, str):
@@ -55,18 +51,18 @@ def best_slicing(
     for ordered in orders:
         if found is not None and stop():
             break
-        line = make_line(graph, units, items, ordered(items), devices, options)
+        line = problem.line(items, ordered(items))
         streamed = options.memory_mode == "overflow" and any(
             np.isfinite(d.memory_bytes) for d in line.devices
         )
         steps = steps_of(graph, line, options) if streamed else None
         below = found[1].value * (1 - WORTHWHILE) if found else np.inf
         # The first slicing takes a moment, unless there are classes or streams to tell apart.
-        hasty = found is not None or streamed or len(devices) > 1
+        hasty = found is not None or streamed or len(problem.devices) > 1
         try:
             better = slice_line(line, options.comm, steps, below, stop if hasty else _never)
         except InfeasibleError as error:
-            failure = failure or unplaceable(graph, units, line, options) or error
+            failure = failure or unplaceable(problem, line) or error
         else:
             found = found if better is None else (line, better)
     if found is None:
@@ -76,4 +72,4 @@ def best_slicing(
     if graph.backward.any():
         # An item holds nodes of both passes, which run far apart in time.
         blocks = [nodes[np.argsort(graph.rank[nodes])] for nodes in blocks]
-    return [Block(nodes, devices[c]) for nodes, c in zip(blocks, best.classes, strict=True)]
+    return [Block(nodes, problem.devices[c]) for nodes, c in zip(blocks, best.classes, strict=True)]

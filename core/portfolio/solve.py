@@ -81,17 +81,14 @@ def solve(problem: SplitProblem, request: Request) -> Solution:
     UsageError
         The method does not know what is asked for.
     """
-    graph, units, devices, options = (
-        problem.graph, problem.units, problem.devices, problem.options,
-    )  # fmt: skip
-    check_options(graph, devices, options)
+    check_options(problem)
     method, validity = method_asked(
         request.method, request.validity, clustered=problem.clustered
     )
     request = replace(request, validity=validity)
-    if not graph.n:
+    if not problem.graph.n:
         return Solution([], 0.0, request.method)
-    floor = simple_bound(graph, units, devices, options)
+    floor = simple_bound(problem)
     kept: Kept[list[Block]] = Kept()
     request = replace(request, keep=kept.keep)
 
@@ -113,7 +110,7 @@ def _found(problem: SplitProblem, request: Request, method: str, floor: float) -
             found = _SOLVERS.get(method, _baseline)(problem, request, floor)
     except (InfeasibleError, LimitError) as error:
         reason = unplaceable_part(
-            problem.graph, problem.units, problem.devices, problem.options,
+            problem,
             request.validity or "ordered",
         )  # fmt: skip
         rescued = None if reason else _softly(problem, request)
@@ -152,7 +149,7 @@ def _softly(problem: SplitProblem, request: Request) -> list[Block] | None:
         return None
     if all(np.isinf(d.memory_bytes) for d in problem.devices):
         return None
-    soft = replace(problem, options=replace(options, memory_mode="overflow"))
+    soft = problem.with_options(replace(options, memory_mode="overflow"))
     try:
         blocks = _slice(soft, replace(request, method="slice"), 0.0).blocks
         blocks = with_least_peak(problem.graph, blocks, stop=request.stop, runs=request.runs)
@@ -167,7 +164,7 @@ def _slice(problem: SplitProblem, request: Request, floor: float) -> Solution:
     """The best slicing of some orders, or of the one that is given."""
     _announce_slicing(problem, request)
     blocks = best_slicing(
-        problem.graph, problem.units, problem.devices, problem.options,
+        problem,
         _order_asked(problem, request), request.stop,
     )  # fmt: skip
     return Solution(blocks, floor, request.method)
@@ -184,9 +181,9 @@ def _order_asked(problem: SplitProblem, request: Request) -> str | Ints:
     from dnnp.core.portfolio.orders import given_order, prioritised_order
 
     if request.sequence is not None:
-        return given_order(problem.graph, problem.units, request.sequence)
+        return given_order(problem, request.sequence)
     if request.priorities is not None:
-        return prioritised_order(problem.graph, problem.units, request.priorities)
+        return prioritised_order(problem, request.priorities)
     return request.order
 
 
@@ -198,7 +195,7 @@ def _search_orders(problem: SplitProblem, request: Request, floor: float) -> Sol
     request.runs([values_of_rows])
     _announce_slicing(problem, request)
     space = OrderSpace(
-        problem.graph, problem.units, problem.devices, problem.options,
+        problem,
         weighted=request.method != "mla",
     )  # fmt: skip
     if request.method == "random":
@@ -219,7 +216,7 @@ def _search_orders(problem: SplitProblem, request: Request, floor: float) -> Sol
                 raise
             tried = "infeasible: no slicing of any order that was tried fits"
             raise InfeasibleError(tried) from None
-    blocks = best_slicing(problem.graph, problem.units, problem.devices, problem.options, order)
+    blocks = best_slicing(problem, order)
     return Solution(blocks, floor, request.method)
 
 
@@ -247,9 +244,7 @@ def _heuristic(problem: SplitProblem, request: Request, floor: float) -> Solutio
 def _dpl(problem: SplitProblem, request: Request, floor: float) -> Solution:
     """The paper's linearisation heuristic: slice a depth-first order (section 5.1.2)."""
     _announce_slicing(problem, request)
-    blocks = best_slicing(
-        problem.graph, problem.units, problem.devices, problem.options, "dfs", request.stop
-    )
+    blocks = best_slicing(problem, "dfs", request.stop)
     return Solution(blocks, floor, "dpl")
 
 
@@ -288,7 +283,7 @@ def _exact(problem: SplitProblem, request: Request, floor: float) -> Solution:
     bound = floor
     for effort, widths in STEPS:
         found = ideal_search(
-            problem.graph, problem.units, problem.devices, problem.options, incumbent=value,
+            problem, incumbent=value,
             floor=bound, effort=request.effort * effort, stop=request.stop,
             progress=request.progress,
         )  # fmt: skip
@@ -322,12 +317,9 @@ def _exact(problem: SplitProblem, request: Request, floor: float) -> Solution:
 
 def _quick_bound(problem: SplitProblem, request: Request, floor: float) -> float:
     """The best of the bounds that cost little."""
-    graph, units, devices, options = (
-        problem.graph, problem.units, problem.devices, problem.options,
-    )  # fmt: skip
     request.runs([max_flow])
-    floor = max(floor, chain_bound(graph, units, devices, options))
-    return max(floor, node_cut_bound(graph, units, devices, options, above=floor))
+    floor = max(floor, chain_bound(problem))
+    return max(floor, node_cut_bound(problem, above=floor))
 
 
 def _near(
@@ -384,7 +376,7 @@ def _coarse(
     if problem.units.g > LARGE or request.stop():
         return blocks, value
     found = coarse_search(
-        problem.graph, problem.units, problem.devices, problem.options, incumbent=value,
+        problem, incumbent=value,
         share=CHAIN_SHARE, effort=request.effort * COARSE_EFFORT, stop=request.stop,
     )  # fmt: skip
     if found.blocks is None:
@@ -399,8 +391,7 @@ def _clusters(problem: SplitProblem, request: Request) -> Solution:
 
     request.runs([probe])
     blocks, bound = hierarchy_split(
-        problem.graph, problem.units, problem.devices, problem.options,
-        stop=request.stop, effort=request.effort, warn=request.warn,
+        problem, stop=request.stop, effort=request.effort, warn=request.warn,
     )  # fmt: skip
     return Solution(blocks, bound, request.method)
 
@@ -417,7 +408,7 @@ def _anneal(problem: SplitProblem, request: Request, floor: float) -> Solution:
     request.runs([sweep])
     try:
         blocks = anneal(
-            problem.graph, problem.units, problem.devices, problem.options, ordered=ordered,
+            problem, ordered=ordered,
             start=start, seed=request.seed, effort=request.effort, stop=request.stop,
             progress=request.progress,
         )  # fmt: skip
@@ -439,7 +430,7 @@ def _ip(problem: SplitProblem, request: Request, floor: float) -> Solution:
 
     start, made = _start(problem, request)
     result = solve_ip(
-        problem.graph, problem.units, problem.devices, problem.options,
+        problem,
         request.validity or "ordered", solver=request.solver, incumbent=start,
         time_limit=request.time_left(), stop=request.stop,
     )  # fmt: skip
@@ -474,7 +465,7 @@ def _baseline(problem: SplitProblem, request: Request, floor: float) -> Solution
     run = BASELINES[request.method]
     if request.method == "local-search":
         request.runs([descend])
-    blocks = run(problem.graph, problem.units, problem.devices, problem.options, settings)
+    blocks = run(problem, settings)
     problem.value(blocks)
     return Solution(blocks, floor, request.method)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import MAX_IDEALS, ideal_search
 from dnnp.core.model.plan import Plan
 from dnnp.core.portfolio import solve
@@ -21,7 +22,7 @@ from support.ablation import no_contraction
 from support.bench import table, timed
 from support.graphs import to_bytes
 from support.plain_dp import Reference, attached, charts_of_problem, plain_dp
-from support.problems import Problem, workload
+from support.problems import workload
 from support.run import executable
 from support.table1 import TABLE1
 from support.usage import Usage, usage
@@ -64,25 +65,24 @@ def warm(action: Callable[[], object]) -> float:
     return statistics.median(runs)
 
 
-def plan_of(problem: Problem) -> Plan:
+def plan_of(problem: SplitProblem) -> Plan:
     """The plan of the default method."""
-    graph, units, devices, options = problem
-    found = solve.solve(solve.Problem(*problem), solve.Request())
+    found = solve.solve(problem, solve.Request())
     return make_plan(
-        graph, units, found.blocks, devices, options,
+        problem, found.blocks,
         method=found.method, bound=found.bound, digest="0" * 64,
     )  # fmt: skip
 
 
-def solved(problem: Problem) -> Solved:
+def solved(problem: SplitProblem) -> Solved:
     """Solve by the default method; and count what the search for the certificate takes."""
     plan = plan_of(problem)
     seconds = warm(lambda: plan_of(problem))
-    proof = ideal_search(*problem, incumbent=plan.value)
+    proof = ideal_search(problem, incumbent=plan.value)
     return Solved(plan, seconds, proof.ideals, proof.walked)
 
 
-def reference(problem: Problem) -> tuple[list[Reference], float]:
+def reference(problem: SplitProblem) -> tuple[list[Reference], float]:
     """What the plain program finds, and its seconds; compiled before the clock starts."""
     charts = [attached(chart) for chart in charts_of_problem(problem)]
     plain_dp(charts[0], lambda: True)
@@ -152,7 +152,7 @@ def workload_rows() -> list[tuple[object, ...]]:
         theirs, ratio = compared(found, seconds, ours)
         process = whole(read_workload(path.read_bytes(), str(path)))
         rows.append((
-            name, problem[0].n, f"{max(r.ideals for r in found):,}", counted(plain.ideals),
+            name, problem.graph.n, f"{max(r.ideals for r in found):,}", counted(plain.ideals),
             f"{ours.ideals:,}", f"{ours.walked:,}", duration(ours.seconds),
             against(ours.seconds, TARGETS.get(name)), took, theirs, ratio,
             duration(process.seconds), f"{process.peak_bytes / 1e6:.0f} MB",
@@ -172,7 +172,7 @@ def wide_rows() -> list[tuple[object, ...]]:
         process = whole(wide_stream(seed, shape=shape))
         branches, least, most = shape
         rows.append((
-            f"seed {seed}, {branches} branches of {least} to {most}", problem[0].n,
+            f"seed {seed}, {branches} branches of {least} to {most}", problem.graph.n,
             f"{ours.ideals:,}", f"{ours.walked:,}", ours.plan.status, duration(ours.seconds),
             against(ours.seconds, WIDE_TARGET_S), theirs, ratio, duration(process.seconds),
             f"{process.peak_bytes / 1e6:.0f} MB"
@@ -187,11 +187,11 @@ def certificate_rows() -> list[tuple[object, ...]]:
     for name in at_hand():
         if not name.endswith("_inference"):
             continue
-        graph, units, devices, options = workload(WORKLOADS, name)
+        whole = workload(WORKLOADS, name)
         cells = []
         for k in COUNTS:
-            same = tuple(replace(d, count=k) for d in devices if not d.is_cpu)
-            problem = (graph, units, same, options)
+            same = (replace(d, count=k) for d in whole.devices if not d.is_cpu)
+            problem = whole.with_devices(*same)
             plan = plan_of(problem)
             seconds = warm(lambda problem=problem: plan_of(problem))
             cells.append(f"{plan.value / plan.bound:.3f} ({duration(seconds)})")

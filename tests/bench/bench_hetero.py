@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from dnnp.core.baselines.placing.table import PLACERS
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.operators_anneal import anneal_operators
 from dnnp.core.latency.operators_bound import operators_bound
 from dnnp.core.model.cluster import singletons
@@ -41,7 +42,7 @@ def problem_of(n: int, ratio: float, seed: int, congestion: str) -> LatencyProbl
     made = layered_graph(n, ratio, seed)
     graph = made.graph()
     options = CostOptions(objective="latency", execution="operators", congestion=congestion)
-    return latency_problem(graph, singletons(graph), made.devices, options)
+    return latency_problem(SplitProblem(graph, singletons(graph), made.devices, options))
 
 
 def measured(n: int, ratio: float, seed: int, congestion: str) -> list[float]:
@@ -49,9 +50,7 @@ def measured(n: int, ratio: float, seed: int, congestion: str) -> list[float]:
     problem = problem_of(n, ratio, seed, congestion)
     begun = time.perf_counter()
     stop = until(SECONDS[n])
-    listed = [
-        PLACERS[name](problem, seed=seed, stop=until(BASELINE_SECONDS)) for name in BASELINES
-    ]
+    listed = [PLACERS[name](problem, seed=seed, stop=until(BASELINE_SECONDS)) for name in BASELINES]
     others = [problem.value(placement) for placement in listed]
     start = listed[others.index(min(others))]
     placement = anneal_operators(problem, seed=seed, endless=True, stop=stop, start=start)

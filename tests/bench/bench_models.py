@@ -58,7 +58,7 @@ def rows(model: Path, *, coarsen: bool) -> list[tuple[object, ...]]:
         solution = solve(problem, request)
         seconds = time.monotonic() - start
         plan = make_plan(
-            graph, units, solution.blocks, (device,), CostOptions(),
+            SplitProblem(graph, units, (device,), CostOptions()), solution.blocks,
             method="auto", bound=solution.bound, digest="",
         )  # fmt: skip
         ideals = next((s.split()[0] for s in said if "ideals" in s), "-")

@@ -76,7 +76,7 @@ def speeds() -> list[tuple[object, ...]]:
             found = {}
             for family in FAMILIES:
                 p = regal_problem(family, n, 0, k)
-                space = OrderSpace(p.graph, p.units, p.devices, p.options)
+                space = OrderSpace(p)
                 keys = np.random.default_rng(1).random((EVALUATED_ITEMS // n, n))
                 best = float(space.values(keys, SLICING).min())
                 actions: list[Callable[[], Floats]] = [

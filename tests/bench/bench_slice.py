@@ -6,6 +6,7 @@ from functools import partial
 
 from dnnp.core.cost.items import items_of
 from dnnp.core.cost.line import make_line
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import slice_line
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
@@ -30,7 +31,9 @@ def main() -> None:
         order = ORDERS["kahn"](items)
         for k in counts:
             device = DeviceClass("dev", count=k, bandwidth_bytes_per_s=2.0)
-            lay_out = partial(make_line, graph, units, items, order, (device,), CostOptions())
+            lay_out = partial(
+                make_line, SplitProblem(graph, units, (device,), CostOptions()), items, order
+            )
             build, cut = medians([lay_out, partial(slice_line, lay_out(), "sum")], REPEATS)
             rows.append([f"{n:,}", k, f"{1e3 * build:.1f} ms", f"{1e3 * cut:.1f} ms",
                          TARGETS[n, k]])  # fmt: skip

@@ -15,24 +15,20 @@ from dnnp.core.portfolio import bounds
 from dnnp.core.portfolio.arguments import BOUNDS, Argument, Ask
 from dnnp.core.portfolio.bounds import AUTO, CLOSED, FEW_AUTO, SMALL_AUTO, Proof, Step, bound
 from support.brute import brute_force
-from support.cases import Case, random_case
+from support.cases import random_case
 
 SEEDS = range(60)
 ROUNDING = 1e-9
 CHEAP = [name for name, argument in BOUNDS.items() if not argument.share]
 
 
-def problem_of(case: Case) -> SplitProblem:
-    return SplitProblem(case.graph, case.units, case.devices, case.options)
-
-
 def solved(seed: int, validity: str = "ordered") -> tuple[SplitProblem, Ask] | None:
     """A random problem with an optimal split, or None if none fits."""
     case = random_case(seed, 7)
-    value, blocks = brute_force(case.graph, case.units, case.devices, case.options, validity)
+    value, blocks = brute_force(case.problem, validity)
     if math.isinf(value):
         return None
-    problem = problem_of(case)
+    problem = case.problem
     return problem, Ask(validity, blocks, problem.value(blocks))
 
 

@@ -19,6 +19,7 @@ from dnnp.core.bound.pairs import pairs_claim
 from dnnp.core.bound.quantised import Whole, whole_of
 from dnnp.core.bound.simple import simple_claim
 from dnnp.core.check.certificate import NOT_CHECKABLE, REFUTED, VERIFIED
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
@@ -35,8 +36,8 @@ SUM = CostOptions(memory_model="sum")
 
 def made_of(case: Case, validity: str, name: str) -> Made | None:
     """What an argument makes of a case, as it would stand in a stream."""
-    problem = (case.graph, case.units, case.devices, case.options)
-    claim = PRODUCERS[name](*problem, validity=validity)
+    problem = case.problem
+    claim = PRODUCERS[name](problem, validity=validity)
     if claim.certificate is None or claim.certificate.get("checkable") is False:
         return None
     certificate = json.loads(json.dumps(claim.certificate))
@@ -55,8 +56,8 @@ def test_they_verify_and_their_values_are_bounds(first):
     verified = dict.fromkeys(PRODUCERS, 0)
     for case in cases(first, first + 20):
         for validity in ("ordered", "convex", "free"):
-            problem = (case.graph, case.units, case.devices, case.options)
-            optimum = brute_force(*problem, validity=validity)[0]
+            problem = case.problem
+            optimum = brute_force(problem, validity=validity)[0]
             for name in PRODUCERS:
                 made = made_of(case, validity, name)
                 if made is None:
@@ -75,8 +76,7 @@ def test_memory_and_clusters_count_where_they_may():
         near = replace(device, cluster_size=2, inner_bandwidth_bytes_per_s=16.0, count=3)
         for changed, validity in ((small, "ordered"), (small, "free"), (near, "ordered")):
             other = replace(case, devices=(changed,))
-            problem = (other.graph, other.units, other.devices, other.options)
-            optimum = brute_force(*problem, validity=validity)[0]
+            optimum = brute_force(other.problem, validity=validity)[0]
             for name in PRODUCERS:
                 made = made_of(other, validity, name)
                 if made is not None and math.isfinite(optimum):
@@ -262,8 +262,8 @@ def test_nothing_that_verifies_is_false_whatever_it_looks_like():
     rng = random.Random(1)
     told = {VERIFIED: 0, REFUTED: 0, NOT_CHECKABLE: 0}
     for case in cases(0, 12):
-        problem = (case.graph, case.units, case.devices, case.options)
-        optimum = brute_force(*problem)[0]
+        problem = case.problem
+        optimum = brute_force(problem)[0]
         for name in PRODUCERS:
             made = made_of(case, "ordered", name)
             for _ in range(60 if made else 0):
@@ -277,27 +277,27 @@ def test_nothing_that_verifies_is_false_whatever_it_looks_like():
 
 def problem_of(graph, count, **fields):
     device = DeviceClass("dev", count=count, bandwidth_bytes_per_s=1.0, **fields)
-    return graph, singletons(graph), (device,), SUM
+    return SplitProblem(graph, singletons(graph), (device,), SUM)
 
 
 def test_pairs_by_hand():
     # Alone they pay 14 or 18; two neighbours pay 20 and 4 or 8. So below 24 no two of them share a
     # stage, all three tensors are paid twice, and 3 stages carry 40 + 3 * 2 * 4.
-    claim = pairs_claim(*problem_of(chain(10, 10, 10, 10, transfer=4.0), 3))
+    claim = pairs_claim(problem_of(chain(10, 10, 10, 10, transfer=4.0), 3))
     assert claim.value == pytest.approx(64 / 3)
     assert [members for _, members in claim.certificate["cliques"]] == [[0, 1], [1, 2], [2, 3]]
     assert [cut["items"] for cut in claim.certificate["cuts"]] == [[0, 1], [1, 2], [2, 3]]
     # With 4 stages as much is carried by more; a cut around one item is enough.
-    claim = pairs_claim(*problem_of(chain(10, 10, 10, 10, transfer=4.0), 4))
+    claim = pairs_claim(problem_of(chain(10, 10, 10, 10, transfer=4.0), 4))
     assert claim.value == 16
     assert [cut["items"] for cut in claim.certificate["cuts"]] == [[1, 1], [2, 2]]
 
 
 def test_memory_keeps_items_apart():
     graph = chain(1, 1, 1, transfer=6.0)
-    assert pairs_claim(*problem_of(graph, 3)).value == 3
+    assert pairs_claim(problem_of(graph, 3)).value == 3
     # A node holds the byte that it makes.
-    claim = pairs_claim(*problem_of(graph, 3, memory_bytes=1.5))
+    claim = pairs_claim(problem_of(graph, 3, memory_bytes=1.5))
     assert claim.value == pytest.approx((3 + 4 * 6) / 3)
     assert all(cut.get("memory") for cut in claim.certificate["cuts"])
 
@@ -311,26 +311,29 @@ def test_what_does_not_hold_is_refused_by_its_argument():
         ((device, cpu), SUM), ((cpu,), SUM), ((device,), replace(SUM, comm="overlap")),
         ((device,), replace(SUM, max_replicas=2)),
     ):  # fmt: skip
-        claim = pairs_claim(graph, units, devices, options)
+        claim = pairs_claim(SplitProblem(graph, units, devices, options))
         assert (claim.status, claim.value) == ("refused", 0.0)
         assert claim.reason
     for validity in ("convex", "free"):
-        assert chain_claim(graph, units, (device,), SUM, validity=validity).status == "refused"
-    assert node_cut_claim(graph, units, (device,), SUM, floor=100.0).value == 0.0
-    assert chain_claim(graph, units, (device,), SUM, floor=100.0).value == 0.0
-    assert pairs_claim(graph, units, (device,), SUM, floor=100.0).value == 0.0
+        assert (
+            chain_claim(SplitProblem(graph, units, (device,), SUM), validity=validity).status
+            == "refused"
+        )
+    assert node_cut_claim(SplitProblem(graph, units, (device,), SUM), floor=100.0).value == 0.0
+    assert chain_claim(SplitProblem(graph, units, (device,), SUM), floor=100.0).value == 0.0
+    assert pairs_claim(SplitProblem(graph, units, (device,), SUM), floor=100.0).value == 0.0
 
 
 @pytest.mark.parametrize("name", ["chain", "node-cut", "pairs"])
 @pytest.mark.parametrize("patience", range(4))
 def test_what_is_stopped_still_holds(name, patience):
     case = accelerators_case(13, 7)
-    problem = (case.graph, case.units, case.devices, case.options)
+    problem = case.problem
     asked = count()
-    claim = PRODUCERS[name](*problem, validity="ordered", stop=lambda: next(asked) >= patience)
+    claim = PRODUCERS[name](problem, validity="ordered", stop=lambda: next(asked) >= patience)
     record = {"value": claim.value, "validity": "ordered", "certificate": claim.certificate}
     assert claim.status == "limit" or patience > 0
-    assert claim.value <= brute_force(*problem)[0]
+    assert claim.value <= brute_force(problem)[0]
     assert claim.certificate is None or Made(case, "ordered", record).verdict(record) == VERIFIED
 
 
@@ -346,9 +349,9 @@ def test_a_certificate_that_is_none_is_not_called_verified():
 def test_sums_of_everything_are_exact_in_floating_point():
     for scale in (1e-290, 1e-9, 1.0, 1e290):
         graph = chain(0.1 * scale, 0.7 * scale, 0.3 * scale, transfer=0.4 * scale)
-        whole = whole_of(*problem_of(graph, 2), "ordered")
+        whole = whole_of(problem_of(graph, 2), "ordered")
         total = float(whole.work.sum() + whole.cost.sum())
         assert 2**40 < total < 2**49, scale
         assert np.all(whole.work == np.floor(whole.work))
-        claim = node_cut_claim(*problem_of(graph, 2))
+        claim = node_cut_claim(problem_of(graph, 2))
         assert claim.value == pytest.approx(1.1 * scale)

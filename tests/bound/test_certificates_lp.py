@@ -31,13 +31,9 @@ PRODUCERS = {"same-block": same_block_claim, "cover": cover_claim}
 VALIDITIES = ("ordered", "convex", "free")
 
 
-def problem_of(case: Case) -> tuple:
-    return case.graph, case.units, case.devices, case.options
-
-
 def made_of(case: Case, validity: str, name: str, value: float) -> Made | None:
     """What an argument makes of a case, as it would stand in a stream."""
-    claim = PRODUCERS[name](*problem_of(case), validity=validity, value=value)
+    claim = PRODUCERS[name](case.problem, validity=validity, value=value)
     if claim.certificate is None:
         return None
     certificate = json.loads(json.dumps(claim.certificate))
@@ -57,7 +53,7 @@ def test_they_verify_and_their_values_are_bounds(first):
     verified = dict.fromkeys(PRODUCERS, 0)
     for case in cases(first, first + 15):
         for validity in VALIDITIES:
-            optimum = brute_force(*problem_of(case), validity=validity)[0]
+            optimum = brute_force(case.problem, validity=validity)[0]
             for name in PRODUCERS:
                 made = made_of(case, validity, name, optimum)
                 if made is None:
@@ -242,7 +238,7 @@ def test_corrupted_ones_are_all_refused(name):
     refused = dict.fromkeys(("beyond", "malformed", BAD[name].__name__), 0)
     for case in cases(0, 12):
         for validity in ("ordered", "convex"):
-            value = brute_force(*problem_of(case), validity=validity)[0]
+            value = brute_force(case.problem, validity=validity)[0]
             made = made_of(case, validity, name, value)
             if made is None or any("memory" in cut for cut in made.certificate.get("cuts", ())):
                 continue
@@ -258,7 +254,7 @@ def test_nothing_that_verifies_is_false_whatever_it_looks_like():
     rng = random.Random(1)
     told = {VERIFIED: 0, REFUTED: 0, NOT_CHECKABLE: 0}
     for case in cases(0, 12):
-        optimum = {v: brute_force(*problem_of(case), validity=v)[0] for v in VALIDITIES}
+        optimum = {v: brute_force(case.problem, validity=v)[0] for v in VALIDITIES}
         for name in PRODUCERS:
             made = made_of(case, "ordered", name, optimum["ordered"])
             for _ in range(80 if made else 0):
@@ -361,8 +357,8 @@ def test_prices_of_any_size_are_compared_exactly():
 @pytest.mark.parametrize("name", PRODUCERS)
 def test_what_is_stopped_still_holds(name):
     case = accelerators_case(13, 7)
-    optimum = brute_force(*problem_of(case))[0]
-    claim = PRODUCERS[name](*problem_of(case), value=optimum, time_left=lambda: 0.0)
+    optimum = brute_force(case.problem)[0]
+    claim = PRODUCERS[name](case.problem, value=optimum, time_left=lambda: 0.0)
     assert claim.value <= optimum
     assert math.isfinite(claim.value)
     if claim.certificate is not None:

@@ -23,8 +23,8 @@ from dnnp.core.bound.hierarchy import (
 from dnnp.core.bound.simple import simple_bound
 from dnnp.core.bound.windows import windows
 from dnnp.core.cost.items import items_of
-from dnnp.core.cost.line import make_line
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import quotient_order
 from dnnp.core.mip import child
 from dnnp.core.mip.formulas import Formulas
@@ -62,21 +62,17 @@ needs_highs = pytest.mark.skipif(
 )
 
 
-def problem_of(case: Case):
-    return case.graph, case.units, case.devices, case.options
-
-
 def call_for(case: Case, validity: str, solver: str = "cbc") -> tuple[Call, float] | None:
     """A call, and the optimum; the split known is the optimal one, a bad one, or none."""
-    problem = problem_of(case)
-    optimum, blocks = brute_force(*problem, validity)
+    problem = case.problem
+    optimum, blocks = brute_force(problem, validity)
     if math.isinf(optimum):
         return None
     if case.seed % 3 == 0:
-        return Call(*problem, validity, solver, blocks, optimum), optimum
+        return Call(problem, validity, solver, blocks, optimum), optimum
     if case.seed % 3 == 1:
-        return Call(*problem, validity, solver, value=1.5 * optimum), optimum
-    return Call(*problem, validity, solver), optimum
+        return Call(problem, validity, solver, value=1.5 * optimum), optimum
+    return Call(problem, validity, solver), optimum
 
 
 def agree(case: Case, validity: str, solver: str = "cbc") -> int:
@@ -85,7 +81,7 @@ def agree(case: Case, validity: str, solver: str = "cbc") -> int:
     if found is None:
         return 0
     call, optimum = found
-    values = {"simple": min(simple_bound(*problem_of(case)), optimum)}
+    values = {"simple": min(simple_bound(case.problem), optimum)}
     for name, bound in BOUNDS.items():
         claim = bound(call)
         if claim.status == REFUSED:
@@ -131,7 +127,7 @@ def device_of(count: int, **other: float) -> DeviceClass:
 
 
 def call_of(graph, devices, options=SUM, validity="ordered", **other) -> Call:
-    return Call(graph, singletons(graph), devices, options, validity, **other)
+    return Call(SplitProblem(graph, singletons(graph), devices, options), validity, **other)
 
 
 def test_by_hand():
@@ -164,7 +160,7 @@ def test_a_better_split_comes_with_the_bound():
         call = call_of(graph, devices, options, blocks=whole, value=9.0)
         claim = exact_bound(call)
         plan = make_plan(
-            graph, call.units, claim.blocks or whole, devices, options,
+            SplitProblem(graph, call.units, devices, options), claim.blocks or whole,
             method="", bound=claim.value, digest="",
         )  # fmt: skip
         assert plan.value == pytest.approx(7 if options == SUM else 4.5)
@@ -294,12 +290,10 @@ def test_stages_of_the_best_split_are_solutions():
     tried = 0
     for seed in range(40):
         case = accelerators_case(seed, 6, ("sum", "overlap", "duplex"))
-        optimum, blocks = brute_force(*problem_of(case))
-        call = Call(*problem_of(case), "ordered", blocks=blocks, value=optimum)
+        optimum, blocks = brute_force(case.problem)
+        call = Call(case.problem, "ordered", blocks=blocks, value=optimum)
         order = call.pipeline()
-        plan = make_plan(
-            *problem_of(case)[:2], blocks, *problem_of(case)[2:], method="", bound=0.0, digest=""
-        )
+        plan = make_plan(case.problem, blocks)
         for task in call.tasks("ordered"):
             parts, placed = parts_of(task, precedence=True), call.placed(task)
             if placed is None or order is None:
@@ -325,12 +319,12 @@ def test_items_of_the_best_split_are_in_their_windows():
         case = accelerators_case(seed, 7)
         if case.graph.backward.any():
             continue
-        optimum, blocks = brute_force(*problem_of(case))
+        optimum, blocks = brute_force(case.problem)
         items = items_of(case.graph, case.units)
-        line = make_line(*problem_of(case)[:2], items, items.order, *problem_of(case)[2:])
+        line = case.problem.line(items)
         stages = min(case.devices[0].count, line.n)
         first, last = windows(line, optimum, stages, cuts=True)
-        call = Call(*problem_of(case), "ordered", blocks=blocks)
+        call = Call(case.problem, "ordered", blocks=blocks)
         order = quotient_order(case.graph, call.block_of_node(), len(blocks))
         place = np.argsort(order) + 1
         at = place[call.placed(call.tasks("ordered")[0])]
@@ -347,5 +341,5 @@ def test_pairs_kept_apart_are():
     assert exact_bound(call).value == pytest.approx(5, rel=CLOSE)
     # Three stages are the only split without the first pair, and two do not suffice.
     assert exact_bound(replace(call, apart=[(0, 1)])).value == pytest.approx(5, rel=CLOSE)
-    two = replace(call, devices=(device_of(2),), value=8.5)
+    two = replace(call, problem=call.problem.with_devices(device_of(2)), value=8.5)
     assert exact_bound(replace(two, apart=[(1, 0), (1, 2)])).value == pytest.approx(8.5, rel=CLOSE)

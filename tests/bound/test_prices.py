@@ -70,7 +70,7 @@ def searched(
 @pytest.mark.parametrize("seed", range(30))
 def test_the_best_set_of_all(seed, validity):
     case = accelerators_case(seed, 9)
-    whole = whole_of(case.graph, case.units, case.devices, case.options, validity)
+    whole = whole_of(case.problem, validity)
     if not np.isfinite(whole.work).all():
         pytest.skip("a unit runs nowhere")
     between = between_of(case.graph, whole.items, validity)
@@ -98,7 +98,7 @@ def test_the_best_set_of_all(seed, validity):
 
 def test_a_search_that_is_cut_off_says_so():
     case = accelerators_case(1, 9)
-    whole = whole_of(case.graph, case.units, case.devices, case.options, "free")
+    whole = whole_of(case.problem, "free")
     between = between_of(case.graph, whole.items, "free")
     price = np.ones(whole.items.count)
     assert not searched(whole, between, price, 1e18, 0.0, limit=0)[1]

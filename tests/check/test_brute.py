@@ -12,6 +12,7 @@ import pytest
 
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import Clustering, clustering_of_labels, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph
@@ -119,12 +120,16 @@ def test_brute_force_is_the_best_plan_that_the_checker_accepts() -> None:
         graph, units, devices, options = random_case(seed)
         best = plainest(graph, units, devices, options)
         for validity in STRENGTH:
-            value, blocks = brute_force(graph, units, devices, options, validity)
+            value, blocks = brute_force(SplitProblem(graph, units, devices, options), validity)
             assert value == pytest.approx(best[validity], rel=1e-12, abs=1e-12)
             assert bool(blocks) == math.isfinite(value)
             if blocks:
                 plan = make_plan(
-                    graph, units, blocks, devices, options, method="", bound=0, digest=""
+                    SplitProblem(graph, units, devices, options),
+                    blocks,
+                    method="",
+                    bound=0,
+                    digest="",
                 )
                 assert plan.value == pytest.approx(value, rel=1e-12, abs=1e-12)
                 found["stages"] += len(blocks) > 1
@@ -142,4 +147,6 @@ def test_gpipe_needs_a_backward_pass() -> None:
     graph = graph_of(random_stream(1, 3))
     device = DeviceClass("dev")
     with pytest.raises(ValueError, match="backward pass"):
-        brute_force(graph, singletons(graph), (device,), CostOptions(objective="gpipe"))
+        brute_force(
+            SplitProblem(graph, singletons(graph), (device,), CostOptions(objective="gpipe"))
+        )

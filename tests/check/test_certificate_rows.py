@@ -82,8 +82,8 @@ def test_no_program_of_all_rows_exceeds_the_optimum(comm):
     for seed in range(12):
         case = accelerators_case(seed, 5, comms=(comm,))
         for validity in VALIDITIES:
-            problem = (case.graph, case.units, case.devices, case.options)
-            optimum = brute_force(*problem, validity=validity)[0]
+            problem = case.problem
+            optimum = brute_force(problem, validity=validity)[0]
             found = least_load(exact_of(case, validity, Fraction(1, 8))) / 8
             assert found <= optimum * (1 + 1e-7) + 1e-7, (seed, validity)
             tight += found > 0.9 * optimum

@@ -13,6 +13,7 @@ from dnnp.core.cost.invocations import POOL, Invocations
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.latency_plan import make_latency_plan
 from dnnp.core.cost.machine import machine_of
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement, eager_events, lazy_events
 from dnnp.core.model.cluster import Clustering, clustering_of_labels, singletons
 from dnnp.core.model.device import DeviceClass
@@ -59,13 +60,12 @@ class Case:
         self.links: tuple[Link, ...] = ()
         if execution == "operators" and rng.random() < 0.6:
             self.links = tuple(self._ring(rng))
-        self.problem: LatencyProblem = latency_problem(
-            self.graph, self.units, self.devices, self.options, self.links
-        )
+        whole = SplitProblem(self.graph, self.units, self.devices, self.options, self.links)
+        self.problem: LatencyProblem = latency_problem(whole)
         make = self._blocks if execution == "blocks" else self._placement
         self.plan: Plan = make_latency_plan(
-            self.graph, self.units, self.devices, self.options, self.links, self.problem,
-            make(rng), method="test", bound=0.0, bound_method="none", digest="0" * 64,
+            whole, self.problem, make(rng), method="test", bound=0.0, bound_method="none",
+            digest="0" * 64,
         )  # fmt: skip
 
     def violations(self, plan: Plan) -> list[str]:

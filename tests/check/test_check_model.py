@@ -10,6 +10,7 @@ import pytest
 
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import Clustering, clustering_of_labels, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
@@ -126,7 +127,11 @@ def test_checker_agrees_on_random_plans() -> None:
         blocks = random_blocks(rng, units, graph, devices, options.max_replicas)
         try:
             plan = make_plan(
-                graph, units, blocks, devices, options, method="random", bound=0, digest="0" * 64
+                SplitProblem(graph, units, devices, options),
+                blocks,
+                method="random",
+                bound=0,
+                digest="0" * 64,
             )
         except InfeasibleError:
             found["infeasible"] += 1

@@ -14,6 +14,7 @@ from tools.agree_latency import EXECUTIONS, disagreements, latency_case, solve
 
 from dnnp.core.cost.invocations import Invocations
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement, lazy_events
 from dnnp.core.mip import child, cpsat, latency_loop
 from dnnp.core.mip.cpsat import cpsat_blocks
@@ -149,7 +150,9 @@ def test_blocks_that_take_no_time_must_not_wait_for_each_other():
     ]  # fmt: skip
     graph = graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
     options = CostOptions(objective="latency", execution="blocks")
-    problem = latency_problem(graph, singletons(graph), [DeviceClass("dev", count=2)], options)
+    problem = latency_problem(
+        SplitProblem(graph, singletons(graph), (DeviceClass("dev", count=2),), options)
+    )
     formulation = BlockProgram(problem)
     for again in (False, True):
         model = formulation.model(1.0)

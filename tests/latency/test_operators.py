@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement, lazy_events, simulate
 from dnnp.core.latency.critical_path import critical_path
 from dnnp.core.latency.operators_anneal import Listed, anneal_operators, inserted, placed
@@ -50,7 +51,9 @@ def layered(n: int, ratio: float = 1.0, seed: int = 0, **options: str) -> Latenc
     made = layered_graph(n, ratio, seed)
     graph = made.graph()
     chosen = CostOptions(objective="latency", execution="operators")
-    return latency_problem(graph, singletons(graph), made.devices, replace(chosen, **options))
+    return latency_problem(
+        SplitProblem(graph, singletons(graph), made.devices, replace(chosen, **options))
+    )
 
 
 @pytest.mark.parametrize("transfers", ["tensor", "edge"])
@@ -156,14 +159,14 @@ def test_bound_is_below_what_is_found(seed: int) -> None:
 
 def test_bound_counts_memory() -> None:
     """A chain of four tasks on two devices that hold two each: one transfer at least."""
-    devices = [DeviceClass(x, memory_bytes=2.0, bandwidth_bytes_per_s=1.0) for x in "ab"]
+    devices = tuple(DeviceClass(x, memory_bytes=2.0, bandwidth_bytes_per_s=1.0) for x in "ab")
     graph = replace(
         chain(1.0, 1.0, 1.0, 1.0, transfer=3.0),
         times={"a": np.ones(4), "b": np.full(4, 2.0)},
         node_bytes=np.ones(4),
     )
     options = CostOptions(objective="latency", execution="operators", memory_model="sum")
-    problem = latency_problem(graph, singletons(graph), devices, options)
+    problem = latency_problem(SplitProblem(graph, singletons(graph), devices, options))
     value = brute_operators(problem)[0]
     bound, name = operators_bound(problem)
     assert name == "memory path"
@@ -211,9 +214,9 @@ def test_tight_memory() -> None:
     made = layered_graph(12, 1.0, 2)
     sizes = np.array([5.0, 5, 4, 4, 3, 3, 3, 3, 2, 2, 1, 1])
     graph = replace(made.graph(), node_bytes=sizes)
-    devices = [replace(d, memory_bytes=12.0) for d in made.devices[:3]]
+    devices = tuple(replace(d, memory_bytes=12.0) for d in made.devices[:3])
     options = CostOptions(objective="latency", execution="operators", memory_model="sum")
-    problem = latency_problem(graph, singletons(graph), devices, options)
+    problem = latency_problem(SplitProblem(graph, singletons(graph), devices, options))
     placement = anneal_operators(problem, effort=0.02)
     used = np.bincount(placement.device, weights=problem.tasks.memory)
     assert used.tolist() == [12.0] * 3
@@ -222,27 +225,25 @@ def test_tight_memory() -> None:
 
 def test_packing_is_exact() -> None:
     """Capacity is enough in total, but no two of three tasks fit one of two devices."""
-    devices = [DeviceClass("a", count=2, memory_bytes=5.0, bandwidth_bytes_per_s=1.0)]
+    devices = (DeviceClass("a", count=2, memory_bytes=5.0, bandwidth_bytes_per_s=1.0),)
     graph = replace(chain(1.0, 1.0, 1.0), node_bytes=np.full(3, 3.0))
     graph = replace(graph, times={"a": np.ones(3)})
     options = CostOptions(objective="latency", execution="operators", memory_model="sum")
-    problem = latency_problem(graph, singletons(graph), devices, options)
+    problem = latency_problem(SplitProblem(graph, singletons(graph), devices, options))
     assert packed(make_board(problem), 1000) == (None, True)
     with pytest.raises(InfeasibleError, match="no way to fit"):
         anneal_operators(problem)
 
 
 def test_shortfalls_are_named() -> None:
-    devices = [DeviceClass("a", memory_bytes=5.0, bandwidth_bytes_per_s=1.0)]
+    devices = (DeviceClass("a", memory_bytes=5.0, bandwidth_bytes_per_s=1.0),)
     options = CostOptions(objective="latency", execution="operators", memory_model="sum")
-    graph = replace(
-        chain(1.0, 1.0), times={"a": np.ones(2)}, node_bytes=np.array([3.0, 3.0])
-    )
-    problem = latency_problem(graph, singletons(graph), devices, options)
+    graph = replace(chain(1.0, 1.0), times={"a": np.ones(2)}, node_bytes=np.array([3.0, 3.0]))
+    problem = latency_problem(SplitProblem(graph, singletons(graph), devices, options))
     with pytest.raises(InfeasibleError, match=re.escape("need 6 bytes")):
         anneal_operators(problem)
     graph = replace(graph, times={"a": np.array([1.0, np.inf])})
-    problem = latency_problem(graph, singletons(graph), devices, options)
+    problem = latency_problem(SplitProblem(graph, singletons(graph), devices, options))
     with pytest.raises(InfeasibleError, match="no device supports task 1"):
         anneal_operators(problem)
     with pytest.raises(InfeasibleError, match="task 1"):

@@ -13,6 +13,7 @@ from dnnp.core.baselines.placing.greedy_blocks import greedy_blocks, training_it
 from dnnp.core.cost.invocations import POOL, pool_times
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.machine import machine_of
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
@@ -151,7 +152,7 @@ def test_the_values_of_table_4(name: str, value: float) -> None:
     path = WORKLOADS / f"{name}.json"
     stream = read_workload(path.read_bytes(), str(path))
     graph = graph_of(stream)
-    devices = [device_of(d) for d in stream.get("device")]
+    devices = tuple(device_of(d) for d in stream.get("device"))
     options = CostOptions(objective="latency", execution="blocks", memory_model="sum")
-    problem = latency_problem(graph, units_of(stream, graph), devices, options)
+    problem = latency_problem(SplitProblem(graph, units_of(stream, graph), devices, options))
     assert problem.block_value(greedy_blocks(problem)) == pytest.approx(value, abs=0.005)

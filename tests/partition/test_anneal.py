@@ -12,6 +12,7 @@ import pytest
 
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.local.anneal import anneal
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
@@ -27,7 +28,7 @@ from support.project import ROOT
 def priced(case, blocks):
     """The plan of some blocks."""
     return make_plan(
-        case.graph, case.units, blocks, case.devices, case.options,
+        case.problem, blocks,
         method="anneal", bound=0.0, digest="0" * 64,
     )  # fmt: skip
 
@@ -37,12 +38,12 @@ def test_equals_brute_force(start):
     missed = []
     for seed in range(start, start + 100):
         case = random_case(seed, 7, max_replicas=1)
-        expected, _ = brute_force(case.graph, case.units, case.devices, case.options, "free")
+        expected, _ = brute_force(case.problem, "free")
         if not np.isfinite(expected):
             with pytest.raises(InfeasibleError):
-                anneal(case.graph, case.units, case.devices, case.options, effort=0.05)
+                anneal(case.problem, effort=0.05)
             continue
-        blocks = anneal(case.graph, case.units, case.devices, case.options, effort=0.5)
+        blocks = anneal(case.problem, effort=0.5)
         plan = priced(case, blocks)
         assert check_plan(case.graph, None, plan).violations == (), seed
         assert plan.value >= expected * (1 - 1e-9) - 1e-12, seed
@@ -55,11 +56,11 @@ def test_never_behind_its_start():
     for seed in range(40):
         case = random_case(seed, 12, max_replicas=1, limited=False, objective="throughput")
         try:
-            start = best_slicing(case.graph, case.units, case.devices, case.options)
+            start = best_slicing(case.problem)
         except InfeasibleError:
             continue
         blocks = anneal(
-            case.graph, case.units, case.devices, case.options, start=start, effort=0.01,
+            case.problem, start=start, effort=0.01,
             stop=lambda: True,
         )  # fmt: skip
         assert priced(case, blocks).value <= priced(case, start).value * (1 + 1e-12)
@@ -72,8 +73,7 @@ def test_same_split_for_a_seed_compiled_or_not():
         "from dnnp.core.local.anneal import anneal\n"
         "case = random_case(3, 9, limited=False, max_replicas=1)\n"
         "for seed in (0, 1):\n"
-        "    blocks = anneal(case.graph, case.units, case.devices, case.options, seed=seed,\n"
-        "                    effort=0.01)\n"
+        "    blocks = anneal(case.problem, seed=seed, effort=0.01)\n"
         "    print([(b.nodes.tolist(), b.device.name) for b in blocks])\n"
     )
 
@@ -95,17 +95,22 @@ def test_numbers_of_any_size(scale):
     graph = graph_of(random_stream(5, 10))
     units = units_of(random_stream(5, 10), graph)
     device = DeviceClass("dev", count=3, bandwidth_bytes_per_s=2.0)
-    plain = anneal(graph, units, (device,), CostOptions(memory_model="sum"), effort=0.1)
+    plain = anneal(
+        SplitProblem(graph, units, (device,), CostOptions(memory_model="sum")), effort=0.1
+    )
     times = {"dev": graph.times["dev"] * scale}
     scaled = replace(graph, times=times, tensor_bytes=graph.tensor_bytes * scale,
                      transfer_s=graph.transfer_s * scale)  # fmt: skip
     blocks = anneal(
-        scaled, replace(units, times=times), (device,), CostOptions(memory_model="sum"), effort=0.1
+        SplitProblem(
+            scaled, replace(units, times=times), (device,), CostOptions(memory_model="sum")
+        ),
+        effort=0.1,
     )
 
     def value(graph, units, blocks):
         return make_plan(
-            graph, units, blocks, (device,), CostOptions(memory_model="sum"),
+            SplitProblem(graph, units, (device,), CostOptions(memory_model="sum")), blocks,
             method="anneal", bound=0.0, digest="0" * 64,
         ).value  # fmt: skip
 
@@ -120,8 +125,8 @@ def test_degenerate_problems():
     units = units_of(stream, graph)
     options = CostOptions(memory_model="sum")
     many = DeviceClass("dev", count=9)
-    assert len(anneal(graph, units, (many,), options, effort=0.01)) == 1
+    assert len(anneal(SplitProblem(graph, units, (many,), options), effort=0.01)) == 1
     only_cpus = DeviceClass("dev", kind="cpu", count=2)
-    assert len(anneal(graph, units, (only_cpus,), options, effort=0.01)) == 1
+    assert len(anneal(SplitProblem(graph, units, (only_cpus,), options), effort=0.01)) == 1
     with pytest.raises(UsageError, match="clusters"):
-        anneal(graph, units, (replace(many, cluster_size=3),), options)
+        anneal(SplitProblem(graph, units, (replace(many, cluster_size=3),), options))

@@ -24,9 +24,9 @@ def test_splits_are_valid(name: str) -> None:
     solved = 0
     for seed in range(60):
         case = random_case(seed)
-        problem = (case.graph, case.units, case.devices, case.options)
+        problem = case.problem
         try:
-            blocks = BASELINES[name](*problem, Settings(seed=seed))
+            blocks = BASELINES[name](problem, Settings(seed=seed))
         except InfeasibleError:
             continue
         plan = priced(problem, blocks, name)
@@ -39,8 +39,8 @@ def test_splits_are_valid(name: str) -> None:
 @pytest.mark.parametrize("name", CORE)
 def test_degenerate_problems(name: str, what: str) -> None:
     problem = DEGENERATE[what]
-    plan = priced(problem, BASELINES[name](*problem, Settings()), name)
-    assert sum(len(stage.nodes) for stage in plan.stages) == problem[0].n
+    plan = priced(problem, BASELINES[name](problem, Settings()), name)
+    assert sum(len(stage.nodes) for stage in plan.stages) == problem.graph.n
     if what == "one colour":
         assert len(plan.stages) == 1
 
@@ -50,21 +50,21 @@ def test_capacity_below_the_largest_node_is_explained(name: str) -> None:
     graph = chain(1.0, 1.0, memory_bytes=100)
     problem = problem_of(graph, DeviceClass("dev", count=2, memory_bytes=60), memory_model="sum")
     with pytest.raises(InfeasibleError, match=r"^infeasible: .*(60|memory of the devices)"):
-        BASELINES[name](*problem, Settings())
+        BASELINES[name](problem, Settings())
 
 
 @pytest.mark.parametrize("name", CORE)
 def test_nodes_that_run_nowhere_are_named(name: str) -> None:
     problem = problem_of(chain(1.0, 1.0), DeviceClass("other", count=2))
     with pytest.raises(InfeasibleError, match=r"node 0 \('n0'\).* cannot run on any device"):
-        BASELINES[name](*problem, Settings())
+        BASELINES[name](problem, Settings())
 
 
 def test_greedy_fills_memory_in_order() -> None:
     # Work would allow 3 nodes a device; 20 bytes allow two of ten bytes.
     graph = chain(*[1.0] * 6, memory_bytes=10)
     problem = problem_of(graph, DeviceClass("dev", count=3, memory_bytes=20), memory_model="sum")
-    plan = priced(problem, greedy(*problem))
+    plan = priced(problem, greedy(problem))
     assert [stage.nodes for stage in plan.stages] == [(0, 1), (2, 3), (4, 5)]
 
 
@@ -72,18 +72,18 @@ def test_greedy_puts_the_rest_on_cpus() -> None:
     graph = chain(*[1.0] * 6, memory_bytes=10)
     devices = (DeviceClass("dev", count=1, memory_bytes=20), DeviceClass("cpu", "cpu", 2))
     problem = problem_of(graph, *devices, memory_model="sum")
-    plan = priced(problem, greedy(*problem))
+    plan = priced(problem, greedy(problem))
     assert [(s.device, s.nodes) for s in plan.stages] == [
         ("dev/0", (0, 1)), ("cpu/0", (2, 3)), ("cpu/1", (4, 5)),
     ]  # fmt: skip
-    without = (problem[0], problem[1], devices[:1], problem[3])
+    without = problem.with_devices(*devices[:1])
     with pytest.raises(InfeasibleError, match="full before every node has a place"):
-        greedy(*without)
+        greedy(without)
 
 
 def test_greedy_balances_where_memory_is_ample() -> None:
     problem = problem_of(chain(1.0, 1.0, 2.0, 4.0, 0.0), DeviceClass("dev", count=2))
-    plan = priced(problem, greedy(*problem))
+    plan = priced(problem, greedy(problem))
     assert [stage.nodes for stage in plan.stages] == [(0, 1, 2), (3, 4)]
 
 
@@ -92,7 +92,7 @@ def test_expert_splits_have_the_published_values(
     shared_workloads: Path, name: str, value: float
 ) -> None:
     problem = workload(shared_workloads, f"layer_{name}_inference")
-    graph, _, devices, _ = problem
+    graph, devices = problem.graph, problem.devices
     path = shared_workloads / "expert" / f"{name}_inference_expert.json"
     position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
     kinds = {d.kind: d for d in devices}

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnp.core.bound.simple import simple_bound
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.plan import CostOptions
 from dnnp.formats.graph import graph_of, units_of
 from support.graphs import random_stream
 
@@ -31,7 +33,7 @@ def test_never_above_the_best_assignment(seed, n, first, second):
         for v, s in enumerate(places):
             loads[s] += units.times.get(slots[s], np.full(n, np.inf))[v]
         best = min(best, max(loads))
-    assert simple_bound(graph, units, offered) <= best
+    assert simple_bound(SplitProblem(graph, units, offered, CostOptions())) <= best
 
 
 def test_mixed_classes_get_the_fractional_optimum():
@@ -41,4 +43,6 @@ def test_mixed_classes_get_the_fractional_optimum():
         node["time_s"] = {"dev": 1.0, "slow": 3.0}
     graph = graph_of(stream)
     devices = (DeviceClass("dev", count=1), DeviceClass("slow", count=3))
-    assert simple_bound(graph, units_of(stream, graph), devices) == pytest.approx(6.0, rel=0.02)
+    assert simple_bound(
+        SplitProblem(graph, units_of(stream, graph), devices, CostOptions())
+    ) == pytest.approx(6.0, rel=0.02)

@@ -7,6 +7,7 @@ import pytest
 from dnnp.core.bound.chain import chain_bound
 from dnnp.core.bound.simple import simple_bound
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
@@ -23,7 +24,7 @@ SUM = CostOptions(memory_model="sum")
 
 def bound(graph, k, options=SUM):
     device = DeviceClass("dev", count=k, bandwidth_bytes_per_s=1.0)
-    return chain_bound(graph, singletons(graph), (device,), options)
+    return chain_bound(SplitProblem(graph, singletons(graph), (device,), options))
 
 
 @pytest.mark.parametrize("first", range(0, 160, 40))
@@ -31,19 +32,19 @@ def test_never_above_the_optimum(first):
     better = 0
     for seed in range(first, first + 40):
         case = accelerators_case(seed, comms=("sum", "sum", "overlap", "duplex"))
-        problem = (case.graph, case.units, case.devices, case.options)
-        optimum, _ = brute_force(*problem)
-        found = chain_bound(*problem)
+        problem = case.problem
+        optimum, _ = brute_force(problem)
+        found = chain_bound(problem)
         assert found <= optimum * (1 + 1e-9), seed
-        better += found > simple_bound(*problem) * (1 + 1e-6)
+        better += found > simple_bound(problem) * (1 + 1e-6)
     assert better > 5
 
 
 def test_never_above_the_optimum_with_classes_memory_and_replicas():
     for seed in range(60):
         case = random_case(seed, 6)
-        optimum, _ = brute_force(case.graph, case.units, case.devices, case.options)
-        found = chain_bound(case.graph, case.units, case.devices, case.options)
+        optimum, _ = brute_force(case.problem)
+        found = chain_bound(case.problem)
         assert found <= optimum * (1 + 1e-9), seed
 
 
@@ -73,6 +74,8 @@ def test_large_random_graphs():
     graph = graph_of(stream)
     units = units_of(stream, graph)
     devices = (DeviceClass("unit", count=16, bandwidth_bytes_per_s=1.0),)
-    blocks = best_slicing(graph, units, devices, SUM)
-    plan = make_plan(graph, units, blocks, devices, SUM, method="", bound=0.0, digest="")
-    assert chain_bound(graph, units, devices, SUM) <= plan.value
+    blocks = best_slicing(SplitProblem(graph, units, devices, SUM))
+    plan = make_plan(
+        SplitProblem(graph, units, devices, SUM), blocks, method="", bound=0.0, digest=""
+    )
+    assert chain_bound(SplitProblem(graph, units, devices, SUM)) <= plan.value

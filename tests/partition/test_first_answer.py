@@ -56,7 +56,7 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
 
 def small() -> SplitProblem:
-    return SplitProblem(*problem_of(chain(1.0, 2.0, 3.0, 4.0, 2.0), *DEVICES))
+    return problem_of(chain(1.0, 2.0, 3.0, 4.0, 2.0), *DEVICES)
 
 
 @pytest.mark.parametrize("method", FINDS)
@@ -84,8 +84,7 @@ def test_every_method_of_latency(
         assert found.bound > 0
         assert found.bound_method.startswith("critical path")
         plan = make_latency_plan(
-            problem.graph, problem.units, problem.devices, options, (),
-            latency_problem(problem.graph, problem.units, problem.devices, options), found.split,
+            problem, latency_problem(problem), found.split,
             method=found.method, bound=found.bound, bound_method=found.bound_method,
             digest="0" * 64,
         )  # fmt: skip
@@ -135,12 +134,12 @@ def test_schedules(
 @pytest.mark.parametrize("seed", range(60))
 def test_the_first_split_is_valid(seed: int) -> None:
     case = random_case(seed, 12)
-    problem = SplitProblem(case.graph, case.units, case.devices, case.options)
+    problem = case.problem
     blocks = first_split(problem)
     if blocks is None:
         return
     plan = make_plan(
-        case.graph, case.units, blocks, case.devices, case.options,
+        case.problem, blocks,
         method=FIRST_FIT, bound=0.0, digest="0" * 64,
     )  # fmt: skip
     assert check_plan(case.graph, case.units, plan).violations == ()
@@ -164,12 +163,12 @@ def test_the_first_split_keeps_capacities() -> None:
     """Two nodes of 3 bytes and two of 2: only parts of two nodes fit 6 bytes."""
     graph = chain(1.0, 5.0, 1.0, 1.0, memory_bytes=3)
     devices = (DeviceClass("dev", count=2, memory_bytes=6.0),)
-    problem = SplitProblem(*problem_of(graph, *devices, memory_model="sum"))
+    problem = problem_of(graph, *devices, memory_model="sum")
     blocks = first_split(problem)
     assert blocks is not None
     assert [len(b.nodes) for b in blocks] == [2, 2]
     devices = (DeviceClass("dev", count=2, memory_bytes=5.0),)
-    assert first_split(SplitProblem(*problem_of(graph, *devices, memory_model="sum"))) is None
+    assert first_split(problem_of(graph, *devices, memory_model="sum")) is None
 
 
 def test_beside(endless: Callable[..., None]) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from dnnp.core.check.plan import check_plan
-from dnnp.core.cost.items import items_of
-from dnnp.core.cost.line import make_line
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.local.anneal import anneal
@@ -27,7 +26,7 @@ from dnnp.core.synthetic.regal import FAMILIES, regal_graph
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.synthetic import DEVICE_CLASS, synthetic_stream
 from support.brute import brute_force
-from support.cases import Case, random_case
+from support.cases import random_case
 from support.graphs import random_stream
 
 SHORT = 60_000
@@ -37,17 +36,13 @@ SHORT = 60_000
 def priced(problem: SplitProblem, blocks) -> Plan:
     """The plan of a split, after the checker has agreed that it is a pipeline."""
     plan = make_plan(
-        problem.graph, problem.units, blocks, problem.devices, problem.options,
+        problem, blocks,
         method="test", bound=0.0, digest="0" * 64,
     )  # fmt: skip
     assert check_plan(problem.graph, problem.units, plan).violations == ()
     assert plan.validity == "ordered"
     assert sorted(v for b in blocks for v in b.nodes.tolist()) == list(range(problem.graph.n))
     return plan
-
-
-def problem_of(case: Case) -> SplitProblem:
-    return SplitProblem(case.graph, case.units, case.devices, case.options)
 
 
 def generated(family: str, n: int, seed: int = 0, k: int = 4) -> SplitProblem:
@@ -70,7 +65,7 @@ def short_annealing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def start_of(problem: SplitProblem):
     try:
-        return best_slicing(problem.graph, problem.units, problem.devices, problem.options)
+        return best_slicing(problem)
     except InfeasibleError:
         return None
 
@@ -80,14 +75,14 @@ def test_ordered_annealing_equals_brute_force(first):
     missed = []
     for seed in range(first, first + 30):
         case = random_case(seed, 7, max_replicas=1)
-        problem = problem_of(case)
-        expected, _ = brute_force(case.graph, case.units, case.devices, case.options)
+        problem = case.problem
+        expected, _ = brute_force(case.problem)
         annealed = {"ordered": True, "start": start_of(problem), "effort": 0.5}
         if not np.isfinite(expected):
             with pytest.raises(InfeasibleError):
-                anneal(case.graph, case.units, case.devices, case.options, **annealed)
+                anneal(case.problem, **annealed)
             continue
-        blocks = anneal(case.graph, case.units, case.devices, case.options, **annealed)
+        blocks = anneal(case.problem, **annealed)
         value = priced(problem, blocks).value
         assert value >= expected * (1 - 1e-9) - 1e-12, seed
         if value > expected * (1 + 1e-9) + 1e-12:
@@ -101,9 +96,9 @@ def test_items_that_a_device_cannot_run_stay_in_order(short_annealing):
         case = random_case(seed, 7, max_replicas=1, training=False)
         if len(case.devices) == 1:
             continue
-        problem = problem_of(case)
+        problem = case.problem
         try:
-            blocks = anneal(case.graph, case.units, case.devices, case.options, ordered=True)
+            blocks = anneal(case.problem, ordered=True)
         except InfeasibleError:
             continue
         assert problem.value(blocks) > 0
@@ -114,14 +109,14 @@ def test_items_that_a_device_cannot_run_stay_in_order(short_annealing):
 def test_ordered_annealing_is_never_behind_its_start(warm, short_annealing):
     for seed in range(40):
         case = random_case(seed, 14, max_replicas=1, objective="throughput")
-        problem = problem_of(case)
+        problem = case.problem
         start = start_of(problem)
         if start is None:
             continue
         before = problem.value(start)
         for stopped in (True, False):
             blocks = anneal(
-                case.graph, case.units, case.devices, case.options, ordered=True, warm=warm,
+                case.problem, ordered=True, warm=warm,
                 start=start, effort=0.05, seed=seed, stop=lambda: stopped,  # noqa: B023
             )  # fmt: skip
             # Nodes of a stage run in the graph's order, which may need more memory than `start`.
@@ -133,10 +128,9 @@ def test_ordered_annealing_is_never_behind_its_start(warm, short_annealing):
 
 def test_ordered_annealing_repeats():
     problem = generated("watts-strogatz", 60)
-    arguments = (problem.graph, problem.units, problem.devices, problem.options)
-    start = best_slicing(*arguments)
+    start = best_slicing(problem)
     splits = [
-        [b.nodes.tolist() for b in anneal(*arguments, ordered=True, start=start, effort=0.02)]
+        [b.nodes.tolist() for b in anneal(problem, ordered=True, start=start, effort=0.02)]
         for _ in range(2)
     ]
     assert splits[0] == splits[1]
@@ -162,15 +156,13 @@ def test_coarse_units_are_acyclic_and_cost_what_they_hold(late):
         problem = random_problem(
             seed, 20 + 5 * seed, colors=seed % 3 == 0, classes=("cpu",) if seed % 2 else ()
         )
-        graph, units, devices, options = (
-            problem.graph, problem.units, problem.devices, problem.options,
-        )  # fmt: skip
-        coarse = coarsened(graph, units, devices, options, late=late)
-        items = items_of(graph, units)
+        graph, units, items = problem.graph, problem.units, problem.items
+        coarse = coarsened(problem, late=late)
+        coarse_problem = replace(problem, units=coarse)
         fewer += coarse.g < 0.8 * items.count
         assert items.count / 2 <= coarse.g <= items.count
         # Cycles would be contracted: every unit is an item of its own.
-        assert items_of(graph, coarse).count == coarse.g
+        assert coarse_problem.items.count == coarse.g
         assert sorted(coarse.member_idx.tolist()) == list(range(graph.n))
         for unit, (a, b) in enumerate(pairwise(coarse.member_ptr)):
             assert (coarse.label[coarse.member_idx[a:b]] == unit).all()
@@ -180,9 +172,7 @@ def test_coarse_units_are_acyclic_and_cost_what_they_hold(late):
             assert coarse.times[name] == pytest.approx(expected)
 
         # A tensor between two units that were joined is in no net.
-        before = make_line(graph, units, items, items.order, devices, options)
-        joined = items_of(graph, coarse)
-        after = make_line(graph, coarse, joined, joined.order, devices, options)
+        before, after = problem.line(), coarse_problem.line()
         assert len(after.source) <= len(before.source)
         made = np.flatnonzero(graph.producer >= 0)
         cut = [
@@ -193,37 +183,33 @@ def test_coarse_units_are_acyclic_and_cost_what_they_hold(late):
         assert len(after.source) == len(cut)
         assert contract(graph, coarse).n == coarse.g
 
-        coarse_problem = SplitProblem(graph, coarse, devices, options)
-        blocks = best_slicing(graph, coarse, devices, options)
+        blocks = best_slicing(coarse_problem)
         assert coarse_problem.value(blocks) == pytest.approx(problem.value(blocks))
     assert fewer >= 12
 
 
 def test_coarsening_again_and_again():
     problem = generated("erdos-renyi", 400)
-    level = problem.units
+    level = problem
     for late in (True, False, True, False):
-        coarser = coarsened(
-            problem.graph, level, problem.devices, problem.options, late=late
-        )  # fmt: skip
-        assert coarser.g < level.g
-        assert items_of(problem.graph, coarser).count == coarser.g
+        coarser = coarsened(level, late=late)
+        assert coarser.g < level.units.g
+        level = replace(problem, units=coarser)
+        assert level.items.count == coarser.g
         # No unit has more than its part of a device's share.
         most = coarser.times[DEVICE_CLASS].max()
         share = problem.units.times[DEVICE_CLASS].sum() / 4 / levels.UNITS_PER_DEVICE
         assert most <= max(share, problem.units.times[DEVICE_CLASS].max())
-        level = coarser
 
 
 def test_levels_are_never_worse_than_their_start(monkeypatch, short_annealing):
     monkeypatch.setattr(levels, "COARSEST", 10)
     for seed in range(12):
         problem = random_problem(seed, 60, colors=seed % 3 == 0, training=seed % 4 == 3)
-        arguments = (problem.graph, problem.units, problem.devices, problem.options)
-        start = best_slicing(*arguments, "kahn")
+        start = best_slicing(problem, "kahn")
         for stopped in (False, True):
             blocks = multilevel(
-                *arguments, start, problem.value, seed=seed, effort=0.01,
+                problem, start, seed=seed, effort=0.01,
                 stop=lambda: stopped,  # noqa: B023
             )  # fmt: skip
             assert priced(problem, blocks).value <= problem.value(start) * (1 + 1e-12)
@@ -231,11 +217,10 @@ def test_levels_are_never_worse_than_their_start(monkeypatch, short_annealing):
 
 def test_levels_of_a_large_graph(short_annealing):
     problem = generated("watts-strogatz", 12_000, k=8)
-    arguments = (problem.graph, problem.units, problem.devices, problem.options)
-    start = best_slicing(*arguments, "dfs")
+    start = best_slicing(problem, "dfs")
     told: list[float] = []
     blocks = multilevel(
-        *arguments, start, problem.value, effort=0.002, progress=told.append
+        problem, start, effort=0.002, progress=told.append
     )  # fmt: skip
     assert len(told) >= 3
     assert told == sorted(told)
@@ -267,8 +252,8 @@ def test_heuristic_on_any_problem(short_annealing):
     optimal = 0
     for seed in range(28):
         case = random_case(seed, 8, max_replicas=1)
-        problem = problem_of(case)
-        expected, _ = brute_force(case.graph, case.units, case.devices, case.options)
+        problem = case.problem
+        expected, _ = brute_force(case.problem)
         request = Request(method="heuristic", effort=0.1)
         try:
             found = solve(problem, request)
@@ -278,7 +263,7 @@ def test_heuristic_on_any_problem(short_annealing):
         value = priced(problem, found.blocks).value
         assert found.bound <= expected * (1 + 1e-9)
         assert value <= min(
-            problem.value(best_slicing(case.graph, case.units, case.devices, case.options, order))
+            problem.value(best_slicing(case.problem, order))
             for order in ORDERS
             if can_be_sliced(problem, order)
         ) * (1 + 1e-9)
@@ -288,7 +273,7 @@ def test_heuristic_on_any_problem(short_annealing):
 
 def can_be_sliced(problem: SplitProblem, order: str) -> bool:
     try:
-        best_slicing(problem.graph, problem.units, problem.devices, problem.options, order)
+        best_slicing(problem, order)
     except InfeasibleError:
         return False
     return True

@@ -14,6 +14,7 @@ import pytest
 from dnnp.cmds.platform import platform_of
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import ideal_search
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
@@ -82,11 +83,15 @@ def contiguous(graph, units, devices, options) -> float:
 def solved(graph, units, devices, options) -> Plan | None:
     """The plan found; None if there is none."""
     try:
-        blocks, bound = hierarchy_split(graph, units, devices, options)
+        blocks, bound = hierarchy_split(SplitProblem(graph, units, devices, options))
     except InfeasibleError:
         return None
     plan = make_plan(
-        graph, units, blocks, devices, options, method="exact", bound=bound, digest="0" * 64
+        SplitProblem(graph, units, devices, options),
+        blocks,
+        method="exact",
+        bound=bound,
+        digest="0" * 64,
     )
     assert plan.validity == "ordered"
     assert check_plan(graph, None, plan).violations == ()
@@ -116,7 +121,7 @@ def compare(seed: int, *, cpu: bool = False, most: int = 7, **kinds: object) -> 
         memory_mode=rng.choice(["hard", "overflow"]),
     )  # fmt: skip
     expected = contiguous(graph, units, devices, options)
-    least, _ = brute_force(graph, units, devices, options, "ordered")
+    least, _ = brute_force(SplitProblem(graph, units, devices, options), "ordered")
     plan = solved(graph, units, devices, options)
     if plan is None:
         assert expected == math.inf
@@ -212,7 +217,9 @@ def test_equal_links_give_the_flat_optimum(comm):
         units = singletons(graph)
         options = CostOptions(comm=comm)
         plan = solved(graph, units, (device(4, 2, inner=1.0),), options)
-        flat = ideal_search(graph, units, (replace(device(4, 2), cluster_size=0),), options)
+        flat = ideal_search(
+            SplitProblem(graph, units, (replace(device(4, 2), cluster_size=0),), options)
+        )
         assert plan.value == pytest.approx(flat.value, rel=1e-9)
         assert plan.status == "optimal"
 
@@ -226,7 +233,9 @@ def test_one_cluster_gives_the_flat_optimum_at_inner_cost():
             graph, transfer_s=np.where(np.isnan(graph.transfer_s), graph.tensor_bytes,
                                        graph.transfer_s) / 4,
         )  # fmt: skip
-        flat = ideal_search(near, units, (replace(device(3, 3), cluster_size=0),), CostOptions())
+        flat = ideal_search(
+            SplitProblem(near, units, (replace(device(3, 3), cluster_size=0),), CostOptions())
+        )
         assert plan.value == pytest.approx(flat.value, rel=1e-9)
         assert plan.status == "optimal"
 
@@ -308,13 +317,19 @@ def test_stopping_leaves_a_valid_split():
     units = singletons(graph)
     devices = (device(8, 4),)
     finished = solved(graph, units, devices, CostOptions())
-    blocks, bound = hierarchy_split(graph, units, devices, CostOptions(), stop=lambda: True)
+    blocks, bound = hierarchy_split(
+        SplitProblem(graph, units, devices, CostOptions()), stop=lambda: True
+    )
     plan = make_plan(
-        graph, units, blocks, devices, CostOptions(), method="exact", bound=bound, digest="0" * 64
+        SplitProblem(graph, units, devices, CostOptions()),
+        blocks,
+        method="exact",
+        bound=bound,
+        digest="0" * 64,
     )
     assert check_plan(graph, None, plan).violations == ()
     assert bound <= finished.value <= plan.value
-    blocks, bound = hierarchy_split(graph, units, devices, CostOptions(), effort=1e-9)
+    blocks, bound = hierarchy_split(SplitProblem(graph, units, devices, CostOptions()), effort=1e-9)
     assert bound <= finished.value
 
 
@@ -337,7 +352,7 @@ def test_no_device_has_room():
     graph = graph_of(random_stream(1, 5, params=True))
     devices = (device(2, 2, memory_bytes=1.0),)
     with pytest.raises(InfeasibleError, match="infeasible"):
-        hierarchy_split(graph, singletons(graph), devices, CostOptions())
+        hierarchy_split(SplitProblem(graph, singletons(graph), devices, CostOptions()))
 
 
 @pytest.mark.parametrize(
@@ -355,7 +370,7 @@ def test_no_device_has_room():
 def test_what_is_refused(devices, options, message):
     graph = chain([1, 1], [1, 0])
     with pytest.raises(UsageError, match=message):
-        hierarchy_split(graph, singletons(graph), devices, CostOptions(**options))
+        hierarchy_split(SplitProblem(graph, singletons(graph), devices, CostOptions(**options)))
 
 
 def platform(folder: Path, records: str, **options: object) -> tuple[DeviceClass, ...]:

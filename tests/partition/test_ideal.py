@@ -14,8 +14,8 @@ from support.cases import random_case
 
 def agrees(case) -> None:
     """The search finds the optimum that brute force finds, and proves no more."""
-    expected, _ = brute_force(case.graph, case.units, case.devices, case.options)
-    found = ideal_search(case.graph, case.units, case.devices, case.options)
+    expected, _ = brute_force(case.problem)
+    found = ideal_search(case.problem)
     label = f"seed {case.seed}: {case.options} {case.devices}"
     if not np.isfinite(expected):
         assert found.blocks is None, label
@@ -24,7 +24,7 @@ def agrees(case) -> None:
         return
     assert found.blocks is not None, label
     plan = make_plan(
-        case.graph, case.units, found.blocks, case.devices, case.options,
+        case.problem, found.blocks,
         method="exact", bound=found.bound, digest="0" * 64,
     )  # fmt: skip
     assert check_plan(case.graph, None, plan).violations == (), label
@@ -36,9 +36,9 @@ def agrees(case) -> None:
 
     # With an incumbent the graph may be contracted further.
     near = expected * 1.001 + 1e-3
-    again = ideal_search(case.graph, case.units, case.devices, case.options, incumbent=near)
+    again = ideal_search(case.problem, incumbent=near)
     assert again.value == pytest.approx(expected, rel=1e-9, abs=1e-12), label
-    proof = ideal_search(case.graph, case.units, case.devices, case.options, incumbent=expected)
+    proof = ideal_search(case.problem, incumbent=expected)
     assert proof.blocks is None, label
     assert proof.bound <= expected, label
     if case.options.memory_model == "sum":

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 from tools.agree_ip import disagreements, lanes_case, mixed_case
 
-from dnnp.core.cost.items import free_items_of, item_choices, items_of
+from dnnp.core.cost.items import free_items_of
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip import child, solve
 from dnnp.core.mip.best import Best
 from dnnp.core.mip.blocks import blocks_of, places_of_blocks
@@ -51,7 +52,7 @@ needs_highs = pytest.mark.skipif(
 
 def value_of(case: Case, blocks) -> float:
     plan = make_plan(
-        case.graph, case.units, blocks, case.devices, case.options,
+        case.problem, blocks,
         method="ip", bound=0.0, digest="",
     )  # fmt: skip
     return plan.value
@@ -77,13 +78,11 @@ def hard_case(seed: int = 5, n: int = 60) -> tuple[Case, list[Block]]:
 
 def check_solution(case: Case, validity: str, blocks: list[Block], value: float) -> int:
     """A split meets every row of its programs, and the objective is its value; how many fit."""
-    best = Best(case.graph, case.units, case.devices, case.options, validity)
-    choices = [free_items_of(case.graph, case.units)]
-    if validity == "ordered":
-        choices = item_choices(case.graph, case.units)
+    ordered = validity == "ordered"
+    choices = case.problem.item_choices if ordered else (case.problem.free_items,)
     fits = 0
     for items in choices:
-        task = task_of(best, items)
+        task = task_of(case.problem, validity, items)
         draft = formulate(task, value, 1.0)
         at = places_of_blocks(draft, item_of_node(case.graph, task.line), blocks)
         if at is None:
@@ -111,7 +110,7 @@ def test_the_best_split_is_a_solution_with_its_objective(validity):
     tried = 0
     for seed in range(80):
         case = mixed_case(seed, 6)
-        value, blocks = brute_force(case.graph, case.units, case.devices, case.options, validity)
+        value, blocks = brute_force(case.problem, validity)
         if 0 < value < math.inf:
             assert check_solution(case, validity, blocks, value), seed
             tried += 1
@@ -156,17 +155,17 @@ def test_tensors_between_the_same_items_are_one_where_directions_share_a_link():
         ("sum", [Net(0, (1,), False, False, 7.0)]),
         ("duplex", [Net(0, (1,), False, False, 3.0), Net(1, (0,), False, False, 4.0)]),
     ):
-        best = Best(graph, units, (DeviceClass("dev"),), replace(SUM, comm=comm), "free")
-        assert nets_of(task_of(best, free_items_of(graph, units)), 0) == expected
+        problem = SplitProblem(graph, units, (DeviceClass("dev"),), replace(SUM, comm=comm))
+        assert nets_of(task_of(problem, "free", problem.free_items), 0) == expected
 
 
 def test_memory_that_adds_up_needs_no_lessons():
     learned = 0
     for seed in range(100, 130):
         case = random_case(seed, 6, limited=True, memory_mode="hard", memory_model="sum")
-        best = Best(case.graph, case.units, case.devices, case.options, "free")
+        best = Best(case.problem, "free")
         with child.solver_process() as process:
-            task = task_of(best, free_items_of(case.graph, case.units))
+            task = task_of(case.problem, "free", case.problem.free_items)
             loop = Loop(best, task, "cbc", process, None, lambda: False)
             loop.run()
         learned += len(loop.cuts)
@@ -192,16 +191,14 @@ def test_shortcuts_are_exactly_the_edges_that_follow_from_others():
 def test_places_are_as_many_as_counted(validity):
     for seed in range(20):
         case = random_case(seed, 6)
-        best = Best(case.graph, case.units, case.devices, case.options, validity)
-        task = task_of(best, free_items_of(case.graph, case.units))
+        task = task_of(case.problem, validity, case.problem.free_items)
         assert len(places_of(task)) == count_places(task)
 
 
 def test_multiples_of_a_quantum():
     case = small_case(1, 5, [DeviceClass("dev", count=2)])
-    items = free_items_of(case.graph, case.units)
-    best = Best(case.graph, case.units, case.devices, SUM, "free")
-    assert quantum_of(task_of(best, items)) == 1.0
+    problem = case.problem.with_options(SUM)
+    assert quantum_of(task_of(problem, "free", problem.free_items)) == 1.0
     assert snapped(20.99998, 1.0) == pytest.approx(21.0, rel=1e-11)
     assert snapped(21.0, 1.0) < 21.0
     assert snapped(21.01, 0.1) == pytest.approx(21.1)
@@ -299,7 +296,9 @@ def test_published_optimum(shared_workloads, name, validity, expected):
         for d in stream.get("device")
     )
     case = Case(0, graph, units_of(stream, graph), devices, SUM)
-    result = solve_ip(graph, case.units, devices, SUM, validity, time_limit=PATIENCE_S)
+    result = solve_ip(
+        SplitProblem(graph, case.units, devices, SUM), validity, time_limit=PATIENCE_S
+    )
     assert result.status == "optimal"
     assert value_of(case, result.blocks) == pytest.approx(expected, abs=0.005)
     assert result.bound == pytest.approx(value_of(case, result.blocks), rel=5 * SAFETY)
@@ -317,24 +316,24 @@ def test_costs_of_zero_everywhere(validity):
         tensor.update(size_bytes=0, transfer_s=0)
     graph = graph_of(stream)
     case = Case(0, graph, units_of(stream, graph), (DeviceClass("dev", count=3),), SUM)
-    result = solve_ip(graph, case.units, case.devices, SUM, validity)
+    result = solve_ip(SplitProblem(graph, case.units, case.devices, SUM), validity)
     assert (result.status, result.bound, value_of(case, result.blocks)) == ("optimal", 0, 0)
 
 
 @pytest.mark.parametrize("validity", VALIDITIES)
 def test_few_nodes_and_many_devices(validity):
     case = small_case(3, 1, [DeviceClass("dev", count=1000)])
-    result = solve_ip(case.graph, case.units, case.devices, SUM, validity)
+    result = solve_ip(case.problem.with_options(SUM), validity)
     assert [b.nodes.tolist() for b in result.blocks] == [[0]]
     case = small_case(4, 3, [DeviceClass("dev", count=1000, bandwidth_bytes_per_s=1e9)])
-    result = solve_ip(case.graph, case.units, case.devices, SUM, validity)
+    result = solve_ip(case.problem.with_options(SUM), validity)
     assert result.status == "optimal"
     assert len(result.blocks) == 3
 
 
 def test_processors_only():
     case = small_case(6, 5, [DeviceClass("dev", kind="cpu", count=2, memory_bytes=1.0)])
-    result = solve_ip(case.graph, case.units, case.devices, SUM, "free")
+    result = solve_ip(case.problem.with_options(SUM), "free")
     times = case.units.times["dev"]
     best = min(
         max(sum(times[v] for v in range(5) if side >> v & 1 == s) for s in (0, 1))
@@ -360,8 +359,8 @@ def test_costs_of_all_sizes(validity):
         graph = graph_of(stream)
         devices = (DeviceClass("dev", count=2), DeviceClass("cpu", kind="cpu", count=1))
         case = Case(2 * seed, graph, units_of(stream, graph), devices, SUM)
-        result = solve_ip(graph, case.units, devices, SUM, validity)
-        want, _ = brute_force(graph, case.units, devices, SUM, validity)
+        result = solve_ip(SplitProblem(graph, case.units, devices, SUM), validity)
+        want, _ = brute_force(SplitProblem(graph, case.units, devices, SUM), validity)
         assert value_of(case, result.blocks) == pytest.approx(want, rel=2 * SAFETY)
         assert want * (1 - 5 * SAFETY) <= result.bound <= want
 
@@ -374,7 +373,7 @@ def test_an_empty_graph():
         tensor_bytes=np.zeros(0), transfer_s=np.zeros(0), is_output=np.zeros(0, dtype=np.bool_),
         times={},
     )  # fmt: skip
-    result = solve_ip(graph, singletons(graph), (DeviceClass("dev"),), SUM, "free")
+    result = solve_ip(SplitProblem(graph, singletons(graph), (DeviceClass("dev"),), SUM), "free")
     assert (result.blocks, result.bound, result.status) == ([], 0.0, "optimal")
 
 
@@ -382,19 +381,19 @@ def test_what_does_not_fit_is_infeasible():
     case = small_case(7, 4, [DeviceClass("dev", count=4, memory_bytes=3.0)], memory=True)
     for validity in VALIDITIES:
         with pytest.raises(InfeasibleError):
-            solve_ip(case.graph, case.units, case.devices, SUM, validity)
+            solve_ip(case.problem.with_options(SUM), validity)
     with pytest.raises(InfeasibleError):
-        solve_ip(case.graph, case.units, (DeviceClass("none", count=2),), SUM, "free")
+        solve_ip(SplitProblem(case.graph, case.units, (DeviceClass("none", count=2),), SUM), "free")
     with pytest.raises(InfeasibleError):
-        solve_ip(case.graph, case.units, (DeviceClass("dev", count=0),), SUM, "free")
+        solve_ip(SplitProblem(case.graph, case.units, (DeviceClass("dev", count=0),), SUM), "free")
 
 
 def test_a_program_that_is_too_large():
     case = small_case(7, 500, [DeviceClass("dev", count=600)])
     whole = [Block(np.asarray(case.graph.order), case.devices[0])]
     with pytest.raises(LimitError, match="coarsen"):
-        solve_ip(case.graph, case.units, case.devices, SUM, "free")
-    result = solve_ip(case.graph, case.units, case.devices, SUM, "free", incumbent=whole)
+        solve_ip(case.problem.with_options(SUM), "free")
+    result = solve_ip(case.problem.with_options(SUM), "free", incumbent=whole)
     assert (result.blocks, result.bound, result.status) == (whole, 0.0, "feasible")
     assert "too large" in result.failure
 
@@ -403,13 +402,13 @@ def test_what_programs_cannot_say():
     case = small_case(7, 4, [DeviceClass("dev", count=4)])
     clustered = (replace(case.devices[0], cluster_size=2, inner_bandwidth_bytes_per_s=9.0),)
     with pytest.raises(UsageError, match="exact"):
-        solve_ip(case.graph, case.units, clustered, SUM, "free")
+        solve_ip(SplitProblem(case.graph, case.units, clustered, SUM), "free")
     gpipe = replace(SUM, objective="gpipe")
     with pytest.raises(UsageError, match="backward"):
-        solve_ip(case.graph, case.units, case.devices, gpipe, "free")
+        solve_ip(case.problem.with_options(gpipe), "free")
     for wrong in ({"solver": "gurobi", "validity": "free"}, {"validity": "best"}):
         with pytest.raises(UsageError):
-            solve_ip(case.graph, case.units, case.devices, SUM, **wrong)
+            solve_ip(case.problem.with_options(SUM), **wrong)
 
 
 # Limits, interrupts, and what can happen to the solver.
@@ -419,7 +418,10 @@ def test_what_programs_cannot_say():
 def test_the_incumbent_survives_the_limit(limit):
     case, blocks = hard_case()
     result = solve_ip(
-        case.graph, case.units, case.devices, SUM, "free", incumbent=blocks, time_limit=limit
+        case.problem.with_options(SUM),
+        "free",
+        incumbent=blocks,
+        time_limit=limit,
     )
     assert result.status == "feasible"
     assert result.bound <= value_of(case, result.blocks) <= value_of(case, blocks)
@@ -429,7 +431,7 @@ def test_the_incumbent_survives_the_limit(limit):
 
 def test_a_limit_with_nothing_to_show():
     case, _ = hard_case()
-    result = solve_ip(case.graph, case.units, case.devices, SUM, "free", time_limit=0.0)
+    result = solve_ip(case.problem.with_options(SUM), "free", time_limit=0.0)
     assert (result.blocks, result.bound, result.status) == (None, 0.0, "limit")
 
 
@@ -437,10 +439,13 @@ def test_a_split_that_is_too_weak_is_not_used():
     case = small_case(9, 6, [DeviceClass("dev", count=3, bandwidth_bytes_per_s=5.0)])
     weak = [Block(np.arange(6)[i::2], case.devices[0]) for i in range(2)]
     assert make_plan(
-        case.graph, case.units, weak, case.devices, SUM, method="", bound=0, digest=""
+        case.problem.with_options(SUM), weak, method="", bound=0, digest=""
     ).validity == "free"  # fmt: skip
     result = solve_ip(
-        case.graph, case.units, case.devices, SUM, "ordered", incumbent=weak, time_limit=0.0
+        case.problem.with_options(SUM),
+        "ordered",
+        incumbent=weak,
+        time_limit=0.0,
     )
     assert result.blocks is None
 
@@ -455,7 +460,10 @@ def test_an_interrupt_takes_effect_at_once():
         return asked > 10
 
     result = solve_ip(
-        case.graph, case.units, case.devices, SUM, "convex", incumbent=blocks, stop=stop
+        case.problem.with_options(SUM),
+        "convex",
+        incumbent=blocks,
+        stop=stop,
     )
     assert asked <= 13
     assert result.status == "feasible"
@@ -476,7 +484,7 @@ def test_a_solver_that_dies(monkeypatch):
     for incumbent in (blocks, None):
         started = [child.SolverProcess()]
         child._idle.append(started[0])
-        arguments = (case.graph, case.units, case.devices, SUM, "free")
+        arguments = (case.problem.with_options(SUM), "free")
         if incumbent is None:
             with pytest.raises(LimitError, match="signal 9"):
                 solve_ip(*arguments, stop=kill)
@@ -489,7 +497,7 @@ def test_a_solver_that_dies(monkeypatch):
     # The next solve has a new process, also if this one dies between the two.
     case = small_case(4, 3, [DeviceClass("dev", count=2)])
     for _ in range(2):
-        assert solve_ip(case.graph, case.units, case.devices, SUM, "free").status == "optimal"
+        assert solve_ip(case.problem.with_options(SUM), "free").status == "optimal"
         (idle,) = child._idle
         os.kill(idle._process.pid, signal.SIGKILL)
         idle._process.wait()
@@ -510,13 +518,13 @@ def test_bounds_of_a_search_that_is_cut_short(monkeypatch):
         for validity in VALIDITIES:
             if validity == "ordered" and case.graph.backward.any():
                 continue  # there are two choices of items, each with a bound of its own
-            want, _ = brute_force(case.graph, case.units, case.devices, case.options, validity)
-            best = Best(case.graph, case.units, case.devices, case.options, validity)
-            choose = items_of if validity == "ordered" else free_items_of
-            items = choose(case.graph, case.units)
+            want, _ = brute_force(case.problem, validity)
+            best = Best(case.problem, validity)
+            items = case.problem.items if validity == "ordered" else case.problem.free_items
+            task = task_of(case.problem, validity, items)
             with child.solver_process() as process:
                 end = time.monotonic() + 0.03
-                loop = Loop(best, task_of(best, items), "cbc", process, end, lambda: False)
+                loop = Loop(best, task, "cbc", process, end, lambda: False)
                 low, closed = loop.run()
             assert low <= want * (1 + 1e-12), (seed, validity)
             unfinished += not closed
@@ -529,7 +537,7 @@ def test_a_solver_that_is_not_installed(monkeypatch):
     monkeypatch.setenv("PMIP_HIGHS_LIBRARY", "/nowhere/libhighs.so")
     case = small_case(4, 3, [DeviceClass("dev", count=2)])
     with pytest.raises(UnavailableError, match=r"dnnp\[highs\]") as caught:
-        solve_ip(case.graph, case.units, case.devices, SUM, "free", solver="highs")
+        solve_ip(case.problem.with_options(SUM), "free", solver="highs")
     assert caught.value.exit_status == 7
     child._close_idle()
     child._idle.clear()
@@ -547,12 +555,14 @@ SCRIPT = """
     from support.graphs import random_stream
     stream = random_stream(5, 60)
     graph = graph_of(stream)
+    from dnnp.core.cost.problem import SplitProblem
     process = child.SolverProcess()
     child._idle.append(process)
     os.write(2, b"%d\\n" % process._process.pid)
     devices = (DeviceClass("dev", count=6, bandwidth_bytes_per_s=20.0),)
     options = CostOptions(memory_model="sum")
-    solve_ip(graph, units_of(stream, graph), devices, options, "free", time_limit={limit})
+    whole = SplitProblem(graph, units_of(stream, graph), devices, options)
+    solve_ip(whole, "free", time_limit={limit})
 """
 
 

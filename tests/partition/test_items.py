@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dnnp.core.cost.items import items_of
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import validity_of
 from dnnp.core.dp.ideal import ideal_search
 from dnnp.core.model.cluster import Clustering
@@ -47,8 +48,8 @@ def test_groups_of_both_passes(seed):
     graph, units = with_groups(seed, 6)
     devices = (DeviceClass("dev", count=3, bandwidth_bytes_per_s=3.0),)
     options = CostOptions(memory_model="sum")
-    least, _ = brute_force(graph, units, devices, options)
-    found = ideal_search(graph, units, devices, options)
+    least, _ = brute_force(SplitProblem(graph, units, devices, options))
+    found = ideal_search(SplitProblem(graph, units, devices, options))
     assert (found.value, found.bound) == (pytest.approx(least), pytest.approx(least))
 
 
@@ -132,9 +133,13 @@ def test_training_graph_keeps_colors_and_orders_both_passes():
     units = units_of(stream, graph)
     device = DeviceClass("dev", count=3)
     options = CostOptions(memory_model="sum")
-    blocks = best_slicing(graph, units, (device,), options)
+    blocks = best_slicing(SplitProblem(graph, units, (device,), options))
     plan = make_plan(
-        graph, units, blocks, (device,), options, method="slice", bound=0.0, digest="0" * 64
+        SplitProblem(graph, units, (device,), options),
+        blocks,
+        method="slice",
+        bound=0.0,
+        digest="0" * 64,
     )
     assert plan.validity == "ordered"
     stage_of = {node: i for i, s in enumerate(plan.stages) for node in s.nodes}

@@ -13,6 +13,7 @@ from dnnp.core.cost.items import items_of
 from dnnp.core.cost.line import make_line, steps_of
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.memory import memory_row, peak_reach, tree_size
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.order.orders import ORDERS
@@ -91,7 +92,7 @@ def test_memory_of_intervals_equals_memory_of_stages(seed, n, model):
     units = units_of(stream, graph)
     items = items_of(graph, units)
     options = CostOptions(memory_model=model)
-    line = make_line(graph, units, items, ORDERS["dfs"](items), (DEVICE,), options)
+    line = make_line(SplitProblem(graph, units, (DEVICE,), options), items, ORDERS["dfs"](items))
     steps = steps_of(graph, line, options)
     memory = np.zeros((line.n, line.n))
     trees = np.zeros((2, tree_size(steps)))

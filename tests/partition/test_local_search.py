@@ -13,42 +13,40 @@ import pytest
 from dnnp.core.baselines.blocks import slots_of
 from dnnp.core.baselines.descent import descend, moves_of
 from dnnp.core.baselines.local_search import local_search
-from dnnp.core.cost.items import free_items_of
-from dnnp.core.cost.line import make_line
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
 from dnnp.formats.graph import graph_of
 from support.cases import random_case
 from support.graphs import random_stream
-from support.problems import UNBOUNDED, Problem, chain, objective, priced, problem_of, workload
+from support.problems import UNBOUNDED, chain, objective, priced, problem_of, workload
 
 
-def all_slots(problem: Problem) -> np.ndarray:
+def all_slots(problem: SplitProblem) -> np.ndarray:
     """Class of every device that the search sees."""
-    graph, units, devices, options = problem
-    items = free_items_of(graph, units)
-    line = make_line(graph, units, items, np.arange(items.count), devices, options)
+    items = problem.free_items
+    line = problem.line(items, np.arange(items.count))
     return slots_of(line.devices, all_kinds=True)
 
 
-def spots(blocks: list[Block], problem: Problem) -> dict[int, int]:
+def spots(blocks: list[Block], problem: SplitProblem) -> dict[int, int]:
     """Slot of every node."""
     slots = all_slots(problem)
-    free = {d.name: iter(np.flatnonzero(slots == c)) for c, d in enumerate(problem[2])}
+    free = {d.name: iter(np.flatnonzero(slots == c)) for c, d in enumerate(problem.devices)}
     taken = {}
     for block in blocks:
         slot = int(next(free[block.device.name]))
         if block.number >= 0:
-            names = [d.name for d in problem[2]]
+            names = [d.name for d in problem.devices]
             slot = int(np.searchsorted(slots, names.index(block.device.name))) + block.number
         taken.update(dict.fromkeys(block.nodes.tolist(), slot))
     return taken
 
 
-def blocks_at(slot_of: dict[int, int], problem: Problem) -> list[Block]:
+def blocks_at(slot_of: dict[int, int], problem: SplitProblem) -> list[Block]:
     """Blocks of a choice of slots."""
-    graph, _, devices, _ = problem
+    graph, devices = problem.graph, problem.devices
     slots = all_slots(problem)
     blocks = []
     for slot in sorted(set(slot_of.values())):
@@ -59,7 +57,7 @@ def blocks_at(slot_of: dict[int, int], problem: Problem) -> list[Block]:
     return blocks
 
 
-def clustered_case(seed: int) -> Problem:
+def clustered_case(seed: int) -> SplitProblem:
     """A random problem with devices in clusters of two."""
     rng = random.Random(seed)
     device = DeviceClass("dev", "accelerator", 4, UNBOUNDED, 1.0, 2, rng.choice([2.0, 10.0]))
@@ -67,13 +65,13 @@ def clustered_case(seed: int) -> Problem:
     return problem_of(graph, device, comm=rng.choice(["sum", "overlap", "duplex"]))
 
 
-def local_cases() -> Iterator[Problem]:
+def local_cases() -> Iterator[SplitProblem]:
     for seed in range(40):
         case = random_case(seed, limited=seed % 4 == 0)
         options = case.options
         if seed % 4 == 0:
             options = replace(options, memory_model="sum")
-        yield case.graph, case.units, case.devices, options
+        yield case.problem.with_options(options)
     for seed in range(12):
         yield clustered_case(seed)
 
@@ -81,16 +79,16 @@ def local_cases() -> Iterator[Problem]:
 def test_no_single_reassignment_improves_a_local_optimum() -> None:
     tried = 0
     for problem in local_cases():
-        graph, units, devices, _ = problem
+        devices = problem.devices
         try:
-            blocks = local_search(*problem, seed=3, restarts=1)
+            blocks = local_search(problem, seed=3, restarts=1)
         except InfeasibleError:
             continue
         slot_of = spots(blocks, problem)
         reached = objective(problem, blocks)
         assert objective(problem, blocks_at(slot_of, problem)) == pytest.approx(reached)
         slots = all_slots(problem)
-        label = free_items_of(graph, units).label
+        label = problem.free_items.label
         for item in range(int(label.max()) + 1):
             nodes = np.flatnonzero(label == item).tolist()
             fast = any(not devices[slots[slot_of[v]]].is_cpu for v in nodes)
@@ -105,11 +103,11 @@ def test_no_single_reassignment_improves_a_local_optimum() -> None:
 
 def test_the_kernel_prices_splits_as_the_cost_model_does() -> None:
     for number, problem in enumerate(local_cases()):
-        graph, units, devices, options = problem
+        options = problem.options
         if options.memory_model == "peak" and options.memory_mode == "overflow":
             continue
-        items = free_items_of(graph, units)
-        line = make_line(graph, units, items, np.arange(items.count), devices, options)
+        items = problem.free_items
+        line = problem.line(items, np.arange(items.count))
         slots = all_slots(problem)
         part = np.random.default_rng(number).integers(0, len(slots), items.count)
         expected = objective(
@@ -117,7 +115,7 @@ def test_the_kernel_prices_splits_as_the_cost_model_does() -> None:
         )
         if not np.isfinite(expected):
             continue
-        _, value, _ = descend(moves_of(line, devices, options, line.memory), part, -1)
+        _, value, _ = descend(moves_of(line, problem.devices, options, line.memory), part, -1)
         assert value == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
@@ -126,7 +124,7 @@ def test_local_search_keeps_to_accelerators_and_to_memory() -> None:
     graph = chain(1.0, 1.0, transfer=50.0, memory_bytes=10)
     devices = (DeviceClass("dev", count=2, memory_bytes=10), DeviceClass("cpu", "cpu", 1))
     problem = problem_of(graph, *devices, memory_model="sum")
-    plan = priced(problem, local_search(*problem))
+    plan = priced(problem, local_search(problem))
     assert [s.device for s in plan.stages] == ["dev/0", "dev/1"]
 
 
@@ -138,7 +136,7 @@ def test_local_search_stops_between_restarts() -> None:
         return True
 
     problem = problem_of(chain(1.0, 2.0, 3.0), DeviceClass("dev", count=2))
-    assert local_search(*problem, restarts=1000, stop=stop)
+    assert local_search(problem, restarts=1000, stop=stop)
     assert len(asked) < 5
 
 
@@ -156,8 +154,8 @@ def test_restarts_that_run_out_of_trials_are_said() -> None:
 
 def test_same_seed_same_split() -> None:
     case = random_case(11, colors=False)
-    problem = (case.graph, case.units, case.devices, case.options)
-    first, again = (local_search(*problem, seed=5) for _ in range(2))
+    problem = case.problem
+    first, again = (local_search(problem, seed=5) for _ in range(2))
     assert [b.nodes.tolist() for b in first] == [b.nodes.tolist() for b in again]
 
 
@@ -175,5 +173,5 @@ def test_local_search_brackets_the_published_values(
     shared_workloads: Path, name: str, value: float
 ) -> None:
     problem = workload(shared_workloads, name)
-    values = [priced(problem, local_search(*problem, seed=seed)).value for seed in range(20)]
+    values = [priced(problem, local_search(problem, seed=seed)).value for seed in range(20)]
     assert 0.9 * min(values) <= value <= 1.1 * max(values)

@@ -11,6 +11,7 @@ import pytest
 from dnnp.core.cost.items import items_of
 from dnnp.core.cost.line import make_line, steps_of
 from dnnp.core.cost.load import stage_load
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp import matrix
 from dnnp.core.dp.matrix import segment_costs, slice_matrix
 from dnnp.core.dp.slice import slice_line
@@ -85,7 +86,7 @@ def test_a_line_of_a_thousand_items():
     units = singletons(graph)
     items = items_of(graph, units)
     device = DeviceClass("dev", count=32, bandwidth_bytes_per_s=2.0)
-    line = make_line(graph, units, items, items.order, (device,), CostOptions())
+    line = make_line(SplitProblem(graph, units, (device,), CostOptions()), items, items.order)
     value, bounds = slice_matrix(segment_costs(line, "sum"), 32)
     assert slice_line(line, "sum").value == pytest.approx(value, rel=1e-9)
     assert len(bounds) <= 33
@@ -110,7 +111,7 @@ def test_fewest_intervals_and_degenerate_tables():
 def test_too_large_for_a_table(monkeypatch):
     monkeypatch.setattr(matrix, "MAX_ITEMS", 3)
     problem = problem_of(chain(1.0, 1.0, 1.0, 1.0), DeviceClass("dev", count=2))
-    case = Case(0, *problem)
+    case = Case(0, problem.graph, problem.units, problem.devices, problem.options)
     with pytest.raises(LimitError, match="4 items are too many for a table of segment costs"):
         segment_costs(line_of(case, np.arange(4)), "sum")
 

@@ -7,7 +7,7 @@ import pytest
 
 from dnnp.core.bound.node_cut import node_cut_bound
 from dnnp.core.cost.items import item_choices
-from dnnp.core.cost.line import make_line
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
@@ -36,21 +36,23 @@ def cheapest_sets(line):
 def test_equals_all_sets_and_is_never_above_the_optimum(first):
     for seed in range(first, first + 20):
         case = accelerators_case(seed)
-        problem = (case.graph, case.units, case.devices, case.options)
-        found = node_cut_bound(*problem)
+        problem = case.problem
+        found = node_cut_bound(problem)
         expected = min(
-            cheapest_sets(make_line(*problem[:2], items, items.order, *problem[2:])).max()
+            cheapest_sets(problem.line(items)).max()
             for items in item_choices(case.graph, case.units)
         )
         assert found == pytest.approx(expected, rel=1e-9), seed
-        assert found <= brute_force(*problem)[0] * (1 + 1e-9), seed
+        assert found <= brute_force(problem)[0] * (1 + 1e-9), seed
 
 
 def test_a_dear_tensor_keeps_its_neighbours():
     # Alone the middle pays 9 + 5 + 5; with both neighbours it pays 9 + 1 + 1.
     graph = chain(1, 9, 1, transfer=5.0)
     device = DeviceClass("dev", count=3, bandwidth_bytes_per_s=1.0)
-    assert node_cut_bound(graph, singletons(graph), (device,), SUM) == pytest.approx(11)
+    assert node_cut_bound(SplitProblem(graph, singletons(graph), (device,), SUM)) == pytest.approx(
+        11
+    )
 
 
 def test_refuses_what_it_does_not_hold_for():
@@ -66,5 +68,5 @@ def test_refuses_what_it_does_not_hold_for():
         ((device,), CostOptions(objective="gpipe", memory_model="sum")),
     )
     for devices, options in cases:
-        assert node_cut_bound(graph, units, devices, options) == 0.0
-    assert node_cut_bound(graph, units, (device,), SUM, above=100.0) == 0.0
+        assert node_cut_bound(SplitProblem(graph, units, devices, options)) == 0.0
+    assert node_cut_bound(SplitProblem(graph, units, (device,), SUM), above=100.0) == 0.0

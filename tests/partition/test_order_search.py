@@ -36,9 +36,7 @@ TWO = (
 
 
 def space_of(case: Case, threads: int = 0, *, weighted: bool = True) -> OrderSpace:
-    return OrderSpace(
-        case.graph, case.units, case.devices, case.options, weighted=weighted, threads=threads
-    )
+    return OrderSpace(case.problem, weighted=weighted, threads=threads)
 
 
 def plain_case(seed: int, n: int, count: int = 4, comm: str = "sum", **options: object) -> Case:
@@ -54,12 +52,12 @@ def sliced(case: Case, order) -> float:
     line = line_of(case, order)
     overflow = case.options.memory_mode == "overflow"
     steps = steps_of(case.graph, line, case.options) if overflow else None
-    problem = (case.graph, case.units, case.devices, case.options)
+    problem = case.problem
     try:
         found = slice_line(line, case.options.comm, steps)
     except InfeasibleError:
         return math.inf
-    assert priced(problem, best_slicing(*problem, order)).value == pytest.approx(found.value)
+    assert priced(problem, best_slicing(problem, order)).value == pytest.approx(found.value)
     return found.value
 
 

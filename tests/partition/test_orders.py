@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.items import items_of
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import ideal_search
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
@@ -27,7 +28,7 @@ from dnnp.formats.stream import Stream
 from support.brute import brute_force
 from support.cases import Case, random_case
 from support.graphs import header, random_stream, to_bytes
-from support.problems import Problem, priced, problem_of
+from support.problems import priced, problem_of
 from support.run import Result, dnnp
 from support.slicing import (
     best_cuts,
@@ -39,14 +40,14 @@ from support.slicing import (
 CLOSE = {"rel": 1e-9, "abs": 1e-12}
 
 
-def problem_in(case: Case) -> Problem:
-    return case.graph, case.units, case.devices, case.options
+def problem_in(case: Case) -> SplitProblem:
+    return case.problem
 
 
-def sliced(problem: Problem, order) -> float:
+def sliced(problem: SplitProblem, order) -> float:
     """Value of the best slicing of an order, by the checker; inf if nothing fits."""
     try:
-        return priced(problem, best_slicing(*problem, order)).value
+        return priced(problem, best_slicing(problem, order)).value
     except InfeasibleError:
         return math.inf
 
@@ -139,7 +140,7 @@ def test_priorities_of_an_optimal_split_recover_it():
         if priorities is None:
             continue
         feasible += 1
-        order = prioritised_order(case.graph, case.units, priorities)
+        order = prioritised_order(case.problem, priorities)
         assert sliced(problem_in(case), order) == pytest.approx(optimum, **CLOSE), seed
     assert feasible >= 60
 
@@ -147,7 +148,7 @@ def test_priorities_of_an_optimal_split_recover_it():
 # Worst cases
 
 
-def worst_case(k: int, epsilon: float, edge: float | None) -> tuple[Problem, np.ndarray]:
+def worst_case(k: int, epsilon: float, edge: float | None) -> tuple[SplitProblem, np.ndarray]:
     """The graph of MTPP Lemma 3.5 and its bad order of the items.
 
     Nodes 0..k-1 are heavy, k..2k-1 light; `edge` is the weight of the edge from 0 to k.
@@ -169,12 +170,12 @@ def worst_case(k: int, epsilon: float, edge: float | None) -> tuple[Problem, np.
     return problem, items_in(problem, [*range(k), *range(2 * k - 1, k - 1, -1)])
 
 
-def items_in(problem: Problem, nodes: list[int]) -> np.ndarray:
-    return items_of(problem[0], problem[1]).label[nodes]
+def items_in(problem: SplitProblem, nodes: list[int]) -> np.ndarray:
+    return problem.items.label[nodes]
 
 
-def optimum(problem: Problem) -> float:
-    return ideal_search(*problem).value
+def optimum(problem: SplitProblem) -> float:
+    return ideal_search(problem).value
 
 
 @pytest.mark.parametrize("k", range(2, 7))
@@ -203,7 +204,7 @@ def test_the_optimum_of_the_worst_cases_by_brute_force():
     for k in (2, 3):
         for edge in (10.0 * k, None):
             problem, _ = worst_case(k, 1 / (k + 1), edge)
-            assert brute_force(*problem)[0] == pytest.approx(1.0)
+            assert brute_force(problem)[0] == pytest.approx(1.0)
 
 
 # Orders that are given
@@ -228,15 +229,19 @@ def diamond(**colors: int) -> Graph:
 def test_a_given_order_is_kept():
     graph = diamond()
     units = singletons(graph)
-    assert given_order(graph, units, np.array([0, 2, 1, 3])).tolist() == [0, 2, 1, 3]
+    assert given_order(
+        SplitProblem(graph, units, (), CostOptions()), np.array([0, 2, 1, 3])
+    ).tolist() == [0, 2, 1, 3]
     with pytest.raises(FormatError) as caught:
-        given_order(graph, units, np.array([0, 3, 1, 2]))
+        given_order(SplitProblem(graph, units, (), CostOptions()), np.array([0, 3, 1, 2]))
     assert str(caught.value) == ("the order is not topological: 30 comes before 10, which it needs")
 
 
 def test_a_colour_comes_where_its_first_unit_does_and_what_it_needs_before():
     graph = diamond(n0=5, n3=5)  # with all between them: one item
-    assert given_order(graph, singletons(graph), np.array([0, 2, 1, 3])).tolist() == [0]
+    assert given_order(
+        SplitProblem(graph, singletons(graph), (), CostOptions()), np.array([0, 2, 1, 3])
+    ).tolist() == [0]
     reads = [[], [], [1]]
     tensors = [
         {"type": "tensor", "id": v, "name": f"t{v}", "kind": "activation", "size_bytes": 1}
@@ -251,10 +256,10 @@ def test_a_colour_comes_where_its_first_unit_does_and_what_it_needs_before():
     units = singletons(graph)
     items = items_of(graph, units)
     # Topological, though item {0, 2} would come before 1, which it needs.
-    order = given_order(graph, units, np.array([0, 1, 2]))
+    order = given_order(SplitProblem(graph, units, (), CostOptions()), np.array([0, 1, 2]))
     assert order.tolist() == items.label[[1, 0]].tolist()
     with pytest.raises(FormatError, match="2 comes before 1, which it needs"):
-        given_order(graph, units, np.array([0, 2, 1]))
+        given_order(SplitProblem(graph, units, (), CostOptions()), np.array([0, 2, 1]))
 
 
 def test_any_order_of_the_graph_may_be_given():
@@ -267,7 +272,7 @@ def test_any_order_of_the_graph_may_be_given():
             continue
         keys = np.random.default_rng(seed).random(case.graph.n)
         sequence = label[kahn_with_priorities(*case.graph.edges, keys)]
-        order = given_order(case.graph, case.units, sequence)
+        order = given_order(case.problem, sequence)
         assert sorted(order.tolist()) == list(range(items.count))
         place = np.argsort(order)
         assert (place[items.tail] < place[items.head]).all()
@@ -280,7 +285,9 @@ def test_any_order_of_the_graph_may_be_given():
 
 def test_priorities_of_a_colour_are_its_largest():
     graph = diamond(n1=1, n2=1)
-    order = prioritised_order(graph, singletons(graph), np.array([0.0, 0.1, 0.2, 0.9]))
+    order = prioritised_order(
+        SplitProblem(graph, singletons(graph), (), CostOptions()), np.array([0.0, 0.1, 0.2, 0.9])
+    )
     assert order.tolist() == [0, 1, 2]
     graph = graph_of(Stream(header=header(), records={"tensor": [], "node": [
         {"type": "node", "id": v, "name": f"n{v}", "op": "Op", "inputs": [], "outputs": [],
@@ -290,7 +297,9 @@ def test_priorities_of_a_colour_are_its_largest():
     units = singletons(graph)
     items = items_of(graph, units)
     for priorities, first in (([0, 1, 2], 0), ([0, 1, 0.5], 1)):
-        order = prioritised_order(graph, units, np.array(priorities, dtype=float))
+        order = prioritised_order(
+            SplitProblem(graph, units, (), CostOptions()), np.array(priorities, dtype=float)
+        )
         assert order[0] == items.label[first]
 
 
@@ -476,6 +485,6 @@ def test_stages_follow_the_order():
         case = random_case(seed, 9, training=False, limited=False, max_replicas=1)
         order = random_order_of(case, seed)
         place = np.argsort(order)[items_of(case.graph, case.units).label]
-        blocks = best_slicing(*problem_in(case), order)
+        blocks = best_slicing(problem_in(case), order)
         spans = [(place[b.nodes].min(), place[b.nodes].max()) for b in blocks]
         assert all(before[1] < after[0] for before, after in pairwise(spans))

@@ -28,7 +28,7 @@ from support.problems import DEGENERATE, chain, priced, problem_of, workload
 
 def test_vertices_and_edges_weigh_what_they_cost() -> None:
     problem = problem_of(chain(1.0, 3.0, 4.0, transfer=2.0), DeviceClass("dev", count=2))
-    graph = part_graph(*problem)
+    graph = part_graph(problem)
     assert graph.parts == 2
     assert graph.ptr.tolist() == [0, 1, 3, 4]
     assert graph.neighbors.tolist() == [1, 0, 2, 1]
@@ -41,7 +41,7 @@ def test_the_graph_is_symmetric_and_fits_32_bits() -> None:
     for seed in range(40):
         case = random_case(seed)
         try:
-            graph = part_graph(case.graph, case.units, case.devices, case.options)
+            graph = part_graph(case.problem)
         except InfeasibleError:
             continue
         tail = np.repeat(np.arange(graph.vertices), np.diff(graph.ptr))
@@ -143,7 +143,7 @@ PROBLEM = problem_of(chain(*[1.0] * 6), DeviceClass("dev", count=3))
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_scotch_runs_in_a_private_folder(fake, name: str) -> None:
     log = fake(name=name)
-    plan = priced(PROBLEM, scotch(*PROBLEM))
+    plan = priced(PROBLEM, scotch(PROBLEM))
     assert [stage.nodes for stage in plan.stages] == [(0, 1), (2, 3), (4, 5)]
     folder, mode, parts = log.read_text().split()
     assert (mode, parts) == ("0o700", "3")
@@ -152,22 +152,22 @@ def test_scotch_runs_in_a_private_folder(fake, name: str) -> None:
 
 def test_cyclic_quotients_are_reported(fake) -> None:
     fake(EVEN.replace("vertex * int(parts) // vertices", "vertex % 2"))
-    plan = priced(PROBLEM, scotch(*PROBLEM))
+    plan = priced(PROBLEM, scotch(PROBLEM))
     assert [stage.nodes for stage in plan.stages] == [(0, 2, 4), (1, 3, 5)]
     assert plan.validity == "free"
 
 
 def test_scotch_is_not_asked_about_one_part(fake) -> None:
     log = fake("sys.exit(3)")
-    assert len(scotch(*problem_of(chain(1.0, 1.0), DeviceClass("dev", count=1)))) == 1
-    assert len(scotch(*problem_of(chain(1.0), DeviceClass("dev", count=3)))) == 1
+    assert len(scotch(problem_of(chain(1.0, 1.0), DeviceClass("dev", count=1)))) == 1
+    assert len(scotch(problem_of(chain(1.0), DeviceClass("dev", count=3)))) == 1
     assert not log.exists()
 
 
 def test_scotch_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UnavailableError, match=r"scotch_gpart or gpart; .* package scotch") as info:
-        scotch(*PROBLEM)
+        scotch(PROBLEM)
     assert info.value.exit_status == 7
     assert "\n" not in str(info.value)
 
@@ -186,7 +186,7 @@ def test_scotch_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_programs_that_fail(fake, action: str, message: str) -> None:
     fake(action)
     with pytest.raises(UnavailableError, match=message) as info:
-        scotch(*PROBLEM)
+        scotch(PROBLEM)
     assert "\n" not in str(info.value)
 
 
@@ -195,7 +195,7 @@ def test_programs_that_cannot_be_run(fake) -> None:
     program = Path(os.environ["PATH"]) / "gpart"
     program.write_bytes(b"\x7fELF not really")
     with pytest.raises(UnavailableError, match=r"gpart cannot be run: .+"):
-        scotch(*PROBLEM)
+        scotch(PROBLEM)
 
 
 def test_scotch_ends_at_a_limit_or_an_interrupt(
@@ -206,11 +206,11 @@ def test_scotch_ends_at_a_limit_or_an_interrupt(
     own.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(own))
     with pytest.raises(LimitError, match=r"not done after 0\.5 s") as info:
-        scotch(*PROBLEM, time_limit_s=0.5)
+        scotch(PROBLEM, time_limit_s=0.5)
     assert info.value.exit_status == 5
     assert list(own.iterdir()) == []
     with pytest.raises(LimitError, match="interrupted before"):
-        scotch(*PROBLEM, stop=lambda: True)
+        scotch(PROBLEM, stop=lambda: True)
 
 
 needs_scotch = pytest.mark.skipif(
@@ -220,10 +220,10 @@ needs_scotch = pytest.mark.skipif(
 
 @needs_scotch
 def test_real_scotch() -> None:
-    plan = priced(PROBLEM, scotch(*PROBLEM))
+    plan = priced(PROBLEM, scotch(PROBLEM))
     assert sorted(len(stage.nodes) for stage in plan.stages) == [2, 2, 2]
     for what, problem in DEGENERATE.items():
-        assert priced(problem, scotch(*problem)).stages, what
+        assert priced(problem, scotch(problem)).stages, what
 
 
 @needs_scotch
@@ -240,7 +240,7 @@ def test_real_scotch_gives_the_published_values(
     shared_workloads: Path, name: str, value: float
 ) -> None:
     problem = workload(shared_workloads, name)
-    assert priced(problem, scotch(*problem)).value == pytest.approx(value, rel=0.1)
+    assert priced(problem, scotch(problem)).value == pytest.approx(value, rel=0.1)
 
 
 # METIS
@@ -249,11 +249,11 @@ def test_real_scotch_gives_the_published_values(
 def test_metis_splits() -> None:
     pytest.importorskip("pymetis")
     problem = problem_of(chain(*[1.0] * 12), DeviceClass("dev", count=3))
-    plan = priced(problem, BASELINES["metis"](*problem, Settings(seed=1)))
+    plan = priced(problem, BASELINES["metis"](problem, Settings(seed=1)))
     assert sorted(len(stage.nodes) for stage in plan.stages) == [4, 4, 4]
     assert plan.validity == "ordered"
     for what, degenerate in DEGENERATE.items():
-        assert priced(degenerate, BASELINES["metis"](*degenerate, Settings())).stages, what
+        assert priced(degenerate, BASELINES["metis"](degenerate, Settings())).stages, what
 
 
 def test_metis_leaves_cpus_what_accelerators_cannot_run() -> None:
@@ -264,13 +264,13 @@ def test_metis_leaves_cpus_what_accelerators_cannot_run() -> None:
     del stream.get("node")[4]["time_s"]["dev"]
     devices = (DeviceClass("dev", count=2), DeviceClass("cpu", "cpu", 1))
     problem = problem_of(graph_of(stream), *devices)
-    plan = priced(problem, BASELINES["metis"](*problem, Settings()))
+    plan = priced(problem, BASELINES["metis"](problem, Settings()))
     assert [stage.nodes for stage in plan.stages if stage.device == "cpu/0"] == [(4,)]
     with pytest.raises(InfeasibleError, match=r"node 4 .* no CPU for it"):
-        BASELINES["metis"](*problem_of(graph_of(stream), devices[0]), Settings())
+        BASELINES["metis"](problem_of(graph_of(stream), devices[0]), Settings())
 
 
 def test_metis_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pymetis", None)
     with pytest.raises(UnavailableError, match=r"dnnp\[metis\]"):
-        BASELINES["metis"](*problem_of(chain(1.0), DeviceClass("dev")), Settings())
+        BASELINES["metis"](problem_of(chain(1.0), DeviceClass("dev")), Settings())

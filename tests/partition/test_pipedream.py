@@ -13,29 +13,27 @@ import pytest
 from dnnp.core.baselines.branches import biconnected, contract_branches
 from dnnp.core.baselines.chain import chain_of, loads_from, scratch_of
 from dnnp.core.baselines.pipedream import pipedream
-from dnnp.core.cost.items import items_of
-from dnnp.core.cost.line import make_line
 from dnnp.core.cost.load import stage_load
-from dnnp.core.model.cluster import singletons
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Graph
-from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.plan import Block
 from dnnp.core.order.orders import kahn_order
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
 from support.cases import random_case
 from support.graphs import header
-from support.problems import UNBOUNDED, Problem, chain, objective, priced, problem_of, workload
+from support.problems import UNBOUNDED, chain, objective, priced, problem_of, workload
 
 
-def best_chain_cut(problem: Problem) -> float:
+def best_chain_cut(problem: SplitProblem) -> float:
     """Least objective over all cuts of a chain, devices, replicas and clusters, by brute force.
 
     A cluster holds one run of consecutive stages.
     """
-    graph, units, devices, options = problem
-    items = items_of(graph, units)
+    graph, devices, options = problem.graph, problem.devices, problem.options
+    items = problem.items
     order = kahn_order(items)
     ranked = [np.flatnonzero(items.label == i) for i in order]
     best = UNBOUNDED
@@ -78,7 +76,7 @@ def best_chain_cut(problem: Problem) -> float:
     return best
 
 
-def random_chain(seed: int, clusters: bool) -> Problem:
+def random_chain(seed: int, clusters: bool) -> SplitProblem:
     """A random path, or a training graph over one, with devices, replicas and capacities."""
     rng = random.Random(f"chain {seed}")
     n = rng.randint(1, 5)
@@ -133,7 +131,7 @@ def test_pipedream_is_optimal_on_chains(clusters: bool) -> None:
         problem = random_chain(seed, clusters)
         expected = best_chain_cut(problem)
         try:
-            plan = priced(problem, pipedream(*problem))
+            plan = priced(problem, pipedream(problem))
         except InfeasibleError:
             assert expected == UNBOUNDED
             continue
@@ -145,10 +143,9 @@ def test_pipedream_is_optimal_on_chains(clusters: bool) -> None:
 def test_the_program_prices_intervals_as_the_cost_model_does() -> None:
     for seed in range(40):
         case = random_case(seed, max_replicas=3, objective="throughput")
-        graph, options = case.graph, case.options
-        items = items_of(graph, case.units)
-        line = make_line(graph, case.units, items, kahn_order(items), case.devices, options)
-        m = chain_of(graph, line, case.devices, options)
+        graph, options, items = case.graph, case.options, case.problem.items
+        line = case.problem.line(items, kahn_order(items))
+        m = chain_of(case.problem, line)
         scratch = scratch_of(m)
         for first in range(line.n):
             last = loads_from(m, first, line.n, m.cost, m.cost, np.inf, scratch)
@@ -170,10 +167,10 @@ def test_long_chains_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(4)
     graph = chain(*(float(rng.randint(1, 9)) for _ in range(40)), transfer=0.25)
     problem = problem_of(graph, DeviceClass("dev", count=4), max_replicas=2)
-    exact = priced(problem, pipedream(*problem, warn=pytest.fail))
+    exact = priced(problem, pipedream(problem, warn=pytest.fail))
     monkeypatch.setattr("dnnp.core.baselines.pipedream.MAX_STEPS", 1000)
     said: list[str] = []
-    short = priced(problem, pipedream(*problem, warn=said.append))
+    short = priced(problem, pipedream(problem, warn=said.append))
     assert said == ["pipedream: a chain of 40 was shortened to 14 by joining neighbours"]
     assert exact.value <= short.value <= 1.3 * exact.value
 
@@ -227,10 +224,9 @@ def test_branchings_become_one_layer() -> None:
         for v in range(8)
     ]  # fmt: skip
     graph = graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
-    units = singletons(graph)
-    items = items_of(graph, units)
-    devices = (DeviceClass("dev", count=3),)
-    line = make_line(graph, units, items, np.arange(items.count), devices, CostOptions())
+    problem = problem_of(graph, DeviceClass("dev", count=3))
+    items = problem.items
+    line = problem.line(items, np.arange(items.count))
     layers = contract_branches(items, line)
     members = {tuple(np.flatnonzero(layers.label == i).tolist()) for i in range(layers.count)}
     assert members == {(0,), (1, 2, 3), (4, 7), (5,), (6,)}
@@ -249,6 +245,6 @@ def test_pipedream_gives_the_published_values(
     shared_workloads: Path, name: str, value: float
 ) -> None:
     problem = workload(shared_workloads, name)
-    plan = priced(problem, pipedream(*problem))
+    plan = priced(problem, pipedream(problem))
     assert round(plan.value, 2) == value
     assert plan.validity == "ordered"

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import ideal_search
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
@@ -15,13 +16,13 @@ from support.brute import brute_force
 from support.cases import random_case
 from support.graphs import random_stream
 from support.plain_dp import Reference, chart_of_graph, charts_of_problem, plain_dp
-from support.problems import Problem, priced
+from support.problems import priced
 from support.wide import wide_problem
 
 ROUNDING = 1e-9
 
 
-def random_problem(seed: int, nodes: tuple[int, int]) -> Problem:
+def random_problem(seed: int, nodes: tuple[int, int]) -> SplitProblem:
     """A random graph without colours on one class of accelerators and perhaps CPUs."""
     rng = random.Random(f"table {seed}")
     stream = random_stream(
@@ -36,13 +37,13 @@ def random_problem(seed: int, nodes: tuple[int, int]) -> Problem:
         DeviceClass("cpu", kind="cpu", count=rng.randint(0, 2)),
     ]  # fmt: skip
     used = tuple(d for d in devices if d.count)
-    return graph, singletons(graph), used, CostOptions(memory_model="sum")
+    return SplitProblem(graph, singletons(graph), used, CostOptions(memory_model="sum"))
 
 
-def compare(problem: Problem) -> Reference:
+def compare(problem: SplitProblem) -> Reference:
     """The search proves the value of the table, from nothing and from a guess just above it."""
-    reference = plain_dp(chart_of_graph(problem[0], problem[2]))
-    found = ideal_search(*problem)
+    reference = plain_dp(chart_of_graph(problem.graph, problem.devices))
+    found = ideal_search(problem)
     if reference.value == float("inf"):
         assert found.blocks is None
         assert found.bound == float("inf")
@@ -50,7 +51,7 @@ def compare(problem: Problem) -> Reference:
     assert found.blocks is not None
     assert priced(problem, found.blocks).value == pytest.approx(reference.value, rel=ROUNDING)
     assert found.bound == pytest.approx(reference.value, rel=ROUNDING)
-    near = ideal_search(*problem, incumbent=reference.value * 1.01 + 1e-9)
+    near = ideal_search(problem, incumbent=reference.value * 1.01 + 1e-9)
     assert near.value == pytest.approx(reference.value, rel=ROUNDING)
     assert near.bound == pytest.approx(reference.value, rel=ROUNDING)
     return reference
@@ -59,8 +60,8 @@ def compare(problem: Problem) -> Reference:
 def test_the_table_equals_brute_force() -> None:
     for seed in range(60):
         problem = random_problem(seed, (1, 7))
-        expected, _ = brute_force(*problem)
-        assert plain_dp(chart_of_graph(problem[0], problem[2])).value == pytest.approx(
+        expected, _ = brute_force(problem)
+        assert plain_dp(chart_of_graph(problem.graph, problem.devices)).value == pytest.approx(
             expected, rel=ROUNDING
         )
 
@@ -80,9 +81,9 @@ def test_equals_the_table_on_training_graphs() -> None:
         classes = {d.kind for d in case.devices}
         if len(classes) < len(case.devices) or classes == {"cpu"}:
             continue
-        problem = (case.graph, case.units, case.devices, case.options)
+        problem = case.problem
         expected = min(plain_dp(chart).value for chart in charts_of_problem(problem))
-        assert ideal_search(*problem).value == pytest.approx(expected, rel=ROUNDING)
+        assert ideal_search(problem).value == pytest.approx(expected, rel=ROUNDING)
         tried += 1
     assert tried > 25
 
@@ -95,4 +96,4 @@ def test_equals_the_table_on_a_small_wide_graph() -> None:
 
 def test_the_wide_graph_keeps_its_ideals() -> None:
     # Next to no effort: contraction and enumeration only.
-    assert ideal_search(*wide_problem(), effort=1e-6).ideals >= 36_000
+    assert ideal_search(wide_problem(), effort=1e-6).ideals >= 36_000

@@ -15,6 +15,7 @@ from dnnp.core.cost.items import items_of
 from dnnp.core.cost.line import make_line, steps_of
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import slice_line
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
@@ -56,7 +57,7 @@ def compare(seed: int, n: int, devices: tuple[DeviceClass, ...], options: CostOp
     units = units_of(stream, graph)
     items = items_of(graph, units)
     order = list(ORDERS.values())[seed % len(ORDERS)](items)
-    line = make_line(graph, units, items, order, devices, options)
+    line = make_line(SplitProblem(graph, units, devices, options), items, order)
     expected = brute_force(graph, units, line, devices, options)
     streamed = options.memory_mode == "overflow"
     steps = steps_of(graph, line, options) if streamed else None
@@ -77,10 +78,9 @@ def compare(seed: int, n: int, devices: tuple[DeviceClass, ...], options: CostOp
         Block(line.nodes[line.node_ptr[a] : line.node_ptr[b]], devices[c])
         for a, b, c in zip(found.bounds[:-1], found.bounds[1:], found.classes, strict=True)
     ]
-    plan = make_plan(
-        graph, units, blocks, devices, options,
-        method="slice", bound=simple_bound(graph, units, devices), digest="0" * 64,
-    )  # fmt: skip
+    problem = SplitProblem(graph, units, devices, options)
+    bound = simple_bound(problem.with_options(CostOptions()))
+    plan = make_plan(problem, blocks, method="slice", bound=bound, digest="0" * 64)
     report = check_plan(graph, None, plan)
     assert report.violations == ()
     assert report.value == pytest.approx(expected, rel=1e-9, abs=1e-12)
@@ -127,7 +127,9 @@ def test_long_line_with_wide_values():
     units = units_of(stream, graph)
     device = DeviceClass("dev", count=6, bandwidth_bytes_per_s=1.7)
     items = items_of(graph, units)
-    line = make_line(graph, units, items, ORDERS["kahn"](items), (device,), CostOptions())
+    line = make_line(
+        SplitProblem(graph, units, (device,), CostOptions()), items, ORDERS["kahn"](items)
+    )
     n = line.n
     cost = np.full((n, n + 1), np.inf)
     for a in range(n):

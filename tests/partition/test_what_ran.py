@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip.child import SolverProcess
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import DnnpError
@@ -17,14 +16,11 @@ from dnnp.core.portfolio.solve import solve
 from support.problems import DEGENERATE, chain, problem_of
 
 PROBLEMS = {
-    name: SplitProblem(*DEGENERATE[name])
-    for name in ("one node", "more devices than nodes", "only CPUs")
+    name: DEGENERATE[name] for name in ("one node", "more devices than nodes", "only CPUs")
 } | {
-    "a chain": SplitProblem(
-        *problem_of(chain(4.0, 3.0, 5.0, 2.0, 6.0), DeviceClass("dev", count=2))
-    ),
-    "too large in one order": SplitProblem(
-        *problem_of(chain(1.0, 1.0, 1.0), DeviceClass("dev", count=3, memory_bytes=2.0))
+    "a chain": problem_of(chain(4.0, 3.0, 5.0, 2.0, 6.0), DeviceClass("dev", count=2)),
+    "too large in one order": problem_of(
+        chain(1.0, 1.0, 1.0), DeviceClass("dev", count=3, memory_bytes=2.0)
     ),
 }
 
@@ -84,8 +80,8 @@ def test_no_program_for_a_start_that_is_optimal(method: str, calls: Calls) -> No
     pytest.importorskip("ortools") if method == "cpsat" else None
     for execution in EXECUTIONS[method]:
         options = CostOptions(memory_model="sum", objective="latency", execution=execution)
-        problem = SplitProblem(*problem_of(chain(3.0), DeviceClass("dev", count=2)))
-        problem = SplitProblem(problem.graph, problem.units, problem.devices, options)
+        problem = problem_of(chain(3.0), DeviceClass("dev", count=2))
+        problem = problem.with_options(options)
         found = solve_latency(problem, Request(method=method))
         assert found.method == (method if method in calls.names else "anneal")
 
@@ -104,8 +100,8 @@ def test_getf_without_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dnnp.core.baselines.placing.getf.MOST_CHOICES", 1)
     said: list[str] = []
     options = CostOptions(memory_model="sum", objective="latency")
-    problem = SplitProblem(*problem_of(chain(3.0, 1.0), DeviceClass("dev", count=2)))
-    problem = SplitProblem(problem.graph, problem.units, problem.devices, options)
+    problem = problem_of(chain(3.0, 1.0), DeviceClass("dev", count=2))
+    problem = problem.with_options(options)
     found = solve_latency(problem, Request(method="getf", warn=said.append))
     assert found.method == "getf-fluid"
     assert said == ["getf: its program is too large, or was not solved in time: getf-fluid"]

@@ -9,10 +9,11 @@ import pytest
 
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.plan import Plan
 from dnnp.core.portfolio import solve
 from support.plain_dp import attached, charts_of_problem, plain_dp
-from support.problems import Problem, workload
+from support.problems import workload
 from support.run import dnnp
 from support.table1 import TABLE1
 
@@ -24,15 +25,14 @@ QUICK = {
 """Workloads on which a search without order is short -> its effort."""
 
 
-def solved(problem: Problem, **request: object) -> Plan:
+def solved(problem: SplitProblem, **request: object) -> Plan:
     """The plan of a method, after the independent checker has agreed."""
-    graph, units, devices, options = problem
-    found = solve.solve(solve.Problem(*problem), solve.Request(**request))  # type: ignore[arg-type]
+    found = solve.solve(problem, solve.Request(**request))  # type: ignore[arg-type]
     plan = make_plan(
-        graph, units, found.blocks, devices, options,
+        problem, found.blocks,
         method=found.method, bound=found.bound, digest="0" * 64,
     )  # fmt: skip
-    assert check_plan(graph, units, plan).violations == ()
+    assert check_plan(problem.graph, problem.units, plan).violations == ()
     return plan
 
 
@@ -70,11 +70,11 @@ def test_splits_without_order_are_as_good_as_the_published_ones(
 
 @pytest.mark.parametrize("name", INFERENCE)
 def test_identical_devices_without_cpus_are_certified(shared_workloads: Path, name: str) -> None:
-    graph, units, devices, options = workload(shared_workloads, name)
+    problem = workload(shared_workloads, name)
     values = []
     for k in (2, 4, 8, 16, 32, 64):
-        same = tuple(replace(d, count=k) for d in devices if not d.is_cpu)
-        plan = solved((graph, units, same, options))
+        same = (replace(d, count=k) for d in problem.devices if not d.is_cpu)
+        plan = solved(problem.with_devices(*same))
         assert (plan.status, plan.gap) == ("optimal", 0.0)
         values.append(plan.value)
     assert values == sorted(values, reverse=True)

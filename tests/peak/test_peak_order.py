@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dnnp.core.check.load import peak_memory
 from dnnp.core.check.tables import tables_of
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block, CostOptions
@@ -205,21 +206,17 @@ def test_blocks_and_plans_carry_the_bound() -> None:
     assert [b.nodes.tolist() for b in kept] == [half.tolist() for half in halves]
     digest = digest_of(graph, units)
     plans = [
-        make_plan(
-            graph, units, b, (device,), CostOptions(), method="", bound=0.0, digest=digest
-        )
+        make_plan(SplitProblem(graph, units, (device,), CostOptions()), b, digest=digest)
         for b in (blocks, kept, better)
-    ]  # fmt: skip
+    ]
     plain, known, best = (plan.stages for plan in plans)
     for a, b, c in zip(plain, known, best, strict=True):
         assert a.peak_bound_bytes is None
         assert b.peak_bound_bytes == c.peak_bound_bytes == c.peak_bytes <= b.peak_bytes
         assert a.peak_bytes == b.peak_bytes
         assert b.memory_bytes - c.memory_bytes == b.peak_bytes - c.peak_bytes
-    summed = make_plan(
-        graph, units, kept, (device,), CostOptions(memory_model="sum"), method="", bound=0.0,
-        digest=digest,
-    )  # fmt: skip
+    options = CostOptions(memory_model="sum")
+    summed = make_plan(SplitProblem(graph, units, (device,), options), kept, digest=digest)
     assert summed.stages[0].peak_bytes is summed.stages[0].peak_bound_bytes is None
 
 

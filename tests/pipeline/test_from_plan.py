@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnp.core.cost.plan import make_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
@@ -38,7 +39,7 @@ def random_plan(
         Block(graph.order[stage[graph.order] == s], device, 1 + (s % replicas)) for s in range(k)
     ]
     plan = make_plan(
-        graph, singletons(graph), blocks, (device,), options,
+        SplitProblem(graph, singletons(graph), (device,), options), blocks,
         method="test", bound=0.0, digest="0" * 64,
     )  # fmt: skip
     return graph, plan
@@ -116,7 +117,7 @@ def test_forward_holds_what_backward_reads() -> None:
     device = DeviceClass("dev", count=2)
     blocks = [Block(np.array([0, 3]), device), Block(np.array([1, 2]), device)]
     plan = make_plan(
-        graph, singletons(graph), blocks, (device,), CostOptions(),
+        SplitProblem(graph, singletons(graph), (device,), CostOptions()), blocks,
         method="test", bound=0.0, digest="0" * 64,
     )  # fmt: skip
     placement = placement_of_plan(graph, singletons(graph), plan)
@@ -135,7 +136,7 @@ def test_virtual_devices() -> None:
     device = DeviceClass("dev", count=2)
     blocks = [Block(np.array([0, 2]), device), Block(np.array([1]), device)]
     plan = make_plan(
-        graph, singletons(graph), blocks, (device,), CostOptions(),
+        SplitProblem(graph, singletons(graph), (device,), CostOptions()), blocks,
         method="test", bound=0.0, digest="0" * 64,
     )  # fmt: skip
     assert plan.validity == "free"
@@ -154,7 +155,7 @@ def test_replicas_take_turns() -> None:
     device = DeviceClass("dev", count=3)
     blocks = [Block(np.array([0]), device, 2), Block(np.array([1]), device)]
     plan = make_plan(
-        graph, singletons(graph), blocks, (device,), CostOptions(max_replicas=2),
+        SplitProblem(graph, singletons(graph), (device,), CostOptions(max_replicas=2)), blocks,
         method="test", bound=0.0, digest="0" * 64,
     )  # fmt: skip
     placement = placement_of_plan(graph, singletons(graph), plan)
@@ -169,7 +170,7 @@ def test_explicit_transfers_leave_the_blocks() -> None:
     device = DeviceClass("dev", count=2)
     blocks = [Block(np.array([i]), device) for i in range(2)]
     plan = make_plan(
-        graph, singletons(graph), blocks, (device,), CostOptions(),
+        SplitProblem(graph, singletons(graph), (device,), CostOptions()), blocks,
         method="test", bound=0.0, digest="0" * 64,
     )  # fmt: skip
     placement = placement_of_plan(graph, singletons(graph), plan, explicit=True)
@@ -187,7 +188,7 @@ def test_refused_plans() -> None:
     counts = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
     blocks = [Block(np.array([i]), device, r) for i, r in enumerate(counts)]
     plan = make_plan(
-        graph, singletons(graph), blocks, (device,), CostOptions(max_replicas=99),
+        SplitProblem(graph, singletons(graph), (device,), CostOptions(max_replicas=99)), blocks,
         method="test", bound=0.0, digest="0" * 64,
     )  # fmt: skip
     with pytest.raises(UsageError, match="take turns"):

@@ -8,6 +8,7 @@ import numpy as np
 
 from dnnp.core.cost.latency import latency_problem
 from dnnp.core.cost.latency_plan import make_latency_plan
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.runnable import runnable_parts
 from dnnp.core.cost.timeline import Placement, lazy_events
 from dnnp.core.cost.validity import validity_of
@@ -28,12 +29,12 @@ def placed(seed: int) -> tuple[Graph, Plan]:
     graph = graph_of(stream)
     units, devices = singletons(graph), (DeviceClass("dev", count=3),)
     options = CostOptions(objective="latency", memory_model="sum")
-    problem = latency_problem(graph, units, devices, options)
+    problem = latency_problem(SplitProblem(graph, units, devices, options))
     used = problem.machine.count
     device: Ints = np.array([rng.randrange(used) for _ in range(graph.n)], dtype=np.int64)
     split = Placement(device, lazy_events(problem.tasks, device, problem.tasks.order))
     plan = make_latency_plan(
-        graph, units, devices, options, (), problem, split,
+        SplitProblem(graph, units, devices, options, ()), problem, split,
         method="test", bound=0.0, bound_method="", digest="",
     )  # fmt: skip
     return graph, plan

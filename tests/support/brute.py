@@ -17,6 +17,7 @@ from dnnp.core.check.load import Cost, Footprint, footprint_of, price
 from dnnp.core.check.tables import Tables, tables_of
 from dnnp.core.check.validity import STRENGTH, validity_of
 from dnnp.core.check.violation import above
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph
@@ -26,20 +27,15 @@ Part = tuple[int, int, int]
 """Atoms of a block (a bit mask), its device class, its replicas."""
 
 
-def brute_force(
-    graph: Graph,
-    units: Clustering,
-    devices: Sequence[DeviceClass],
-    options: CostOptions,
-    validity: str = "ordered",
-) -> tuple[float, list[Block]]:
+def brute_force(problem: SplitProblem, validity: str = "ordered") -> tuple[float, list[Block]]:
     """Least objective over all splits of at least this validity, and a split that has it.
 
     The value is inf, without blocks, if nothing fits. Meant for up to about 9 atoms.
     """
+    graph, units, devices, options = problem.graph, problem.units, problem.devices, problem.options
     if options.objective == "gpipe" and not graph.backward.any():
         raise ValueError("gpipe needs a graph with a backward pass")
-    search = _Search(graph, units, tuple(devices), options, validity)
+    search = _Search(graph, units, devices, options, validity)
     search.cover(search.full, tuple(d.count for d in devices), 0.0, 0.0)
     blocks = [
         Block(np.array(search.nodes(mask), dtype=np.int64), search.devices[d], replicas, number)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph
@@ -22,6 +24,11 @@ class Case:
     units: Clustering
     devices: tuple[DeviceClass, ...]
     options: CostOptions
+
+    @cached_property
+    def problem(self) -> SplitProblem:
+        """The problem as solvers take it."""
+        return SplitProblem(self.graph, self.units, self.devices, self.options)
 
 
 def random_case(seed: int, most: int = 9, **fixed: object) -> Case:

@@ -41,7 +41,7 @@ class Made:
 
 def instance(made: Made) -> Whole:
     case = made.case
-    return whole_of(case.graph, case.units, case.devices, case.options, made.validity)
+    return whole_of(case.problem, made.validity)
 
 
 def malformed(made: Made) -> Iterator[Json]:

@@ -6,6 +6,7 @@ import random
 from itertools import permutations
 
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.link import Link
@@ -93,7 +94,9 @@ def random_problem(
         transfers=transfers, congestion=congestion, charge_io=blocks and rng.random() < 0.2,
     )  # fmt: skip
     mesh = _links(rng, offered) if links and not blocks else []
-    return latency_problem(graph, singletons(graph), offered, options, mesh)
+    return latency_problem(
+        SplitProblem(graph, singletons(graph), tuple(offered), options, tuple(mesh))
+    )
 
 
 def _links(rng: random.Random, devices: list[DeviceClass]) -> list[Link]:

@@ -16,11 +16,9 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from dnnp.core.cost.items import item_choices
-from dnnp.core.cost.line import make_line
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph
-from support.problems import Problem
 
 CHUNK = 64
 """Ideals between two looks at the clock."""
@@ -81,13 +79,12 @@ def chart_of_graph(graph: Graph, devices: tuple[DeviceClass, ...]) -> Chart:
     )
 
 
-def charts_of_problem(problem: Problem) -> list[Chart]:
+def charts_of_problem(problem: SplitProblem) -> list[Chart]:
     """The items of a problem with a backward pass, too: one chart for each direction of it."""
-    graph, units, devices, options = problem
-    accelerators, cpus = _kinds(devices)
+    accelerators, cpus = _kinds(problem.devices)
     charts = []
-    for items in item_choices(graph, units):
-        line = make_line(graph, units, items, items.order, devices, options)
+    for items in problem.item_choices:
+        line = problem.line(items)
         rows = {d.name: c for c, d in enumerate(line.devices)}
         nothing = np.full(line.n, np.inf)
         ends = zip(line.pin_ptr[:-1], line.pin_ptr[1:], strict=True)

@@ -8,7 +8,8 @@ import pytest
 
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.plan import make_plan
-from dnnp.core.model.cluster import Clustering, singletons
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Graph
@@ -20,20 +21,15 @@ from support.graphs import header, random_stream
 
 UNBOUNDED = float("inf")
 
-Problem = tuple[Graph, Clustering, tuple[DeviceClass, ...], CostOptions]
 
-
-def priced(problem: Problem, blocks: list[Block], method: str = "baseline") -> Plan:
+def priced(problem: SplitProblem, blocks: list[Block], method: str = "baseline") -> Plan:
     """The plan of some blocks, after the independent checker has agreed."""
-    graph, units, devices, options = problem
-    plan = make_plan(
-        graph, units, blocks, devices, options, method=method, bound=0.0, digest="0" * 64
-    )
-    assert check_plan(graph, units, plan).violations == ()
+    plan = make_plan(problem, blocks, method=method, digest="0" * 64)
+    assert check_plan(problem.graph, problem.units, plan).violations == ()
     return plan
 
 
-def workload(folder: Path, name: str) -> Problem:
+def workload(folder: Path, name: str) -> SplitProblem:
     """A workload of the 2020 paper, with its devices and cost model."""
     path = folder / "throughput" / f"{name}.json"
     if not path.is_file():
@@ -41,7 +37,7 @@ def workload(folder: Path, name: str) -> Problem:
     stream = read_workload(path.read_bytes(), str(path))
     graph = graph_of(stream)
     devices = tuple(device_of(record) for record in stream.get("device"))
-    return graph, units_of(stream, graph), devices, CostOptions(memory_model="sum")
+    return SplitProblem(graph, units_of(stream, graph), devices, CostOptions(memory_model="sum"))
 
 
 def chain(*times: float, transfer: float = 1.0, **fields: object) -> Graph:
@@ -59,18 +55,15 @@ def chain(*times: float, transfer: float = 1.0, **fields: object) -> Graph:
     return graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
 
 
-def problem_of(graph: Graph, *devices: DeviceClass, **options: object) -> Problem:
+def problem_of(graph: Graph, *devices: DeviceClass, **options: object) -> SplitProblem:
     """A problem without groups."""
-    return graph, singletons(graph), devices, CostOptions(**options)  # type: ignore[arg-type]
+    return SplitProblem(graph, singletons(graph), devices, CostOptions(**options))  # type: ignore[arg-type]
 
 
-def objective(problem: Problem, blocks: list[Block]) -> float:
+def objective(problem: SplitProblem, blocks: list[Block]) -> float:
     """Value of a split; inf if it is infeasible."""
     try:
-        return make_plan(
-            problem[0], problem[1], blocks, problem[2], problem[3],
-            method="x", bound=0.0, digest="0" * 64,
-        ).value  # fmt: skip
+        return problem.value(blocks)
     except InfeasibleError:
         return UNBOUNDED
 

@@ -29,7 +29,7 @@ def random_order_of(case: Case, seed: int) -> Ints:
 def line_of(case: Case, order: Ints) -> Line:
     """The items laid out in an order."""
     items = items_of(case.graph, case.units)
-    return make_line(case.graph, case.units, items, order, case.devices, case.options)
+    return make_line(case.problem, items, order)
 
 
 def best_cuts(case: Case, order: Ints) -> float:
@@ -78,9 +78,7 @@ def searched_in_order(case: Case, order: Ints) -> float:
         Block(line.nodes[line.node_ptr[i] : line.node_ptr[i + 1]], case.devices[0])
         for i in range(line.n)
     ]
-    found = window_search(
-        case.graph, case.units, case.devices, case.options, single, incumbent=math.inf, width=1
-    )
+    found = window_search(case.problem, single, incumbent=math.inf, width=1)
     return found.value if found.blocks is not None else math.inf
 
 
@@ -89,7 +87,7 @@ def optimum_and_priorities(case: Case) -> tuple[float, Floats | None]:
 
     A unit has k minus the place of its block in the pipeline. None if nothing fits.
     """
-    optimum, blocks = brute_force(case.graph, case.units, case.devices, case.options)
+    optimum, blocks = brute_force(case.problem)
     if not blocks:
         return optimum, None
     items = items_of(case.graph, case.units)

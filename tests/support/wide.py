@@ -14,12 +14,12 @@ from __future__ import annotations
 import math
 import random
 
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.formats.graph import device_of, graph_of
 from dnnp.formats.stream import Stream
 from support.graphs import header, to_bytes
-from support.problems import Problem
 
 FLOP_PER_S = 4e12
 OVERHEAD_S = 5e-6
@@ -35,12 +35,12 @@ Shape = tuple[int, int, int]
 
 def wide_problem(
     seed: int = 0, ideals: int = 37_000, k: int = 6, cpus: int = 1, shape: Shape = (4, 3, 8)
-) -> Problem:
+) -> SplitProblem:
     """The network on `k` accelerators and `cpus` CPUs; memory is no constraint."""
     stream = wide_stream(seed, ideals, k, cpus, shape)
     graph = graph_of(stream)
     devices = tuple(device_of(record) for record in stream.get("device"))
-    return graph, singletons(graph), devices, CostOptions(memory_model="sum")
+    return SplitProblem(graph, singletons(graph), devices, CostOptions(memory_model="sum"))
 
 
 def wide_stream(

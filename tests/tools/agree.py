@@ -83,7 +83,7 @@ class Judge:
         """Objective of a split that the checker has judged."""
         case = self.case
         plan = make_plan(
-            case.graph, case.units, blocks, case.devices, case.options,
+            case.problem, blocks,
             method="test", bound=0.0, digest="0" * 64,
         )  # fmt: skip
         violations = check_plan(case.graph, case.units, plan).violations
@@ -109,7 +109,7 @@ class Judge:
         """The ideal search finds and proves a value."""
         case = self.case
         found = ideal_search(
-            case.graph, case.units, case.devices, case.options, incumbent=guess
+            case.problem, incumbent=guess
         )  # fmt: skip
         if found.blocks is not None:
             reached = self.value(name, found.blocks, ("ordered",))
@@ -132,8 +132,8 @@ def disagreements(seed: int, nodes: int, counts: Counter[str]) -> list[str]:
     """What is wrong with the solvers' answers to one random problem."""
     case = random_case(seed, nodes)
     judge = Judge(case, counts)
-    problem = (case.graph, case.units, case.devices, case.options)
-    least, _ = brute_force(*problem)
+    problem = case.problem
+    least, _ = brute_force(problem)
     counts["infeasible"] += least == math.inf
     judge.search("search", least)
     if least < math.inf:
@@ -141,7 +141,7 @@ def disagreements(seed: int, nodes: int, counts: Counter[str]) -> list[str]:
     if seed % IP_EVERY == 0:
         counts["integer programs"] += 1
         try:
-            result = solve_ip(*problem, "ordered")
+            result = solve_ip(problem, "ordered")
         except InfeasibleError:
             judge.expect(least == math.inf, f"ip: infeasible, not {least}")
         else:
@@ -149,7 +149,7 @@ def disagreements(seed: int, nodes: int, counts: Counter[str]) -> list[str]:
             judge.expect(same(reached, least), f"ip: {reached}, not {least}")
     sliced = judge.run("dpl")
     judge.expect(sliced >= least * (1 - ROUNDING), f"dpl: {sliced} below {least}")
-    any_split, _ = brute_force(*problem, "free")
+    any_split, _ = brute_force(problem, "free")
     judge.expect(any_split <= least * (1 + ROUNDING), f"free optimum {any_split} above {least}")
     annealed = judge.run("anneal", validity="free", effort=ANNEAL_EFFORT)
     judge.expect(
@@ -169,7 +169,9 @@ def chain_disagreements(seed: int, counts: Counter[str]) -> list[str]:
         devices.append(DeviceClass("cpu", kind="cpu", count=rng.randint(1, 2)))
     comm = rng.choice(["sum", "overlap", "duplex"])
     problem = problem_of(graph, *devices, comm=comm, memory_model="sum")
-    judge = Judge(Case(seed, *problem), counts)
+    judge = Judge(
+        Case(seed, problem.graph, problem.units, problem.devices, problem.options), counts
+    )
     expected = judge.run("dpl")
     counts["feasible chains"] += expected < math.inf
     judge.search("search on a chain", expected)
@@ -180,19 +182,19 @@ def contraction_disagreements(seed: int, nodes: int, counts: Counter[str]) -> li
     """Whether contraction changes what the ideal search finds, or what it proves."""
     case = light_case(seed, nodes) if seed % 2 else random_case(seed, nodes)
     judge = Judge(case, counts)
-    problem = (case.graph, case.units, case.devices, case.options)
+    problem = case.problem
     with no_contraction():
-        plain = ideal_search(*problem)
-    short = ideal_search(*problem)
+        plain = ideal_search(problem)
+    short = ideal_search(problem)
     compare(judge, "contracted", plain, short)
     counts["fewer ideals"] += short.ideals < plain.ideals
     if not 0 < plain.value < math.inf:
         return judge.wrong
     for factor in GUESSES:
         guess = plain.value * factor
-        short = ideal_search(*problem, incumbent=guess)
+        short = ideal_search(problem, incumbent=guess)
         with no_contraction():
-            whole = ideal_search(*problem, incumbent=guess)
+            whole = ideal_search(problem, incumbent=guess)
         compare(judge, f"contracted below {factor:g}", whole, short)
         counts["fewer ideals with a guess"] += short.ideals < whole.ideals
         judge.expect(same(short.value, plain.value), f"{factor:g}: {short.value}")
@@ -221,7 +223,7 @@ def order_disagreements(seed: int, nodes: int, counts: Counter[str]) -> list[str
     optimum, priorities = optimum_and_priorities(case)
     if priorities is not None:
         counts["optima recovered"] += 1
-        value = sliced(again, prioritised_order(case.graph, case.units, priorities))
+        value = sliced(again, prioritised_order(case.problem, priorities))
         again.expect(same(value, optimum), f"recovered: {value}, not {optimum}")
     return judge.wrong + again.wrong
 
@@ -230,7 +232,7 @@ def sliced(judge: Judge, order: Ints) -> float:
     """Value of the best slicing of an order; inf if nothing fits."""
     case = judge.case
     try:
-        blocks = best_slicing(case.graph, case.units, case.devices, case.options, order)
+        blocks = best_slicing(case.problem, order)
     except InfeasibleError:
         return math.inf
     return judge.value("slicing", blocks, ("ordered",))

@@ -55,7 +55,7 @@ def disagreements(seed: int, nodes: int, solver: str, counts: Counter[str]) -> l
     case = accelerators_case(seed, nodes) if seed % 2 else random_case(seed, nodes)
     validity = VALIDITIES[seed // 2 % len(VALIDITIES)]
     problem = SplitProblem(case.graph, case.units, case.devices, case.options)
-    least, blocks = brute_force(case.graph, case.units, case.devices, case.options, validity)
+    least, blocks = brute_force(case.problem, validity)
     if math.isinf(least):
         counts["infeasible"] += 1
         return []

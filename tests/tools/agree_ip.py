@@ -79,14 +79,14 @@ def disagreements(case: Case, solver: str = "cbc", counts: Counter[str] | None =
     counts = Counter() if counts is None else counts
     stronger: tuple[float, list[Block]] | None = None
     for validity in VALIDITIES:
-        want, _ = brute_force(case.graph, case.units, case.devices, case.options, validity)
+        want, _ = brute_force(case.problem, validity)
         start = None
         if case.seed % 2:
             nodes = np.asarray(case.graph.order)
             start = stronger[1] if stronger else [Block(nodes, case.devices[0])]
         try:
             result = solve_ip(
-                case.graph, case.units, case.devices, case.options, validity,
+                case.problem, validity,
                 solver=solver, incumbent=start,
             )  # fmt: skip
         except InfeasibleError:
@@ -107,7 +107,7 @@ def _judged(case: Case, result: IpResult, validity: str, want: float) -> tuple[f
     """The value of a result, and what is wrong with it."""
     wrong = []
     plan = make_plan(
-        case.graph, case.units, result.blocks or [], case.devices, case.options,
+        case.problem, result.blocks or [],
         method="ip", bound=result.bound, digest="0" * 64,
     )  # fmt: skip
     report = check_plan(case.graph, case.units, plan)
