@@ -13,12 +13,10 @@ from dnnp.cmds.idle_options import name_idle_options
 from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
 
     from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.graph import Graph
-    from dnnp.core.model.plan import CostOptions, Plan
+    from dnnp.core.model.plan import Plan
     from dnnp.formats.stream import Stream
 
 METHODS = (

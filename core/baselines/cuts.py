@@ -16,11 +16,7 @@ from dnnp.core.model.plan import Block
 from dnnp.core.order.orders import ORDERS
 
 
-def cut_order(
-    problem: SplitProblem,
-    name: str,
-    order: str = "kahn",
-) -> list[Block]:
+def cut_order(problem: SplitProblem, name: str, order: str = "kahn") -> list[Block]:
     """Cut a topological order (a name in `ORDERS`) by a name in `CUTS`.
 
     Raises

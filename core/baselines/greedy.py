@@ -16,10 +16,7 @@ Stages = list[tuple[int, int]]
 """End and class of every stage, in order."""
 
 
-def greedy(
-    problem: SplitProblem,
-    order: str = "kahn",
-) -> list[Block]:
+def greedy(problem: SplitProblem, order: str = "kahn") -> list[Block]:
     """Contract colours and cycles, fix an order (in `ORDERS`), fill accelerator after accelerator.
 
     As published, an accelerator takes as many items as its memory holds, and CPUs take what is

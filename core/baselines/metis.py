@@ -10,10 +10,7 @@ from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.plan import Block
 
 
-def metis(
-    problem: SplitProblem,
-    seed: int = 0,
-) -> list[Block]:
+def metis(problem: SplitProblem, seed: int = 0) -> list[Block]:
     """Split with METIS; the parts need be neither contiguous nor within the memory.
 
     Raises

@@ -48,9 +48,7 @@ class PartGraph:
         return len(self.weights)
 
 
-def part_graph(
-    problem: SplitProblem,
-) -> PartGraph:
+def part_graph(problem: SplitProblem) -> PartGraph:
     """Build the graph to cut into one part for every accelerator (CPU, if there are only CPUs).
 
     Items that no accelerator runs are left out; they go to the first CPU.

@@ -21,12 +21,7 @@ MOST_ITEMS = 250
 """Items up to which all pairs are looked at."""
 
 
-def pairs_apart(
-    problem: SplitProblem,
-    *,
-    validity: str,
-    value: float,
-) -> list[tuple[int, int]]:
+def pairs_apart(problem: SplitProblem, *, validity: str, value: float) -> list[tuple[int, int]]:
     """Pairs of units, one of each item, that cost a stage `value` or more; ascending.
 
     Empty where the argument does not hold: other than one class of accelerators under `sum`,

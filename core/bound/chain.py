@@ -50,9 +50,7 @@ SLACK = 1e-9
 """Relative, against rounding in the sums."""
 
 
-def chain_bound(
-    problem: SplitProblem,
-) -> float:
+def chain_bound(problem: SplitProblem) -> float:
     """Lower bound of the largest load of any ordered split; 0 where it is no use."""
     if problem.options.objective != "throughput" or not problem.graph.n:
         return 0.0

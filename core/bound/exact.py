@@ -48,17 +48,12 @@ def exact_bound(call: Call) -> Claim:
 
 def _plain(call: Call, task: Task) -> bool:
     """Whether Figure 3 says everything about a task."""
-    if (
-        len(task.devices) > 1
-        or call.problem.options.max_replicas > 1
-        or task.devices[0].cluster_size
-    ):
+    graph, options = call.problem.graph, call.problem.options
+    if len(task.devices) > 1 or options.max_replicas > 1 or task.devices[0].cluster_size:
         return False
     device = call.problem.devices[0]
     limited = not device.is_cpu and np.isfinite(device.memory_bytes)
-    if limited and not storage_of(call.problem.graph, task.line, call.problem.options).fits(
-        device.memory_bytes
-    ):
+    if limited and not storage_of(graph, task.line, options).fits(device.memory_bytes):
         return False
     return bool(np.isfinite(task.line.work).all())
 

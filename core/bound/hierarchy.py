@@ -155,13 +155,11 @@ class Call:
 
     def trivial(self) -> Claim | None:
         """The answer where there is nothing to solve."""
-        if self.problem.options.objective != "throughput":
-            return Claim(0.0, REFUSED, f"not for the objective {self.problem.options.objective}")
-        if (
-            not self.problem.graph.n
-            or not self.problem.devices
-            or self.value <= self.simple * (1 + CLOSED)
-        ):
+        problem = self.problem
+        if problem.options.objective != "throughput":
+            return Claim(0.0, REFUSED, f"not for the objective {problem.options.objective}")
+        nothing = not problem.graph.n or not problem.devices
+        if nothing or self.value <= self.simple * (1 + CLOSED):
             return Claim(min(self.simple, self.value))
         return None
 

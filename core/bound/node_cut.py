@@ -53,11 +53,7 @@ SLACK = 1e-12
 """Relative, against rounding in the sums."""
 
 
-def node_cut_bound(
-    problem: SplitProblem,
-    *,
-    above: float = 0.0,
-) -> float:
+def node_cut_bound(problem: SplitProblem, *, above: float = 0.0) -> float:
     """Lower bound of the largest load of any ordered split; 0 where it is no use.
 
     Looks only for bounds `above` what is known. For one class of accelerators under `sum`

@@ -114,10 +114,7 @@ def one_class(
     return whole
 
 
-def whole_of(
-    problem: SplitProblem,
-    validity: str,
-) -> Whole:
+def whole_of(problem: SplitProblem, validity: str) -> Whole:
     """Round a problem down to whole numbers.
 
     Inside a cluster a transfer costs what it does on the faster one of both links: at most what

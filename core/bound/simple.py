@@ -30,9 +30,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Bools, Graph, totals
 
 
-def simple_bound(
-    problem: SplitProblem,
-) -> float:
+def simple_bound(problem: SplitProblem) -> float:
     """Lower bound of the objective of any split, whatever its validity, from compute alone.
 
     Every unit runs somewhere: the mean load of the devices, the largest unit, and the largest

@@ -86,10 +86,7 @@ def check_options(problem: SplitProblem) -> None:
         raise UsageError("--memory-model peak is not defined for a graph with a backward pass")
 
 
-def unplaceable_part(
-    problem: SplitProblem,
-    validity: str,
-) -> InfeasibleError | None:
+def unplaceable_part(problem: SplitProblem, validity: str) -> InfeasibleError | None:
     """What fits nowhere, if some nodes that belong together are too much for every device."""
     choices = [problem.free_items]
     if validity == "ordered" and not problem.graph.backward.any():

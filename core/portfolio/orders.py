@@ -36,13 +36,7 @@ MOST_BATCH = 1_024
 class OrderSpace:
     """The topological orders of the items of a graph, by node priorities."""
 
-    def __init__(
-        self,
-        problem: SplitProblem,
-        *,
-        weighted: bool = True,
-        threads: int = 0,
-    ) -> None:
+    def __init__(self, problem: SplitProblem, *, weighted: bool = True, threads: int = 0) -> None:
         """`weighted`: whether the length of an edge counts its transfer time, or 1."""
         self.problem = problem
         self.items: Items = problem.items

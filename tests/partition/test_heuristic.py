@@ -219,9 +219,7 @@ def test_levels_of_a_large_graph(short_annealing):
     problem = generated("watts-strogatz", 12_000, k=8)
     start = best_slicing(problem, "dfs")
     told: list[float] = []
-    blocks = multilevel(
-        problem, start, effort=0.002, progress=told.append
-    )  # fmt: skip
+    blocks = multilevel(problem, start, effort=0.002, progress=told.append)
     assert len(told) >= 3
     assert told == sorted(told)
     assert priced(problem, blocks).value <= problem.value(start)
