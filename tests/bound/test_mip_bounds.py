@@ -160,7 +160,7 @@ def test_a_better_split_comes_with_the_bound():
         call = call_of(graph, devices, options, blocks=whole, value=9.0)
         claim = exact_bound(call)
         plan = make_plan(
-            SplitProblem(graph, call.units, devices, options), claim.blocks or whole,
+            call.problem, claim.blocks or whole,
             method="", bound=claim.value, digest="",
         )  # fmt: skip
         assert plan.value == pytest.approx(7 if options == SUM else 4.5)
