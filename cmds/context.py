@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 from dnnp.cmds.console import Progress, tell
 from dnnp.cmds.output import atomic_output
 from dnnp.cmds.overwrite import Outputs
+from dnnp.core.model.beside import is_left_alone
 from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.model.text import printable
 
@@ -56,6 +57,8 @@ class Context:
 
     def warn(self, message: str) -> None:
         """Say something the user must know."""
+        if is_left_alone():
+            return
         if self._held is not None:
             self._held.append(message)
             return

@@ -86,16 +86,23 @@ def _nodes(row: Record, stage: Record) -> Sequence[int]:
 
 
 def _places(units: Sequence[Record], row: Record, stage: Record, subject: str) -> list[Violation]:
-    """A pass runs on devices of its stage, a transfer on the links that are named after them."""
+    """A pass runs on devices of its stage, a transfer on links that are named after one of them."""
     owner, first = split_name(stage["device"])
+    last = -1 if first is None else first + stage.get("replicas", 1) - 1
+
+    def is_own(device: str) -> bool:
+        held, number = split_name(device)
+        within = first is not None and number is not None and first <= number <= last
+        return within and held == owner
+
     wrong = {}
     for home in row["homes"]:
         for unit in home:
             name = units[unit]["name"] if unit < len(units) else f"unit {unit}"
-            device = name.rpartition(" ")[0] if row["kind"] == "transfer" else name
-            held, number = split_name(device)
-            last = -1 if first is None else first + stage.get("replicas", 1) - 1
-            if held != owner or number is None or first is None or not first <= number <= last:
+            ends = [name]
+            if row["kind"] == "transfer":
+                ends = name.split(">") if ">" in name else [name.rpartition(" ")[0]]
+            if not any(is_own(device) for device in ends):
                 wrong[name] = True
     if not wrong:
         return []

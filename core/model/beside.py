@@ -10,7 +10,7 @@ waits for it is told.
 
 from __future__ import annotations
 
-from _thread import allocate_lock, start_new_thread
+from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable
 from typing import Generic, TypeVar
 from weakref import ref
@@ -22,6 +22,14 @@ GRACE_S = 1.0
 
 POLL_S = 0.05
 """How often to ask `stop`."""
+
+_left_alone: set[int] = set()
+"""Threads that nobody waits for any more."""
+
+
+def is_left_alone() -> bool:
+    """Whether the calling thread is one that nobody waits for: what it has to say came too late."""
+    return get_ident() in _left_alone
 
 
 def beside(
@@ -43,6 +51,7 @@ def beside(
             if not running.wait(GRACE_S):
                 answer = instead()
                 if answer is not None:
+                    running.leave_alone()
                     return answer
             break
     return running.outcome()
@@ -66,11 +75,12 @@ class _Running(Generic[T]):
         life = _Life()
         self._life = ref(life)
         # `Thread.start` would wait for ever for a thread that dies before its first line.
-        start_new_thread(self._run, (life,))
+        self._thread = start_new_thread(self._run, (life,))
 
     def _run(self, _life: _Life) -> None:
         with self:
             self._answer.append(self._work())
+        _left_alone.discard(get_ident())
 
     def __enter__(self) -> None:
         pass
@@ -88,6 +98,10 @@ class _Running(Generic[T]):
         if dead and not self._over:
             raise MemoryError
         return self._over
+
+    def leave_alone(self) -> None:
+        """Wait for it no more."""
+        _left_alone.add(self._thread)
 
     def outcome(self) -> T:
         """Wait for the end; return the answer, or raise the error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from threading import Event
 
 import pytest
 
+from dnnp.cmds.context import Context
 from dnnp.core.bound.claim import LIMIT
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.latency import latency_problem
@@ -196,6 +198,25 @@ def test_without_a_first_answer_the_search_is_waited_for(monkeypatch: pytest.Mon
     monkeypatch.setattr("dnnp.core.portfolio.solve._found", search)
     with pytest.raises(LimitError, match="nothing was found"):
         solve(small(), Request(stop=lambda: True))
+
+
+def test_a_search_that_is_left_alone_says_nothing_more() -> None:
+    """What it has to say would stand after the result."""
+    err, go, said = io.StringIO(), Event(), Event()
+    context = Context("dnnp-test", [], None, io.BytesIO(), err)
+
+    def late() -> int:
+        context.warn("a search begins")
+        go.wait(PATIENCE_S)
+        context.warn("too late")
+        said.set()
+        return 3
+
+    assert beside(late, lambda: True, lambda: 4) == 4
+    go.set()
+    assert said.wait(PATIENCE_S)
+    context.warn("the result")
+    assert err.getvalue() == "dnnp-test: a search begins\ndnnp-test: the result\n"
 
 
 @pytest.mark.parametrize("arguments", [(), ("--method", "ip"), ("--objective", "latency")])

@@ -72,7 +72,11 @@ def test_options_of_rows(tmp_path: Path) -> None:
     for row, words in options.items():
         written = (tmp_path / "MTPP" / "regal" / f"27.{row}.2").read_text()
         plan = dnnp("partition", "-k", "2", "--method", *words, stdin=graph).one("plan")
-        assert written.split() == [str(plan["value"]), str(plan["bound"])]
+        value, bound = written.split()
+        assert bound == str(plan["bound"])
+        # What is there after no time at all, is first-fit or a slicing, as the machine is busy.
+        late = row == "heuristic-0" and float(value) >= float(bound)
+        assert value == str(plan["value"]) or late
 
 
 def test_unknown_row(tmp_path: Path) -> None:
