@@ -7,12 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dnnp.core.model.plan import CLOSED
 from dnnp.formats.fields import MAX_ID
 from dnnp.formats.graph import plan_digest
 from dnnp.formats.stream import Record
-
-CLOSED = 1e-9
-"""Relative gap up to which a plan is optimal."""
 
 
 def bound_digest(plan: Record, stages: list[Record]) -> str:

@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.combine import COMM
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.line import Line, steps_of
+from dnnp.core.cost.load_kernel import load_of, share_of
 from dnnp.core.cost.memory import Steps, memory_row, no_steps, tree_size
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.sweep import COMM
 from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, csr
 
 
@@ -181,13 +182,8 @@ def loads_from(m, first, end, into_cost, out_cost, bound, scratch):  # type: ign
             extra = 0.0
             if m.streamed and memory[j] > m.capacity[c]:
                 extra = (memory[j] - m.capacity[c]) * m.stream_s[c]
-            sync = weight * m.sync[o]
-            if m.comm == 0:
-                row[o, j + 1] = (into[c] + work[c] + extra + out[c]) / r + sync
-            elif m.comm == 1:
-                row[o, j + 1] = max(max(work[c], into[c] + extra + out[c]) / r, sync)
-            else:
-                row[o, j + 1] = max(max(work[c], max(into[c] + extra, out[c])) / r, sync)
+            load = load_of(m.comm, into[c], work[c], extra, out[c])
+            row[o, j + 1] = share_of(m.comm, load, r, weight * m.sync[o])
         if not hope:
             last = j + 1
             break

@@ -7,15 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.baselines.blocks import slots_of
+from dnnp.core.cost.combine import COMM, ROUNDING, WORTHWHILE
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.line import Line
-from dnnp.core.dp.sweep import COMM
+from dnnp.core.cost.load_kernel import load_of
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Bools, Floats, Ints, csr
 from dnnp.core.model.plan import CostOptions
-
-GAIN = 1e-9
-"""Relative gain below which a reassignment is no improvement."""
 
 
 class Moves(NamedTuple):
@@ -121,18 +119,13 @@ def _judge(m, into, work, out, held, loads):  # type: ignore[no-untyped-def]
         for k in range(loads.shape[1]):
             extra = 0.0
             over = held[k] - m.capacity[k]
-            if over > 1e-12 * m.capacity[k] and p == 0:
+            if over > ROUNDING * m.capacity[k] and p == 0:
                 if m.stream_s[k] > 0:
                     if loads.shape[0] == 1:
                         extra = over * m.stream_s[k]
                 else:
                     excess += over
-            if m.comm == 0:
-                load = into[p, k] + work[p, k] + extra + out[p, k]
-            elif m.comm == 1:
-                load = max(work[p, k], into[p, k] + extra + out[p, k])
-            else:
-                load = max(work[p, k], max(into[p, k] + extra, out[p, k]))
+            load = load_of(m.comm, into[p, k], work[p, k], extra, out[p, k])
             loads[p, k] = load
             largest = max(largest, load)
         total += largest
@@ -158,7 +151,7 @@ def _mark(m, part, loads, held, excess, hot, warm):  # type: ignore[no-untyped-d
     """Mark the slots that an improvement must relieve, and the nets with a pin there."""
     for k in range(len(hot)):
         over = held[k] - m.capacity[k]
-        hot[k] = excess > 0 and over > 1e-12 * m.capacity[k] and m.stream_s[k] == 0
+        hot[k] = excess > 0 and over > ROUNDING * m.capacity[k] and m.stream_s[k] == 0
         for p in range(len(loads)):
             hot[k] |= excess == 0 and loads[p, k] >= loads[p].max()
     for e in range(len(warm)):
@@ -194,9 +187,9 @@ def descend(m, part, limit):  # type: ignore[no-untyped-def]
             return excess, value, trials
         _mark(m, part, loads, held, excess, hot, warm)
         best_item, best_slot = -1, -1
-        least_excess, least = excess * (1 - GAIN), np.inf
+        least_excess, least = excess * (1 - WORTHWHILE), np.inf
         if excess == 0:
-            least = value * (1 - GAIN)
+            least = value * (1 - WORTHWHILE)
         for i in range(n):
             a = part[i]
             near = False

@@ -9,6 +9,7 @@ import numpy as np
 
 from dnnp.core.baselines.blocks import part_blocks, slots_of
 from dnnp.core.baselines.descent import Moves, descend, moves_of
+from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_load
@@ -123,4 +124,4 @@ def _fits(problem: SplitProblem, block: Block) -> bool:
     if options.memory_mode != "hard" or device.is_cpu or np.isinf(device.memory_bytes):
         return True
     need = stage_load(problem.graph, problem.units, block.nodes, device, options).memory_bytes
-    return need <= device.memory_bytes * (1 + 1e-12)
+    return need <= device.memory_bytes * ROOM

@@ -17,6 +17,7 @@ from dnnp.core.baselines.blocks import interval_blocks, unplaceable
 from dnnp.core.baselines.branches import contract_branches
 from dnnp.core.baselines.chain import Run, chain_of, cut_chain
 from dnnp.core.baselines.levels import cut_levels
+from dnnp.core.cost.combine import MARGIN, WORTHWHILE
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line, steps_of
 from dnnp.core.cost.problem import SplitProblem
@@ -93,7 +94,7 @@ def _best_slicing(
         line = problem.line(chain, order)
         streamed = options.memory_mode == "overflow" and limited
         steps = steps_of(problem.graph, line, options) if streamed else None
-        below = found[2].value * (1 - 1e-9) if found else np.inf
+        below = found[2].value * (1 - WORTHWHILE) if found else np.inf
         try:
             slicing = slice_line(line, options.comm, steps, below, stop)
         except InfeasibleError as error:
@@ -109,7 +110,7 @@ def _cut(problem: SplitProblem, line: Line, clusters: list[int], value: float) -
     """The best stages with replicas and clusters, if they can reach `value`."""
     devices = problem.devices
     m = chain_of(problem, line)
-    bound = value * (1 + 1e-9)
+    bound = value * (1 + MARGIN)
     if not clusters:
         counts = np.array([d.count for d in devices], dtype=np.int64)
         return cut_chain(m, 0, line.n, (m.cost, m.cost), counts, bound)

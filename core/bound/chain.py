@@ -27,6 +27,7 @@ import numpy as np
 from dnnp.core.bound.between import mixes_passes
 from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
 from dnnp.core.bound.quantised import Stop, Whole, never, refused, whole_of
+from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.problem import SplitProblem
@@ -45,9 +46,6 @@ MOST_CHECKED = 1_000
 
 SHARPNESS = 2**40
 """Steps of the weights of several classes in a certificate."""
-
-SLACK = 1e-9
-"""Relative, against rounding in the sums."""
 
 
 def chain_bound(problem: SplitProblem) -> float:
@@ -92,24 +90,24 @@ def _bound(problem: SplitProblem, items: Items) -> float:
         _surely_paid(pin_ptr, pins, always, cost, after, until, paid)
 
         def feasible(target: float) -> bool:
-            wide = target * (1 + SLACK)
-            return bool(_reaches_end(least, most, paid, wide, counts[0], total * (1 - SLACK)))
+            wide = target * (1 + MARGIN)
+            return bool(_reaches_end(least, most, paid, wide, counts[0], total * (1 - MARGIN)))
 
         # No split is below the mean, and one device can take all.
-        lower, upper = total / counts[0] * (1 - SLACK), total * (1 + SLACK) + float(cost.sum())
+        lower, upper = total / counts[0] * (1 - MARGIN), total * (1 + MARGIN) + float(cost.sum())
     else:
         works = _works(share, *_zones(items, path), len(path))
         low, high = _merged(works[0].tolist(), works[1].tolist())
 
         def feasible(target: float) -> bool:
             steps = [w * target for w in weights.tolist()]
-            return _covers(low, high, steps, counts, options.max_replicas, total * (1 - SLACK))
+            return _covers(low, high, steps, counts, options.max_replicas, total * (1 - MARGIN))
 
         # The weighted target of all devices is the work: no split is below `lower`.
-        lower, upper = total * (1 - SLACK), total / float(weights.max())
+        lower, upper = total * (1 - MARGIN), total / float(weights.max())
     if feasible(lower):
         return 0.0
-    while upper - lower > SLACK * upper:
+    while upper - lower > MARGIN * upper:
         middle = (lower + upper) / 2
         if feasible(middle):
             upper = middle
@@ -280,8 +278,8 @@ def _first_met(ptr: Ints, others: Ints, path: Ints, first: int, step: int, never
 def _works(share: Floats, after: Ints, until: Ints, m: int) -> tuple[Floats, Floats]:
     """Least and most work of the ideals of each zone, f64[m + 1] each."""
     total = float(share.sum())
-    least = np.cumsum(totals(until, share, m + 2))[: m + 1] - SLACK * total
-    most = np.cumsum(totals(after, share, m + 2))[: m + 1] + SLACK * total
+    least = np.cumsum(totals(until, share, m + 2))[: m + 1] - MARGIN * total
+    most = np.cumsum(totals(after, share, m + 2))[: m + 1] + MARGIN * total
     return least, np.maximum(most, least)
 
 

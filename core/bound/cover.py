@@ -28,6 +28,7 @@ from dnnp.core.bound.pairs import pair_costs
 from dnnp.core.bound.prices import Field, best_sets, field_of
 from dnnp.core.bound.quantised import Stop, Whole, never, one_class, refused
 from dnnp.core.bound.together import merged
+from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.kernel import plain
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip.child import solver_process
@@ -194,7 +195,7 @@ class _Search:
             if outcome.status != "optimal":
                 return None, target
             prices = np.array(outcome.values)
-            if prices.sum() <= self.k * (1 + 1e-9):
+            if prices.sum() <= self.k * (1 + MARGIN):
                 return False, target
             mean = prices if self.center is None else self.center
             self.center = SMOOTH * prices + (1 - SMOOTH) * mean

@@ -17,6 +17,7 @@ from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
 from dnnp.core.bound.hierarchy import MOST_NUMBERS, Call, claim_of, numbers_of, too_large
 from dnnp.core.bound.programs import Candidate, Search
 from dnnp.core.bound.windows import windows
+from dnnp.core.cost.combine import WORTHWHILE
 from dnnp.core.mip.best import Best
 from dnnp.core.mip.formulas import Formulas
 from dnnp.core.mip.loop import SAFETY
@@ -27,9 +28,6 @@ from dnnp.core.mip.task import Task
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
-
-BETTER = 1e-9
-"""Relative: by how much a split must be better to be one."""
 
 
 def exact_bound(call: Call) -> Claim:
@@ -107,7 +105,7 @@ class _Exact:
         """Solve, and say what was proven."""
         low, done = self.search.least(self.candidates)
         value, blocks = self.best.value, self.best.blocks
-        if not value < self.call.value * (1 - BETTER):
+        if not value < self.call.value * (1 - WORTHWHILE):
             value, blocks = self.call.value, None
         return claim_of(self.call, "exact", self.search, low, done=done, value=value, blocks=blocks)
 
@@ -128,7 +126,7 @@ def _general(call: Call) -> Claim:
     blocks = None
     if result.blocks is not None:
         found = best.offer(result.blocks)
-        if found < value * (1 - BETTER):
+        if found < value * (1 - WORTHWHILE):
             value, blocks = found, best.blocks
     status = SOLVED if result.status == "optimal" else FAILED if result.failure else LIMIT
     if result.bound <= call.simple:

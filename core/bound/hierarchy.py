@@ -50,16 +50,13 @@ from dnnp.core.mip.storage import item_of_node
 from dnnp.core.mip.superblock import Kind, Parts, parts_of, start_of, superblocks
 from dnnp.core.mip.task import Task
 from dnnp.core.model.graph import Ints
-from dnnp.core.model.plan import Block
+from dnnp.core.model.plan import CLOSED, Block
 
 MOST_NUMBERS = 300_000
 """Size of a program that is written down in about two seconds."""
 
 FIRST_SHARE = 0.3
 """Of the time for all guesses: what the program that leaves open which stage it is may take."""
-
-CLOSED = 1e-9
-"""Relative gap up to which a bound is the value of the split known."""
 
 
 @dataclass(frozen=True)

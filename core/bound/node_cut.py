@@ -31,6 +31,7 @@ from dnnp.core.bound.between import mixes_passes
 from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
 from dnnp.core.bound.flows import Nets, Network, network_of, push, pushed
 from dnnp.core.bound.quantised import Stop, Whole, flows_of, never, refused, whole_of
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
@@ -48,9 +49,6 @@ FORBIDDEN = 2.0**50
 
 LITTLE = 1e-9
 """Relative growth of a bound that is not worth giving up its certificate."""
-
-SLACK = 1e-12
-"""Relative, against rounding in the sums."""
 
 
 def node_cut_bound(problem: SplitProblem, *, above: float = 0.0) -> float:
@@ -80,10 +78,10 @@ def _bound(problem: SplitProblem, items: Items, device: DeviceClass, above: floa
     network = network_of(line.work[0], nets)
     best = above
     for v in np.argsort(-alone, kind="stable")[:MOST_CUTS].tolist():
-        if alone[v] * (1 - SLACK) <= best:
+        if alone[v] * (1 - ROUNDING) <= best:
             break
         flow = push(network, network.capacity.copy(), np.array([v]))
-        best = max(best, min(flow, float(alone[v])) * (1 - SLACK))
+        best = max(best, min(flow, float(alone[v])) * (1 - ROUNDING))
     return best if best > above else 0.0
 
 

@@ -22,14 +22,12 @@ import numpy as np
 
 from dnnp.core.bound.between import Between
 from dnnp.core.bound.flows import Nets
+from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.model.graph import Floats, Ints, csr
 
 WORD = 63
 """Items to a word of a set."""
-
-SAFETY = 1e-9
-"""Relative, against rounding where prices are compared."""
 
 
 class Field(NamedTuple):
@@ -231,7 +229,7 @@ def best_sets(  # type: ignore[no-untyped-def]
                         break
                     value += ratio[at] * weight[at]
                     room -= weight[at]
-                safe = SAFETY * value
+                safe = MARGIN * value
                 slack = value + safe - best
                 if slack <= 0.0:
                     fits = False

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.mip.child import solver_process
 from dnnp.core.mip.formulas import Formulas
-from dnnp.core.mip.loop import GRACE_S, SAFETY, TOLERANCES, missing
-from dnnp.core.mip.program import Outcome
+from dnnp.core.mip.loop import GRACE_S, SAFETY, missing
+from dnnp.core.mip.program import TOLERANCES, Outcome
 from dnnp.core.mip.quantum import snapped
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.graph import Ints
@@ -36,9 +37,6 @@ EARLY = 0.5
 
 ATTEMPTS = 2
 """A solver that failed is asked once more."""
-
-CLOSED = 1e-12
-"""Relative gap between a bound and a solution at which nothing is left to do."""
 
 LOOSE = 1e-6
 """By how much a solver's own solution may violate a row and still be a start."""
@@ -106,7 +104,7 @@ class Search:
         while True:
             chosen = min(range(len(candidates)), key=lambda i: (candidates[i].low, i))
             c = candidates[chosen]
-            if c.low >= self.upper * (1 - CLOSED):
+            if c.low >= self.upper * (1 - ROUNDING):
                 return self.upper * self.reference, True
             if c.closed:
                 return c.low * self.reference, c.failures < ATTEMPTS

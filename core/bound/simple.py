@@ -23,6 +23,7 @@ import numpy as np
 
 from dnnp.core.bound.claim import Claim
 from dnnp.core.bound.quantised import Stop, Whole, never, refused, whole_of
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.spread import spread
 from dnnp.core.model.cluster import Clustering
@@ -72,7 +73,7 @@ def _compute_bound(
         bounds.append(float(together.min(axis=0).max()))
     finite = [b for b in bounds if np.isfinite(b)]
     # Rounding in the sums must not lift the bound above a value that is exact.
-    return max(finite, default=0.0) * (1 - 1e-12)
+    return max(finite, default=0.0) * (1 - ROUNDING)
 
 
 SHARPNESS = 2**40

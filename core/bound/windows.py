@@ -12,16 +12,14 @@ from __future__ import annotations
 import numpy as np
 
 from dnnp.core.bound.flows import Nets, network_of, push
+from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.line import Line
-from dnnp.core.mip.formulas import SLACK
+from dnnp.core.mip.program import SLACK
 from dnnp.core.model.graph import Bools, Floats, Ints
 
 MOST_ITEMS = 500
 MOST_PINS = 20_000
 """Up to here minimum cuts are computed; beyond them work alone counts."""
-
-ROUNDING = 1e-9
-"""Relative, against rounding in the sums."""
 
 
 def windows(line: Line, load: float, stages: int, *, cuts: bool) -> tuple[Ints, Ints]:
@@ -34,7 +32,7 @@ def windows(line: Line, load: float, stages: int, *, cuts: bool) -> tuple[Ints, 
     before = _ancestors(line.n, line.tail, line.head)
     needs = [least_loads(line, sets, cuts=cuts) for sets in (before, before.T)]
     blocks = [
-        np.maximum(np.ceil(need * (1 - ROUNDING) / (load * (1 + SLACK))), 1).astype(np.int64)
+        np.maximum(np.ceil(need * (1 - MARGIN) / (load * (1 + SLACK))), 1).astype(np.int64)
         for need in needs
     ]
     return blocks[0], stages + 1 - blocks[1]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.machine import Machine
 from dnnp.core.cost.tasks import Tasks
 from dnnp.core.model.errors import FormatError, InfeasibleError
@@ -156,7 +157,7 @@ def check_homes(tasks: Tasks, machine: Machine, home: Ints) -> None:
                 f"infeasible: {machine.names[device]} does not support all it is to run"
             )
         needed = float(tasks.memory[mine].sum())
-        if needed > machine.capacity[device] * (1 + 1e-12):
+        if needed > machine.capacity[device] * ROOM:
             raise InfeasibleError(
                 f"infeasible: the part on {machine.names[device]} needs {needed:.6g} bytes, "
                 f"its device has {machine.capacity[device]:.6g}"

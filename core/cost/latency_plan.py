@@ -11,10 +11,7 @@ from dnnp.core.cost.timeline import TASK, Placement, check_placement, simulate
 from dnnp.core.cost.validity import validity_of
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.graph import Graph, Ints
-from dnnp.core.model.plan import Plan, Stage, Transfer
-
-CLOSED = 1e-9
-"""Relative gap up to which a split is optimal."""
+from dnnp.core.model.plan import CLOSED, Plan, Stage, Transfer
 
 
 def make_latency_plan(

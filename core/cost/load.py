@@ -1,13 +1,6 @@
-"""Load and memory of one stage: the formulas that every algorithm here optimises.
+"""Load and memory of one stage: what every algorithm here optimises.
 
-With transfers in and out counted once a tensor, the load of a stage S on a device is
-
-    sum      in(S) + compute(S) + overflow(S) + out(S)
-    overlap  max(compute(S), in(S) + overflow(S) + out(S))
-    duplex   max(compute(S), in(S) + overflow(S), out(S))
-
-`sum` is MTPP Eq. 3 and acc(S) of the 2020 paper (section 5.1.1); a CPU of that paper costs
-compute only. Overflow is MTPP Eq. 2.
+How the parts of a load combine is said in `dnnp.core.cost.combine`.
 
 A stage replicated over r devices (2020 paper, Appendix C.2) costs load / r; in training it also
 synchronises its weights, (r - 1) * weight bytes / (r * bandwidth), which is added for `sum` and
@@ -26,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dnnp.core.cost.combine import COMM, combine, shared_load
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import (
@@ -58,21 +52,6 @@ class StageLoad:
     peak_bytes: float | None = None
     """Peak of live activations, the part of the memory that depends on the order of the nodes;
     None with the `sum` model."""
-
-
-def combine(comm: str, in_s: float, compute_s: float, overflow_s: float, out_s: float) -> float:
-    """Load from its parts; see the module's formulas."""
-    if comm == "sum":
-        return in_s + compute_s + overflow_s + out_s
-    if comm == "overlap":
-        return max(compute_s, in_s + overflow_s + out_s)
-    return max(compute_s, in_s + overflow_s, out_s)
-
-
-def shared_load(comm: str, load_s: float, replicas: int, sync_s: float) -> float:
-    """Load of a stage whose samples are shared among `replicas` devices."""
-    share = load_s / replicas
-    return share + sync_s if comm == "sum" else max(share, sync_s)
 
 
 def sync_time(weight_bytes: float, device: DeviceClass, replicas: int) -> float:
@@ -137,15 +116,15 @@ def stage_load(
     training = bool(graph.backward.any())
     sync = sync_time(weight_bytes(graph, nodes), device, replicas) if training else 0.0
     incoming, outgoing = crossing_times(graph, nodes, step, device, options, near)
-    overflow = 0.0
+    comm, overflow = COMM[options.comm], 0.0
     if not device.is_cpu and options.memory_mode == "overflow" and memory > device.memory_bytes:
         overflow = (memory - device.memory_bytes) / device.bandwidth_bytes_per_s
 
     def load(
         in_s: float, compute_s: float, overflow_s: float, out_s: float, sync_s: float
     ) -> float:
-        alone = combine(options.comm, in_s, compute_s, overflow_s, out_s)
-        return shared_load(options.comm, alone, replicas, sync_s)
+        alone = combine(comm, in_s, compute_s, overflow_s, out_s)
+        return shared_load(comm, alone, replicas, sync_s)
 
     passes: list[float | None] = [None, None]
     if training:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, totals
 
@@ -138,7 +139,7 @@ def peak_reach(steps: Steps, capacity: float) -> Ints:
 
     An item that alone does not fit gives its own position minus one.
     """
-    reach: Ints = _peak_reach(steps, capacity * (1 + 1e-12))
+    reach: Ints = _peak_reach(steps, capacity * ROOM)
     return reach
 
 

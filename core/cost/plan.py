@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dnnp.core.cost.combine import MARGIN, ROOM, ROUNDING
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.validity import quotient_order, validity_of
 from dnnp.core.model.errors import FormatError, InfeasibleError
@@ -50,7 +51,7 @@ def make_plan(
     near = nodes_nearby(graph, blocks)
     stages = [_stage(problem, b, close) for b, close in zip(blocks, near, strict=True)]
     value = objective_of(stages, options)
-    proven = value <= bound * (1 + 2e-12)
+    proven = value <= bound * (1 + 2 * ROUNDING)
     status = "optimal" if proven else "interrupted" if interrupted else "feasible"
     return Plan(
         stages=tuple(stages),
@@ -142,7 +143,7 @@ def _stage(problem: SplitProblem, block: Block, near: np.ndarray | None) -> Stag
         group = int(np.flatnonzero(~np.isfinite(times[units.label[nodes]]))[0])
         node = int(graph.node_ids[nodes[group]])
         raise InfeasibleError(f"infeasible: node {node} is not supported on '{device.name}'")
-    over = cost.memory_bytes > device.memory_bytes * (1 + 1e-12)
+    over = cost.memory_bytes > device.memory_bytes * ROOM
     if options.memory_mode == "hard" and not device.is_cpu and over:
         raise InfeasibleError(
             f"infeasible: the stage on {name} needs {cost.memory_bytes:.6g} bytes, "
@@ -171,4 +172,4 @@ def _peak_bound(block: Block, peak: float | None) -> float | None:
     """The bound that the block brings; one that is equal but for rounding is the peak itself."""
     if peak is None or (peak and not block.peak_bound_bytes):
         return None
-    return peak if block.peak_bound_bytes >= peak * (1 - 1e-9) else block.peak_bound_bytes
+    return peak if block.peak_bound_bytes >= peak * (1 - MARGIN) else block.peak_bound_bytes

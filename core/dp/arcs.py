@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.combine import COMM, ROOM, ROUNDING
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.line import Line
+from dnnp.core.cost.load_kernel import load_of
 from dnnp.core.dp.blocks import peak_of
 from dnnp.core.dp.lattice import Lattice
-from dnnp.core.dp.sweep import COMM
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, totals
 from dnnp.core.model.plan import CostOptions
 
@@ -102,16 +103,6 @@ class Arcs(NamedTuple):
 
 
 @kernel
-def combined(comm, compute, arriving, leaving):  # type: ignore[no-untyped-def]
-    """Load from its parts; see `dnnp.core.cost.load`."""
-    if comm == 0:
-        return compute + arriving + leaving
-    if comm == 1:
-        return max(compute, arriving + leaving)
-    return max(compute, arriving, leaving)
-
-
-@kernel
 def cuts_of(p, parent, last):  # type: ignore[no-untyped-def]
     """Nets that each ideal cuts, CSR."""
     count = len(parent)
@@ -175,7 +166,7 @@ def walk(  # type: ignore[no-untyped-def]
     added = np.zeros(n + 2, np.int64)
     live, mark = np.zeros(len(p.nodes) + 2), np.zeros(len(p.nodes) + 1, np.int64)
     last_use = np.zeros(len(p.tensor_bytes) + 1, np.int64)
-    hard = p.capacity * (1 + 1e-12)
+    hard = p.capacity * ROOM
     size, cpu_size, walked = 0, 0, 0
     complete = True
     for ideal in range(count):
@@ -250,15 +241,15 @@ def walk(  # type: ignore[no-untyped-def]
                 elif memory > hard:
                     fits = False
                 if fits:
-                    value = combined(p.comm, work[d, 0], arriving + extra, leaving)
-                    sure = combined(p.comm, work[d, 0], sure_in + extra, sure_out)
+                    value = load_of(p.comm, arriving + extra, work[d, 0], 0.0, leaving)
+                    sure = load_of(p.comm, sure_in + extra, work[d, 0], 0.0, sure_out)
                     if value <= limit:
                         head[size], load[size] = r, value
                         parts[size, 0] = work[d, 0]
                         parts[size, 1] = arriving + extra
                         parts[size, 2] = leaving
                         size += 1
-                    alive = alive or sure * (1 - 1e-12) <= limit
+                    alive = alive or sure * (1 - ROUNDING) <= limit
             if not alive:
                 _drop(p, v, inside, used, member)
                 continue

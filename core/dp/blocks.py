@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnnp.core.cost.combine import DUPLEX, MARGIN, ROUNDING, SUM
 from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.load_kernel import load_of, share_of
 from dnnp.core.dp.problem import NONE
 
 
@@ -27,10 +29,8 @@ def _replicas(loads, weight, copies, target, sync, comm, vary):  # type: ignore[
         good = True
         mine = 0.0
         for q in range(len(loads)):
-            value = loads[q] / r
-            if q == last and r > 1:
-                extra = (r - 1) * weight * sync / r
-                value = value + extra if comm == 0 else max(value, extra)
+            extra = (r - 1) * weight * sync / r if q == last and r > 1 else 0.0
+            value = share_of(comm, loads[q], r, extra)
             if q == vary:
                 mine = value
             elif value > target[q]:
@@ -154,7 +154,7 @@ def decide(  # type: ignore[no-untyped-def]
     mark = np.zeros(len(p.nodes) + 1, np.int64)
     last_use = np.zeros(len(p.tensor_bytes) + 1, np.int64)
     digits = np.zeros(n_classes, np.int64)
-    duplex = p.comm == 2
+    duplex = p.comm == DUPLEX
     blocks = 0
 
     for ideal in range(first, everything):
@@ -187,12 +187,12 @@ def decide(  # type: ignore[no-untyped-def]
                     free += p.counts[c] - digit
             keep = True
             for q in range(n_passes):
-                paid = 0.0 if free > 0 or p.comm != 0 else p.crossing[q, ideal]
+                paid = 0.0 if free > 0 or p.comm != SUM else p.crossing[q, ideal]
                 owed = p.rest[q, ideal] + paid
-                if owed * (1 - 1e-9) > target[q] * room:
+                if owed * (1 - MARGIN) > target[q] * room:
                     keep = False
                     if q == vary and room > 0.0:
-                        above[0] = min(above[0], owed * (1 - 1e-9) / room)
+                        above[0] = min(above[0], owed * (1 - MARGIN) / room)
             if keep:
                 reached = True
             else:
@@ -279,13 +279,9 @@ def decide(  # type: ignore[no-untyped-def]
                             low = work[d, c, q]
                             r = p.row_of[c, q]
                             if r >= 0:
-                                if p.comm == 0:
-                                    low += sure_in[d, r] + extra
-                                elif p.comm == 1:
-                                    low = max(low, sure_in[d, r] + extra)
-                                else:
-                                    low = max(low, sure_in[d, r] + extra, sure_out[d, r])
-                            low = low / p.copies[c] * (1 - 1e-12)
+                                sure = sure_in[d, r] + extra
+                                low = load_of(p.comm, sure, low, 0.0, sure_out[d, r])
+                            low = low / p.copies[c] * (1 - ROUNDING)
                             if low > target[q]:
                                 dead[c] = 1
                                 if q == vary:
@@ -336,12 +332,8 @@ def decide(  # type: ignore[no-untyped-def]
                             load = work[d, c, q]
                             r = p.row_of[c, q]
                             if r >= 0:
-                                if p.comm == 0:
-                                    load += arriving[d, r] + extra
-                                elif p.comm == 1:
-                                    load = max(load, arriving[d, r] + extra)
-                                else:
-                                    load = max(load, arriving[d, r] + extra, leaving[d, r])
+                                moved = arriving[d, r] + extra
+                                load = load_of(p.comm, moved, load, 0.0, leaving[d, r])
                             loads[q] = load
                         need[c], after = _replicas(
                             loads, weight[d], p.copies[c], target, p.sync[c], p.comm, vary
@@ -374,7 +366,7 @@ def decide(  # type: ignore[no-untyped-def]
                                     room += p.weights[k] * (p.counts[k] - spent)
                                 keep = True
                                 for q in range(n_passes):
-                                    owed = p.rest[q, j] * (1 - 1e-9)
+                                    owed = p.rest[q, j] * (1 - MARGIN)
                                     if owed > target[q] * room:
                                         keep = False
                                         if q == vary and room > 0.0:
@@ -433,14 +425,14 @@ def _can_grow(  # type: ignore[no-untyped-def]
         x = child_item[edge]
         good = True
         for r in range(len(p.row_class)):
-            gain = p.work[p.row_class[r], p.row_pass[r], x] if p.comm == 0 else 0.0
+            gain = p.work[p.row_class[r], p.row_pass[r], x] if p.comm == SUM else 0.0
             for i in range(p.item_ptr[x], p.item_ptr[x + 1]):
                 e = p.item_net[i]
                 here = before[e] + inside[e]
                 if here == 0:
                     if p.net_size[e] > 1:
                         gain -= p.net_cost[r, e]
-                elif here == p.net_size[e] - 1 and p.comm != 2:
+                elif here == p.net_size[e] - 1 and p.comm != DUPLEX:
                     gain += p.net_cost[r, e]
             if gain < 0.0:
                 good = False
@@ -468,7 +460,7 @@ def _can_grow(  # type: ignore[no-untyped-def]
                     e = p.item_net[i]
                     cost = p.net_cost[r, e]
                     whole = inside[e] + 1 == p.net_size[e] and not p.net_always[e]
-                    if p.comm != 2:
+                    if p.comm != DUPLEX:
                         if inside[e] == 0 and not whole:
                             moved += cost
                         elif inside[e] > 0 and whole:
@@ -482,12 +474,7 @@ def _can_grow(  # type: ignore[no-untyped-def]
                         moved += cost
                     elif whole:
                         sent -= cost
-                if p.comm == 0:
-                    load += moved + extra
-                elif p.comm == 1:
-                    load = max(load, moved + extra)
-                else:
-                    load = max(load, moved + extra, sent)
+                load = load_of(p.comm, moved + extra, load, 0.0, sent)
             loads[q] = load
         enough, _ = _replicas(loads, heavy, p.copies[c], target, p.sync[c], p.comm, 0)
         if 0 < enough <= copies:

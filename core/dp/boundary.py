@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.kernel import kernel
-from dnnp.core.dp.arcs import Arcs, combined
+from dnnp.core.cost.load_kernel import load_of
+from dnnp.core.dp.arcs import Arcs
 from dnnp.core.model.graph import Floats, Ints
 
 NONE = 1 << 30
@@ -272,7 +273,7 @@ def look_back(p, a, end, target, most, s):  # type: ignore[no-untyped-def]
                     )
                     steps += len(made) + len(read)
                     arriving, leaving = arriving + more_in, leaving + more_out
-                    value = combined(comm, parts[e, 0], arriving, leaving)
+                    value = load_of(comm, arriving, parts[e, 0], 0.0, leaving)
                     if value > target:
                         above = min(above, value)
                         continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnnp.core.cost.combine import MARGIN, ROUNDING, SUM
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.dp.problem import NONE, IdealArrays
 
@@ -16,7 +17,7 @@ def is_plain(p: IdealArrays) -> bool:
     """Whether this kernel may stand in for the general one."""
     classes, passes, _ = p.work.shape
     return bool(
-        p.comm == 0 and passes == 1 and classes <= 2 and len(p.row_class) == 1
+        p.comm == SUM and passes == 1 and classes <= 2 and len(p.row_class) == 1
         and (p.copies == 1).all() and np.isinf(p.capacity).all()
     )  # fmt: skip
 
@@ -80,7 +81,7 @@ def decide_plain(  # type: ignore[no-untyped-def]
                 room += p.weights[0] * (spare - s)
                 if payer != 0:
                     idle += spare - s
-            owed = (rest[ideal] + (0.0 if idle > 0 else crossing[ideal])) * (1 - 1e-9)
+            owed = (rest[ideal] + (0.0 if idle > 0 else crossing[ideal])) * (1 - MARGIN)
             if owed > target * room:
                 least[ideal, s] = NONE
                 if room > 0.0:
@@ -121,8 +122,8 @@ def decide_plain(  # type: ignore[no-untyped-def]
             by_cpu = np.inf
             if n_classes == 2:
                 by_cpu = alone[depth] + cpu_work[v]
-            low = certain * (1 - 1e-12)
-            low_cpu = by_cpu * (1 - 1e-12)
+            low = certain * (1 - ROUNDING)
+            low_cpu = by_cpu * (1 - ROUNDING)
             if low > target and low_cpu > target:
                 lowest = min(lowest, low, low_cpu)
                 for i in range(item_ptr[v], item_ptr[v + 1]):
@@ -157,7 +158,7 @@ def decide_plain(  # type: ignore[no-untyped-def]
                     room = p.weights[main] * (most - b)
                     if n_classes == 2:
                         room += p.weights[0] * (spare - t)
-                    owed = rest[j] * (1 - 1e-9)
+                    owed = rest[j] * (1 - MARGIN)
                     if owed > target * room:
                         if room > 0.0:
                             lowest = min(lowest, owed / room)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem
@@ -25,7 +26,6 @@ from dnnp.core.dp import segments
 from dnnp.core.dp.arcs import Arcs, Costs, make_arcs, make_costs
 from dnnp.core.dp.boundary import NONE, look_back, make_scratch
 from dnnp.core.dp.lattice import Lattice
-from dnnp.core.dp.problem import ROUNDING
 from dnnp.core.dp.segments import Platform
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats

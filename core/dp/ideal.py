@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.kernel import interpreted, is_cold
 from dnnp.core.cost.line import Line
@@ -25,7 +26,6 @@ from dnnp.core.dp.fast import decide_plain, is_plain
 from dnnp.core.dp.lattice import make_lattice
 from dnnp.core.dp.problem import (
     NONE,
-    ROUNDING,
     IdealArrays,
     Memo,
     ideal_arrays,

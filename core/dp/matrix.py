@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnnp.core.cost.combine import COMM, combine_arrays
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.memory import Steps, memory_row, tree_size
 from dnnp.core.model.errors import InfeasibleError, LimitError
@@ -49,15 +50,11 @@ def segment_costs(line: Line, comm: str, c: int = 0, overflow: Steps | None = No
     if overflow is not None and np.isfinite(device.memory_bytes) and not device.is_cpu:
         held = _memory(overflow, line.reach[c])
         extra = np.maximum(held - device.memory_bytes, 0.0) / device.bandwidth_bytes_per_s
-    if comm == "sum":
-        costs = compute + both + extra
-    elif comm == "overlap":
-        costs = np.maximum(compute, both + extra)
-    else:
-        costs = np.maximum(compute, np.maximum(both - leaving + extra, leaving))
+    sent: Floats = leaving if comm == "duplex" else np.zeros((1, 1))  # else in and out add up
+    costs = combine_arrays(COMM[comm], both - sent, compute, extra, sent)
     ends = np.arange(n)
     costs[(ends < ends[:, None]) | (ends > line.reach[c][:, None])] = np.inf
-    return np.asarray(costs)
+    return costs
 
 
 def slice_matrix(costs: Floats, k: int) -> tuple[float, Ints]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.combine import COMM, ROOM, ROUNDING
 from dnnp.core.cost.kernel import plain
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.spread import spread
@@ -15,9 +16,6 @@ from dnnp.core.model.plan import CostOptions
 
 NONE = 32767
 """More devices than there can be."""
-
-ROUNDING = 1e-12
-"""Loads that differ by less, relatively, differ by the order of their additions only."""
 
 
 class IdealArrays(NamedTuple):
@@ -187,7 +185,7 @@ def ideal_arrays(
             1 / d.bandwidth_bytes_per_s if training else 0.0 for d in devices
         ]),
         "capacity": np.array([
-            np.inf if f else d.memory_bytes * (1 + ROUNDING)
+            np.inf if f else d.memory_bytes * ROOM
             for f, d in zip(free, devices, strict=True)
         ]),
         "stream": np.array([
@@ -197,8 +195,7 @@ def ideal_arrays(
     }  # fmt: skip
     arrays = dict(zip(arrays, plain(*arrays.values()), strict=True))
     peak = int(binding and options.memory_model == "peak")
-    comm = {"sum": 0, "overlap": 1, "duplex": 2}[options.comm]
-    return IdealArrays(comm=comm, peak=peak, relaxed=0, **arrays)
+    return IdealArrays(comm=COMM[options.comm], peak=peak, relaxed=0, **arrays)
 
 
 def _shares(rows: list[tuple[int, int]], weights: Floats, net_cost: Floats, passes: int) -> Floats:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.kernel import kernel
-from dnnp.core.dp.arcs import combined
+from dnnp.core.cost.load_kernel import load_of
 from dnnp.core.dp.boundary import BUCKETS, NONE, extra, list_start, look_back, subset
 
 
@@ -102,8 +102,8 @@ def _screen(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped
                 more_in, more_out = extra(
                     bits, pins, low_word, high_word, x, y, made, made_cost, read, read_cost
                 )
-                value = combined(
-                    comm, parts[e, 0], priced[at, 1] + more_in, priced[at, 2] + more_out
+                value = load_of(
+                    comm, priced[at, 1] + more_in, parts[e, 0], 0.0, priced[at, 2] + more_out
                 )
                 if value > target:
                     fits[at] = False
@@ -165,13 +165,13 @@ def _cover(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped-
             if cpus > 0 and (not fits[at] or (left > 0 and not subset(a, y, final))):
                 continue
             arriving, leaving = priced[at, 1], priced[at, 2]
-            value = combined(comm, parts[e, 0], arriving + most_in, leaving + most_out)
+            value = load_of(comm, arriving + most_in, parts[e, 0], 0.0, leaving + most_out)
             if value > target:
                 more_in, more_out = extra(
                     bits, pins, low_word, high_word, x, y, made, made_cost, read, read_cost
                 )
                 steps += len(made) + len(read)
-                value = combined(comm, parts[e, 0], arriving + more_in, leaving + more_out)
+                value = load_of(comm, arriving + more_in, parts[e, 0], 0.0, leaving + more_out)
                 if value > target:
                     above = min(above, value)
                     continue

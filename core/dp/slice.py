@@ -12,15 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dnnp.core.cost.combine import COMM, ROUNDING, combine
 from dnnp.core.cost.line import Line
-from dnnp.core.cost.load import combine
 from dnnp.core.cost.memory import Steps, memory_row, most_memory, tree_size
 from dnnp.core.dp.sweep import SweepProblem, hold_rows, sweep_for, sweep_problem
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, Ints, totals
-
-ROUNDING = 1e-12
-"""Loads that differ by less, relatively, differ by the order of their additions only."""
 
 MAX_STATES = 50_000_000
 """Items times mixes of device classes; 24 bytes each."""
@@ -129,7 +126,7 @@ def _floor(line: Line) -> float:
     """Largest of: the mean work of a device, and the largest single item."""
     least = line.work.min(axis=0)
     total = sum(d.count for d in line.devices)
-    return float(max(least.max(initial=0.0), least.sum() / max(total, 1) * (1 - 1e-12)))
+    return float(max(least.max(initial=0.0), least.sum() / max(total, 1) * (1 - ROUNDING)))
 
 
 def _trace(line: Line, problem: SweepProblem, comm: str, choice: Ints, order: list[int]) -> Slicing:
@@ -171,5 +168,5 @@ def _interval_loads(
             memory_row(problem.steps, bounds[b], bounds[b + 1] - 1, trees[0], trees[1], row)
             excess = max(0.0, row[bounds[b + 1] - 1] - device.memory_bytes)
             extra = excess / device.bandwidth_bytes_per_s
-        loads[b] = combine(comm, in_s[b], compute[b], extra, out_s[b])
+        loads[b] = combine(COMM[comm], in_s[b], compute[b], extra, out_s[b])
     return loads

@@ -19,16 +19,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.combine import COMM, DUPLEX
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.line import Line
+from dnnp.core.cost.load_kernel import load_of
 from dnnp.core.cost.memory import Steps, memory_row, no_steps, tree_size
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, Ints
 
 MAX_HELD = 50_000_000
 """Intervals whose memory is kept between sweeps; 8 bytes each."""
-
-COMM = {"sum": 0, "overlap": 1, "duplex": 2}
 
 
 class SweepProblem(NamedTuple):
@@ -142,12 +142,11 @@ def _enter(problem, c, start, total, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def load_of(comm, compute, total, out, extra):  # type: ignore[no-untyped-def]
-    if comm == 0:
-        return compute + total + extra
-    if comm == 1:
-        return max(compute, total + extra)
-    return max(compute, max(total - out + extra, out))
+def load_of_cut(comm, compute, total, out, extra):  # type: ignore[no-untyped-def]
+    """Load of an interval that cuts nets of cost `total`; `out` of these are its own."""
+    if comm == DUPLEX:
+        return load_of(comm, total - out, compute, extra, out)
+    return load_of(comm, total, compute, extra, 0.0)
 
 
 @kernel
@@ -237,7 +236,7 @@ def _sweep(target, problem, least, choice):  # type: ignore[no-untyped-def]
                 if streamed:
                     excess = max(0.0, memory[base + r] - problem.capacity[c])
                     extra = excess / problem.bandwidth[c]
-                load = load_of(problem.comm, compute, cut, leaving, extra)
+                load = load_of_cut(problem.comm, compute, cut, leaving, extra)
                 if load > target:
                     above = min(above, load)
                 elif c == classes - 1:
@@ -323,7 +322,7 @@ def decide_one(target, problem, least, choice):  # type: ignore[no-untyped-def]
         rest = cut
         rest_out = leaving
         for r in range(end, start - 1, -1):
-            load = load_of(problem.comm, prefix[r + 1] - prefix[start], rest, rest_out, 0.0)
+            load = load_of_cut(problem.comm, prefix[r + 1] - prefix[start], rest, rest_out, 0.0)
             if load > target:
                 above = min(above, load)
             elif least[r + 1, 0] + 1 < least[start, 0]:

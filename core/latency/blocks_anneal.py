@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.combine import MARGIN, ROUNDING
 from dnnp.core.cost.invocations import (
     POOL,
     BlockTimes,
@@ -152,7 +153,7 @@ def check_feasible(problem: LatencyProblem, items: BlockItems) -> None:
             )
     bound = float(size[~pooled].sum())
     room = float(items.capacity.sum())
-    if bound > room * (1 + 1e-9):
+    if bound > room * (1 + MARGIN):
         raise InfeasibleError(
             f"infeasible: the tasks that no CPU runs need {bound:.6g} bytes, the accelerators "
             f"have {room:.6g} together"
@@ -192,7 +193,7 @@ def _search(
         nonlocal best, value, labels
         if split is not None:
             judged = judge(problem, split)
-            if judged < value * (1 - 1e-12):
+            if judged < value * (1 - ROUNDING):
                 best, value, labels = split, judged, found or labels_of(items, fixed, split)
 
     offer(start, None)

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from dnnp.core.cost.combine import SAFE_ROOM
 from dnnp.core.cost.invocations import host_times, pool_times
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.tasks import Tasks
@@ -125,7 +126,7 @@ def block_items(problem: LatencyProblem) -> BlockItems:
         label=label, backward=late & ~mixed, mixed=mixed,
         group=_ties(label, tasks.together, count),
         devices=devices, time=time, memory=totals(label, tasks.memory, count),
-        capacity=machine.capacity[devices] * (1 + 5e-13), pool=pool,
+        capacity=machine.capacity[devices] * SAFE_ROOM, pool=pool,
         pooled=np.isfinite(totals(label, pool, count)),
         maker=maker, leaves=tasks.leaves[kept],
         move=np.array(move).reshape(len(devices), flows),

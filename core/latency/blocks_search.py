@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.latency.blocks_moves import (
     border,
@@ -31,9 +32,6 @@ BORDER, SINGLE, JUMP, OPEN, MERGE, PASS, SWAP, TWICE = range(8)
 
 REACH = 4
 """A share REACH / s of the moves may take along s items: all sizes cost about the same."""
-
-SAME = 1e-12
-"""Latencies this close, relatively, are the same."""
 
 
 class Search(NamedTuple):
@@ -80,7 +78,7 @@ def energy_of(fixed, state, search):  # type: ignore[no-untyped-def]
     over = excess(fixed, state)
     wrong = state.wrong[0] + state.wrong[1]
     if over == 0.0 and wrong == 0:
-        if value < search.value[0] * (1 - SAME) and fits(fixed, state):
+        if value < search.value[0] * (1 - ROUNDING) and fits(fixed, state):
             search.value[0] = value
             for i in range(len(state.at)):
                 search.best_at[i] = state.at[i]

@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.timeline import TASK, Placement, simulate
-from dnnp.core.latency.operators_kernel import ROOM, Board, make_board, new_state, replay
+from dnnp.core.latency.operators_kernel import Board, make_board, new_state, replay
 from dnnp.core.latency.operators_moves import new_search, start_state, sweep
 from dnnp.core.latency.operators_start import (
     best_rank,

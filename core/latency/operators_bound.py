@@ -21,8 +21,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.operators_kernel import ROOM, Board, make_board
+from dnnp.core.latency.operators_kernel import Board, make_board
 from dnnp.core.latency.operators_window import crowded, exclude, heads, spread, tails
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Bools, Floats, Ints

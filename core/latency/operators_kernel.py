@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, totals
@@ -32,9 +33,6 @@ NEVER = 1 << 60
 
 MANY = 64
 """Readers of a flow beyond which nobody asks which of them is the last."""
-
-ROOM = 1 + 1e-12
-"""By how much memory may be above a capacity, relatively, as in the cost model."""
 
 
 class Board(NamedTuple):

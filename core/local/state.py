@@ -18,21 +18,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.combine import COMM, ROUNDING
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.line import Line
+from dnnp.core.cost.load_kernel import load_of
 from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.model.plan import CostOptions
-
-COMM = {"sum": 0, "overlap": 1, "duplex": 2}
 
 IN, WORK, OUT = range(3)
 """Columns of a device's times; those of pass p start at 3 p."""
 
 NET, SIZE, COLUMN, SOURCE = range(4)
 """Columns of `AnnealArrays.hooks`."""
-
-ROUNDING = 1e-12
-"""Excess over a capacity that is forgiven, relatively, as `make_plan` does."""
 
 
 class AnnealArrays(NamedTuple):
@@ -239,16 +236,10 @@ def move(problem, state, item, device):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def combine(comm, table, row, column, extra):  # type: ignore[no-untyped-def]
+def load_in(comm, table, row, column, extra):  # type: ignore[no-untyped-def]
     """Load from the times in `table[row]` of the pass that starts at `column`."""
     entering = table[row, column + IN] + extra
-    work = table[row, column + WORK]
-    leaving = table[row, column + OUT]
-    if comm == 0:
-        return entering + work + leaving
-    if comm == 1:
-        return max(work, entering + leaving)
-    return max(work, max(entering, leaving))
+    return load_of(comm, entering, table[row, column + WORK], 0.0, table[row, column + OUT])
 
 
 @kernel
@@ -263,7 +254,7 @@ def load(problem, state, device, p):  # type: ignore[no-untyped-def]
     """Load of a device in pass p."""
     stream = problem.stream[problem.kind[device]]
     extra = excess(problem, state, device) * stream if stream > 0.0 else 0.0
-    return combine(problem.comm, state.spent, device, 3 * p, extra)
+    return load_in(problem.comm, state.spent, device, 3 * p, extra)
 
 
 @kernel

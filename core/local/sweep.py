@@ -14,19 +14,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.local.peak import measure
 from dnnp.core.local.random import below, exponential_table, generator
 from dnnp.core.local.state import (
     NET,
-    ROUNDING,
     AnnealArrays,
     carry,
-    combine,
     excess,
     fill,
     fits,
     load,
+    load_in,
     objective,
     settle,
 )
@@ -128,7 +128,7 @@ def appraise(  # type: ignore[no-untyped-def]
     """Energy of a device with the times in `table[row]` and `over` bytes above its capacity."""
     energy = 0.0
     for p in range(len(weight)):
-        cost = combine(comm, table, row, 3 * p, over * stream)
+        cost = load_in(comm, table, row, 3 * p, over * stream)
         energy += weight[p] * power(cost * scale[p], squarings)
     if hard and over > ROUNDING * capacity:
         energy += strict[0] * (1.0 + over * strict[1])
@@ -262,7 +262,7 @@ def singles(problem, state, live, search, temperature, moves):  # type: ignore[n
                 spent[d, c] = times[side, c]
             used[d] = made[side]
             energy[d] = fresh[side]
-        if combine(comm, spent, clock[2], 0, 0.0) < value[0]:
+        if load_in(comm, spent, clock[2], 0, 0.0) < value[0]:
             note(problem, state, live, search)
     return visits
 
@@ -442,7 +442,7 @@ def clusters(problem, state, live, search, temperature, moves):  # type: ignore[
             )  # fmt: skip
             change += energy[d] - old[t]
         if change <= temperature * dice[below(rng, len(dice))]:
-            if end > 0 and combine(problem.comm, spent, clock[2], 0, 0.0) < value[0]:
+            if end > 0 and load_in(problem.comm, spent, clock[2], 0, 0.0) < value[0]:
                 note(problem, state, live, search)
             continue
         for at in range(end - 1, -1, -1):

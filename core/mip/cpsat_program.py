@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from dnnp.core.cost.combine import MARGIN, ROUNDING
 from dnnp.core.mip.latency_model import ORIGIN, Model
 
 NEWS = "news"
@@ -23,9 +24,6 @@ MOST_TICKS = 2**36
 
 WEIGHTS = 2**40
 """What the largest weight of a constraint with fractions becomes."""
-
-ROUNDING = 1e-9
-"""By how much a number of ticks may be off, relatively, for being computed in floats."""
 
 
 @dataclass
@@ -53,7 +51,7 @@ class TickProgram:
         self.program = program = CpProgram()
         for low, high in zip(model.low, model.high, strict=True):
             program.lower.append(self.ticks(low))
-            program.upper.append(max(math.ceil(high / self.tick * (1 + ROUNDING)), 0))
+            program.upper.append(max(math.ceil(high / self.tick * (1 + MARGIN)), 0))
         self.first_flag = len(model.low)
         program.lower += [0] * len(model.whole)
         program.upper += [1] * len(model.whole)
@@ -81,7 +79,7 @@ class TickProgram:
         count = seconds / self.tick
         if self.exact:
             return math.floor(count + 1e-6)
-        return math.floor(count * (1 - ROUNDING))
+        return math.floor(count * (1 - MARGIN))
 
     def signed(self, seconds: float) -> int:
         """A time that may be negative in ticks, rounded towards 0."""
@@ -89,7 +87,7 @@ class TickProgram:
 
     def seconds(self, ticks: float) -> float:
         """A proven number of ticks as a lower bound."""
-        return ticks * self.tick * (1 - (1e-12 if self.exact else ROUNDING))
+        return ticks * self.tick * (1 - (ROUNDING if self.exact else MARGIN))
 
     def split(self, values: list[int]) -> tuple[list[float], list[float]]:
         """Times in seconds, and flags, of a solution."""
@@ -107,7 +105,7 @@ class TickProgram:
         if any(w != int(w) for w in weights):
             unit = max(abs(w) for w in weights) / WEIGHTS
             whole = [math.floor(w / unit) for w in weights]
-            limit = math.ceil(bound / unit * (1 + ROUNDING))
+            limit = math.ceil(bound / unit * (1 + MARGIN))
         else:
             whole, limit = [int(w) for w in weights], math.floor(bound + 1e-6)
         low = None if sense == "<" else limit

@@ -7,13 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from dnnp.core.cost.spread import spread
-from dnnp.core.mip.program import Program
+from dnnp.core.mip.program import SLACK, Program
 from dnnp.core.mip.task import Place, Task, places_of
 from dnnp.core.model.graph import Floats, Ints
-
-SLACK = 1e-7
-"""By how much limits are widened, relatively: more than rounding and the solvers' tolerance,
-which cannot tell a limit from a value that close to it."""
 
 NEGLIGIBLE = 1e-13
 """Shares of the reference load that are left out; without them a bound is still a bound."""

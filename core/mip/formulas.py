@@ -11,11 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.mip.program import Program
+from dnnp.core.mip.program import SLACK, Program
 from dnnp.core.model.graph import Ints
-
-SLACK = 1e-7
-"""By how much limits are widened, relatively: more than rounding and solvers' tolerances."""
 
 CLOSE = 1e-9
 """By how much a starting solution may violate a row of numbers about 1."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.invocations import POOL, host_times
 from dnnp.core.cost.tasks import Tasks
 from dnnp.core.mip.contiguity import without_shortcuts
@@ -20,8 +21,6 @@ from dnnp.core.mip.latency_model import NEVER, ORIGIN, Model, Rule
 from dnnp.core.mip.latency_windows import carried
 from dnnp.core.model.graph import Ints
 
-SLACK = 1e-9
-"""By how much memory may be above a capacity, relatively; the cost model decides."""
 
 
 class BlockProgram(BlockFormulation):
@@ -79,7 +78,7 @@ class _Builder:
                     never = bool(
                         slot.late != game.late[i]
                         or out[own, column[slot.device]].any()
-                        or game.memory[i] > capacity[slot.device] * (1 + SLACK)
+                        or game.memory[i] > capacity[slot.device] * (1 + MARGIN)
                     )
                 row.append(NEVER if never else model.flag(_is_at([i], [s]), whole=True))
             model.places.append(row)
@@ -96,7 +95,7 @@ class _Builder:
                 model.row(
                     [(self.x(i, s), float(game.memory[i]) / unit)
                      for i in range(len(game.members)) for s in mine],
-                    "<", limit / unit * (1 + SLACK),
+                    "<", limit / unit * (1 + MARGIN),
                 )  # fmt: skip
             for i, j in game.tied:
                 model.row(

@@ -14,6 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.mip.child import SolverProcess, solver_process
 from dnnp.core.mip.latency_model import Model
 from dnnp.core.mip.latency_program import LatencyProgram
@@ -25,10 +26,9 @@ from dnnp.core.mip.loop import (
     GROWTH,
     MAX_ENTRIES,
     SAFETY,
-    TOLERANCES,
     missing,
 )
-from dnnp.core.mip.program import Outcome
+from dnnp.core.mip.program import TOLERANCES, Outcome
 from dnnp.core.mip.quantum import snapped
 from dnnp.core.mip.solve import ATTEMPTS, SOLVERS
 from dnnp.core.model.errors import (
@@ -104,7 +104,7 @@ class Search(Generic[S]):
         self.formulation = formulation
         self.best: S | None = None
         self.value = np.inf
-        self.low = max(formulation.least * (1 - 1e-12), bound)
+        self.low = max(formulation.least * (1 - ROUNDING), bound)
         self.failure = ""
         self.asked = False
         """Whether the solver was given anything."""

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from dnnp.core.cost.combine import MARGIN
+
 ORIGIN = -1
 """Stands for time 0 as the earlier of two times."""
-
-ROUNDING = 1e-9
-"""By how much a window may be off, relatively to the upper limit."""
 
 NEVER = -1
 """Stands for a flag that is always 0."""
@@ -90,7 +89,7 @@ class Model:
     def time(self, rule: Rule, low: float = 0.0, high: float | None = None) -> int:
         """Add a time; return its number."""
         high = self.upper if high is None else min(high, self.upper)
-        self.hopeless |= low > high + ROUNDING * self.upper
+        self.hopeless |= low > high + MARGIN * self.upper
         self.low.append(min(low, high))
         self.high.append(high)
         self.time_rules.append(rule)

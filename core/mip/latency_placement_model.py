@@ -10,14 +10,13 @@ from functools import partial
 
 import numpy as np
 
+from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.mip.latency_model import NEVER, ORIGIN, Model, Rule, Turn
 from dnnp.core.mip.latency_placements import Move, PlacementFormulation, moves_of
 from dnnp.core.mip.latency_windows import flow_times
 from dnnp.core.model.graph import Bools, Floats
 
-SLACK = 1e-9
-"""By how much memory may be above a capacity, relatively; the cost model decides."""
 
 Channels = dict[tuple[int, int], tuple[int, float]]
 """Flag and seconds from one device to one other."""
@@ -68,7 +67,7 @@ class _Builder:
         for v in range(tasks.n):
             row = []
             for d in self.devices:
-                never = self.out[v, d] or tasks.memory[v] > self.machine.capacity[d] * (1 + SLACK)
+                never = self.out[v, d] or tasks.memory[v] > self.machine.capacity[d] * (1 + MARGIN)
                 row.append(NEVER if never else model.flag(_is_on({v: d}), whole=True))
             model.places.append(row)
             model.row([(c, 1.0) for c in row], "=", 1.0)
@@ -83,7 +82,7 @@ class _Builder:
             if not np.isinf(limit) and tasks.memory.sum() > limit:
                 unit = max(limit, 1.0)
                 held = [(self.x(v, d), float(tasks.memory[v]) / unit) for v in range(tasks.n)]
-                model.row(held, "<", limit / unit * (1 + SLACK))
+                model.row(held, "<", limit / unit * (1 + MARGIN))
 
     def _run(self) -> None:
         """Tasks take their time (4b), one at a time on a device (6), within their windows."""

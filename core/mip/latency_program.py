@@ -10,15 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.mip.latency_model import ORIGIN, After, Model
-from dnnp.core.mip.program import Program
-
-SLACK = 1e-7
-"""By how much windows are widened, relatively to the upper limit: more than rounding and the
-solvers' tolerances."""
-
-ROUNDING = 1e-12
-"""By how much times of a known solution may be off, relatively to the upper limit."""
+from dnnp.core.mip.program import SLACK, Program
 
 Pair = tuple[int, int]
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.invocations import host_times, pool_times
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.machine import Machine
@@ -36,7 +37,7 @@ class Windows(NamedTuple):
 
     def hopeless(self, upper: float) -> Bools:
         """bool[n, P]: no solution up to this latency has the task in the place."""
-        out: Bools = ~(self.end + self.rest <= upper * (1 + 1e-9))
+        out: Bools = ~(self.end + self.rest <= upper * (1 + MARGIN))
         return out
 
 
@@ -139,7 +140,7 @@ def serial(problem: LatencyProblem) -> float:
         )
         moves = np.minimum(np.diff(tasks.use_ptr), machine.count - 1)
         moved = ((latency + tasks.size * rate + tasks.fixed) * moves).sum()
-    return float(work + moved) * (1 + 1e-9)
+    return float(work + moved) * (1 + MARGIN)
 
 
 def quantum_of_latency(problem: LatencyProblem) -> float | None:

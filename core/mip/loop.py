@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dnnp.core.cost.load import StageLoad, combine, shared_load, stage_load
+from dnnp.core.cost.combine import COMM, ROOM, combine, shared_load
+from dnnp.core.cost.load import StageLoad, stage_load
 from dnnp.core.mip.best import Best
 from dnnp.core.mip.blocks import blocks_of, places_of_blocks
 from dnnp.core.mip.child import SolverProcess
 from dnnp.core.mip.draft import Draft
-from dnnp.core.mip.program import Outcome
+from dnnp.core.mip.program import TOLERANCES, Outcome
 from dnnp.core.mip.quantum import quantum_of, snapped
 from dnnp.core.mip.storage import item_of_node
 from dnnp.core.mip.task import Task
@@ -24,9 +25,6 @@ from dnnp.core.mip.throughput import Cut, entries, formulate
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.plan import Block
 from dnnp.core.peak.order import with_least_peak
-
-TOLERANCES = (1e-9, 1e-7)
-"""Feasibility tolerance of the solvers; the second one is for programs they call infeasible."""
 
 SAFETY = 1e-6
 """Share of the reference load by which a solver's bound may be wrong."""
@@ -43,9 +41,6 @@ GRACE_S = 0.5
 
 MAX_ENTRIES = 2_000_000
 """Size of a program that may take a minute to build and to read."""
-
-ROUNDING = 1e-12
-"""By how much memory may be above a capacity, relatively."""
 
 COARSE = 4.0
 """A reference this many times the value found is too coarse for the bound."""
@@ -180,7 +175,7 @@ class Loop:
                 # What is learned must hold for all orders of the nodes.
                 needed -= max((cost.peak_bytes or 0.0) - block.peak_bound_bytes, 0.0)
                 loads = (self._load(cost, block, needed),)
-            over = needed > device.memory_bytes * (1 + ROUNDING)
+            over = needed > device.memory_bytes * ROOM
             full = hard and not device.is_cpu and over
             if full:
                 loads = (np.inf,) * self.task.passes
@@ -196,8 +191,9 @@ class Loop:
         overflow = 0.0
         if options.memory_mode == "overflow" and not device.is_cpu:
             overflow = max(needed - device.memory_bytes, 0.0) / device.bandwidth_bytes_per_s
-        alone = combine(options.comm, cost.in_s, cost.compute_s, overflow, cost.out_s)
-        return shared_load(options.comm, alone, block.replicas, cost.sync_s)
+        comm = COMM[options.comm]
+        alone = combine(comm, cost.in_s, cost.compute_s, overflow, cost.out_s)
+        return shared_load(comm, alone, block.replicas, cost.sync_s)
 
     def _start(self, draft: Draft) -> list[float] | None:
         """The best split as a solution of the program."""

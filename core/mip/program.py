@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+TOLERANCES = (1e-9, 1e-7)
+"""Feasibility tolerance of the solvers; the second one is for programs they call infeasible."""
+
+SLACK = 1e-7
+"""By how much limits are widened, relatively: more than rounding and the solvers' tolerances,
+which cannot tell a limit from a value that close to it."""
+
 Row = tuple[list[int], list[float], str, float]
 """Columns, their weights, one of `<`, `=`, `>`, and the right-hand side."""
 

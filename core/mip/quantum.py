@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.mip.task import Task
 
 
@@ -25,4 +26,4 @@ def snapped(bound: float, quantum: float | None) -> float:
     """The least multiple of the quantum that is not below a bound."""
     if quantum is None:
         return bound
-    return float(np.ceil(bound / quantum - 1e-6) * quantum * (1 - 1e-12))
+    return float(np.ceil(bound / quantum - 1e-6) * quantum * (1 - ROUNDING))

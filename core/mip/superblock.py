@@ -27,8 +27,9 @@ import numpy as np
 
 from dnnp.core.mip.contiguity import without_shortcuts
 from dnnp.core.mip.draft import NEGLIGIBLE
-from dnnp.core.mip.formulas import ONE, SLACK, ZERO, Formulas, Sum, total
+from dnnp.core.mip.formulas import ONE, ZERO, Formulas, Sum, total
 from dnnp.core.mip.loads import Part, add_loads
+from dnnp.core.mip.program import SLACK
 from dnnp.core.mip.task import Task, nets_of
 from dnnp.core.model.graph import Bools, Ints
 

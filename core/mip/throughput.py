@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.mip.draft import SLACK, Draft, Term
+from dnnp.core.mip.draft import Draft, Term
+from dnnp.core.mip.program import SLACK
 from dnnp.core.mip.shape import budget_devices, keep_contiguous, keep_order, number_places
 from dnnp.core.mip.storage import Bytes
 from dnnp.core.mip.task import Task, count_places, nets_of

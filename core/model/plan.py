@@ -9,6 +9,9 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.link import Link
 
+CLOSED = 1e-9
+"""Relative gap between value and bound up to which a plan is optimal for those who ask."""
+
 
 @dataclass(frozen=True)
 class CostOptions:

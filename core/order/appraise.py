@@ -15,11 +15,11 @@ from typing import NamedTuple, Self
 import numba
 import numpy as np
 
+from dnnp.core.cost.combine import COMM, ROUNDING
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.memory import no_steps
-from dnnp.core.dp.slice import ROUNDING
-from dnnp.core.dp.sweep import COMM, SweepProblem, decide_one, load_of
+from dnnp.core.dp.sweep import SweepProblem, decide_one, load_of_cut
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Floats, Ints, csr
 
@@ -281,7 +281,7 @@ def _largest(problem, layout):  # type: ignore[no-untyped-def]
                     source = problem.source[e]
                     if source >= 0 and layout.place[source] >= start:
                         leaving += problem.cost[e] * (layout.place[source] < end)
-        largest = max(largest, load_of(problem.comm, compute, total, leaving, 0.0))
+        largest = max(largest, load_of_cut(problem.comm, compute, total, leaving, 0.0))
         start = end
     return largest
 

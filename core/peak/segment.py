@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dnnp.core.cost.combine import MARGIN
 from dnnp.core.model.graph import Ints
 from dnnp.core.peak.bound import peak_bound
 from dnnp.core.peak.greedy import evolved_order, forward, greedy_orders
@@ -30,9 +31,6 @@ WINDOWS = (10, 20, 40, 80)
 
 WINDOW_WORK = 200_000
 """Visits that one of them may cost."""
-
-ROUNDING = 1e-9
-"""Peaks that differ by less, relatively, are equal."""
 
 KERNELS = (forward, best_first)
 """Some of the kernels that are run."""
@@ -70,7 +68,7 @@ class Segment:
     @property
     def _goal(self) -> float:
         """What a truly better peak is below."""
-        return self.peak * (1 - ROUNDING)
+        return self.peak * (1 - MARGIN)
 
     def _take(self, order: Ints) -> bool:
         """Keep an order if it is better."""
@@ -135,4 +133,4 @@ class Segment:
 
 def below(less: float, more: float) -> bool:
     """Whether one peak is truly below another."""
-    return bool(less < more * (1 - ROUNDING))
+    return bool(less < more * (1 - MARGIN))

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.model.placement import Placement
 from dnnp.core.pipeline.classic_chains import levels
 from dnnp.core.pipeline.classics import Classic, chimera_chains, classic, interleaved_devices
@@ -18,8 +19,6 @@ GROUPS = 4
 
 MOST_TURNS = 12
 """Groups after which orders with transfers, which depend on times, may repeat."""
-
-ROUNDING = 1e-12
 
 
 def classic_rate(placement: Placement, name: str) -> float:

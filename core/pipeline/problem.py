@@ -18,7 +18,7 @@ from dnnp.core.model.placement import Placement
 TOLERANCE = 1e-9
 """Times, and memory, this much apart (relative to the sum of all of them) count as equal."""
 
-ROUNDING = 2.0**-48
+SAME_START = 2.0**-48
 """Starts this much apart, relative to the time since the first one, are the same."""
 
 
@@ -139,7 +139,7 @@ def steady_memory(problem: Problem, start: Floats, period: float) -> Floats:
     peak = problem.fixed.copy()
     ptr, block = problem.on_unit()
     left = problem.left_behind()
-    slack = min(ROUNDING * max(span_of(problem, start), period), TOLERANCE * period)
+    slack = min(SAME_START * max(span_of(problem, start), period), TOLERANCE * period)
     for d in range(problem.units):
         mine = block[ptr[d] : ptr[d + 1]]
         mine = mine[problem.memory[mine] != 0]
@@ -173,7 +173,7 @@ def peak_memory(problem: Problem, start: Floats) -> Floats:
         at = np.sort(since[mine])
         order = np.argsort(since[mine], kind="stable")
         levels = np.cumsum(problem.memory[mine][order])
-        last = np.append(np.diff(at) > ROUNDING * at[1:], True)
+        last = np.append(np.diff(at) > SAME_START * at[1:], True)
         peak[d] += max(float(levels[last].max()), 0.0)
     return peak
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.problem import ROUNDING
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
 

@@ -13,8 +13,8 @@ from time import monotonic
 from typing import NamedTuple
 
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.problem import ROUNDING
 from dnnp.core.mip.best import VALIDITIES
 from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import (
@@ -24,12 +24,9 @@ from dnnp.core.model.errors import (
     UnavailableError,
     UsageError,
 )
-from dnnp.core.model.plan import Block
+from dnnp.core.model.plan import CLOSED, Block
 from dnnp.core.peak.order import with_least_peak
 from dnnp.core.portfolio.arguments import BOUNDS, Ask
-
-CLOSED = 1e-9
-"""Relative gap up to which a split is optimal."""
 
 SOLVER_S = 60.0
 """Seconds that integer programs may take together, where there is no other limit."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dnnp.core.baselines.blocks import interval_blocks
+from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.invocations import POOL, Invocations
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.line import Line
@@ -28,9 +29,6 @@ FIRST_FIT = "first-fit"
 
 SLACK = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, np.inf)
 """Compute times of a part, in mean times of a device, until the parts are few enough."""
-
-FITS = 1 + 1e-12
-"""Factor of a capacity that is still within it."""
 
 
 def first_split(problem: SplitProblem) -> list[Block] | None:
@@ -86,7 +84,7 @@ def _parts(problem: SplitProblem, line: Line, most: float) -> tuple[Ints, Ints] 
         for c in range(len(left)):
             if not left[c]:
                 continue
-            far = int(np.searchsorted(running[c], running[c, first] + most * FITS, "right")) - 1
+            far = int(np.searchsorted(running[c], running[c, first] + most * ROOM, "right")) - 1
             far = min(max(far, first + 1), int(line.reach[c, first]) + 1)
             far = _fitting(problem, line, c, first, far)
             if far > end:
@@ -110,7 +108,7 @@ def _fitting(problem: SplitProblem, line: Line, c: int, first: int, end: int) ->
         step = np.full(graph.n, -1, dtype=np.int64)
         step[nodes] = np.arange(len(nodes))
         memory = stage_memory(graph, nodes, step, problem.options)[0]
-        return memory <= device.memory_bytes * FITS
+        return memory <= device.memory_bytes * ROOM
 
     low, high = first, end
     if end > first and fits(end):
@@ -156,7 +154,7 @@ def _homes(problem: LatencyProblem) -> Iterator[Ints]:
         members.setdefault(color, []).append(v)
     waiting = list(dict.fromkeys(tasks.together[tasks.order].tolist()))
     for d in np.argsort(machine.is_cpu, kind="stable").tolist():
-        free = float(machine.capacity[d]) * FITS
+        free = float(machine.capacity[d]) * ROOM
         later = []
         for color in waiting:
             mine = members[color]

@@ -19,6 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from dnnp.core.bound.simple import simple_bound
+from dnnp.core.cost.combine import ROUNDING, WORTHWHILE
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line, steps_of
 from dnnp.core.cost.load import transfer_times
@@ -26,7 +27,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.hierarchy import Case, Found, Outcome, better, priced, search
 from dnnp.core.dp.ideal import ideal_search
 from dnnp.core.dp.lattice import Lattice, make_lattice
-from dnnp.core.dp.problem import ROUNDING, may_bind
+from dnnp.core.dp.problem import may_bind
 from dnnp.core.dp.slice import slice_line
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
@@ -156,7 +157,7 @@ def _sliced(case: Case, line: Line, best: Found | None) -> Found | None:
     options = case.problem.options
     streamed = options.memory_mode == "overflow" and np.isfinite(case.accelerator.memory_bytes)
     steps = steps_of(case.problem.graph, line, options) if streamed else None
-    below = np.inf if best is None else best.value * (1 - 1e-9)
+    below = np.inf if best is None else best.value * (1 - WORTHWHILE)
     slicing = slice_line(line, options.comm, steps, below, case.stop)
     if slicing is None:
         return None

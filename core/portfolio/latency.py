@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.invocations import POOL, Invocations
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
-from dnnp.core.cost.latency_plan import CLOSED
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement
 from dnnp.core.latency.critical_path import first_bound
 from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
+from dnnp.core.model.plan import CLOSED
 from dnnp.core.portfolio.first import FIRST_FIT, first_latency
 from dnnp.core.portfolio.problem import Kept, Request
 
@@ -135,7 +136,7 @@ def refuse_impossible(problem: SplitProblem, latency: LatencyProblem) -> None:
     if len(alone):
         unit = int(problem.units.group_ids[alone[0]])
         raise InfeasibleError(f"infeasible: {what} {unit} is not supported on any device")
-    fits = supported & (tasks.memory <= machine.capacity[:, None] * (1 + 1e-12))
+    fits = supported & (tasks.memory <= machine.capacity[:, None] * ROOM)
     large = np.flatnonzero(~fits.any(axis=0))
     if len(large):
         unit = int(problem.units.group_ids[large[0]])
@@ -146,7 +147,7 @@ def refuse_impossible(problem: SplitProblem, latency: LatencyProblem) -> None:
             f"it has {most:.6g}"
         )
     need, there = float(tasks.memory.sum()), float(machine.capacity.sum())
-    if need > there * (1 + 1e-12):
+    if need > there * ROOM:
         raise InfeasibleError(
             f"infeasible: the model needs {need:.6g} bytes, all devices together have "
             f"{there:.6g}: {need - there:.6g} bytes short"

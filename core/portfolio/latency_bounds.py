@@ -10,18 +10,15 @@ import numpy as np
 
 from dnnp.core.cost.invocations import POOL, Invocations
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
-from dnnp.core.cost.latency_plan import CLOSED
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import TASK, Placement
 from dnnp.core.latency.critical_path import first_bound
 from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Ints
-from dnnp.core.model.plan import Plan
+from dnnp.core.model.plan import CLOSED, Plan
+from dnnp.core.portfolio.given import SAME
 from dnnp.core.portfolio.latency import Split, quick_bound, solve_exactly
-
-SAME = 1e-9
-"""Relative difference up to which a stated value is the recomputed one."""
 
 PROGRAM_S = 60.0
 """Seconds that the integer program gets where there is no limit."""

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from dnnp.core.baselines.blocks import unplaceable
+from dnnp.core.cost.combine import WORTHWHILE
 from dnnp.core.cost.line import Line, steps_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import Slicing, slice_line
@@ -15,9 +16,6 @@ from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.order.orders import ORDERS
-
-WORTHWHILE = 1e-9
-"""Relative gain for which another order is searched through."""
 
 
 def _never() -> bool:

@@ -18,10 +18,10 @@ from dnnp.core.bound.chain import chain_bound
 from dnnp.core.bound.flows import max_flow
 from dnnp.core.bound.node_cut import node_cut_bound
 from dnnp.core.bound.simple import simple_bound
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.fast import decide_plain
 from dnnp.core.dp.ideal import coarse_search, ideal_search
-from dnnp.core.dp.problem import ROUNDING
 from dnnp.core.dp.sweep import sweep_for
 from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import InfeasibleError, LimitError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dnnp.core.mip.child import solver_process
-from dnnp.core.mip.program import Outcome, Program
+from dnnp.core.mip.program import TOLERANCES, Outcome, Program
 
 ATTEMPTS = 2
 """A solver that crashed is asked once more: CBC aborts now and then on a busy machine."""
@@ -20,7 +20,7 @@ def ask(
     seconds: float | None = None,
     patience: float,
     stop: Callable[[], bool],
-    tolerance: float = 1e-9,
+    tolerance: float = TOLERANCES[0],
 ) -> Outcome:
     """Solve a program with CBC.
 

@@ -11,6 +11,7 @@ from dnnp.core.baselines.placing.favourite import favourite_children
 from dnnp.core.baselines.placing.net import mean_times, net_of, upward_rank
 from dnnp.core.baselines.placing.room import repaired, room_of
 from dnnp.core.baselines.placing.schedule import list_schedule, schedule_homes
+from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.timeline import Placement
 from dnnp.core.model.graph import Ints, totals
@@ -38,7 +39,7 @@ def m_topo(
     load = room.memory
     if not load.any():
         load = totals(tasks.together, mean_times(tasks.time), len(load))
-    share = (load.sum() / len(room.limit) + load.max(initial=0.0)) * (1 + 1e-12)
+    share = (load.sum() / len(room.limit) + load.max(initial=0.0)) * ROOM
     home = np.full(len(load), -1, dtype=np.int64)
     d, filled, free = 0, 0.0, room.limit.copy()
     for c in first_tasks(tasks.together[tasks.order]).tolist():

@@ -10,7 +10,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from dnnp.core.baselines.placing.net import successors
-from dnnp.core.baselines.placing.room import CERTAIN, ROUNDING
+from dnnp.core.cost.combine import MARGIN, SAFE_ROOM
 from dnnp.core.cost.invocations import POOL, Invocations, pool_times
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.tasks import Tasks
@@ -47,7 +47,7 @@ def greedy_blocks(
     count = int(item.max(initial=-1)) + 1
     accelerators = np.flatnonzero(~machine.is_cpu)
     memory = totals(item, tasks.memory, count)
-    limit = machine.capacity * (1 + ROUNDING)
+    limit = machine.capacity * SAFE_ROOM
     runs = np.array([totals(item, np.isinf(t), count) == 0 for t in tasks.time], dtype=np.bool_)
     able = (runs & (memory <= limit[:, None]))[accelerators]
     pool = totals(item, np.isinf(pool_times(tasks, machine)), count) == 0
@@ -71,7 +71,7 @@ def _refuse(problem: LatencyProblem, item: Ints, able: Bools, pool: Bools, memor
     capacity = machine.capacity[~machine.is_cpu]
     bound = np.isinf(pool_times(tasks, machine))
     needed, there = float(tasks.memory[bound].sum()), float(capacity.sum())
-    if needed > there * (1 + CERTAIN):
+    if needed > there * (1 + MARGIN):
         raise InfeasibleError(
             f"infeasible: tasks that no CPU runs need {needed:.6g} bytes, all accelerators "
             f"together have {there:.6g}"
@@ -85,7 +85,7 @@ def _refuse(problem: LatencyProblem, item: Ints, able: Bools, pool: Bools, memor
         f"({size:.6g} bytes), and no CPU runs it"
     )
     # With a backward pass the items are larger than they have to be.
-    unsure = (size > capacity) & (size <= capacity * (1 + CERTAIN))
+    unsure = (size > capacity) & (size <= capacity * (1 + MARGIN))
     if tasks.backward.any() or unsure.any():
         raise LimitError(reason)
     raise InfeasibleError(f"infeasible: {reason}")

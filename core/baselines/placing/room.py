@@ -11,21 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dnnp.core.baselines.placing.ask import ask
+from dnnp.core.cost.combine import MARGIN, SAFE_ROOM
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.mip.program import Program
+from dnnp.core.mip.program import TOLERANCES, Program
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, totals
 
-ROUNDING = 5e-13
-"""By how much memory may be above a capacity, relatively; the cost model forgives more."""
-
-CERTAIN = 1e-9
-"""By how much memory must be above a capacity, relatively, to prove something."""
-
 FULL = "the devices are full before every task has a place"
-
-TOLERANCES = (1e-9, 1e-7)
-"""Of the solver; the second one is for programs that it calls infeasible."""
 
 PACKING_S = 20.0
 """Patience with the program that packs."""
@@ -65,7 +57,7 @@ def room_of(problem: LatencyProblem) -> Room:
     count = int(tasks.together.max(initial=-1)) + 1
     memory = totals(tasks.together, tasks.memory, count)
     work = np.array([totals(tasks.together, t, count) for t in tasks.time])
-    limit = machine.capacity * (1 + ROUNDING)
+    limit = machine.capacity * SAFE_ROOM
     runs = np.isfinite(work)
     able = runs & (memory <= limit[:, None])
     lost = np.flatnonzero(~able.any(axis=0))
@@ -77,14 +69,14 @@ def room_of(problem: LatencyProblem) -> Room:
                 f"infeasible: no device runs task {task} and all that has to be with it"
             )
         most = float(machine.capacity[runs[:, color]].max())
-        if memory[color] <= most * (1 + CERTAIN):
+        if memory[color] <= most * (1 + MARGIN):
             raise LimitError(FULL)
         raise InfeasibleError(
             f"infeasible: task {task} and all that has to be with it need "
             f"{memory[color]:.6g} bytes, devices that run it have at most {most:.6g}"
         )
     needed, there = float(memory.sum()), float(machine.capacity.sum())
-    if needed > there * (1 + CERTAIN):
+    if needed > there * (1 + MARGIN):
         raise InfeasibleError(
             f"infeasible: all tasks need {needed:.6g} bytes, all devices together have "
             f"{there:.6g}, {needed - there:.6g} short"

@@ -9,6 +9,7 @@ import numpy as np
 from dnnp.core.baselines.placing.baechi import first_tasks
 from dnnp.core.baselines.placing.room import repaired, room_of
 from dnnp.core.baselines.placing.schedule import schedule_homes, schedule_order
+from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.timeline import Placement
 from dnnp.core.model.errors import InfeasibleError
@@ -31,7 +32,7 @@ def single(
     tasks, machine = problem.tasks, problem.machine
     total, needed = tasks.time.sum(axis=1), float(tasks.memory.sum())
     runs = np.isfinite(total)
-    holds = needed <= machine.capacity * (1 + 1e-12)
+    holds = needed <= machine.capacity * ROOM
     if not (runs & holds).any():
         if not runs.any():
             raise InfeasibleError("infeasible: no single device runs every task")
