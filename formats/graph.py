@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dnnp.core.model.cluster import Clustering, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.graph import TENSOR_KINDS, Floats, Graph, Ints, make_graph, totals
+from dnnp.core.model.graph import TENSOR_KINDS, Floats, Graph, Ints, make_graph, offsets, totals
 from dnnp.core.model.link import Link
 from dnnp.core.model.plan import CostOptions, Plan, Stage, Transfer
 from dnnp.formats.edited_costs import check_costs
@@ -42,8 +42,7 @@ def _positions(ids: Ints, wanted: Ints) -> Ints:
 def _rows(stream: Stream, kind: str, field: str, ids: Ints, what: str) -> tuple[Ints, Ints]:
     """CSR of a list-of-ids field, as positions among `ids`; dangling references raise."""
     columns = [r[field] for r in stream.get(kind)]
-    ptr = np.zeros(len(columns) + 1, dtype=np.int64)
-    np.cumsum(np.fromiter(map(len, columns), np.int64, len(columns)), out=ptr[1:])
+    ptr = offsets([len(column) for column in columns])
     flat = np.fromiter(chain.from_iterable(columns), np.int64, int(ptr[-1]))
     idx = _positions(ids, flat)
     if (idx < 0).any():

@@ -28,7 +28,7 @@ from dnnp.core.bound.between import Between
 from dnnp.core.bound.flows import Nets
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.mip.program import Program, Row
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Floats, Ints, offsets
 
 PARTS = {
     "sum": ((1, 1, 1),),
@@ -220,10 +220,10 @@ def merged(nets: Nets) -> tuple[Nets, Ints]:
     for e in np.flatnonzero(nets.cost > 0).tolist():
         key = bool(nets.always[e]), tuple(pins[ends[e] : ends[e + 1]])
         chosen.setdefault(key, []).append(e)
-    ptr = np.cumsum([0, *(len(key[1]) for key in chosen)])
+    ptr = offsets([len(key[1]) for key in chosen])
     flat = [v for key in chosen for v in key[1]]
     return Nets(
-        ptr.astype(np.int64),
+        ptr,
         np.array(flat, dtype=np.int64),
         np.array([key[0] for key in chosen], dtype=np.bool_),
         np.array([float(nets.cost[same].sum()) for same in chosen.values()]),

@@ -17,7 +17,7 @@ from dnnp.core.cost.load import node_memory, transfer_times
 from dnnp.core.cost.memory import Steps, peak_reach, peak_steps, summed_steps
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import INPUT, Floats, Graph, Ints, csr, totals
+from dnnp.core.model.graph import INPUT, Floats, Graph, Ints, csr, offsets, totals
 from dnnp.core.model.plan import CostOptions
 
 if TYPE_CHECKING:
@@ -145,9 +145,7 @@ def nets_of(graph: Graph, where: Ints, options: CostOptions) -> tuple[Ints, Ints
     counts = np.bincount(tensor, minlength=graph.m)
     kept = (counts > 1) | (always & (counts > 0))
     chosen = np.flatnonzero(kept)
-    ptr = np.zeros(len(chosen) + 1, dtype=np.int64)
-    np.cumsum(counts[chosen], out=ptr[1:])
-    return ptr, pin[kept[tensor]], chosen, always[chosen]
+    return offsets(counts[chosen]), pin[kept[tensor]], chosen, always[chosen]
 
 
 def _with_reach(graph: Graph, line: Line, options: CostOptions) -> Line:

@@ -30,6 +30,7 @@ from dnnp.core.model.graph import (
     Floats,
     Graph,
     Ints,
+    csr_rows,
     totals,
 )
 from dnnp.core.model.plan import CostOptions
@@ -222,8 +223,4 @@ def stage_memory(
 
 
 def _gather(ptr: Ints, idx: Ints, rows: Ints) -> Ints:
-    """Concatenate the CSR rows `rows`."""
-    counts = ptr[rows + 1] - ptr[rows]
-    total = int(counts.sum())
-    offset = np.repeat(ptr[rows] - (np.cumsum(counts) - counts), counts)
-    return idx[offset + np.arange(total)]
+    return csr_rows(ptr, idx, rows)[1]

@@ -368,6 +368,4 @@ def _ends(ptr: Ints, head: Ints) -> tuple[Ints, Ints, Ints]:
     """Tails of the blocks, and the blocks by head (CSR)."""
     count = len(ptr) - 1
     tail = np.repeat(np.arange(count, dtype=np.int64), np.diff(ptr))
-    into = np.argsort(head, kind="stable")
-    into_ptr = np.searchsorted(head[into], np.arange(count + 1))
-    return tail, into_ptr, into
+    return tail, *csr(head, np.arange(len(head)), count)

@@ -25,7 +25,7 @@ from dnnp.core.cost.line import Line
 from dnnp.core.cost.load_kernel import load_of
 from dnnp.core.cost.memory import Steps, memory_row, no_steps, tree_size
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Floats, Ints, csr
 
 MAX_HELD = 50_000_000
 """Intervals whose memory is kept between sweeps; 8 bytes each."""
@@ -81,12 +81,12 @@ def sweep_problem(line: Line, order: list[int], comm: str, overflow: Steps | Non
     following = np.where(last, n, np.append(line.pins[1:], n))
     final = np.where(line.always[net], n, line.pins[line.pin_ptr[1:] - 1][net])
     kind = (first & ~line.always[net]).astype(np.int64) + 2 * (line.source[net] == line.pins)
-    by_item = np.argsort(line.pins, kind="stable")
+    event_ptr, by_item = csr(line.pins, np.arange(len(line.pins)), n)
     capacity = [np.inf if d.is_cpu else d.memory_bytes for d in devices]
     prefix, reach, event_ptr, following, final, kind, cost = plain(
         np.concatenate([np.zeros((len(order), 1)), np.cumsum(work, axis=1)], axis=1),
         line.reach[order],
-        np.searchsorted(line.pins[by_item], np.arange(n + 1)).astype(np.int64),
+        event_ptr,
         following[by_item],
         final[by_item],
         kind[by_item],

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.kernel import kernel, plain
-from dnnp.core.model.graph import CONSTANT, PARAMETER, Floats, Graph, Ints
+from dnnp.core.model.graph import CONSTANT, PARAMETER, Floats, Graph, Ints, csr_rows
 from dnnp.core.model.plan import CostOptions
 
 
@@ -42,8 +42,8 @@ def live_of(graph: Graph, label: Ints, devices: int, options: CostOptions) -> Li
     """Steps of a graph split over `devices` devices; `label` is the item of each node."""
     order = graph.order if options.memory_model == "peak" else np.zeros(0, dtype=np.int64)
     m = graph.m if len(order) else 0
-    read_ptr, reads = _rows(graph.in_ptr, graph.in_idx, order)
-    write_ptr, writes = _rows(graph.out_ptr, graph.out_idx, order)
+    read_ptr, reads = csr_rows(graph.in_ptr, graph.in_idx, order)
+    write_ptr, writes = csr_rows(graph.out_ptr, graph.out_idx, order)
     made = graph.producer[:m]
     kind = graph.tensor_kind[:m]
     return Live(
@@ -62,15 +62,6 @@ def live_of(graph: Graph, label: Ints, devices: int, options: CostOptions) -> Li
             np.zeros((devices, 3)),
         )
     )
-
-
-def _rows(ptr: Ints, idx: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """The CSR rows `rows`, in that order."""
-    counts = np.diff(ptr)[rows]
-    starts = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum(counts, out=starts[1:])
-    offset = np.repeat(ptr[rows] - starts[:-1], counts)
-    return starts, idx[offset + np.arange(starts[-1])]
 
 
 @kernel

@@ -103,7 +103,7 @@ def anneal_arrays(line: Line, options: CostOptions, *, ordered: bool = False) ->
     work = np.where(np.isfinite(line.work), line.work, 0.0)
     passes = [work - line.backward_work, line.backward_work] if two else [work]
     net = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
-    by_item = np.argsort(line.pins, kind="stable")
+    hook_ptr, by_item = csr(line.pins, np.arange(len(line.pins)), line.n)
     reached = net[by_item]
     size = np.where(line.always, np.iinfo(np.int64).max, sizes)
     column = 3 * line.backward_net.astype(np.int64) if two else np.zeros(len(sizes), np.int64)
@@ -116,7 +116,7 @@ def anneal_arrays(line: Line, options: CostOptions, *, ordered: bool = False) ->
         np.repeat(np.arange(len(devices), dtype=np.int64), [d.count for d in devices]),
         np.stack(passes, axis=1),
         allowed,
-        np.searchsorted(line.pins[by_item], np.arange(line.n + 1)).astype(np.int64),
+        hook_ptr,
         hooks,
         line.pin_ptr,
         line.pins,

@@ -146,11 +146,24 @@ class Graph:
         return "node " + " -> ".join(shown)
 
 
+def offsets(sizes: Ints | Sequence[int]) -> Ints:
+    """Where rows of these sizes begin, one after another, and the last ends; i64[rows + 1]."""
+    ptr = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(np.asarray(sizes, dtype=np.int64), out=ptr[1:])
+    return ptr
+
+
 def csr(rows: Ints, values: Ints, n_rows: int) -> tuple[Ints, Ints]:
     """Group `values` by `rows`: (ptr i64[n_rows + 1], idx), stable within a row."""
-    ptr = np.zeros(n_rows + 1, dtype=np.int64)
-    np.cumsum(np.bincount(rows, minlength=n_rows), out=ptr[1:])
-    return ptr, values[np.argsort(rows, kind="stable")]
+    return offsets(np.bincount(rows, minlength=n_rows)), values[np.argsort(rows, kind="stable")]
+
+
+def csr_rows(ptr: Ints, idx: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """The rows `rows` of a CSR table, in that order, as one: (ptr, idx)."""
+    sizes = ptr[rows + 1] - ptr[rows]
+    chosen = offsets(sizes)
+    shift = np.repeat(ptr[rows] - chosen[:-1], sizes)
+    return chosen, idx[shift + np.arange(chosen[-1])]
 
 
 def totals(rows: Ints, weights: Floats | Bools, n_rows: int) -> Floats:

@@ -21,7 +21,7 @@ from dnnp.core.cost.line import Line
 from dnnp.core.cost.memory import no_steps
 from dnnp.core.dp.sweep import SweepProblem, decide_one, load_of_cut
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.graph import Floats, Ints, csr
+from dnnp.core.model.graph import Floats, Ints, csr, offsets
 
 CHUNK_ITEMS, MOST_CHUNK = 20_000, 32
 """Items, and orders at most, that one thread takes at a time; for any number of threads."""
@@ -65,7 +65,7 @@ def order_problem(line: Line, comm: str, *, weighted: bool = True) -> OrderProbl
     hook_ptr, hooks = csr(line.pins, net, line.n)
     by_tail = np.lexsort((line.head, line.tail))
     tail, head = line.tail[by_tail], line.head[by_tail]
-    ptr = np.searchsorted(tail, np.arange(line.n + 1))
+    ptr = offsets(np.bincount(tail, minlength=line.n))
     weight = np.ones(len(head))
     if weighted:
         made = (line.source >= 0)[net]
@@ -77,7 +77,7 @@ def order_problem(line: Line, comm: str, *, weighted: bool = True) -> OrderProbl
         hit[hit] = edges[at[hit]] == key[hit]
         weight = np.bincount(at[hit], cost[hit], minlength=len(edges)).astype(np.float64)
     arrays = plain(
-        ptr.astype(np.int64), head, np.bincount(head, minlength=line.n).astype(np.int64), weight,
+        ptr, head, np.bincount(head, minlength=line.n).astype(np.int64), weight,
         line.work[0], hook_ptr, hooks, line.source, line.always, line.cost[0],
     )  # fmt: skip
     return OrderProblem(line.devices[0].count, COMM[comm], *arrays)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.kernel import kernel, plain
-from dnnp.core.model.graph import ACTIVATION, INPUT, Floats, Graph, Ints, csr
+from dnnp.core.model.graph import ACTIVATION, INPUT, Floats, Graph, Ints, csr, csr_rows
 
 
 class Steps(NamedTuple):
@@ -114,11 +114,8 @@ def part_of(steps: Steps, nodes: Ints, before: Ints) -> Steps:
 
 def _rows(ptr: Ints, idx: Ints, rows: Ints) -> tuple[Ints, Ints]:
     """Pairs (position in `rows`, item) of the CSR rows `rows`."""
-    counts = ptr[rows + 1] - ptr[rows]
-    ends = np.cumsum(counts)
-    offset = np.repeat(ptr[rows] - (ends - counts), counts)
-    owner = np.repeat(np.arange(len(rows), dtype=np.int64), counts)
-    return owner, idx[offset + np.arange(len(offset))]
+    chosen, items = csr_rows(ptr, idx, rows)
+    return np.repeat(np.arange(len(rows), dtype=np.int64), np.diff(chosen)), items
 
 
 @kernel

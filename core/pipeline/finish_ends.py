@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.model.graph import Bools, Floats
+from dnnp.core.model.graph import Bools, Floats, csr_rows
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.pipeline.finish_beam import beam, work_of
@@ -83,15 +83,13 @@ def reversed_problem(problem: Problem) -> Problem:
     old = (np.arange(problem.unroll)[::-1, None] * k + np.arange(k)).ravel()
     new = np.empty_like(old)
     new[old] = np.arange(problem.b)
-    sizes = np.diff(problem.ptr)[old]
-    ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    shift = np.repeat(problem.ptr[old] - ptr[:-1], sizes)
+    ptr, unit = csr_rows(problem.ptr, problem.unit, old)
     return replace(
         problem,
         time=problem.time[old],
         memory=-problem.memory[old],
         ptr=ptr,
-        unit=problem.unit[np.arange(ptr[-1]) + shift],
+        unit=unit,
         tail=new[problem.head],
         head=new[problem.tail],
     )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.model.graph import Bools, Floats, Ints, offsets
 from dnnp.core.pipeline.problem import TOLERANCE, Problem
 from dnnp.core.pipeline.shift import topological
 
@@ -135,8 +135,8 @@ def shop_of(problem: Problem, included: Ints | None = None, final: Floats | None
     after_ptr, after, _ = _rows(forth, len(kinds))
     idle_ptr, idle_kind, idle_time = _rows(by_unit, problem.units)
     return Shop(
-        problem.b, total, first, block, time, memory, _ptr([n for n in sizes if n]),
-        _ptr([len(mine) for mine in units]), np.concatenate(units).astype(np.int64), runs,
+        problem.b, total, first, block, time, memory, offsets([n for n in sizes if n]),
+        offsets([len(mine) for mine in units]), np.concatenate(units).astype(np.int64), runs,
         before_ptr, before, delay, after_ptr, after, wait,
         last, tail, _least(tail, first, total), idle_ptr, idle_kind, idle_time,
         cap, slack, loose,
@@ -291,11 +291,7 @@ def _rows(entries: list[Edge], count: int) -> tuple[Ints, Ints, Floats]:
     """Row, column and value of entries as rows: where each begins, columns, values."""
     entries = sorted(entries)
     return (
-        _ptr(np.bincount([e[0] for e in entries], minlength=count)),
+        offsets(np.bincount([e[0] for e in entries], minlength=count)),
         np.array([e[1] for e in entries], dtype=np.int64),
         np.array([e[2] for e in entries], dtype=np.float64),
     )
-
-
-def _ptr(counts: Ints | list[int]) -> Ints:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

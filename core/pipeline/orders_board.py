@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Floats, Ints, offsets
 from dnnp.core.pipeline.orders_freedom import Arc, bridges_of, copies_in_order, roots_of
 from dnnp.core.pipeline.orders_gaps import Board, close
 from dnnp.core.pipeline.problem import TOLERANCE, Problem
@@ -122,7 +122,7 @@ def field_of(problem: Problem) -> Field:
 
 
 def _ptr(lists: Sequence[Sequence[object]]) -> Ints:
-    return np.concatenate([[0], np.cumsum([len(x) for x in lists])]).astype(np.int64)
+    return offsets([len(x) for x in lists])
 
 
 def _ints(values: list[int]) -> Ints:

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Floats, Ints, offsets
 from dnnp.core.pipeline.orders_board import Field
 from dnnp.core.pipeline.orders_gaps import Limits
 from dnnp.core.pipeline.problem import TOLERANCE
@@ -77,7 +77,7 @@ def _intervals(field: Field, period: float) -> tuple[Ints, Floats, Floats] | Non
             return None
     if not parts:
         return np.zeros(1, dtype=np.int64), np.zeros(0), np.zeros(0)
-    ends = np.concatenate([[0], np.cumsum([len(low) for low, _ in parts])]).astype(np.int64)
+    ends = offsets([len(low) for low, _ in parts])
     return ends, np.concatenate([x[0] for x in parts]), np.concatenate([x[1] for x in parts])
 
 

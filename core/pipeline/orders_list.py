@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from dnnp.core.cost.kernel import kernel
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.pipeline.orders_cycle import tightened
 from dnnp.core.pipeline.problem import TOLERANCE, Problem, span_of, steady_memory
 from dnnp.core.pipeline.shift import merged
@@ -132,11 +132,8 @@ def listed(problem: Problem, order: Ints, period: float, tight: bool = False) ->
     first = wide[np.argsort(-homes[wide], kind="stable")] if tight else wide[:0]
     eps = 1e-12 * (period + float(problem.time.sum() + problem.delay.sum()))
     waits = problem.time[problem.tail] + problem.delay
-    by_head = np.argsort(problem.head, kind="stable")
-    by_tail = np.argsort(problem.tail, kind="stable")
-    near_ptr, tail_ptr = (
-        np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=problem.b))]).astype(np.int64)
-        for ends in (problem.head, problem.tail)
+    (near_ptr, by_head), (tail_ptr, by_tail) = (
+        csr(ends, np.arange(len(ends)), problem.b) for ends in (problem.head, problem.tail)
     )
     start: Floats = _place(
         order, first, tight, period, eps, problem.time, problem.ptr, problem.unit, near_ptr,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Floats, Ints, csr, offsets
 from dnnp.core.model.placement import Placement
 
 TOLERANCE = 1e-9
@@ -72,11 +72,8 @@ class Problem:
 
     def on_unit(self) -> tuple[Ints, Ints]:
         """Blocks by unit: those of unit d are `block[ptr[d]:ptr[d + 1]]`, ascending."""
-        owner = np.repeat(np.arange(self.b), np.diff(self.ptr))
-        order = np.argsort(self.unit, kind="stable")
-        counts = np.bincount(self.unit, minlength=self.units)
-        ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return ptr, owner[order].astype(np.int64)
+        owner = np.repeat(np.arange(self.b, dtype=np.int64), np.diff(self.ptr))
+        return csr(self.unit, owner, self.units)
 
     def left_behind(self) -> Floats:
         """Memory that each unit holds after all blocks; f64[D]. Not 0: it does not repeat."""
@@ -106,7 +103,7 @@ def problem_of(placement: Placement, unroll: int) -> Problem:
         memory=np.tile(
             np.array([b.memory_bytes for b in placement.blocks], dtype=np.float64), unroll
         ),
-        ptr=np.concatenate([[0], np.cumsum([len(h) for h in homes])]).astype(np.int64),
+        ptr=offsets([len(h) for h in homes]),
         unit=np.array([d for h in homes for d in h], dtype=np.int64),
         tail=(tail[None, :] + shift).ravel(),
         head=(head[None, :] + shift).ravel(),

@@ -9,7 +9,7 @@ import numpy as np
 
 from dnnp.core.cost.kernel import interpreted, kernel
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.pipeline.problem import Problem
 
 
@@ -42,9 +42,7 @@ def left_shift(problem: Problem, sequence: Ints, *, compiled: bool = True) -> Fl
     of its blocks alone, so shifting never exceeds a limit that the order keeps. Not `compiled` is
     slow, but at once, while another thread may be compiling.
     """
-    by_head = np.argsort(problem.head, kind="stable")
-    counts = np.bincount(problem.head, minlength=problem.b)
-    before_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    before_ptr, by_head = csr(problem.head, np.arange(len(problem.head)), problem.b)
     shift = _shift if compiled else interpreted(_shift)
     start: Floats = shift(
         np.asarray(sequence, dtype=np.int64), problem.ptr, problem.unit, problem.time,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.model.graph import Bools, Floats, Ints, csr_rows
 from dnnp.core.pipeline.optimal import optimal
 from dnnp.core.pipeline.problem import Problem, faults, span_of
 from dnnp.core.pipeline.shift import left_shift
@@ -120,16 +120,14 @@ def _phase(problem: Problem, some: Bools, index: Ints, order: Ints, held: Floats
     both = (tail >= 0) & (head >= 0)
     delay = np.broadcast_to(problem.delay, tail.shape)[both]
     following = (number[:-1] >= 0) & (number[1:] >= 0)
-    counts = np.diff(problem.ptr)[block]
-    ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    first = np.repeat(problem.ptr[block] - ptr[:-1], counts)
+    ptr, unit = csr_rows(problem.ptr, problem.unit, block)
     part = replace(
         problem,
         unroll=1,
         time=problem.time[block],
         memory=problem.memory[block],
         ptr=ptr,
-        unit=problem.unit[first + np.arange(len(first))],
+        unit=unit,
         tail=np.concatenate([tail[both], number[:-1][following]]),
         head=np.concatenate([head[both], number[1:][following]]),
         delay=np.concatenate([delay, np.zeros(int(following.sum()))]),

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.model.graph import Bools, Floats, Ints, csr
 from dnnp.core.pipeline.cycle import Arcs, least_period
 from dnnp.core.pipeline.problem import Problem
 from dnnp.core.pipeline.shift import topological
@@ -22,8 +22,7 @@ MOST_NUMBERS = 4_000_000
 def blocks_of(problem: Problem) -> Blocks:
     """Arrays of the kernels."""
     on_ptr, on = problem.on_unit()
-    by_head = np.argsort(problem.head, kind="stable")
-    counts = np.bincount(problem.head, minlength=problem.b)
+    before_ptr, by_head = csr(problem.head, np.arange(len(problem.head)), problem.b)
     gap = problem.time[problem.tail] + problem.delay
     shared = {
         (int(i), int(j))
@@ -38,7 +37,7 @@ def blocks_of(problem: Problem) -> Blocks:
         unit=problem.unit,
         on_ptr=on_ptr,
         on=on,
-        before_ptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        before_ptr=before_ptr,
         before=problem.tail[by_head],
         gap=gap[by_head],
         topo=topological(problem.b, problem.tail, problem.head),

@@ -18,7 +18,7 @@ import numpy as np
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.graph import ACTIVATION, Floats, Graph, Ints, make_graph
+from dnnp.core.model.graph import ACTIVATION, Floats, Graph, Ints, make_graph, offsets
 
 SPEEDS = (1.0, 1.0, 0.5, 0.25)
 """Of the devices."""
@@ -63,7 +63,7 @@ class Layered:
             node_ids=index,
             node_names=names,
             ops=("",) * n,
-            reads=(np.searchsorted(self.head, np.arange(n + 1)).astype(np.int64), self.tail),
+            reads=(offsets(np.bincount(self.head, minlength=n)), self.tail),
             writes=(np.arange(n + 1, dtype=np.int64), index),
             tensor_ids=index,
             tensor_names=names,
