@@ -40,11 +40,11 @@ import numpy as np
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
 from dnnp.core.bound.programs import Candidate, Clock, Search
 from dnnp.core.bound.simple import simple_bound
+from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import quotient_order
 from dnnp.core.mip.formulas import Formulas
 from dnnp.core.mip.loop import SAFETY
-from dnnp.core.mip.quantum import quantum_of
 from dnnp.core.mip.solve import task_of
 from dnnp.core.mip.storage import item_of_node
 from dnnp.core.mip.superblock import Kind, Parts, parts_of, start_of, superblocks
@@ -140,11 +140,11 @@ class Call:
         """The search for the least of some programs."""
         known = np.isfinite(self.value)
         reference = self.value if known else max(_crude(task) for task in tasks)
-        quanta = [quantum_of(replace(task, options=self.problem.options)) for task in tasks]
+        quanta = [replace(task, options=self.problem.options).quantum for task in tasks]
         if any(d.cluster_size for d in self.problem.devices):
-            quanta = [None]
-        finest = None if None in quanta else min(q for q in quanta if q is not None)
-        return Search(self.solver, reference, 1.0, finest, self.time_left, self.stop)
+            quanta = [0.0]
+        quantum = common_divisor(np.array(quanta)) if all(quanta) else 0.0
+        return Search(self.solver, reference, 1.0, quantum, self.time_left, self.stop)
 
     def lower(self) -> float:
         """What is known of the bound, seconds."""

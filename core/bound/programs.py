@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from time import monotonic
 
 from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.divisor import snapped
 from dnnp.core.mip.child import solver_process
 from dnnp.core.mip.formulas import Formulas
 from dnnp.core.mip.loop import GRACE_S, SAFETY, missing
 from dnnp.core.mip.program import TOLERANCES, Outcome
-from dnnp.core.mip.quantum import snapped
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.graph import Ints
 
@@ -76,7 +76,7 @@ class Search:
     upper
         Solutions above this are of no interest; in units of the reference.
     quantum
-        A number of which all loads are multiples, seconds; None: none is known.
+        A number of which all loads are multiples, seconds; 0: none is known.
     time_left, stop
         When to end.
     found
@@ -87,7 +87,7 @@ class Search:
     solver: str
     reference: float
     upper: float
-    quantum: float | None
+    quantum: float
     time_left: Clock
     stop: Callable[[], bool]
     found: Callable[[Candidate, Formulas, Sequence[float]], float] | None = None

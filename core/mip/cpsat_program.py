@@ -43,11 +43,11 @@ class CpProgram:
 class TickProgram:
     """The program of a model, and the way back."""
 
-    def __init__(self, model: Model, quantum: float | None) -> None:
+    def __init__(self, model: Model, quantum: float) -> None:
         self.model = model
-        self.exact = quantum is not None and 0 < model.upper <= quantum * MOST_TICKS
+        self.exact = 0 < model.upper <= quantum * MOST_TICKS
         upper = model.upper if model.upper > 0 else 1.0
-        self.tick = quantum if self.exact and quantum is not None else upper / TICKS
+        self.tick = quantum if self.exact else upper / TICKS
         self.program = program = CpProgram()
         for low, high in zip(model.low, model.high, strict=True):
             program.lower.append(self.ticks(low))

@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.divisor import snapped
 from dnnp.core.mip.child import SolverProcess, solver_process
 from dnnp.core.mip.latency_model import Model
 from dnnp.core.mip.latency_program import LatencyProgram
@@ -29,7 +30,6 @@ from dnnp.core.mip.loop import (
     missing,
 )
 from dnnp.core.mip.program import TOLERANCES, Outcome
-from dnnp.core.mip.quantum import snapped
 from dnnp.core.mip.solve import ATTEMPTS, SOLVERS
 from dnnp.core.model.errors import (
     FormatError,
@@ -62,8 +62,8 @@ class Formulation(Protocol[S]):
         """No solution has a smaller latency."""
 
     @property
-    def quantum(self) -> float | None:
-        """A number of which all latencies are multiples, if one is known."""
+    def quantum(self) -> float:
+        """A number of which all latencies are multiples; 0: none is known."""
 
     def value(self, solution: S) -> float:
         """Latency of a solution; FormatError or InfeasibleError if it is not valid."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.combine import MARGIN
+from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.cost.invocations import host_times, pool_times
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.machine import Machine
@@ -143,17 +144,11 @@ def serial(problem: LatencyProblem) -> float:
     return float(work + moved) * (1 + MARGIN)
 
 
-def quantum_of_latency(problem: LatencyProblem) -> float | None:
-    """A number of which all latencies are multiples, if the times are short decimals."""
+def quantum_of_latency(problem: LatencyProblem) -> float:
+    """A number of which all latencies are multiples; 0: none is known."""
     tasks, machine = problem.tasks, problem.machine
     if problem.options.execution == "blocks":
         moves = [host_times(tasks, machine, d) for d in range(machine.count)]
     else:
         moves = [flow_times(tasks, machine, f).ravel() for f in range(tasks.flows)]
-    costs = np.concatenate([tasks.time[np.isfinite(tasks.time)], *moves])
-    for digits in range(7):
-        scale = 10.0**digits
-        whole = np.rint(costs * scale)
-        if whole.max(initial=0.0) < 2**40 and np.allclose(whole / scale, costs, 1e-13, 0.0):
-            return 1.0 / scale
-    return None
+    return common_divisor(np.concatenate([tasks.time[np.isfinite(tasks.time)], *moves]))

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dnnp.core.cost.combine import COMM, ROOM, combine, shared_load
+from dnnp.core.cost.divisor import snapped
 from dnnp.core.cost.load import StageLoad, stage_load
 from dnnp.core.mip.best import Best
 from dnnp.core.mip.blocks import blocks_of, places_of_blocks
 from dnnp.core.mip.child import SolverProcess
 from dnnp.core.mip.draft import Draft
 from dnnp.core.mip.program import TOLERANCES, Outcome
-from dnnp.core.mip.quantum import quantum_of, snapped
 from dnnp.core.mip.storage import item_of_node
 from dnnp.core.mip.task import Task
 from dnnp.core.mip.throughput import Cut, entries, formulate
@@ -65,7 +65,7 @@ class Loop:
         self.best, self.task, self.solver, self.process = best, task, solver, process
         self.end, self._stop = end, stop
         self.item = item_of_node(best.problem.graph, task.line)
-        self.quantum = quantum_of(task)
+        self.quantum = task.quantum
         self.ordered = best.problem.options.memory_model == "peak" and any(
             not d.is_cpu and not task.storage.fits(d.memory_bytes) for d in task.devices
         )

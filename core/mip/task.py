@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.cost.line import Line
 from dnnp.core.mip.contiguity import Cells
 from dnnp.core.mip.storage import Bytes, Storage
@@ -52,6 +53,14 @@ class Task:
     def passes(self) -> int:
         """Loads that are optimised: one, or those of the two passes."""
         return 2 if self.options.objective == "gpipe" else 1
+
+    @property
+    def quantum(self) -> float:
+        """A number of which all loads are multiples; 0: none is known."""
+        if self.options.max_replicas > 1 or self.options.memory_mode == "overflow":
+            return 0.0
+        work = self.line.work
+        return common_divisor(np.concatenate([work[np.isfinite(work)], self.line.cost.ravel()]))
 
     def capacity(self, place: Place) -> float:
         """Bytes that a place may hold."""

@@ -22,11 +22,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
 
+from dnnp.core.cost.divisor import exact_divisor
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.placement import Placement
 from dnnp.core.pipeline.problem import TOLERANCE, Problem, problem_of
@@ -40,9 +40,6 @@ MOST_TURNS = 64
 
 CLIQUE_STEPS = 2_000
 """Steps of the search for blocks of which every two share a unit."""
-
-FINEST = 1e6
-"""Memories that are whole multiples of a quantum this much smaller count as real numbers."""
 
 
 def left_out(placement: Placement) -> list[str]:
@@ -102,7 +99,7 @@ def memory_bound(problem: Problem, period: float) -> float:
             least = np.maximum(least, work.sum(axis=0) / left)
     ptr, block = problem.on_unit()
     for d in np.flatnonzero(least > 0).tolist():
-        quantum = quantum_of(problem.memory[block[ptr[d] : ptr[d + 1]]])
+        quantum = exact_divisor(problem.memory[block[ptr[d] : ptr[d + 1]]])
         if quantum:
             least[d] = math.ceil(least[d] / quantum * (1 - TOLERANCE)) * quantum
     return float((least + problem.fixed).max(initial=0.0))
@@ -145,16 +142,6 @@ def makespan_bound(placement: Placement, micro_batches: int) -> float:
                 room = float(one.capacity[d])
                 best = max(best, aside + first + (total[d] / room if room else math.inf) + last)
     return best
-
-
-def quantum_of(values: Floats) -> float:
-    """The largest number that all are whole multiples of, 0 if there is none worth the name."""
-    exact = [abs(Fraction(v)) for v in values.tolist() if v]
-    if not exact:
-        return 0.0
-    below = max(f.denominator for f in exact)  # powers of 2: of floats
-    quantum = Fraction(math.gcd(*(int(f * below) for f in exact)), below)
-    return float(quantum) if max(exact) <= FINEST * quantum else 0.0
 
 
 def longest_paths(problem: Problem) -> Floats:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.model.graph import Bools, Floats, Ints
-from dnnp.core.pipeline.bound import matching, quantum_of
+from dnnp.core.cost.divisor import exact_divisor
+from dnnp.core.model.graph import Bools, Floats, Ints, offsets
+from dnnp.core.pipeline.bound import matching
 from dnnp.core.pipeline.grid_kernel import FULL, NONE, close_paths, extend
 from dnnp.core.pipeline.grid_order import best_order, links_of, members
 from dnnp.core.pipeline.grid_plan import Step, steps_of
@@ -58,7 +59,7 @@ class Holding(NamedTuple):
     freed: float
     """Memory that blocks release, times their ticks; see `core.pipeline.bound`."""
     quantum: float
-    """`bound.quantum_of` of what its blocks take and release."""
+    """`exact_divisor` of what its blocks take and release."""
 
 
 class _Arrays(NamedTuple):
@@ -103,7 +104,7 @@ class _Plan:
             self.arrays.append(
                 _Arrays(
                     ticks.time[names],
-                    np.concatenate([[0], np.cumsum([len(s) for s in slots])]).astype(np.int64),
+                    offsets([len(s) for s in slots]),
                     slot,
                     problem.memory[names[slot]],
                     np.array([d for d, _ in step.units], dtype=np.int64),
@@ -181,7 +182,7 @@ class Program:
         freed = 0.0 if timeless else float(np.maximum(-gain, 0.0) @ time)
         used = np.argwhere(flow > 0).tolist()
         pairs = [(float(flow[a, c]), blocks[a], blocks[c]) for a, c in used]
-        return Holding(unit, pairs, freed, quantum_of(gain))
+        return Holding(unit, pairs, freed, exact_divisor(gain))
 
     def _bounded(self, limit: Floats) -> Ints | None:
         """Least distances of starts, with what limits of memory mean; None: a contradiction.

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.model.graph import Floats
 from dnnp.core.pipeline.orders import (
     FINE,
@@ -38,9 +39,6 @@ LOW = 0.3
 PROBES = 12
 """Probes before only the last one is left: just below the best value."""
 
-SCALES = (1.0, 10.0, 100.0, 1000.0)
-"""What numbers are multiplied by in search of a common unit."""
-
 
 class Steps(NamedTuple):
     """Which values are worth asking for."""
@@ -49,20 +47,6 @@ class Steps(NamedTuple):
     """The bound once it is proven that nothing has this value or a smaller one."""
     below: Callable[[float], float]
     """Nothing lies strictly between this and the value, or nothing worth looking for."""
-
-
-def common_unit(*numbers: Floats) -> float:
-    """The largest number that all are whole multiples of; 0: none was found, or all are 0."""
-    every = np.concatenate(numbers) if numbers else np.zeros(0)
-    every = np.abs(every[every != 0])
-    for scale in SCALES:
-        scaled = every * scale
-        if scaled.max(initial=0.0) > 2**40:
-            return 0.0
-        whole = np.rint(scaled)
-        if (np.abs(scaled - whole) <= 1e-9).all() and (whole > 0).all() and len(whole):
-            return float(math.gcd(*whole.astype(np.int64).tolist())) / scale
-    return 0.0
 
 
 def closed_in(
@@ -153,7 +137,7 @@ def least_memory(field: Field, period: float, meter: Meter, start: Floats | None
 
 
 def _memory_steps(problem: Problem) -> Steps:
-    unit = common_unit(problem.memory)
+    unit = common_divisor(problem.memory)
     if unit <= 0:
         # Limits are kept up to `TOLERANCE`; what is asked for must be less than that.
         fine = 4 * TOLERANCE * float(np.abs(problem.memory).sum() + problem.fixed.sum())
@@ -188,7 +172,7 @@ def least_span(
         return span_of(problem, found)
 
     bound = root[1] if root is not None else 0.0
-    unit = common_unit(problem.time, problem.delay, np.array([period]))
+    unit = common_divisor(np.concatenate([problem.time, problem.delay, [period]]))
     steps = Steps(lambda x: x, lambda x: x * (1 - FINE))
     if unit > 0:
         steps = Steps(
@@ -230,7 +214,7 @@ def least_period(
         return periods[found.tobytes()]
 
     whole = field.whole
-    unit = common_unit(problem.time, problem.delay)
+    unit = common_divisor(np.concatenate([problem.time, problem.delay]))
 
     def below(x: float) -> float:
         # Periods are p / q, where p is at most all times and q at most p / bound.

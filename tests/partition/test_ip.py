@@ -26,7 +26,6 @@ from dnnp.core.mip.best import Best
 from dnnp.core.mip.blocks import blocks_of, places_of_blocks
 from dnnp.core.mip.contiguity import cells_of, without_shortcuts
 from dnnp.core.mip.loop import SAFETY, Loop
-from dnnp.core.mip.quantum import quantum_of, snapped
 from dnnp.core.mip.solve import solve_ip, task_of
 from dnnp.core.mip.storage import item_of_node
 from dnnp.core.mip.task import Net, count_places, nets_of, places_of
@@ -198,11 +197,10 @@ def test_places_are_as_many_as_counted(validity):
 def test_multiples_of_a_quantum():
     case = small_case(1, 5, [DeviceClass("dev", count=2)])
     problem = case.problem.with_options(SUM)
-    assert quantum_of(task_of(problem, "free", problem.free_items)) == 1.0
-    assert snapped(20.99998, 1.0) == pytest.approx(21.0, rel=1e-11)
-    assert snapped(21.0, 1.0) < 21.0
-    assert snapped(21.01, 0.1) == pytest.approx(21.1)
-    assert snapped(20.99998, None) == 20.99998
+    task = task_of(problem, "free", problem.free_items)
+    assert task.quantum == 1.0
+    for options in (CostOptions(max_replicas=2), CostOptions(memory_mode="overflow")):
+        assert replace(task, options=options).quantum == 0.0
 
 
 # Answers.

@@ -16,7 +16,6 @@ from dnnp.core.pipeline.bound import (
     makespan_bound,
     matching,
     memory_bound,
-    quantum_of,
     rate_bound,
 )
 from dnnp.core.pipeline.problem import (
@@ -209,13 +208,6 @@ def test_links_do_not_stop_for_shared_blocks() -> None:
     )
     units = (_unit("a"), _unit("b"), Unit("a>b", link=True))
     assert makespan_bound(Placement("p", units, blocks), 1) == 7.0
-
-
-def test_quantum() -> None:
-    assert quantum_of(np.array([6.0, -9.0, 0.0])) == 3.0
-    assert quantum_of(np.array([0.3, -0.3])) == 0.3
-    assert quantum_of(np.array([0.1, 0.3])) == 0.0
-    assert quantum_of(np.zeros(2)) == 0.0
 
 
 def test_no_blocks() -> None:
