@@ -22,7 +22,6 @@ from dnnp.core.mip.latency_windows import carried
 from dnnp.core.model.graph import Ints
 
 
-
 class BlockProgram(BlockFormulation):
     """A problem of `blocks` with the models that solve it."""
 

@@ -17,7 +17,6 @@ from dnnp.core.mip.latency_placements import Move, PlacementFormulation, moves_o
 from dnnp.core.mip.latency_windows import flow_times
 from dnnp.core.model.graph import Bools, Floats
 
-
 Channels = dict[tuple[int, int], tuple[int, float]]
 """Flag and seconds from one device to one other."""
 
