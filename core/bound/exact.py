@@ -1,10 +1,10 @@
 """The exact mixed-integer program (MTPP Figure 3), and the general one where it does not serve.
 
-The program of `dnnp.core.mip.pipeline` is for ordered splits over one class of devices without
-replicas and clusters, where memory does not bind. The blocks that an item may be in are fixed by
-what a better split leaves room for (`dnnp.core.bound.windows`). All else is solved by
-`dnnp.core.mip.solve`, which knows several classes, CPUs, capacities, replicas, `gpipe`, and convex
-and free splits.
+The program of `dnnp.core.mip.split.pipeline` is for ordered splits over one class of devices
+without replicas and clusters, where memory does not bind. The blocks that an item may be in are
+fixed by what a better split leaves room for (`dnnp.core.bound.windows`). All else is solved by
+`dnnp.core.mip.split.solve`, which knows several classes, CPUs, capacities, replicas, `gpipe`, and
+convex and free splits.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dnnp.core.bound.hierarchy import MOST_NUMBERS, Call, claim_of, numbers_of, 
 from dnnp.core.bound.programs import Candidate, Search
 from dnnp.core.bound.windows import windows
 from dnnp.core.cost.combine import WORTHWHILE
-from dnnp.core.mip.best import Best
-from dnnp.core.mip.formulas import Formulas
-from dnnp.core.mip.loop import SAFETY
-from dnnp.core.mip.pipeline import Pipeline
-from dnnp.core.mip.solve import solve_ip
-from dnnp.core.mip.storage import item_of_node, storage_of
-from dnnp.core.mip.task import Task
+from dnnp.core.mip.split.best import Best
+from dnnp.core.mip.split.formulas import Formulas
+from dnnp.core.mip.split.loop import SAFETY
+from dnnp.core.mip.split.pipeline import Pipeline
+from dnnp.core.mip.split.solve import solve_ip
+from dnnp.core.mip.split.storage import item_of_node, storage_of
+from dnnp.core.mip.split.task import Task
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block

@@ -17,7 +17,7 @@ no-dag
 no-io
     a convex set without its transfers.
 bottleneck
-    a convex set (section 4.2, Corollary 4.3); see `dnnp.core.mip.superblock`.
+    a convex set (section 4.2, Corollary 4.3); see `dnnp.core.mip.split.superblock`.
 guess
     the stage with the work L is the j-th, for each j; those before it are at most j - 1, those
     after it k - j, and the largest load is at least the mean load of each side (section 4.3). A
@@ -26,7 +26,7 @@ guess
     j-th stage is the one of the largest load, so that its load is at least L; here its work is.
     Both are relaxations; this one is never below `bottleneck`.
 exact
-    Figure 3; see `dnnp.core.mip.pipeline`.
+    Figure 3; see `dnnp.core.mip.split.pipeline`.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from dnnp.core.bound.simple import simple_bound
 from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import quotient_order
-from dnnp.core.mip.formulas import Formulas
-from dnnp.core.mip.loop import SAFETY
-from dnnp.core.mip.solve import task_of
-from dnnp.core.mip.storage import item_of_node
-from dnnp.core.mip.superblock import Kind, Parts, parts_of, start_of, superblocks
-from dnnp.core.mip.task import Task
+from dnnp.core.mip.split.formulas import Formulas
+from dnnp.core.mip.split.loop import SAFETY
+from dnnp.core.mip.split.solve import task_of
+from dnnp.core.mip.split.storage import item_of_node
+from dnnp.core.mip.split.superblock import Kind, Parts, parts_of, start_of, superblocks
+from dnnp.core.mip.split.task import Task
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import CLOSED, Block
 

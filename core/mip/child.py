@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe
 
-from dnnp.core.mip.cpsat_program import NEWS, CpProgram
+from dnnp.core.mip.latency.cpsat_program import NEWS, CpProgram
 from dnnp.core.mip.program import Outcome, Program, Row
 from dnnp.core.model.errors import UnavailableError
 

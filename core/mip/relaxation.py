@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dnnp.core.mip.child import SolverProcess
-from dnnp.core.mip.loop import missing
 from dnnp.core.mip.program import Outcome, Program, Row
+from dnnp.core.mip.split.loop import missing
 from dnnp.core.model.errors import UnavailableError
 
 

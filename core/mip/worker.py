@@ -20,7 +20,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from dnnp.core.mip import cpsat_worker
+from dnnp.core.mip.latency import cpsat_worker
 from dnnp.core.mip.program import Outcome, Program, Row
 
 GAP = 1e-9

@@ -17,13 +17,13 @@ import numpy as np
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.schedule import Repetend
-from dnnp.core.pipeline import orders_phases as phases
 from dnnp.core.pipeline.bound import longest_paths, rate_bound
-from dnnp.core.pipeline.grid import on_grid
-from dnnp.core.pipeline.orders import MOST_BLOCKS, Asked, Found, Meter, search_orders
-from dnnp.core.pipeline.orders_board import Field, field_of, matches_of
-from dnnp.core.pipeline.orders_cycle import tightened
-from dnnp.core.pipeline.orders_list import list_schedules, too_many_to_list
+from dnnp.core.pipeline.grid.solve import on_grid
+from dnnp.core.pipeline.orders import phases as phases
+from dnnp.core.pipeline.orders.board import Field, field_of, matches_of
+from dnnp.core.pipeline.orders.cycle import tightened
+from dnnp.core.pipeline.orders.list_schedules import list_schedules, too_many_to_list
+from dnnp.core.pipeline.orders.search import MOST_BLOCKS, Asked, Found, Meter, search_orders
 from dnnp.core.pipeline.problem import TOLERANCE, Problem, span_of, steady_memory
 from dnnp.core.pipeline.shift import left_shift, merged
 

@@ -14,12 +14,12 @@ from dnnp.core.model.graph import Floats
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.schedule import Point, Repetend, Schedule
 from dnnp.core.pipeline.bound import left_out, makespan_bound, rate_bound
-from dnnp.core.pipeline.complete import Completed, complete
-from dnnp.core.pipeline.finish_ends import unrolled
-from dnnp.core.pipeline.finish_kernel import expand
-from dnnp.core.pipeline.optimal import optimal
-from dnnp.core.pipeline.orders import MOST_BLOCKS
-from dnnp.core.pipeline.orders_kernel import search
+from dnnp.core.pipeline.finish.complete import Completed, complete
+from dnnp.core.pipeline.finish.ends import unrolled
+from dnnp.core.pipeline.finish.kernel import expand
+from dnnp.core.pipeline.finish.optimal import optimal
+from dnnp.core.pipeline.orders.kernel import search
+from dnnp.core.pipeline.orders.search import MOST_BLOCKS
 from dnnp.core.pipeline.problem import (
     TOLERANCE,
     Problem,
@@ -50,7 +50,7 @@ class Request:
 
     micro_batches: int
     method: str = "auto"
-    """`auto`, `tessel`, `optimal`, or a recipe of `core.pipeline.classics`."""
+    """`auto`, `tessel`, `optimal`, or a recipe of `core.pipeline.recipes.classics`."""
     unroll: int | None = None
     """Micro-batches in a period; None: 1, and more where that leaves a gap to the bound."""
     most_in_flight: int | None = None
@@ -68,7 +68,7 @@ class Request:
 def kernels(method: str) -> list[Callable[..., object]]:
     """What must be compiled before the method finds anything."""
     if method == "tessel":
-        from dnnp.core.pipeline.tessel_search import scan
+        from dnnp.core.pipeline.tessel.kernel import scan
 
         return [scan, expand]
     return [search, expand] if method == "auto" else [expand]
@@ -91,7 +91,7 @@ def solve(placement: Placement, request: Request) -> Schedule:
 
 def _one_by_one(placement: Placement, request: Request) -> Schedule | None:
     """The schedule that needs no search, and the least memory; None: it does not fit."""
-    from dnnp.core.pipeline.classics import sequential
+    from dnnp.core.pipeline.recipes.classics import sequential
 
     count = request.micro_batches
     problem = problem_of(placement, count)
@@ -125,7 +125,7 @@ def _found(placement: Placement, request: Request) -> Schedule:
                 "memory; a larger --effort does not help"
             )
     elif request.method == "tessel":
-        from dnnp.core.pipeline.tessel import tessel, tessel_starts
+        from dnnp.core.pipeline.tessel.solve import tessel, tessel_starts
 
         found = tessel(
             placement, lazy=request.lazy, most=request.most_in_flight,
@@ -145,8 +145,8 @@ def _found(placement: Placement, request: Request) -> Schedule:
             most = within(placement, repetend.memory_bytes) if tight else placement
             start, method = _recipe(most, request, start, method)
     else:
-        from dnnp.core.pipeline.classic_rate import classic_rate
-        from dnnp.core.pipeline.classics import classic
+        from dnnp.core.pipeline.recipes.classics import classic
+        from dnnp.core.pipeline.recipes.rate import classic_rate
 
         start = classic(placement, request.method, count).start
         _check_memory(placement, problem, start, request.method)
@@ -172,7 +172,7 @@ def _recipe(
 
     `method` made the schedule that is known.
     """
-    from dnnp.core.pipeline.classics import CLASSICS, classic
+    from dnnp.core.pipeline.recipes.classics import CLASSICS, classic
 
     count = request.micro_batches
     problem = problem_of(placement, count)

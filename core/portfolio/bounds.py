@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.mip.best import VALIDITIES
+from dnnp.core.mip.split.best import VALIDITIES
 from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import (
     FormatError,

@@ -22,7 +22,7 @@ from dnnp.core.portfolio.first import FIRST_FIT, first_latency
 from dnnp.core.portfolio.problem import Kept, Request
 
 if TYPE_CHECKING:
-    from dnnp.core.mip.latency_loop import ExactResult
+    from dnnp.core.mip.latency.loop import ExactResult
 
 Split = Invocations | Placement
 S = TypeVar("S", Invocations, Placement)
@@ -111,7 +111,7 @@ def solve_latency(problem: SplitProblem, request: Request) -> LatencySolution:
 def split_of_homes(problem: LatencyProblem, home: Ints) -> Split:
     """Turn a device for each task (i64[n], `POOL`: a CPU) into a split of the execution asked."""
     if problem.options.execution == BLOCKS:
-        from dnnp.core.latency.blocks_homes import split_of_homes as blocks_of_homes
+        from dnnp.core.latency.blocks.homes import split_of_homes as blocks_of_homes
 
         return blocks_of_homes(problem, home)
     from dnnp.core.baselines.placing.schedule import schedule_homes
@@ -166,10 +166,10 @@ def quick_bound(
     `upper` is the latency of a known split.
     """
     if latency.options.execution == BLOCKS:
-        from dnnp.core.latency.blocks_bound import blocks_bound
+        from dnnp.core.latency.blocks.bound import blocks_bound
 
         return blocks_bound(latency, stop=stop, upper=upper)
-    from dnnp.core.latency.operators_bound import operators_bound
+    from dnnp.core.latency.operators.bound import operators_bound
 
     return operators_bound(latency, effort=effort, stop=stop, upper=upper)
 
@@ -177,7 +177,7 @@ def quick_bound(
 def _solve_blocks(
     problem: SplitProblem, latency: LatencyProblem, request: Request
 ) -> LatencySolution:
-    from dnnp.core.latency.blocks_bound import blocks_bound
+    from dnnp.core.latency.blocks.bound import blocks_bound
 
     method, stop = request.method, request.stop
     if method in ("ip", "cpsat"):
@@ -185,9 +185,9 @@ def _solve_blocks(
     split: Split
     bound, name = 0.0, ""
     if method in ("auto", "anneal"):
-        from dnnp.core.latency.blocks_anneal import anneal_blocks, check_feasible
-        from dnnp.core.latency.blocks_items import block_items
-        from dnnp.core.latency.blocks_search import anneal_step
+        from dnnp.core.latency.blocks.anneal import anneal_blocks, check_feasible
+        from dnnp.core.latency.blocks.items import block_items
+        from dnnp.core.latency.blocks.search import anneal_step
 
         request.runs([anneal_step])
         check_feasible(latency, block_items(latency))
@@ -229,7 +229,7 @@ def _invoked_once(latency: LatencyProblem, request: Request) -> Invocations | No
     """
     if latency.options.invocations == 1:
         return None
-    from dnnp.core.latency.blocks_anneal import anneal_blocks
+    from dnnp.core.latency.blocks.anneal import anneal_blocks
 
     once = replace(latency, options=replace(latency.options, invocations=1))
     try:
@@ -242,7 +242,7 @@ def _solve_operators(
     problem: SplitProblem, latency: LatencyProblem, request: Request
 ) -> LatencySolution:
     from dnnp.core.baselines.placing.table import PLACERS
-    from dnnp.core.latency.operators_bound import operators_bound
+    from dnnp.core.latency.operators.bound import operators_bound
 
     method, stop = request.method, request.stop
     if method in ("ip", "cpsat"):
@@ -267,9 +267,9 @@ def _annealed(latency: LatencyProblem, request: Request) -> LatencySolution:
     The bound comes after a little annealing, since a good value sharpens it, and ends the search
     where it meets the value.
     """
-    from dnnp.core.latency.operators_anneal import anneal_operators
-    from dnnp.core.latency.operators_bound import operators_bound
-    from dnnp.core.latency.operators_moves import sweep
+    from dnnp.core.latency.operators.anneal import anneal_operators
+    from dnnp.core.latency.operators.bound import operators_bound
+    from dnnp.core.latency.operators.moves import sweep
 
     stop = request.stop
     request.runs([sweep])
@@ -338,10 +338,10 @@ def _start(latency: LatencyProblem, request: Request) -> Split | None:
     """A split for an exact model to start from, by a little annealing; None: none was found."""
     try:
         if latency.options.execution == BLOCKS:
-            from dnnp.core.latency.blocks_anneal import anneal_blocks
+            from dnnp.core.latency.blocks.anneal import anneal_blocks
 
             return anneal_blocks(latency, seed=request.seed, effort=QUICK, stop=request.stop)
-        from dnnp.core.latency.operators_anneal import anneal_operators
+        from dnnp.core.latency.operators.anneal import anneal_operators
 
         return anneal_operators(latency, seed=request.seed, effort=QUICK, stop=request.stop)
     except LimitError:
@@ -382,24 +382,24 @@ def solve_exactly(
     if latency.options.execution == BLOCKS:
         split = _blocks(start)
         if method == "ip":
-            from dnnp.core.mip.latency_ip import latency_ip
+            from dnnp.core.mip.latency.ip import latency_ip
 
             return latency_ip(
                 latency, solver=solver, start=split, bound=bound, seconds=seconds, stop=stop
             )
-        from dnnp.core.mip.cpsat import cpsat_blocks
+        from dnnp.core.mip.latency.cpsat import cpsat_blocks
 
         return cpsat_blocks(
             latency, start=split, bound=bound, seconds=seconds, seed=seed, stop=stop
         )
     placement = _placement(start)
     if method == "ip":
-        from dnnp.core.mip.moirai import moirai
+        from dnnp.core.mip.latency.moirai import moirai
 
         return moirai(
             latency, solver=solver, start=placement, bound=bound, seconds=seconds, stop=stop
         )
-    from dnnp.core.mip.cpsat import cpsat_operators
+    from dnnp.core.mip.latency.cpsat import cpsat_operators
 
     return cpsat_operators(
         latency, start=placement, bound=bound, seconds=seconds, seed=seed, stop=stop

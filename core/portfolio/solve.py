@@ -426,7 +426,7 @@ def _anneal(problem: SplitProblem, request: Request, floor: float) -> Solution:
 
 def _ip(problem: SplitProblem, request: Request, floor: float) -> Solution:
     """An integer program, warm-started with the best split known."""
-    from dnnp.core.mip.solve import solve_ip
+    from dnnp.core.mip.split.solve import solve_ip
 
     start, made = _start(problem, request)
     result = solve_ip(

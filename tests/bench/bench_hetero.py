@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dnnp.core.baselines.placing.table import PLACERS
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.latency.operators_anneal import anneal_operators
-from dnnp.core.latency.operators_bound import operators_bound
+from dnnp.core.latency.operators.anneal import anneal_operators
+from dnnp.core.latency.operators.bound import operators_bound
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.synthetic.layered import layered_graph

@@ -27,9 +27,9 @@ from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import quotient_order
 from dnnp.core.mip import child
-from dnnp.core.mip.formulas import Formulas
 from dnnp.core.mip.program import Outcome
-from dnnp.core.mip.superblock import Kind, parts_of, start_of, superblocks
+from dnnp.core.mip.split.formulas import Formulas
+from dnnp.core.mip.split.superblock import Kind, parts_of, start_of, superblocks
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UnavailableError

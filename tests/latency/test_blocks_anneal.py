@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.blocks_anneal import anneal_blocks, judge
-from dnnp.core.latency.blocks_bound import blocks_bound
+from dnnp.core.latency.blocks.anneal import anneal_blocks, judge
+from dnnp.core.latency.blocks.bound import blocks_bound
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from support.latency_brute import brute_blocks
 from support.latency_cases import random_problem

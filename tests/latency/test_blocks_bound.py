@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.blocks_bound import blocks_bound
+from dnnp.core.latency.blocks.bound import blocks_bound
 from dnnp.core.latency.critical_path import critical_path
 from support.latency_brute import brute_blocks
 from support.latency_cases import random_problem

@@ -9,12 +9,12 @@ import pytest
 
 from dnnp.core.cost.invocations import time_invocations
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.blocks_anneal import judge
-from dnnp.core.latency.blocks_items import BlockItems, block_items
-from dnnp.core.latency.blocks_search import anneal_step, new_search
-from dnnp.core.latency.blocks_starts import Labels, labels_of, random_start, split_of
-from dnnp.core.latency.blocks_state import Fixed, State, fixed_of, new_state, rebuild
-from dnnp.core.latency.blocks_update import fits, latency
+from dnnp.core.latency.blocks.anneal import judge
+from dnnp.core.latency.blocks.items import BlockItems, block_items
+from dnnp.core.latency.blocks.search import anneal_step, new_search
+from dnnp.core.latency.blocks.starts import Labels, labels_of, random_start, split_of
+from dnnp.core.latency.blocks.state import Fixed, State, fixed_of, new_state, rebuild
+from dnnp.core.latency.blocks.update import fits, latency
 from support.latency_brute import items as plain_items
 from support.latency_cases import random_problem
 

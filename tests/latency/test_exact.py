@@ -16,17 +16,19 @@ from dnnp.core.cost.invocations import Invocations
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement, lazy_events
-from dnnp.core.mip import child, cpsat, latency_loop
-from dnnp.core.mip.cpsat import cpsat_blocks
-from dnnp.core.mip.cpsat_program import TickProgram
-from dnnp.core.mip.latency_block_model import BlockProgram
-from dnnp.core.mip.latency_ip import latency_ip
-from dnnp.core.mip.latency_items import items_of_tasks
-from dnnp.core.mip.latency_order import in_order
-from dnnp.core.mip.latency_placement_model import PlacementProgram
-from dnnp.core.mip.latency_program import LatencyProgram
-from dnnp.core.mip.latency_windows import twins
-from dnnp.core.mip.moirai import moirai
+from dnnp.core.mip import child
+from dnnp.core.mip.latency import cpsat
+from dnnp.core.mip.latency import loop as latency_loop
+from dnnp.core.mip.latency.block_model import BlockProgram
+from dnnp.core.mip.latency.cpsat import cpsat_blocks
+from dnnp.core.mip.latency.cpsat_program import TickProgram
+from dnnp.core.mip.latency.ip import latency_ip
+from dnnp.core.mip.latency.items import items_of_tasks
+from dnnp.core.mip.latency.moirai import moirai
+from dnnp.core.mip.latency.order import in_order
+from dnnp.core.mip.latency.placement_model import PlacementProgram
+from dnnp.core.mip.latency.program import LatencyProgram
+from dnnp.core.mip.latency.windows import twins
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError

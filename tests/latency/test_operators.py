@@ -14,11 +14,11 @@ from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement, lazy_events, simulate
 from dnnp.core.latency.critical_path import critical_path
-from dnnp.core.latency.operators_anneal import Listed, anneal_operators, inserted, placed
-from dnnp.core.latency.operators_bound import operators_bound
-from dnnp.core.latency.operators_kernel import make_board
-from dnnp.core.latency.operators_moves import new_search, start_state, sweep
-from dnnp.core.latency.operators_start import best_rank, by_rank, packed
+from dnnp.core.latency.operators.anneal import Listed, anneal_operators, inserted, placed
+from dnnp.core.latency.operators.bound import operators_bound
+from dnnp.core.latency.operators.kernel import make_board
+from dnnp.core.latency.operators.moves import new_search, start_state, sweep
+from dnnp.core.latency.operators.start import best_rank, by_rank, packed
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError

@@ -21,15 +21,16 @@ from tools.agree_ip import disagreements, lanes_case, mixed_case
 from dnnp.core.cost.items import free_items_of
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.mip import child, solve
-from dnnp.core.mip.best import Best
-from dnnp.core.mip.blocks import blocks_of, places_of_blocks
-from dnnp.core.mip.contiguity import cells_of, without_shortcuts
-from dnnp.core.mip.loop import SAFETY, Loop
-from dnnp.core.mip.solve import solve_ip, task_of
-from dnnp.core.mip.storage import item_of_node
-from dnnp.core.mip.task import Net, count_places, nets_of, places_of
-from dnnp.core.mip.throughput import formulate
+from dnnp.core.mip import child
+from dnnp.core.mip.split import solve
+from dnnp.core.mip.split.best import Best
+from dnnp.core.mip.split.blocks import blocks_of, places_of_blocks
+from dnnp.core.mip.split.contiguity import cells_of, without_shortcuts
+from dnnp.core.mip.split.loop import SAFETY, Loop
+from dnnp.core.mip.split.solve import solve_ip, task_of
+from dnnp.core.mip.split.storage import item_of_node
+from dnnp.core.mip.split.task import Net, count_places, nets_of, places_of
+from dnnp.core.mip.split.throughput import formulate
 from dnnp.core.model.cluster import clustering_of_labels, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
@@ -546,7 +547,7 @@ SCRIPT = """
     sys.path.insert(0, {tests!r})
     import numpy as np
     from dnnp.core.mip import child
-    from dnnp.core.mip.solve import solve_ip
+    from dnnp.core.mip.split.solve import solve_ip
     from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.plan import CostOptions
     from dnnp.formats.graph import graph_of, units_of

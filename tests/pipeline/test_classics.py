@@ -12,10 +12,10 @@ import pytest
 
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.pipeline.classic_rate import classic_rate
-from dnnp.core.pipeline.classics import CLASSICS, Classic, classic
 from dnnp.core.pipeline.cycle import Arcs, least_period
 from dnnp.core.pipeline.problem import faults, peak_memory, problem_of, span_of
+from dnnp.core.pipeline.recipes.classics import CLASSICS, Classic, classic
+from dnnp.core.pipeline.recipes.rate import classic_rate
 from dnnp.core.pipeline.shapes import SHAPES, shape
 from dnnp.core.pipeline.split_backward import split_backward
 from dnnp.core.pipeline.transfers import with_transfers, without_transfers

@@ -11,7 +11,7 @@ import pytest
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.pipeline.bound import memory_bound, rate_bound
-from dnnp.core.pipeline.grid import GridAnswer, on_grid, ticks_of
+from dnnp.core.pipeline.grid.solve import GridAnswer, on_grid, ticks_of
 from dnnp.core.pipeline.problem import Problem, faults, limited, problem_of, steady_memory
 from dnnp.core.pipeline.shapes import shape
 from support.placements import random_placement

@@ -11,9 +11,9 @@ import pytest
 
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.pipeline.finish_beam import beam
-from dnnp.core.pipeline.finish_shop import root_bound, shop_of
-from dnnp.core.pipeline.optimal import in_turn, optimal
+from dnnp.core.pipeline.finish.beam import beam
+from dnnp.core.pipeline.finish.optimal import in_turn, optimal
+from dnnp.core.pipeline.finish.shop import root_bound, shop_of
 from dnnp.core.pipeline.problem import Problem, faults, problem_of, span_of
 from dnnp.core.pipeline.shapes import SHAPES, shape
 from support.placements import random_placement

@@ -13,12 +13,13 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.schedule import Repetend
-from dnnp.core.pipeline import orders_intervals, repetend
-from dnnp.core.pipeline.orders import Asked, Meter, search_orders
-from dnnp.core.pipeline.orders_board import field_of
-from dnnp.core.pipeline.orders_cycle import tightened
-from dnnp.core.pipeline.orders_list import list_schedules
-from dnnp.core.pipeline.orders_phases import least_memory, least_span
+from dnnp.core.pipeline import repetend
+from dnnp.core.pipeline.orders import intervals as orders_intervals
+from dnnp.core.pipeline.orders.board import field_of
+from dnnp.core.pipeline.orders.cycle import tightened
+from dnnp.core.pipeline.orders.list_schedules import list_schedules
+from dnnp.core.pipeline.orders.phases import least_memory, least_span
+from dnnp.core.pipeline.orders.search import Asked, Meter, search_orders
 from dnnp.core.pipeline.problem import (
     Problem,
     faults,

@@ -19,7 +19,7 @@ from dnnp.core.pipeline.problem import (
     steady_memory,
 )
 from dnnp.core.pipeline.shapes import shape
-from dnnp.core.pipeline.tessel import TesselResult, tessel, tessel_starts
+from dnnp.core.pipeline.tessel.solve import TesselResult, tessel, tessel_starts
 from support.placements import random_placement
 
 LEAST = [("V", 4, 4), ("X", 4, 8), ("M", 5, 6), ("NN", 6, 8), ("K", 3, 6)]

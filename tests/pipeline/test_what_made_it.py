@@ -9,13 +9,14 @@ import pytest
 
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.schedule import Schedule
-from dnnp.core.pipeline import repetend, solve, tessel
-from dnnp.core.pipeline.classics import classic
-from dnnp.core.pipeline.complete import Completed
-from dnnp.core.pipeline.finish_ends import unrolled
-from dnnp.core.pipeline.optimal import in_turn, optimal
+from dnnp.core.pipeline import repetend, solve
+from dnnp.core.pipeline.finish.complete import Completed
+from dnnp.core.pipeline.finish.ends import unrolled
+from dnnp.core.pipeline.finish.optimal import in_turn, optimal
 from dnnp.core.pipeline.problem import problem_of
+from dnnp.core.pipeline.recipes.classics import classic
 from dnnp.core.pipeline.shapes import shape
+from dnnp.core.pipeline.tessel import solve as tessel
 from support.placements import random_placement
 from support.run import dnnp
 
@@ -70,7 +71,7 @@ def test_one_block_needs_no_search() -> None:
 
 
 def test_optimal_without_room_for_wider_beams(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dnnp.core.pipeline.finish_beam.MOST_WIDTH", 1)
+    monkeypatch.setattr("dnnp.core.pipeline.finish.beam.MOST_WIDTH", 1)
     _, said = solved(solve.Request(6, "optimal"), shape("NN", 4))
     assert said == [
         "optimal: ended with 1 partial schedules, for which there is memory; a larger --effort "
@@ -105,7 +106,7 @@ def test_repetends_that_are_not_searched_for(monkeypatch: pytest.MonkeyPatch) ->
     assert said == [
         "8 blocks in a period are above 7: list scheduling made the repetend, without search"
     ]
-    monkeypatch.setattr("dnnp.core.pipeline.orders_list.MOST_CHECKS", 0)
+    monkeypatch.setattr("dnnp.core.pipeline.orders.list_schedules.MOST_CHECKS", 0)
     found, said = solved(solve.Request(4, unroll=1))
     assert found.repetend.method == "sequential"
     assert "running one block after the other made" in said[0]

@@ -41,7 +41,7 @@ from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import Search, ideal_search
 from dnnp.core.dp.matrix import segment_costs, slice_matrix
-from dnnp.core.mip.solve import solve_ip
+from dnnp.core.mip.split.solve import solve_ip
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError

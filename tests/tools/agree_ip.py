@@ -27,7 +27,7 @@ import numpy as np
 
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.plan import make_plan
-from dnnp.core.mip.solve import IpResult, solve_ip
+from dnnp.core.mip.split.solve import IpResult, solve_ip
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block, CostOptions

@@ -25,9 +25,9 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.mip.cpsat import cpsat_blocks, cpsat_operators
-from dnnp.core.mip.latency_ip import latency_ip
-from dnnp.core.mip.moirai import moirai
+from dnnp.core.mip.latency.cpsat import cpsat_blocks, cpsat_operators
+from dnnp.core.mip.latency.ip import latency_ip
+from dnnp.core.mip.latency.moirai import moirai
 from dnnp.core.model.errors import InfeasibleError
 from support.latency_brute import block_value, brute_blocks, brute_operators
 from support.latency_cases import random_problem

@@ -41,9 +41,9 @@ from dnnp.core.check.schedule import check_schedule
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.schedule import Repetend, Schedule
-from dnnp.core.pipeline.classics import classic
-from dnnp.core.pipeline.complete import complete
+from dnnp.core.pipeline.finish.complete import complete
 from dnnp.core.pipeline.problem import Problem, peak_memory, problem_of
+from dnnp.core.pipeline.recipes.classics import classic
 from dnnp.core.pipeline.repetend import find_repetend
 from dnnp.core.pipeline.transfers import global_order, with_transfers
 from dnnp.formats.schedule import schedule_records

@@ -1,0 +1,1 @@
+"""Least latency of splits into blocks."""

@@ -1,0 +1,103 @@
+"""Lower bounds on the latency of a split into blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.latency.blocks.items import BlockItems, block_items
+from dnnp.core.latency.blocks.path import path_game, reaches
+from dnnp.core.latency.blocks.state import Fixed, fixed_of
+from dnnp.core.latency.critical_path import first_bound
+from dnnp.core.model.graph import Floats, Ints, csr
+
+MOST_ITEMS = 4000
+"""Items above which hulls are not looked at: they are squared."""
+
+MOST_VALUES = 20_000_000
+"""Numbers that may be kept; where there are too many blocks to count, they are not counted."""
+
+CHUNK = 16
+"""Items between looks at the clock."""
+
+
+def blocks_bound(
+    problem: LatencyProblem,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    upper: float = np.inf,
+) -> tuple[float, str]:
+    """A lower bound on the latency of every split into blocks, and the argument that proves it.
+
+    inf: no split fits. `upper` is the latency of a known split, which no bound exceeds but by
+    rounding. If `stop` comes first the bound is weaker. The path game takes any memory, any
+    number of invocations and both passes; where a pass is backward, blocks of both count as one
+    kind.
+    """
+    bound, name = first_bound(problem)
+    items = block_items(problem)
+    if items.count > MOST_ITEMS or not items.count or stop():
+        return bound, name
+    fixed = fixed_of(items, problem.options.invocations)
+    value = float(game_values(items, fixed, stop).max(initial=0.0))
+    if value > bound:
+        bound, name = value, "path of blocks"
+    return min(bound, upper), name
+
+
+def game_values(items: BlockItems, fixed: Fixed, stop: Callable[[], bool]) -> Floats:
+    """Value of the path game from each item on; f64[c], 0 where `stop` came first."""
+    count, edges = items.count, len(items.before_idx)
+    most = min(len(fixed.slot_late), count)
+    loose = (edges + count + len(fixed.pool)) * (most + 1) > MOST_VALUES
+    if loose:
+        most = 1
+    reach = reaches(fixed.after_ptr, fixed.after_idx, count)
+    head = np.repeat(np.arange(count), np.diff(items.before_ptr))
+    tail = np.repeat(np.arange(count), np.diff(items.after_ptr))
+    numbers = items.before_idx * count + head
+    rank = np.argsort(numbers)
+    edge_of = rank[np.searchsorted(numbers[rank], tail * count + items.after_idx)]
+    entry_ptr, entry_task = _entries(items, numbers, rank)
+    groups = int(items.group.max()) + 1
+    load = np.bincount(items.group, items.memory, groups)
+    kinds = _kinds(items)
+    pool = np.full((len(fixed.pool), most + 1), np.inf)
+    rest = np.full((edges + count, most + 1), np.inf)
+    values = np.zeros(count)
+    for last in range(count, 0, -CHUNK):
+        path_game(
+            fixed, reach, kinds, edge_of, entry_ptr, entry_task, load, most, loose,
+            max(last - CHUNK, 0), last, pool, rest, values,
+        )  # fmt: skip
+        if stop():
+            break
+    return values
+
+
+def _entries(items: BlockItems, numbers: Ints, rank: Ints) -> tuple[Ints, Ints]:
+    """Tasks of an item that read from the item before, per entry of `before_idx` (CSR)."""
+    reader = np.repeat(np.arange(len(items.label)), np.diff(items.task_before_ptr))
+    a, b = items.label[items.task_before_idx], items.label[reader]
+    outer = a != b
+    pairs = np.unique((a * items.count + b)[outer] * len(items.label) + reader[outer])
+    key, task = pairs // max(len(items.label), 1), pairs % max(len(items.label), 1)
+    edge = rank[np.searchsorted(numbers[rank], key)]
+    ptr, idx = csr(edge, task, len(numbers))
+    return ptr, idx
+
+
+def _kinds(items: BlockItems) -> Ints:
+    """One accelerator of each kind."""
+    found: list[int] = []
+    for d in range(len(items.devices)):
+        if not any(
+            items.capacity[d] == items.capacity[e]
+            and np.array_equal(items.time[d], items.time[e])
+            and np.array_equal(items.move[d], items.move[e])
+            for e in found
+        ):
+            found.append(d)
+    return np.array(found, dtype=np.int64)

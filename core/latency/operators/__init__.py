@@ -1,0 +1,1 @@
+"""Least latency where every operator is placed by itself."""

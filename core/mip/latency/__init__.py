@@ -1,0 +1,1 @@
+"""Programs of least latency: scheduling models, as integer programs and for CP-SAT."""

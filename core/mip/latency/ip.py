@@ -1,0 +1,26 @@
+"""Blocks of the least latency by integer programming (2020 paper, Fig. 3, Fig. 4, Section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dnnp.core.cost.invocations import Invocations
+from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.mip.latency.block_model import BlockProgram
+from dnnp.core.mip.latency.loop import ExactResult, solve_model
+
+
+def latency_ip(
+    problem: LatencyProblem,
+    *,
+    solver: str = "cbc",
+    start: Invocations | None = None,
+    bound: float = 0.0,
+    seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> ExactResult[Invocations]:
+    """Find the split into blocks with the least latency; see `solve_model`."""
+    return solve_model(
+        BlockProgram(problem), solver=solver, start=start, bound=bound, seconds=seconds,
+        stop=stop,
+    )  # fmt: skip

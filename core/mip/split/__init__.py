@@ -1,0 +1,1 @@
+"""Integer programs of splits of the largest throughput."""

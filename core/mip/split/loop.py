@@ -1,0 +1,240 @@
+"""Slices of solving.
+
+Each slice starts from the best split so far, which also bounds the objective from above; an
+interrupt or a crash costs the last slice only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dnnp.core.cost.combine import COMM, ROOM, combine, shared_load
+from dnnp.core.cost.divisor import snapped
+from dnnp.core.cost.load import StageLoad, stage_load
+from dnnp.core.mip.child import SolverProcess
+from dnnp.core.mip.program import TOLERANCES, Outcome
+from dnnp.core.mip.split.best import Best
+from dnnp.core.mip.split.blocks import blocks_of, places_of_blocks
+from dnnp.core.mip.split.draft import Draft
+from dnnp.core.mip.split.storage import item_of_node
+from dnnp.core.mip.split.task import Task
+from dnnp.core.mip.split.throughput import Cut, entries, formulate
+from dnnp.core.model.errors import UnavailableError
+from dnnp.core.model.plan import Block
+from dnnp.core.peak.order import with_least_peak
+
+SAFETY = 1e-6
+"""Share of the reference load by which a solver's bound may be wrong."""
+
+FIRST_SLICE_S = 5.0
+BLIND_SLICE_S = 1.0
+"""The first slice when no split is known: any split makes the next one faster."""
+
+GROWTH = 3.0
+"""How much longer each slice is than the one before."""
+
+GRACE_S = 0.5
+"""How long after the limit a solver is killed; it is told to end as much before it."""
+
+MAX_ENTRIES = 2_000_000
+"""Size of a program that may take a minute to build and to read."""
+
+COARSE = 4.0
+"""A reference this many times the value found is too coarse for the bound."""
+
+
+PEAK_EFFORT = 0.2
+"""Effort for the order of the nodes in the stages of a solution."""
+
+
+class Loop:
+    """Slices of solving for one task."""
+
+    def __init__(
+        self,
+        best: Best,
+        task: Task,
+        solver: str,
+        process: SolverProcess,
+        end: float | None,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.best, self.task, self.solver, self.process = best, task, solver, process
+        self.end, self._stop = end, stop
+        self.item = item_of_node(best.problem.graph, task.line)
+        self.quantum = task.quantum
+        self.ordered = best.problem.options.memory_model == "peak" and any(
+            not d.is_cpu and not task.storage.fits(d.memory_bytes) for d in task.devices
+        )
+        self.cuts: list[Cut] = []
+        self.low = 0.0
+        self.slice = 0.0
+        self.failure = ""
+        self.asked = False
+        """Whether the solver was given anything."""
+
+    def run(self) -> tuple[float, bool]:
+        """Solve until nothing is left to find, or to the end; (lower bound, whether closed)."""
+        size = entries(self.task)
+        if size > MAX_ENTRIES:
+            self.failure = (
+                f"an integer program with about {size} numbers is too large; coarsen first, "
+                "or offer fewer devices"
+            )
+            return self.low, False
+        while self.best.value > self.low:
+            reference = self.best.value if np.isfinite(self.best.value) else self._crude()
+            draft = formulate(self.task, reference, 1.0, self.cuts, self._over)
+            if self._over():
+                return self.low, False
+            outcome = Outcome("infeasible") if draft.hopeless else self._solve(draft)
+            if outcome.status == "missing":
+                raise UnavailableError(missing(self.solver, outcome.reason))
+            if outcome.status == "infeasible":
+                return self._nothing_better(), True
+            self._raise_bound(outcome, reference)
+            if outcome.values is not None:
+                closed = self._examine(draft, outcome)
+                if closed is not None:
+                    return self.low, closed
+            if outcome.status == "failed":
+                self.failure = f"the solver {self.solver} failed: {outcome.reason}"
+            if outcome.status == "failed" or not self.process.alive:
+                return self.low, False
+        return self.low, True
+
+    def _solve(self, draft: Draft) -> Outcome:
+        """One slice. That there is no solution is asked twice, with other tolerances."""
+        start, self.asked = self._start(draft), True
+        for tolerance in TOLERANCES:
+            seconds, patience = self._times()
+            outcome = self.process.solve(
+                self.solver, draft.program, start, seconds, tolerance,
+                patience=patience, stop=self._stop,
+            )  # fmt: skip
+            if outcome.status != "infeasible":
+                return outcome
+            for top in draft.tops:
+                draft.program.lower[top] = 0.0
+        if start is not None:
+            return Outcome("failed", reason="it finds no solution, but there is one")
+        return outcome
+
+    def _nothing_better(self) -> float:
+        """The bound when no split has the objective of the best one, or less."""
+        known = self.best.value
+        if not np.isfinite(known):
+            return np.inf
+        return snapped(known * (1 - SAFETY), self.quantum)
+
+    def _raise_bound(self, outcome: Outcome, reference: float) -> None:
+        """Take over the solver's bound; above the upper limit it means nothing."""
+        if outcome.bound <= 1 + SAFETY:
+            low = snapped((outcome.bound - SAFETY) * reference, self.quantum)
+            self.low = max(self.low, low)
+
+    def _examine(self, draft: Draft, outcome: Outcome) -> bool | None:
+        """Price a solution; whether the task is closed by it, None if it goes on."""
+        blocks = blocks_of(self.best.problem.graph, draft, draft.assignment(outcome.values or ()))
+        if self.ordered:
+            blocks = with_least_peak(
+                self.best.problem.graph, blocks, effort=PEAK_EFFORT, stop=self._over
+            )
+        value = self.best.offer(blocks)
+        if outcome.status != "optimal":
+            return None
+        if value <= (outcome.bound + 2 * SAFETY) * draft.reference:
+            return True if draft.reference <= COARSE * value or value == 0 else None
+        known = len(self.cuts)
+        self._learn(blocks, (outcome.bound + SAFETY) * draft.reference)
+        # Without anything to learn the same solution would come again.
+        return None if len(self.cuts) > known else False
+
+    def _learn(self, blocks: Sequence[Block], expected: float) -> None:
+        """Keep what the program did not know of some blocks."""
+        best, hard = self.best, self.best.problem.options.memory_mode == "hard"
+        names = [d.name for d in self.task.devices]
+        for block in blocks:
+            device = block.device
+            cost = stage_load(
+                best.problem.graph,
+                best.problem.units,
+                block.nodes,
+                device,
+                best.problem.options,
+                block.replicas,
+            )
+            needed = cost.memory_bytes
+            loads: tuple[float, ...] = (cost.load_s,)
+            if self.task.passes > 1:
+                loads = cost.forward_s or 0.0, cost.backward_s or 0.0
+            elif self.ordered:
+                # What is learned must hold for all orders of the nodes.
+                needed -= max((cost.peak_bytes or 0.0) - block.peak_bound_bytes, 0.0)
+                loads = (self._load(cost, block, needed),)
+            over = needed > device.memory_bytes * ROOM
+            full = hard and not device.is_cpu and over
+            if full:
+                loads = (np.inf,) * self.task.passes
+            items = tuple(np.unique(self.item[block.nodes]).tolist())
+            grows = full and self.task.storage.exact
+            cut = Cut(names.index(device.name), block.replicas, items, loads, grows)
+            if sum(loads) > expected and cut not in self.cuts:
+                self.cuts.append(cut)
+
+    def _load(self, cost: StageLoad, block: Block, needed: float) -> float:
+        """Load of a stage if it needs so many bytes."""
+        device, options = block.device, self.best.problem.options
+        overflow = 0.0
+        if options.memory_mode == "overflow" and not device.is_cpu:
+            overflow = max(needed - device.memory_bytes, 0.0) / device.bandwidth_bytes_per_s
+        comm = COMM[options.comm]
+        alone = combine(comm, cost.in_s, cost.compute_s, overflow, cost.out_s)
+        return shared_load(comm, alone, block.replicas, cost.sync_s)
+
+    def _start(self, draft: Draft) -> list[float] | None:
+        """The best split as a solution of the program."""
+        if self.best.blocks is None:
+            return None
+        at = places_of_blocks(draft, self.item, self.best.blocks)
+        return None if at is None else draft.start(at)
+
+    def _over(self) -> bool:
+        """Whether to end."""
+        return self._stop() or (self.end is not None and time.monotonic() >= self.end)
+
+    def _times(self) -> tuple[float | None, float | None]:
+        """Seconds that the solver is given next, and after which it is killed."""
+        if np.isfinite(self.best.value):
+            seconds = self.slice = max(self.slice * GROWTH, FIRST_SLICE_S)
+        else:
+            seconds = self.slice = max(self.slice * GROWTH, BLIND_SLICE_S)
+        if self.end is None:
+            return seconds, None
+        left = max(self.end - time.monotonic(), 0.0)
+        if seconds > left / 2:
+            seconds = max(left - min(GRACE_S, left / 3), 0.01)
+        return seconds, left + GRACE_S
+
+    def _crude(self) -> float:
+        """A load that no split exceeds which is worth a look: everything on one device."""
+        line = self.task.line
+        work = np.where(np.isfinite(line.work), line.work, 0.0).max(axis=0).sum()
+        total = float(work + 2 * line.cost.max(axis=0).sum())
+        rates = [d.bandwidth_bytes_per_s for d in self.task.devices]
+        if self.task.weights is not None:
+            every = np.ones(line.n, dtype=np.bool_)
+            total += self.task.weights.of(every) / min(rates)
+        if self.task.options.memory_mode == "overflow":
+            total += self.task.storage.most / min(rates)
+        return total if total > 0 else 1.0
+
+
+def missing(solver: str, reason: str) -> str:
+    """What to install."""
+    if solver == "highs":
+        return "the solver HiGHS is not installed: pip install 'dnnp[highs]'"
+    return f"the solver CBC cannot be loaded: {reason}"

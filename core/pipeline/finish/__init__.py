@@ -1,0 +1,1 @@
+"""Schedules of finitely many micro-batches: around a repetend, or without one."""

@@ -1,0 +1,240 @@
+"""Complete schedules of N micro-batches from a repetend (Tessel, section IV.C).
+
+The repetend is unrolled, truncated and left-shifted. Where that is not optimal its ends are
+scheduled anew around the part that repeats, or, if there are few blocks, all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.model.errors import FormatError, LimitError
+from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.placement import Placement
+from dnnp.core.model.schedule import Repetend
+from dnnp.core.pipeline.finish.ends import End, cool_down, unrolled, warm_up
+from dnnp.core.pipeline.finish.optimal import WORK as WORK_OF_OPTIMAL
+from dnnp.core.pipeline.finish.optimal import optimal
+from dnnp.core.pipeline.finish.shop import releases_early, root_bound, shop_of
+from dnnp.core.pipeline.problem import TOLERANCE, Problem, faults, problem_of, span_of
+from dnnp.core.pipeline.shift import left_shift, merged
+
+MOST_BLOCKS = 5_000_000
+"""Of all micro-batches together."""
+
+TRIES = ((64, 0), (64, 1), (256, 0), (256, 1), (256, 2))
+"""Widths of beams for the ends, and periods that they schedule anew besides those they must."""
+
+END_WORK = 1e7
+"""Work of one beam for one end at effort 1 (`Beamed.work`)."""
+
+MOST_COUNTED = 20_000
+"""Blocks that a lower bound looks at."""
+
+WORK = 7e7
+"""Work of the search for all blocks at once at effort 1."""
+
+MOST_AT_ONCE = 2000
+"""Blocks that are scheduled all at once, at most, at effort 1."""
+
+PROOF_WORK = 2e7
+"""Work of the search for something shorter among more blocks at effort 1."""
+
+MOST_PROVEN = 20_000
+"""Blocks among which it is looked for, at most, at effort 1."""
+
+
+class Completed(NamedTuple):
+    """A schedule of N micro-batches."""
+
+    start: Floats
+    """f64[N, k]; the least is 0."""
+    bound: float
+    """No schedule of N micro-batches within the memory limits is shorter."""
+    status: str
+    """`optimal`, `feasible` (the effort was spent) or `interrupted`."""
+    method: str = "auto"
+    """What made `start`: `auto`, from the repetend; `optimal` or `in-turn`, without it."""
+
+
+def complete(
+    placement: Placement,
+    repetend: Repetend,
+    micro_batches: int,
+    *,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
+    bound: float = 0.0,
+) -> Completed:
+    """Schedule N micro-batches; never longer than the repetend, unrolled and left-shifted.
+
+    Parameters
+    ----------
+    repetend
+        Its unrolling is a multiple of `placement.turns`.
+    effort
+        Scales the work of the searches.
+    stop
+        Asked every 0.2 s or so.
+    bound
+        A makespan that none is below, if one is known: there the search ends.
+
+    Raises
+    ------
+    LimitError
+        There are too many blocks, or no schedule was found.
+    InfeasibleError
+        It is proven that blocks wait for each other's memory in every schedule.
+    """
+    count = len(placement.blocks)
+    if micro_batches * count > MOST_BLOCKS:
+        raise LimitError(
+            f"{micro_batches} micro-batches of {count} blocks are too many to schedule"
+        )
+    if not count:
+        return Completed(np.zeros((micro_batches, 0)), 0.0, "optimal")
+    problem = problem_of(placement, micro_batches)
+    slack = TOLERANCE * float(problem.time.sum() + problem.delay.sum())
+    bound = max(bound, least_end(placement, micro_batches))
+    best = _valid(problem, unrolled(repetend, micro_batches))
+    status, method = "feasible", "auto"
+    few = problem.b <= MOST_AT_ONCE * effort
+    if best is None or (few and span_of(problem, best) > bound + slack):
+        share = effort * WORK / WORK_OF_OPTIMAL
+        finite = optimal(problem, effort=share, stop=stop, upper=best)
+        best, bound, status = finite.start, max(bound, finite.bound), finite.status
+        method = finite.named(method)
+    if span_of(problem, best) > bound + slack and not stop():
+        made = _with_ends(placement, repetend, micro_batches, bound + slack, effort, stop)
+        other = _valid(problem, made)
+        if other is not None and span_of(problem, other) < span_of(problem, best):
+            best, method = other, "auto"
+        if not few and problem.b <= MOST_PROVEN * effort:
+            # Whatever idles too much at once is dropped at once, however many blocks there are.
+            share = effort * PROOF_WORK / WORK_OF_OPTIMAL
+            finite = optimal(problem, effort=share, stop=stop, upper=best)
+            best, bound = finite.start, max(bound, finite.bound)
+            method = finite.named(method)
+    if span_of(problem, best) <= bound + slack:
+        bound, status = min(bound, span_of(problem, best)), "optimal"
+    elif stop():
+        status = "interrupted"
+    return Completed(best.reshape(micro_batches, count), bound, status, method)
+
+
+def _valid(problem: Problem, made: Floats) -> Floats | None:
+    """Start times left-shifted, or as they are; f64[b], None if neither is valid.
+
+    Shifting may part blocks that only fit the memory because they start at the same time.
+    """
+    for start in (shifted(problem, made.ravel()), made.ravel()):
+        if not faults(problem, start):
+            return start - start.min()
+    return None
+
+
+def shifted(problem: Problem, start: Floats) -> Floats:
+    """Earliest start times in the order of the given ones, f64[b]; that order keeps all waits."""
+    rank = np.empty(problem.k)
+    rank[_at_once(problem)] = np.arange(problem.k)
+    grain = 1e-12 * max(float(np.ptp(start)), 1e-300)
+    sequence = np.lexsort((np.tile(rank, problem.unroll), np.round(start / grain)))
+    place = np.empty(problem.b, dtype=np.int64)
+    place[sequence] = np.arange(problem.b)
+    if (place[problem.tail] > place[problem.head]).any():
+        # Rounding put a block that takes no time behind one that waits for it.
+        ptr, block = problem.on_unit()
+        rows = [block[ptr[d] : ptr[d + 1]] for d in range(problem.units)]
+        try:
+            sequence = merged(problem, [row[np.argsort(place[row])] for row in rows])
+        except FormatError:
+            return start
+    return left_shift(problem, sequence)
+
+
+def _at_once(problem: Problem) -> Ints:
+    """Order, i64[k], of blocks that start at the same time: memory is released before it is held.
+
+    Blocks that come after one that takes no time and holds memory come after it all the same.
+    """
+    k = problem.k
+    time, memory = problem.time[:k], problem.memory[:k]
+    holds = np.where(memory > 0, np.where(time > 0, 2, 1), 0)
+    order = releases_early(problem)
+    first = problem.tail < k
+    for i in order[time[order] == 0].tolist():
+        after = problem.head[first & (problem.tail == i)]
+        holds[after] = np.maximum(holds[after], holds[i])
+    place = np.empty(k, dtype=np.int64)
+    place[order] = np.arange(k)
+    return np.lexsort((place, holds))
+
+
+def least_end(placement: Placement, micro_batches: int) -> float:
+    """No schedule of so many micro-batches is shorter, whatever the memory."""
+    turns = placement.turns
+    known = max(MOST_COUNTED // (turns * len(placement.blocks)), 2)
+    few = (micro_batches - 1) % turns + 1
+    steps = (micro_batches - few) // turns
+    if steps <= known:
+        return root_bound(shop_of(problem_of(placement, micro_batches)))
+    # A maximum of linear functions of the number is no smaller than a line through two values.
+    lower, upper = (
+        root_bound(shop_of(problem_of(placement, few + i * turns))) for i in (known - 1, known)
+    )
+    return lower + (upper - lower) * (steps - known + 1)
+
+
+def _with_ends(
+    placement: Placement,
+    repetend: Repetend,
+    micro_batches: int,
+    enough: float,
+    effort: float,
+    stop: Callable[[], bool],
+) -> Floats:
+    """The repetend, unrolled, with a warm-up and a cool-down of its own, f64[N, k].
+
+    Tries end with a schedule no longer than `enough`.
+    """
+    plain = unrolled(repetend, micro_batches)
+    time = np.array([block.time_s for block in placement.blocks])
+    nothing = np.full((0, plain.shape[1]), np.nan)
+    warm, cool = End(nothing, 0.0), End(nothing, float((plain + time).max()))
+    joined = plain
+    for width, spare in TRIES:
+        if stop() or warm.shift + cool.shift <= enough:
+            break
+        work = END_WORK * effort
+        first = warm_up(placement, repetend, micro_batches, spare, width, work, stop)
+        last = cool_down(placement, repetend, micro_batches, spare, width, work, stop)
+        tried = min(warm, first or warm, key=_shift), min(cool, last or cool, key=_shift)
+        whole = _joined(plain, time, *tried)
+        if whole is not None:
+            (warm, cool), joined = tried, whole
+    return joined
+
+
+def _shift(end: End) -> float:
+    """What is left of the makespan when the other end is taken away."""
+    return end.shift
+
+
+def _joined(plain: Floats, time: Floats, warm: End, cool: End) -> Floats | None:
+    """A schedule with these ends; None if they overlap."""
+    start = plain + warm.shift
+    begins, ends = np.zeros(plain.shape, dtype=np.bool_), np.zeros(plain.shape, dtype=np.bool_)
+    first, last = ~np.isnan(warm.start), ~np.isnan(cool.start[::-1])
+    m, n = (int(rows.any(axis=1).sum()) for rows in (first, last))
+    if max(m, n) > len(plain):
+        return None
+    begins[:m] = first[:m]
+    ends[len(plain) - n :] = last[len(last) - n :]
+    if (begins & ends).any():
+        return None
+    start[begins] = warm.start[first]
+    start[ends] = (warm.shift + cool.shift - cool.start[::-1] - time)[last]
+    return start

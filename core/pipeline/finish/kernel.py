@@ -1,0 +1,309 @@
+"""Kernels of the search over partial schedules; see `core.pipeline.finish.beam`.
+
+A partial schedule has run the first `count[i]` blocks of every kind i. Blocks are added in the
+order of their starts, so all those that are missing start no earlier than the last one that was
+added, at `now`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dnnp.core.cost.kernel import kernel
+
+CHAIN = 64
+"""Partial schedules of the same blocks that a new one is compared with, at most."""
+
+
+@kernel
+def _append(  # type: ignore[no-untyped-def]
+    s, i, at, made, count, free, first, time, runs, tail, least, rest, soon, short, upper,
+    parent, child, child_at, child_least, child_tie,
+):  # fmt: skip
+    """Note that kind i may start at `at` in partial schedule s, if that can end before `upper`."""
+    after = at + time[i]
+    bound = max(least, after + tail[first[i] + count[s, i]])
+    tie = 0.0
+    for u in range(len(rest)):
+        begin, work = max(free[s, u], at), rest[u]
+        if work > 0:
+            if runs[i, u] and time[i] > 0:
+                begin = after
+                work -= time[i]
+            if work > 0:
+                bound = max(bound, max(begin, soon[u]) + work + short[u])
+            tie += begin + work
+    if bound >= upper:
+        return made
+    parent[made] = s
+    child[made] = i
+    child_at[made] = at
+    child_least[made] = bound
+    child_tie[made] = tie
+    return made + 1
+
+
+@kernel
+def expand(  # type: ignore[no-untyped-def]
+    first_state, last_state, count, end, free, now, value,
+    total, first, time, memory, unit_ptr, unit, runs, before_ptr, before, delay,
+    tail, least_tail, idle_ptr, idle_kind, idle, cap, slack, upper,
+    parent, child, child_at, child_least, child_tie, blocked,
+):  # fmt: skip
+    """Append one block to partial schedules; returns how many came of it.
+
+    For each: `parent`, kind `child`, start `child_at`, `child_least`, below which no schedule
+    that begins like it ends, and `child_tie`, small where units have idled little. Those that
+    cannot end before `upper` are left out. `blocked` counts blocks refused for want of memory.
+    """
+    kinds, units = len(total), len(cap)
+    earliest, ready = np.empty(kinds), np.empty(kinds, dtype=np.bool_)
+    rest, level = np.empty(units), np.empty(units)
+    soon, short = np.empty(units), np.empty(units)
+    made = 0
+    for s in range(first_state, last_state):
+        rest[:] = 0.0
+        level[:] = 0.0
+        soon[:] = np.inf
+        short[:] = np.inf
+        t = now[s]
+        least = value[s]
+        for i in range(kinds):
+            q = count[s, i]
+            ready[i] = False
+            for x in range(unit_ptr[i], unit_ptr[i + 1]):
+                level[unit[x]] += q * memory[i]
+            left = total[i] - q
+            if left == 0:
+                continue
+            begin, waiting = 0.0, False
+            for x in range(before_ptr[i], before_ptr[i + 1]):
+                j = before[x]
+                if count[s, j] > q:
+                    begin = max(begin, end[s, first[j] + q] + delay[x])
+                else:
+                    waiting = True
+                    begin = max(begin, earliest[j] + (q - count[s, j] + 1) * time[j] + delay[x])
+            if time[i] > 0:
+                for x in range(unit_ptr[i], unit_ptr[i + 1]):
+                    begin = max(begin, free[s, unit[x]])
+                # If it could have started before the last block it should have.
+                ready[i] = not waiting and begin >= t
+            else:
+                ready[i] = not waiting
+            begin = max(begin, t)
+            earliest[i] = begin
+            b = first[i] + q
+            least = max(least, begin + time[i] + tail[b])
+            least = max(least, begin + left * time[i] + tail[first[i] + total[i] - 1])
+            for x in range(unit_ptr[i], unit_ptr[i + 1]):
+                u = unit[x]
+                rest[u] += left * time[i]
+                soon[u] = min(soon[u], begin)
+                short[u] = min(short[u], least_tail[b])
+        over = False
+        for u in range(units):
+            over = over or level[u] > cap[u] + slack
+            if rest[u] > 0:
+                for x in range(idle_ptr[u], idle_ptr[u + 1]):
+                    i = idle_kind[x]
+                    if idle[x] > short[u] and count[s, i] < total[i]:
+                        short[u] = idle[x]
+                least = max(least, max(free[s, u], soon[u]) + rest[u] + short[u])
+        if least >= upper:
+            continue
+        # A block that is done before others start, and holds no more memory, may come first.
+        chosen, done = -1, np.inf
+        for i in range(kinds):
+            if not ready[i]:
+                continue
+            if over and earliest[i] > t + slack:
+                ready[i] = False
+                continue
+            harmless = True
+            for x in range(unit_ptr[i], unit_ptr[i + 1]):
+                u = unit[x]
+                if memory[i] > 0 and cap[u] < np.inf:
+                    harmless = False
+                    # At one time only a block without duration can be followed by a release.
+                    if time[i] > 0 and level[u] + memory[i] > cap[u] + slack:
+                        ready[i] = False
+                        blocked[u] += 1
+                        break
+            if ready[i] and harmless and not over and earliest[i] + time[i] < done:
+                chosen, done = i, earliest[i] + time[i]
+        for i in range(kinds):
+            if not ready[i] or (i != chosen and earliest[i] >= done):
+                continue
+            made = _append(
+                s, i, earliest[i], made, count, free, first, time, runs, tail, least, rest, soon,
+                short, upper, parent, child, child_at, child_least, child_tie,
+            )  # fmt: skip
+            if time[i] > 0 or over:
+                continue
+            beyond = False
+            for x in range(unit_ptr[i], unit_ptr[i + 1]):
+                beyond = beyond or level[unit[x]] + max(memory[i], 0.0) > cap[unit[x]] + slack
+            for j in range(kinds if beyond else 0):
+                # What it holds does not count if it starts together with a later release.
+                at = earliest[j]
+                fresh = count[s, j] < total[j] and earliest[i] < at < done
+                for x in range(j):
+                    fresh = fresh and (count[s, x] == total[x] or earliest[x] != at)
+                if fresh:
+                    made = _append(
+                        s, i, at, made, count, free, first, time, runs, tail, least, rest, soon,
+                        short, upper, parent, child, child_at, child_least, child_tie,
+                    )  # fmt: skip
+    return made
+
+
+@kernel
+def find_risks(  # type: ignore[no-untyped-def]
+    parent, child, count, risk, total, memory, unit_ptr, unit, group_ptr, cap, slack, found
+):
+    """Mark in `found` the partial schedules from which memory may allow no way to go on.
+
+    That of a parent is `risk`. There is a way at least if the micro-batches that have begun can
+    be completed one after the other (the banker's algorithm).
+    """
+    kinds, groups = len(total), len(group_ptr) - 1
+    level, trial = np.empty(len(cap)), np.empty(len(cap))
+    at = np.empty(kinds, dtype=np.int64)
+    open_, last = np.empty(groups, dtype=np.int64), np.empty(groups, dtype=np.int64)
+    for c in range(len(parent)):
+        found[c] = risk[parent[c]]
+        if memory[child[c]] <= 0 and not found[c]:
+            continue
+        at[:] = count[parent[c]]
+        at[child[c]] += 1
+        level[:] = 0.0
+        for i in range(kinds):
+            for x in range(unit_ptr[i], unit_ptr[i + 1]):
+                level[unit[x]] += at[i] * memory[i]
+        # Of each group, micro-batches from the oldest one that is not complete to the newest one.
+        left = 0
+        for g in range(groups):
+            open_[g], last[g] = total[group_ptr[g]], 0
+            for i in range(group_ptr[g], group_ptr[g + 1]):
+                if at[i] < total[i]:
+                    open_[g] = min(open_[g], at[i])
+                last[g] = max(last[g], at[i])
+            left += max(last[g] - open_[g], 0)
+        done = np.zeros(max(left, 1), dtype=np.bool_)
+        moved = True
+        while moved and left > 0:
+            moved = False
+            place = 0
+            for g in range(groups):
+                for q in range(open_[g], last[g]):
+                    place += 1
+                    if done[place - 1]:
+                        continue
+                    trial[:] = level
+                    fits = True
+                    for i in range(group_ptr[g], group_ptr[g + 1]):
+                        if at[i] > q or total[i] <= q:
+                            continue
+                        for x in range(unit_ptr[i], unit_ptr[i + 1]):
+                            trial[unit[x]] += memory[i]
+                            if memory[i] > 0 and trial[unit[x]] > cap[unit[x]] + slack:
+                                fits = False
+                        if not fits:
+                            break
+                    if fits:
+                        level[:] = trial
+                        done[place - 1] = True
+                        moved = True
+                        left -= 1
+        found[c] = left > 0
+
+
+@kernel
+def keep(  # type: ignore[no-untyped-def]
+    begin, until, kept, order, parent, child, child_at, child_least, child_risk, width,
+    count, end, free, now, value,
+    new_count, new_end, new_free, new_now, new_value, new_least, new_risk,
+    first, time, memory, unit_ptr, unit, after_ptr, followers, wait, final, cap, slack, loose,
+    head, link, key, chosen,
+):  # fmt: skip
+    """The first `width` partial schedules of `order` that no other one beats.
+
+    Goes on from place `begin` of `order`, with `kept` of them, to `until`; returns how many they
+    are now, and the place where it ended. One beats another if it has the same blocks and
+    whatever the other goes on with could start no later. At first all of `head` is -1. `chosen`
+    are their places in `child`. Of `end` only that of blocks that others still wait for is kept.
+    """
+    kinds, units = count.shape[1], free.shape[1]
+    level, waited = np.empty(units), np.empty(kinds, dtype=np.int64)
+    size = len(head)
+    for place in range(begin, until):
+        if kept == width:
+            return kept, place
+        c = order[place]
+        s, i, at = parent[c], child[c], child_at[c]
+        after = at + time[i]
+        new_count[kept] = count[s]
+        new_free[kept] = free[s]
+        b = first[i] + count[s, i]
+        new_count[kept, i] += 1
+        for j in range(kinds):
+            q = new_count[kept, j]
+            for x in range(after_ptr[j], after_ptr[j + 1]):
+                q = min(q, new_count[kept, followers[x]])
+            waited[j] = q
+            for e in range(first[j] + q, first[j] + count[s, j]):
+                new_end[kept, e] = end[s, e]
+        new_end[kept, b] = after
+        new_now[kept] = at
+        new_value[kept] = max(value[s], after + final[b])
+        new_least[kept] = child_least[c]
+        new_risk[kept] = child_risk[c]
+        # A block without duration does not wait for its units, but its memory keeps its place.
+        for x in range(unit_ptr[i], unit_ptr[i + 1]):
+            new_free[kept, unit[x]] = max(new_free[kept, unit[x]], after)
+        code = 0
+        for j in range(kinds):
+            code = (code * 1_000_003 + new_count[kept, j]) % 2_147_483_647
+        slot = code % size
+        over = False
+        if loose:
+            level[:] = 0.0
+            for j in range(kinds):
+                for x in range(unit_ptr[j], unit_ptr[j + 1]):
+                    level[unit[x]] += new_count[kept, j] * memory[j]
+            for u in range(units):
+                over = over or level[u] > cap[u] + slack
+        beaten = False
+        other = head[slot]
+        steps = 0
+        while other >= 0 and steps < CHAIN and not beaten:
+            if key[other] == code:
+                beaten = new_now[other] <= at and (not over or new_now[other] == at)
+                beaten = beaten and new_value[other] <= new_least[kept]
+                for j in range(kinds):
+                    if not beaten or new_count[other, j] != new_count[kept, j]:
+                        beaten = False
+                        break
+                u = 0
+                while beaten and u < units:
+                    beaten = new_free[other, u] <= max(new_free[kept, u], at)
+                    u += 1
+                j = 0
+                while beaten and j < kinds:
+                    for e in range(first[j] + waited[j], first[j] + new_count[kept, j]):
+                        if new_end[other, e] > new_end[kept, e] and (
+                            new_end[other, e] + wait[j] > at
+                        ):
+                            beaten = False
+                            break
+                    j += 1
+            other = link[other]
+            steps += 1
+        if not beaten:
+            key[kept] = code
+            link[kept] = head[slot]
+            head[slot] = kept
+            chosen[kept] = c
+            kept += 1
+    return kept, until

@@ -1,0 +1,1 @@
+"""Repetends on whole ticks, by dynamic programming."""

@@ -1,0 +1,1 @@
+"""Repetends by search over the orders of blocks on units."""

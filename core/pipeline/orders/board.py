@@ -1,0 +1,208 @@
+"""What the search over orders starts from: pairs of blocks, their intervals, and memory matches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dnnp.core.model.graph import Floats, Ints, offsets
+from dnnp.core.pipeline.orders.freedom import Arc, bridges_of, copies_in_order, roots_of
+from dnnp.core.pipeline.orders.gaps import Board, close
+from dnnp.core.pipeline.problem import TOLERANCE, Problem
+
+CLOSE = 1e-12
+"""Times this much apart, relative to what all blocks and periods take, count as equal."""
+
+
+class Field(NamedTuple):
+    """A problem as the search sees it."""
+
+    problem: Problem
+    board: Board
+    path: Floats
+    """f64[b, b], longest path of waits between two blocks; -inf: there is none."""
+    extra: tuple[Arc, ...]
+    """What may be asked for without loss: copies of a block in order."""
+    bridges: tuple[Arc, ...]
+    """A wait that alone connects two parts of a micro-batch need not take a period longer than
+    it must; see `bridges_of`."""
+    short_bridges: tuple[Arc, ...]
+    """Those of them for which that is so at the shortest span, too."""
+    roots: tuple[int, ...]
+    """One block of every part that waits do not connect, the first one left out."""
+    shared: NDArray[np.bool_]
+    """bool[P], pairs that exclude each other; others only share memory."""
+    units: tuple[tuple[int, ...], ...]
+    """Units that the blocks of each pair share."""
+    even: bool
+    """Every release gives back what blocks before it took: no part of a micro-batch holds a
+    negative amount, so starts far apart are of no use."""
+    tracked: NDArray[np.bool_]
+    """bool[D], units on which nothing is left behind: only their memory counts."""
+    known: dict[float, tuple[Ints, Floats, Floats] | None]
+    """Intervals of pairs at the period that was asked for last."""
+
+    def eps(self, period: float) -> float:
+        """Times this much apart count as equal."""
+        return CLOSE * (self.far + self.periods * period)
+
+    @property
+    def whole(self) -> float:
+        """What all blocks and waits take one after the other."""
+        return float((self.problem.time + _delays(self.problem)).sum())
+
+    @property
+    def far(self) -> float:
+        """Starts are at most this and `periods` periods apart in some schedule, if there is one.
+
+        Let starts be at least 0 and their sum the least of all schedules. If no wait from a start
+        before x > T to one after x were shorter than its time plus T, all blocks after x could
+        start a period earlier: they hold no more memory then, as what is before x holds at least
+        0. So such waits cover everything after T, each block at the head of at most one.
+        """
+        parts = 2 if self.roots else 1
+        return parts * self.whole + float(self.problem.time.max(initial=0.0))
+
+    @property
+    def periods(self) -> int:
+        """See `far`."""
+        return (2 if self.roots else 1) * (self.problem.b + 2)
+
+
+def field_of(problem: Problem) -> Field:
+    """Pairs, longest paths and matches of a problem of b blocks: O(b^3) time, O(b^2) memory."""
+    b = problem.b
+    path = np.full((b, b), -np.inf)
+    np.fill_diagonal(path, 0.0)
+    waits = problem.time[problem.tail] + problem.delay
+    np.maximum.at(path, (problem.tail, problem.head), waits)
+    close(path)
+    slack = TOLERANCE * max(float(np.abs(problem.memory).sum()), 1e-300)
+    tracked = np.abs(problem.left_behind()) <= slack
+    first, second, shared, units = _pairs(problem, tracked)
+    pair = np.full((b, b), -1, dtype=np.int64)
+    pair[first, second] = np.arange(len(first))
+    pair[second, first] = np.arange(len(first))
+    ptr, block = problem.on_unit()
+    touch: list[list[int]] = []
+    for i, j, on in zip(first.tolist(), second.tolist(), units, strict=True):
+        both = problem.memory[i] != 0 and problem.memory[j] != 0
+        touch.append([d for d in on if both and tracked[d]])
+    takers, matches, even = [], [], True
+    for d in range(problem.units):
+        mine = block[ptr[d] : ptr[d + 1]]
+        mine = mine[problem.memory[mine] != 0] if tracked[d] else mine[:0]
+        takers.append(mine[problem.memory[mine] > 0].tolist())
+        found, fine = matches_of(problem, path, mine, slack)
+        matches.append(found)
+        even = even and fine
+    flat = [m for found in matches for m in found]
+    board = Board(
+        first=first,
+        second=second,
+        pair=pair,
+        touch_ptr=_ptr(touch),
+        touch=_ints([d for on in touch for d in on]),
+        taker_ptr=_ptr(takers),
+        taker=_ints([i for taker in takers for i in taker]),
+        match_ptr=_ptr(matches),
+        match_f=_ints([m[0] for m in flat]),
+        match_r=_ints([m[1] for m in flat]),
+        match_a=np.array([m[2] for m in flat], dtype=np.float64),
+    )
+    extra = copies_in_order(problem)
+    roots = roots_of(problem, extra) if even else ()
+    bridges, short = bridges_of(problem, path) if even else ((), ())
+    return Field(
+        problem, board, path, extra, bridges, short, roots, shared, units, even, tracked, {}
+    )
+
+
+def _ptr(lists: Sequence[Sequence[object]]) -> Ints:
+    return offsets([len(x) for x in lists])
+
+
+def _ints(values: list[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
+
+
+def _delays(problem: Problem) -> Floats:
+    """Longest delay after each block; f64[b]."""
+    delays = np.zeros(problem.b)
+    np.maximum.at(delays, problem.tail, problem.delay)
+    return delays
+
+
+def _pairs(
+    problem: Problem, tracked: NDArray[np.bool_]
+) -> tuple[Ints, Ints, NDArray[np.bool_], tuple[tuple[int, ...], ...]]:
+    """Pairs on one unit that exclude each other or, without time, share its memory.
+
+    Of two blocks that start at the same time a release counts first, so it comes first.
+    """
+    ptr, block = problem.on_unit()
+    busy, holds = problem.time > 0, problem.memory != 0
+    units: dict[tuple[int, int], list[int]] = {}
+    for d in range(problem.units):
+        mine = sorted(block[ptr[d] : ptr[d + 1]].tolist(), key=lambda i: (problem.memory[i] > 0, i))
+        for x, i in enumerate(mine):
+            for j in mine[x + 1 :]:
+                if (busy[i] and busy[j]) or (tracked[d] and holds[i] and holds[j]):
+                    units.setdefault((i, j), []).append(d)
+    keys = sorted(units)
+    first, second = _ints([i for i, _ in keys]), _ints([j for _, j in keys])
+    return first, second, busy[first] & busy[second], tuple(tuple(units[key]) for key in keys)
+
+
+def matches_of(
+    problem: Problem, path: Floats, mine: Ints, slack: float
+) -> tuple[list[tuple[int, int, float]], bool]:
+    """Which block releases how much of what which other one took: block, block, amount.
+
+    Equal amounts and blocks that come after each other are matched first. Whether every release
+    has a block before it that took as much.
+    """
+    takes = {i: float(problem.memory[i]) for i in mine.tolist() if problem.memory[i] > 0}
+    gives = {i: -float(problem.memory[i]) for i in mine.tolist() if problem.memory[i] < 0}
+    found, fine = [], True
+    for alike, after in ((True, True), (False, True), (False, False)):
+        for r in sorted(gives, key=lambda r: (path[:, r].max(), r)):
+            for f in sorted(takes, key=lambda f: (path[f, r], f)):
+                if gives[r] <= slack:
+                    break
+                if after and path[f, r] == -np.inf:
+                    continue
+                if takes[f] <= slack or (alike and abs(takes[f] - gives[r]) > slack):
+                    continue
+                amount = min(takes[f], gives[r])
+                takes[f] -= amount
+                gives[r] -= amount
+                found.append((f, r, amount))
+                fine = fine and after
+    return found, fine
+
+
+def start_matrix(field: Field, period: float, span: float | None) -> Floats:
+    """Longest paths of all that is known before any order; not yet closed where `span` is given.
+
+    `span`: no more than that from the first start to the last end. Without it what may be asked
+    for without loss is asked for.
+    """
+    problem = field.problem
+    gap = field.path.copy()
+    far = span if span is not None else field.far + field.periods * period
+    np.maximum(gap, (problem.time - far)[:, None], out=gap)
+    np.fill_diagonal(gap, np.maximum(0.0, problem.time - far))
+    for tail, head, weight, lag in (
+        *field.extra, *(field.bridges if span is None else field.short_bridges)
+    ):  # fmt: skip
+        gap[tail, head] = max(gap[tail, head], weight + lag * period)
+    if span is None:
+        for root in field.roots:
+            gap[0, root] = max(gap[0, root], 0.0)
+            gap[root, 0] = max(gap[root, 0], -period)
+    close(gap)
+    return gap

@@ -1,0 +1,234 @@
+"""Exact search for repetends over the orders of blocks on units, for any times and placements.
+
+Two blocks on one unit that repeat every T run one after the other: for some whole k the second one
+starts between t_i + k T and (k + 1) T - t_j after the first one. With k known for all pairs what is
+left are difference constraints, and what a unit holds depends on these k alone. So the search
+branches on k. A matrix of longest paths says which k are left; it is kept closed, and every gap in
+it is rounded up to the next one that leaves room for the blocks in between. Which k a limit of
+memory allows follows from pairs of blocks that take and release the same memory.
+
+A schedule of some period has the same orders at any longer one, so whether there is one is
+monotone in the period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.model.graph import Floats
+from dnnp.core.pipeline.orders.board import Field, start_matrix
+from dnnp.core.pipeline.orders.cycle import tightened
+from dnnp.core.pipeline.orders.gaps import (
+    COUNTS,
+    DEPTH,
+    LEVEL,
+    LIMIT,
+    MODE,
+    NODES,
+    WORK,
+    State,
+    begin,
+    memory_floor,
+)
+from dnnp.core.pipeline.orders.intervals import limits_of
+from dnnp.core.pipeline.orders.kernel import FOUND, GROW, NONE, RESTART, SELECT, search, undo
+from dnnp.core.pipeline.problem import TOLERANCE, Problem, span_of, steady_memory
+
+MOST_BLOCKS = 400
+"""The matrix takes time that grows with their cube."""
+
+CHUNK = 4_000_000
+"""Entries of the matrix that are looked at between two questions whether to stop."""
+
+MOST_TRAIL = 8_000_000
+"""Saved entries of the matrix; a search that needs more ends without an answer."""
+
+FIRST_NODES, MORE_NODES = 64, 2
+"""Nodes before the first restart, and how many times more before each later one."""
+
+MOST_HEADS = 64
+"""Sets of blocks of a unit that bound the span, by when they start at the earliest."""
+
+FINE = 1e-9
+"""Smallest relative improvement that is looked for."""
+
+
+@dataclass
+class Meter:
+    """How much may still be done: entries of the matrix that searches look at."""
+
+    left: float
+    stop: Callable[[], bool] = lambda: False
+    stopped: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether to end."""
+        self.stopped = self.stopped or self.stop()
+        return self.stopped or self.left <= 0
+
+    def part(self, share: float) -> Meter:
+        """One that ends earlier; what it uses counts here too once `settle` is called."""
+        return Meter(self.left * share, self.stop, self.stopped)
+
+    def settle(self, part: Meter, given: float) -> None:
+        """Count what a part of `given` has used."""
+        self.left -= given - part.left
+        self.stopped = self.stopped or part.stopped
+
+
+class Found(NamedTuple):
+    """Answer of one phase."""
+
+    start: Floats | None
+    """f64[b]; None: none was found, and if `complete` there is none."""
+    value: float
+    """What was made small, of `start`; inf without one."""
+    bound: float
+    """Nothing smaller is possible; inf: proven that there is no schedule."""
+    complete: bool
+    """Proven: value equals bound."""
+
+
+class Asked(NamedTuple):
+    """What a schedule must keep."""
+
+    period: float
+    cap: Floats
+    """f64[D], what blocks may hold on each unit."""
+    span: float | None = None
+
+
+def search_orders(
+    field: Field, asked: Asked, meter: Meter, weight: Floats | None = None
+) -> tuple[Floats | None, bool]:
+    """A schedule that keeps what was asked, and whether the answer is proven.
+
+    Returns (start, True), (None, True): there is none, or (None, False). `weight` f64[P], how
+    often pairs failed, is used and changed.
+    """
+    limits = limits_of(field, asked.period, asked.cap)
+    if limits is None:
+        return None, True
+    room = 8 * (field.problem.b**2 + len(field.board.first))
+    state = _new_state(field, asked, room)
+    if weight is not None:
+        state = state._replace(weight=weight)
+    count = state.counts
+    proven = field.even or asked.span is not None
+    # What is found at the root is never undone: level 0 saves nothing.
+    if not begin(field.board, limits, state):
+        meter.left -= count[WORK]
+        return None, proven
+    count[LEVEL] += 1
+    given, more = float(meter.left), FIRST_NODES
+    count[LIMIT] = more
+    while True:
+        status = search(field.board, limits, state, CHUNK)
+        meter.left = given - float(count[WORK])
+        if status == NONE:
+            return None, proven
+        if status == FOUND:
+            start = _checked(field.problem, state.gap, asked)
+            if start is not None:
+                return start, True
+        if meter.over:
+            return None, False
+        if status == GROW:
+            grown = _grown(state)
+            if grown is None:
+                return None, False
+            state = grown
+        if status == RESTART:
+            more = more * MORE_NODES
+            count[LIMIT] = count[NODES] + more
+            undo(state, 0)
+            count[DEPTH], count[MODE] = 0, SELECT
+            count[LEVEL] += 1
+
+
+def _new_state(field: Field, asked: Asked, room: int) -> State:
+    """What is known before any search, with room for as many saved entries."""
+    n, pairs = field.problem.b, len(field.board.first)
+    return State(
+        gap=start_matrix(field, asked.period, asked.span),
+        stamp=np.zeros((n, n), dtype=np.int64),
+        trail_at=np.zeros(room, dtype=np.int64),
+        trail_old=np.zeros(room),
+        queue=np.zeros(pairs + 1, dtype=np.int64),
+        queued=np.zeros(pairs, dtype=np.bool_),
+        dirty=np.zeros(field.problem.units, dtype=np.bool_),
+        box=np.zeros((pairs, 4), dtype=np.int64),
+        boxed=np.zeros(pairs, dtype=np.int64),
+        weight=np.ones(pairs),
+        stack=np.zeros((4 * pairs + 16, 5), dtype=np.int64),
+        counts=np.zeros(COUNTS, dtype=np.int64),
+    )
+
+
+def _grown(state: State) -> State | None:
+    """The same with more room; None: there is no more."""
+    size = 2 * len(state.trail_at)
+    if size > MOST_TRAIL:
+        return None
+    return state._replace(
+        trail_at=np.resize(state.trail_at, size),
+        trail_old=np.resize(state.trail_old, size),
+        stack=np.resize(state.stack, (2 * len(state.stack), 5)),
+    )
+
+
+def _checked(problem: Problem, gap: Floats, asked: Asked) -> Floats | None:
+    """Earliest starts by a matrix where all orders are known; None: rounding got in the way."""
+    rough = gap.max(axis=0)
+    found = tightened(problem, rough - rough.min(), asked.period, asked.period)
+    if found is None or found[0] > asked.period * (1 + 1e-12):
+        return None
+    start = found[1]
+    slack = 4 * TOLERANCE * asked.period
+    if asked.span is not None and span_of(problem, start) > asked.span + slack:
+        return None
+    held = steady_memory(problem, start, asked.period) - problem.fixed
+    scale = TOLERANCE * float(np.abs(problem.memory).sum())
+    return start if (held <= asked.cap + scale).all() else None
+
+
+def root_floor(field: Field, asked: Asked) -> tuple[Floats, float] | None:
+    """What each unit holds at least, f64[D], and the shortest span, before any branching.
+
+    None: nothing keeps what was asked.
+    """
+    limits = limits_of(field, asked.period, asked.cap)
+    if limits is None:
+        return None
+    state = _new_state(field, asked, 0)
+    if not begin(field.board, limits, state):
+        return None
+    units = range(field.problem.units)
+    least = [memory_floor(field.board, state.box, d) for d in units]
+    return np.array(least, dtype=np.float64), _shortest_span(field.problem, state.gap)
+
+
+def _shortest_span(problem: Problem, gap: Floats) -> float:
+    """The longest path, or what some blocks of one unit take, and what is before and after them.
+
+    Blocks of one unit run one after the other; none of a set starts earlier after the first start
+    of all blocks than the least of their `heads`, and as much comes after them as the least of
+    their `tails`.
+    """
+    heads = gap.max(axis=0)
+    tails = (gap + problem.time[None, :]).max(axis=1) - problem.time
+    best = float((heads + problem.time + tails).max())
+    ptr, block = problem.on_unit()
+    for d in range(problem.units):
+        mine = block[ptr[d] : ptr[d + 1]]
+        for head in np.unique(heads[mine])[:MOST_HEADS].tolist():
+            late = mine[heads[mine] >= head]
+            late = late[np.argsort(-tails[late], kind="stable")]
+            ends = head + np.cumsum(problem.time[late]) + tails[late]
+            best = max(best, float(ends.max()))
+    return best

@@ -1,0 +1,1 @@
+"""Schedules with a name, by fixed recipes."""

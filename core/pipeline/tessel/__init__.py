@@ -1,0 +1,1 @@
+"""Tessel's own search (Lin et al. 2024), for comparison."""

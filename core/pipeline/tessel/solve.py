@@ -1,0 +1,331 @@
+"""Tessel's own schedule search (Lin et al. 2024, Algorithm 1), for comparison.
+
+For more and more micro-batches N_R, every assignment of their indices to the blocks of a repetend
+that Properties 4.1 and 4.2 allow is tried: an index set. For each of them the order of blocks on
+every unit is searched for the least period at which the repetend can be repeated (Eq. 4, with
+compaction), by a branch and bound in place of the paper's Z3. The first repetend that reaches the
+largest load ends the search. Warm-up and cool-down are made time-optimal at the end (`lazy`), or
+for every better repetend.
+
+Unlike the paper's, times need not be whole, and a period may be a fraction. Blocks of no time wait
+for the end of others on their unit, which a schedule need not do. Neither memory nor span is
+minimised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+import numpy as np
+
+from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
+from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.placement import Placement
+from dnnp.core.model.schedule import Repetend
+from dnnp.core.pipeline.finish.optimal import IN_TURN, in_turn
+from dnnp.core.pipeline.problem import (
+    TOLERANCE,
+    Problem,
+    faults,
+    problem_of,
+    span_of,
+    steady_memory,
+)
+from dnnp.core.pipeline.tessel.finish import Phase, first, joined, phases, shortest, table
+from dnnp.core.pipeline.tessel.kernel import (
+    ALONE,
+    BACK,
+    BEGIN,
+    DEPTH,
+    ENDED,
+    FOUND,
+    GAVE_UP,
+    LEFT,
+    LEVEL,
+    LITTLE,
+    NEXT,
+    PAUSED,
+    SLACK,
+    SOLVED,
+    STAGE,
+    TARGET,
+    TRIED,
+    scan,
+)
+from dnnp.core.pipeline.tessel.order import (
+    before_of,
+    blocks_of,
+    period_of,
+    search_of,
+    sequence_of,
+)
+
+MOST_BLOCKS = 256
+"""Of a micro-batch; all longest ways are kept."""
+
+STEPS = 4_000_000_000
+"""Steps that the search may take for an effort of 1; some 1e9 take a second."""
+
+SLICE = 2_000_000
+"""Steps after which it is asked whether to stop."""
+
+CHECK_EFFORT = 0.01
+"""For finding out whether warm-up and cool-down can run at all."""
+
+LEAST_PERIOD = 1e-6
+"""Over all times and delays: the period where units have nothing to do."""
+
+
+@dataclass(frozen=True)
+class TesselResult:
+    """The best repetend, completed."""
+
+    repetend: Repetend
+    index: Ints
+    """i64[k], micro-batch of each block of the repetend."""
+    order: Ints
+    """i64[k], the blocks as the repetend runs them."""
+    warmup: Floats
+    """f64[N_R, k], starts of the blocks before the repetend; inf for others."""
+    cooldown: Floats
+    """f64[N_R, k], starts of those after it, from 0; inf for others."""
+    tried: tuple[int, ...]
+    """Index sets, for N_R = 1, 2, ..."""
+    improved: int
+    """How often a better repetend was found."""
+    complete: bool
+    """Whether the search ended by itself: all was tried, or the largest load was reached."""
+    repetend_s: float
+    """Wall time of the search for repetends, checks of warm-up and cool-down included."""
+    warmup_s: float
+    """Of time-optimal searches for the warm-up."""
+    cooldown_s: float
+    """Of those for the cool-down."""
+
+    @property
+    def micro_batches(self) -> int:
+        """N_R of the repetend."""
+        return len(self.warmup)
+
+
+@dataclass(frozen=True)
+class _Best:
+    """A repetend with its phases."""
+
+    period: float
+    start: Floats
+    index: Ints
+    order: Ints
+    parts: tuple[Phase, Phase]
+    times: tuple[Floats, ...] = ()
+    """Start times of both, if they are known."""
+
+
+def tessel(
+    placement: Placement,
+    *,
+    lazy: bool = True,
+    most: int | None = None,
+    effort: float = 1.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> TesselResult:
+    """Search for a repetend of one micro-batch.
+
+    At most `most` micro-batches make a repetend (N_R); absent: as many as there are blocks, or
+    fewer if memory runs out.
+
+    Raises
+    ------
+    InfeasibleError
+        No repetend keeps within the memory limits.
+    LimitError
+        None was found with the effort, or before `stop`.
+    UsageError
+        There are no blocks, or too many, or replicas that take turns.
+    """
+    problem = _problem(placement)
+    search = _Search(problem, lazy, effort, stop)
+    search.run(problem.b if most is None else most)
+    best = search.best
+    if best is None and search.complete:
+        raise InfeasibleError(
+            f"Tessel's search finds no repetend of placement '{placement.name}' within the limits"
+        )
+    if best is None:
+        raise LimitError("Tessel's search was stopped before it found a repetend")
+    times = search.shortened(best) if lazy else best.times
+    shape = int(best.index.max()) + 1, problem.b
+    warmup, cooldown = (table(p, t, shape) for p, t in zip(best.parts, times, strict=True))
+    repetend = Repetend(
+        unroll=1,
+        period_s=best.period,
+        start_s=best.start[None, :],
+        memory_bytes=steady_memory(problem, best.start, best.period),
+        period_bound_s=min(float(problem.load().max()), best.period),
+        status="interrupted" if stop() and not search.complete else "feasible",
+        span_s=span_of(problem, best.start),
+        method="tessel",
+    )
+    return TesselResult(
+        repetend, best.index, best.order, warmup, cooldown, tuple(search.tried), search.improved,
+        search.complete, *search.seconds,
+    )  # fmt: skip
+
+
+def tessel_starts(
+    placement: Placement, found: TesselResult, micro_batches: int
+) -> tuple[Floats, str]:
+    """Start times of warm-up, repetends and cool-down; f64[micro_batches, k], the least is 0.
+
+    Fewer than N_R micro-batches run in the order of the repetend; if that holds too much, in turn
+    (`core.pipeline.finish.optimal.in_turn`). The text is the name of which it is: `tessel` or
+    `in-turn`.
+
+    Raises
+    ------
+    LimitError
+        Neither keeps within the memory limits.
+    """
+    problem = problem_of(placement, micro_batches)
+    start = joined(problem, found.index, found.order, found.warmup, found.cooldown, micro_batches)
+    method = "tessel"
+    if faults(problem, start):
+        start, method = in_turn(problem), IN_TURN
+        if faults(problem, start):
+            raise LimitError(f"no schedule of {micro_batches} micro-batches was found")
+    return (start - start.min()).reshape(micro_batches, -1), method
+
+
+def _problem(placement: Placement) -> Problem:
+    """The blocks of one micro-batch; refuses what the search is not for."""
+    count = len(placement.blocks)
+    if not 0 < count <= MOST_BLOCKS:
+        raise UsageError(f"method tessel takes 1 to {MOST_BLOCKS} blocks, not {count}")
+    if placement.turns > 1:
+        raise UsageError("method tessel takes no blocks whose replicas take turns")
+    problem = problem_of(placement, 1)
+    grows = problem.left_behind() > TOLERANCE * np.abs(problem.memory).sum()
+    for d in np.flatnonzero(grows & np.isfinite(problem.capacity)).tolist():
+        raise InfeasibleError(
+            f"every micro-batch leaves memory behind on {placement.units[d].name}, which is limited"
+        )
+    return problem
+
+
+class _Search:
+    """The state of Algorithm 1."""
+
+    def __init__(
+        self, problem: Problem, lazy: bool, effort: float, stop: Callable[[], bool]
+    ) -> None:
+        self.problem, self.lazy, self.effort, self.stop = problem, lazy, effort, stop
+        self.whole = float(problem.time.sum() + problem.delay.sum())
+        self.low = float(problem.load().max())
+        if self.low <= LEAST_PERIOD * self.whole:
+            self.low = LEAST_PERIOD * self.whole or 1.0
+        self.slack = TOLERANCE * max(self.whole, self.low)
+        self.left = int(min(STEPS * effort, 2**62))
+        self.blocks = blocks_of(problem)
+        self.search = search_of(problem, self.blocks)
+        self.search.numbers[SLACK] = self.slack / 4
+        self.search.numbers[LITTLE] = TOLERANCE * float(
+            np.abs(problem.memory).sum() + problem.fixed.sum()
+        )
+        self.best: _Best | None = None
+        self.tried: list[int] = []
+        self.improved = 0
+        self.complete = False
+        self.seconds = [0.0, 0.0, 0.0]
+
+    def run(self, most: int) -> None:
+        """Try N_R = 1, 2, ..., most."""
+        self._aim(max(self.whole, self.low))
+        for top in range(most):
+            began, before = perf_counter(), sum(self.seconds)
+            answer = self._sets(top)
+            self.seconds[0] += perf_counter() - began - (sum(self.seconds) - before)
+            if answer == PAUSED:
+                return
+            if self._reached() or (top > 0 and not self.tried[-1]):
+                break
+        self.complete = self._reached() or int(self.search.state[GAVE_UP]) == 0
+
+    def shortened(self, best: _Best) -> tuple[Floats, ...]:
+        """Time-optimal warm-up and cool-down."""
+        times = []
+        for i, (part, known) in enumerate(zip(best.parts, best.times, strict=True)):
+            began = perf_counter()
+            times.append(shortest(part, known, self.effort, self.stop))
+            self.seconds[i + 1] += perf_counter() - began
+        return tuple(times)
+
+    def _sets(self, top: int) -> int:
+        """Try all index sets whose largest index is `top`; `ENDED` or `PAUSED`."""
+        state, index = self.search.state, self.search.micro
+        state[STAGE], state[DEPTH], state[ALONE], state[TRIED] = NEXT, 0, 0, 0
+        index[:] = 0
+        index[self.blocks.topo[0]] = top + 1
+        self.tried.append(0)
+        found: _Best | None = None
+        while True:
+            answer = self._scan(top)
+            self.tried[-1] = int(state[TRIED])
+            if answer == FOUND:
+                found = self._tightened(found)
+                continue
+            if found is not None:
+                # A search that is cut short completes what it has.
+                self._take(found)
+                found = None
+            if answer != SOLVED or self._reached():
+                return ENDED if answer == SOLVED else answer
+            state[ALONE] = 0
+
+    def _scan(self, top: int) -> int:
+        """Continue until there is something to say."""
+        state = self.search.state
+        while self.left > 0 and not self.stop():
+            state[LEFT] = given = min(SLICE, self.left)
+            answer = int(scan(self.blocks, self.search, top))
+            self.left -= given - int(state[LEFT])
+            if answer != PAUSED:
+                return answer
+        return PAUSED
+
+    def _tightened(self, known: _Best | None) -> _Best | None:
+        """The order that was found at its least period; aims below that, for the same set."""
+        state, index = self.search.state, self.search.micro.copy()
+        before = before_of(self.blocks, self.search.level[state[LEVEL]], self.slack / 4)
+        period, begin = period_of(self.problem, index, before, self.low, self.slack)
+        if period > self.search.numbers[TARGET] + self.slack / 2:
+            state[STAGE] = BACK
+            return known
+        start = begin - index * period
+        start -= start.min()
+        if faults(self.problem, start, period):
+            state[STAGE] = BACK
+            return known
+        order = sequence_of(self.problem, index, before, begin)
+        state[STAGE], state[ALONE] = BEGIN, 1
+        self._aim(period - self.slack)
+        return _Best(period, start, index, order, phases(self.problem, index, order))
+
+    def _take(self, found: _Best) -> None:
+        """Keep a better repetend if warm-up and cool-down exist."""
+        times = tuple(first(part, CHECK_EFFORT, self.stop) for part in found.parts)
+        known = tuple(start for start in times if start is not None)
+        if len(known) == len(times):
+            self.best = replace(found, times=known)
+            self.improved += 1
+            if not self.lazy:
+                self.best = replace(self.best, times=self.shortened(self.best))
+        self._aim(self.best.period - self.slack if self.best else max(self.whole, self.low))
+
+    def _aim(self, period: float) -> None:
+        self.search.numbers[TARGET] = period
+
+    def _reached(self) -> bool:
+        """Whether no repetend can be better."""
+        return self.best is not None and self.best.period <= self.low + self.slack
