@@ -8,10 +8,10 @@ outside. This holds wherever the producer stands, so one form serves inference a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dnnp.core.cost.given import Given
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.load import node_memory, transfer_times
 from dnnp.core.cost.memory import Steps, peak_reach, peak_steps, summed_steps
@@ -19,9 +19,6 @@ from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import INPUT, Floats, Graph, Ints, csr, offsets, totals
 from dnnp.core.model.plan import CostOptions
-
-if TYPE_CHECKING:
-    from dnnp.core.cost.problem import SplitProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +58,7 @@ class Line:
         return self.work.shape[1]
 
 
-def make_line(problem: SplitProblem, items: Items, order: Ints) -> Line:
+def make_line(problem: Given, items: Items, order: Ints) -> Line:
     """Lay the items out in `order` (a topological order of `items`).
 
     The line knows of no more devices of a class than the items can use.

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dnnp.core.cost.combine import MARGIN, ROOM, ROUNDING
+from dnnp.core.cost.given import Given
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.validity import quotient_order, validity_of
 from dnnp.core.model.errors import FormatError, InfeasibleError
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block, CostOptions, Plan, Stage
 
-if TYPE_CHECKING:
-    from dnnp.core.cost.problem import SplitProblem
-
 
 def make_plan(
-    problem: SplitProblem,
+    problem: Given,
     blocks: Sequence[Block],
     *,
     method: str = "",
@@ -111,7 +108,7 @@ def _clusters(graph: Graph, blocks: Sequence[Block]) -> Ints:
     return cluster
 
 
-def _block_of(problem: SplitProblem, blocks: Sequence[Block]) -> Ints:
+def _block_of(problem: Given, blocks: Sequence[Block]) -> Ints:
     """Block of every node, after checking that blocks partition nodes and keep groups whole."""
     graph, units = problem.graph, problem.units
     nodes = np.concatenate([b.nodes for b in blocks]) if blocks else np.zeros(0, np.int64)
@@ -133,7 +130,7 @@ def _block_of(problem: SplitProblem, blocks: Sequence[Block]) -> Ints:
     return block
 
 
-def _stage(problem: SplitProblem, block: Block, near: np.ndarray | None) -> Stage:
+def _stage(problem: Given, block: Block, near: np.ndarray | None) -> Stage:
     graph, units, options = problem.graph, problem.units, problem.options
     nodes, device = block.nodes, block.device
     cost = stage_load(graph, units, nodes, device, options, block.replicas, near)

@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.given import Given
 from dnnp.core.cost.items import Items, free_items_of, item_choices
 from dnnp.core.cost.line import Line, make_line
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph, Ints
-from dnnp.core.model.link import Link
 from dnnp.core.model.plan import Block, CostOptions, Plan
 
 LINES = 4
 """Lines that are remembered, the last ones used: one of 50,000 nodes takes some megabytes."""
 
 
-@dataclass(frozen=True, eq=False)
-class SplitProblem:
+class SplitProblem(Given):
     """A graph to be split over devices; what follows from it is derived once and remembered.
 
     Nobody may change the arrays that it hands out.
     """
-
-    graph: Graph
-    units: Clustering
-    """What a split keeps whole: groups of nodes, with what they cost."""
-    devices: tuple[DeviceClass, ...]
-    options: CostOptions
-    links: tuple[Link, ...] = ()
-    """Links between the devices; the latency objective alone heeds them."""
 
     def plan(self, blocks: list[Block]) -> Plan:
         """Price a split; raises what `make_plan` does."""

@@ -1,1 +1,1 @@
-"""Tessel's own search (Lin et al. 2024), for comparison."""
+"""The published search for schedules of that name, for comparison; see `solve`."""
