@@ -68,8 +68,8 @@ agree: $(READY) ## compare solvers, slicing (1,000 graphs), bounds (2,000), late
 	$(BIN)/python tests/tools/agree_bounds.py --count 2000
 	$(BIN)/python tests/tools/agree_latency.py --count 200
 
-attack: $(READY) ## forge the numbers of results, and end every command by 400 signals; hours
-	$(BIN)/python tests/tools/forge.py --count 40 --most 1
+attack: $(READY) ## forge the numbers of results, and end every command by 400 signals; two hours
+	$(BIN)/python tests/tools/forge.py --count 29
 	$(BIN)/python tests/tools/signals.py --count 100
 
 models-check: $(READY) ## take many real models from import to a verified run

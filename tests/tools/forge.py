@@ -5,9 +5,9 @@
 Streams of every kind are made by the commands themselves: throughput, training, replicas, latency
 of blocks and of operators, schedules of plans and of shapes with transfers, repetends and
 trade-offs, and verified runs. `--count` graphs are drawn for each kind. Every number of a result is
-changed in up to ten ways, at most `--most` of each field in a stream; digests and gaps are made to
-fit. dnnp-check must refuse all of it but what is no false statement, or what nothing in the stream
-contradicts; those are listed with their reasons in `support.forgery.HARMLESS`.
+changed in up to ten ways, or `--most` numbers of each field in a stream; digests and gaps are made
+to fit. dnnp-check must refuse all of it but what is no false statement, or what nothing in the
+stream contradicts; those are listed with their reasons in `support.forgery.HARMLESS`.
 
 Prints for each type and field how many forgeries were made and accepted, and why (after Ctrl-C
 those so far); exits with 1 if any was accepted without a reason.
@@ -91,7 +91,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=5, help="graphs for each kind (default: 5)")
     parser.add_argument("--seed", type=int, default=0, help="the first of them (default: 0)")
-    parser.add_argument("--most", type=int, default=3, help="numbers of a field (default: 3)")
+    parser.add_argument("--most", type=int, default=10**9, help="numbers of a field (default: all)")
     parser.add_argument("--only", help="types of records, with commas (default: all)")
     parser.add_argument("--show", type=int, default=10, help="forgeries shown (default: 10)")
     args = parser.parse_args()
