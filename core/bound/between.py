@@ -78,14 +78,17 @@ def between_of(graph: Graph, items: Items, validity: str) -> Between:
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
     ahead = np.argsort(rank[tail], kind="stable")
-    after = _closure(items.count, label, tail[ahead], head[ahead])
+    after = closure(items.count, label, tail[ahead], head[ahead])
     back = np.argsort(-rank[head], kind="stable")
-    before = _closure(items.count, label, head[back], tail[back])
+    before = closure(items.count, label, head[back], tail[back])
     return Between(label, after, before, nested)
 
 
-def _closure(count: int, label: Ints, tail: Ints, head: Ints) -> Bools:
-    """bool[count, m]: from which items each thing is reached; tails in topological order."""
+def closure(count: int, label: Ints, tail: Ints, head: Ints) -> Bools:
+    """bool[count, m]: from which items each thing is reached, itself included.
+
+    Of the edges, those into a thing come before those out of it.
+    """
     reached = np.zeros((len(label), count), dtype=np.bool_)
     reached[np.arange(len(label)), label] = True
     for u, v in zip(tail.tolist(), head.tolist(), strict=True):

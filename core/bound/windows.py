@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnnp.core.bound.between import closure
 from dnnp.core.bound.flows import Nets, network_of, push
 from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.line import Line
@@ -29,7 +30,9 @@ def windows(line: Line, load: float, stages: int, *, cuts: bool) -> tuple[Ints, 
     seconds. A first block after the last one: there is no such split. `cuts`: whether transfers
     and compute add up.
     """
-    before = _ancestors(line.n, line.tail, line.head)
+    by = np.argsort(line.head, kind="stable")  # tails are before heads
+    after = closure(line.n, np.arange(line.n), line.tail[by], line.head[by])
+    before = np.ascontiguousarray(after.T)
     needs = [least_loads(line, sets, cuts=cuts) for sets in (before, before.T)]
     blocks = [
         np.maximum(np.ceil(need * (1 - MARGIN) / (load * (1 + SLACK))), 1).astype(np.int64)
@@ -47,11 +50,3 @@ def least_loads(line: Line, sets: Bools, *, cuts: bool) -> Floats:
     network = network_of(work, Nets(line.pin_ptr, line.pins, line.always, line.cost[0]))
     flows = [push(network, network.capacity.copy(), np.flatnonzero(row)) for row in sets]
     return np.maximum(alone, np.array(flows))
-
-
-def _ancestors(n: int, tail: Ints, head: Ints) -> Bools:
-    """bool[n, n]: row v marks what comes before v, itself included; tail < head."""
-    before = np.eye(n, dtype=np.bool_)
-    for e in np.argsort(head, kind="stable").tolist():
-        before[head[e]] |= before[tail[e]]
-    return before

@@ -26,6 +26,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.divisor import exact_divisor
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.placement import Placement
@@ -135,7 +136,7 @@ def makespan_bound(placement: Placement, micro_batches: int) -> float:
             busy = mine[one.time[mine] > 0]
             if len(busy):
                 load = count[busy // one.k] * one.time[busy]
-                best = max(best, aside + _window(head[busy], load, tail[busy]))
+                best = max(best, aside + window(head[busy], load, tail[busy]))
             if total[d] > 0:
                 first = float(head[mine[one.memory[mine] > 0]].min())
                 last = float(tail[mine[one.memory[mine] < 0]].min())
@@ -174,11 +175,16 @@ def _ends(problem: Problem) -> tuple[Floats, Floats]:
     return head, tail
 
 
-def _window(head: Floats, load: Floats, tail: Floats) -> float:
-    """Latest end of one unit: of all sets of blocks, head + load + tail is largest for one of
-    those with a head and a tail of at least some numbers (Carlier and Pinson, 1989)."""
+def window(head: Floats, load: Floats, tail: Floats, most_heads: int | None = None) -> float:
+    """Latest end of one unit whose blocks run one after the other, at least.
+
+    None of a set of blocks starts before the least of their heads, and as much as the least of
+    their tails comes after them. Of all sets head + load + tail is largest for one of those with a
+    head and a tail of at least some numbers (Carlier and Pinson, 1989). Of the heads the first
+    `most_heads` are tried (None: all).
+    """
     best = 0.0
-    for h in np.unique(head).tolist():
+    for h in np.unique(head)[:most_heads].tolist():
         late = head >= h
         order = np.argsort(-tail[late], kind="stable")
         ends = np.cumsum(load[late][order]) + tail[late][order]
@@ -346,7 +352,7 @@ def _above(new: Floats, old: Floats) -> Bools:
     """Where a path is longer, by more than rounding; without it paths could go in circles."""
     known = new > -np.inf
     longer = np.zeros(len(new), dtype=np.bool_)
-    longer[known] = new[known] > old[known] + 1e-12 * (1.0 + np.abs(new[known]))
+    longer[known] = new[known] > old[known] + ROUNDING * (1.0 + np.abs(new[known]))
     return longer
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.schedule import Repetend
@@ -37,9 +38,6 @@ def never() -> bool:
 
 WORK = 4e8
 """Entries of the matrix that may be looked at, at effort 1: some ten seconds."""
-
-DUST = 1e-12
-"""Times this much smaller than all of them together count as 0."""
 
 TINY = 1e-6
 """Of all delays: a period where blocks take no time."""
@@ -119,7 +117,7 @@ def find_repetend(
 
 def _without_dust(problem: Problem) -> Problem:
     """The same with times of 0 where they are lost beside the others when they are added up."""
-    least = DUST * float(problem.time.sum() + problem.delay.sum())
+    least = ROUNDING * float(problem.time.sum() + problem.delay.sum())
     return replace(
         problem,
         time=np.where(problem.time < least, 0.0, problem.time),

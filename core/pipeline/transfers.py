@@ -17,7 +17,7 @@ import numpy as np
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.pipeline.problem import Problem
+from dnnp.core.pipeline.problem import TOLERANCE, Problem
 from dnnp.core.pipeline.shift import topological
 from dnnp.core.pipeline.split_backward import unused
 
@@ -176,6 +176,7 @@ def global_order(problem: Problem, start: Floats) -> Ints:
     FormatError
         A block starts before one that it waits for.
     """
-    if (start[problem.tail] > start[problem.head] + 1e-9 * np.abs(start).max(initial=0.0)).any():
+    slack = TOLERANCE * np.abs(start).max(initial=0.0)
+    if (start[problem.tail] > start[problem.head] + slack).any():
         raise FormatError("a block starts before one that it waits for")
     return topological(problem.b, problem.tail, problem.head, start)

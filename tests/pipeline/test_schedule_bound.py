@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from dnnp.core.pipeline.bound import (
     matching,
     memory_bound,
     rate_bound,
+    window,
 )
 from dnnp.core.pipeline.problem import (
     Problem,
@@ -215,3 +217,15 @@ def test_no_blocks() -> None:
     problem = problem_of(empty, 1)
     assert (load_bound(problem), rate_bound(problem), memory_bound(problem, 1.0)) == (0, 0, 0)
     assert makespan_bound(empty, 5) == 0.0
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_window_is_the_best_of_all_sets(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    head, load, tail = rng.integers(0, 6, (3, 5)).astype(np.float64)
+    sets = [np.array(some) for n in range(1, 6) for some in combinations(range(5), n)]
+    best = max(float(head[s].min() + load[s].sum() + tail[s].min()) for s in sets)
+    assert window(head, load, tail) == best
+    assert window(head, load, tail, 1) <= best
+    nothing = np.zeros(0)
+    assert window(nothing, nothing, nothing) == 0.0

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.model.errors import FormatError, LimitError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.placement import Placement
@@ -140,7 +141,7 @@ def shifted(problem: Problem, start: Floats) -> Floats:
     """Earliest start times in the order of the given ones, f64[b]; that order keeps all waits."""
     rank = np.empty(problem.k)
     rank[_at_once(problem)] = np.arange(problem.k)
-    grain = 1e-12 * max(float(np.ptp(start)), 1e-300)
+    grain = ROUNDING * max(float(np.ptp(start)), 1e-300)
     sequence = np.lexsort((np.tile(rank, problem.unroll), np.round(start / grain)))
     place = np.empty(problem.b, dtype=np.int64)
     place[sequence] = np.arange(problem.b)

@@ -22,7 +22,10 @@ FULL = -1
 
 @kernel
 def close_paths(least):  # type: ignore[no-untyped-def]
-    """Longest paths (Floyd and Warshall), i64[b, b] in place; whether there is no circle."""
+    """Longest paths (Floyd and Warshall), i64[b, b] in place; whether there is no circle.
+
+    Not `orders_gaps.close`, which is for floating-point numbers and has -inf where there is none.
+    """
     b = len(least)
     for k in range(b):
         for i in range(b):

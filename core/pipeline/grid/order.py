@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.pipeline.bound import by_depth
-from dnnp.core.pipeline.problem import Problem
+from dnnp.core.pipeline.problem import TOLERANCE, Problem
 
 MOST_STARTS = 12
 """Blocks to try as the first one."""
@@ -70,7 +70,7 @@ def links_of(problem: Problem) -> Links:
         after[i] |= 1 << j
         before[j] |= 1 << i
     ptr, block = problem.on_unit()
-    balanced = np.isclose(problem.left_behind(), 0.0, atol=1e-9 * np.abs(problem.memory).sum())
+    balanced = np.isclose(problem.left_behind(), 0.0, atol=TOLERANCE * np.abs(problem.memory).sum())
     memory: dict[int, int] = {}
     for d in range(problem.units):
         mine = block[ptr[d] : ptr[d + 1]].tolist()

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.model.graph import Ints
 from dnnp.core.pipeline.grid.order import Links, members
 
@@ -178,7 +179,7 @@ class _State:
 
     def _owes(self, blocks: int) -> bool:
         gains = [self.memory[q] for q in members(blocks)]
-        return abs(sum(gains)) > 1e-12 * sum(map(abs, gains))
+        return abs(sum(gains)) > ROUNDING * sum(map(abs, gains))
 
     def ranked(self, joins: list[tuple[int, int, bool]]) -> list[tuple[int, int, bool]]:
         """The same joins, first one where few places are worth a try; spans alone come last."""

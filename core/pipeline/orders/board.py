@@ -8,13 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.model.graph import Floats, Ints, offsets
 from dnnp.core.pipeline.orders.freedom import Arc, bridges_of, copies_in_order, roots_of
 from dnnp.core.pipeline.orders.gaps import Board, close
 from dnnp.core.pipeline.problem import TOLERANCE, Problem
-
-CLOSE = 1e-12
-"""Times this much apart, relative to what all blocks and periods take, count as equal."""
 
 
 class Field(NamedTuple):
@@ -47,7 +45,7 @@ class Field(NamedTuple):
 
     def eps(self, period: float) -> float:
         """Times this much apart count as equal."""
-        return CLOSE * (self.far + self.periods * period)
+        return ROUNDING * (self.far + self.periods * period)
 
     @property
     def whole(self) -> float:
@@ -79,7 +77,7 @@ def field_of(problem: Problem) -> Field:
     np.fill_diagonal(path, 0.0)
     waits = problem.time[problem.tail] + problem.delay
     np.maximum.at(path, (problem.tail, problem.head), waits)
-    close(path)
+    close(path)  # not `bound.longest_paths`: gaps are closed by the same additions
     slack = TOLERANCE * max(float(np.abs(problem.memory).sum()), 1e-300)
     tracked = np.abs(problem.left_behind()) <= slack
     first, second, shared, units = _pairs(problem, tracked)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.pipeline.orders.cycle import tightened
@@ -130,7 +131,7 @@ def listed(problem: Problem, order: Ints, period: float, tight: bool = False) ->
     homes = np.diff(problem.ptr)
     wide = np.flatnonzero((homes > 1) & (problem.time > 0))
     first = wide[np.argsort(-homes[wide], kind="stable")] if tight else wide[:0]
-    eps = 1e-12 * (period + float(problem.time.sum() + problem.delay.sum()))
+    eps = ROUNDING * (period + float(problem.time.sum() + problem.delay.sum()))
     waits = problem.time[problem.tail] + problem.delay
     (near_ptr, by_head), (tail_ptr, by_tail) = (
         csr(ends, np.arange(len(ends)), problem.b) for ends in (problem.head, problem.tail)

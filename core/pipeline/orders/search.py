@@ -19,7 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.model.graph import Floats
+from dnnp.core.pipeline.bound import window
 from dnnp.core.pipeline.orders.board import Field, start_matrix
 from dnnp.core.pipeline.orders.cycle import tightened
 from dnnp.core.pipeline.orders.gaps import (
@@ -186,7 +188,7 @@ def _checked(problem: Problem, gap: Floats, asked: Asked) -> Floats | None:
     """Earliest starts by a matrix where all orders are known; None: rounding got in the way."""
     rough = gap.max(axis=0)
     found = tightened(problem, rough - rough.min(), asked.period, asked.period)
-    if found is None or found[0] > asked.period * (1 + 1e-12):
+    if found is None or found[0] > asked.period * (1 + ROUNDING):
         return None
     start = found[1]
     slack = 4 * TOLERANCE * asked.period
@@ -214,21 +216,12 @@ def root_floor(field: Field, asked: Asked) -> tuple[Floats, float] | None:
 
 
 def _shortest_span(problem: Problem, gap: Floats) -> float:
-    """The longest path, or what some blocks of one unit take, and what is before and after them.
-
-    Blocks of one unit run one after the other; none of a set starts earlier after the first start
-    of all blocks than the least of their `heads`, and as much comes after them as the least of
-    their `tails`.
-    """
+    """The longest path, or what some blocks of one unit take, and what is before and after them."""
     heads = gap.max(axis=0)
     tails = (gap + problem.time[None, :]).max(axis=1) - problem.time
     best = float((heads + problem.time + tails).max())
     ptr, block = problem.on_unit()
     for d in range(problem.units):
         mine = block[ptr[d] : ptr[d + 1]]
-        for head in np.unique(heads[mine])[:MOST_HEADS].tolist():
-            late = mine[heads[mine] >= head]
-            late = late[np.argsort(-tails[late], kind="stable")]
-            ends = head + np.cumsum(problem.time[late]) + tails[late]
-            best = max(best, float(ends.max()))
+        best = max(best, window(heads[mine], problem.time[mine], tails[mine], MOST_HEADS))
     return best

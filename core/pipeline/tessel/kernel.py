@@ -20,6 +20,7 @@ import numpy as np
 
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.pipeline.orders.gaps import close
 
 FOUND, SOLVED, ENDED, PAUSED = 1, 2, 3, 4
 """Answers of `scan`: an order that meets the target; the index set has no other; there are no more
@@ -163,11 +164,7 @@ def _root(c, s):  # type: ignore[no-untyped-def]
         i, j = c.pairs[p, 0], c.pairs[p, 1]
         d[i, j] = max(d[i, j], c.time[i] - target)
         d[j, i] = max(d[j, i], c.time[j] - target)
-    for k in range(b):
-        for i in range(b):
-            if d[i, k] > -np.inf:
-                for j in range(b):
-                    d[i, j] = max(d[i, j], d[i, k] + d[k, j])
+    close(d)
     for i in range(b):
         if d[i, i] > s.numbers[SLACK]:
             return False
