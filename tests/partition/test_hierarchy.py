@@ -302,12 +302,12 @@ def test_orders_do_not_beat_ideals(monkeypatch):
 @pytest.mark.parametrize(("items", "how"), [(10_000, "only those"), (3, "and items, 30,")])
 def test_too_many_ideals_are_said(monkeypatch, items, how):
     graph = graph_of(random_stream(3, 30))
-    arguments = graph, singletons(graph), (device(8, 4),), CostOptions()
-    hierarchy_split(*arguments, warn=pytest.fail)
+    problem = SplitProblem(graph, singletons(graph), (device(8, 4),), CostOptions())
+    hierarchy_split(problem, warn=pytest.fail)
     monkeypatch.setattr(hierarchy, "MAX_IDEALS", 3)
     monkeypatch.setattr(hierarchy, "MAX_ITEMS", items)
     said = []
-    hierarchy_split(*arguments, warn=said.append)
+    hierarchy_split(problem, warn=said.append)
     assert len(said) == 1
     assert said[0].startswith(f"clusters: there are too many ideals, {how}")
 

@@ -141,11 +141,10 @@ def test_local_search_stops_between_restarts() -> None:
 
 
 def test_restarts_that_run_out_of_trials_are_said() -> None:
-    case = random_case(11, colors=False)
-    problem = (case.graph, case.units, case.devices, case.options)
+    problem = random_case(11, colors=False).problem
     said: list[str] = []
-    local_search(*problem, warn=pytest.fail)
-    local_search(*problem, effort=1e-9, warn=said.append)
+    local_search(problem, warn=pytest.fail)
+    local_search(problem, effort=1e-9, warn=said.append)
     assert said == [
         "local-search: 10 of 10 restarts ran out of trials, perhaps before a local optimum; a "
         "larger --effort may help"
