@@ -54,6 +54,7 @@ test: lint ## run ruff, mypy and all tests
 
 lint: $(READY) $(TYPES)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --quiet --check .
 	MYPYPATH=build/types $(BIN)/mypy -p dnnp
 	MYPYPATH=build/types $(BIN)/mypy man/build.py
 

@@ -104,19 +104,27 @@ def device_options(parser: argparse.ArgumentParser, title: str = "devices") -> N
     )
     devices.add_argument("--cpus", type=count, metavar="L", help="L CPUs beside them")
     devices.add_argument(
-        "--memory", type=capacity, metavar="BYTES",
+        "--memory",
+        type=capacity,
+        metavar="BYTES",
         help="capacity of a device, such as 16G or 16GiB; fast: its on-chip memory",
-    )  # fmt: skip
+    )
     devices.add_argument(
-        "--bandwidth", type=rate, metavar="BYTES/S",
+        "--bandwidth",
+        type=rate,
+        metavar="BYTES/S",
         help="bandwidth of a device's link, such as 12G",
-    )  # fmt: skip
+    )
     devices.add_argument(
-        "--cluster-size", type=positive, metavar="N",
+        "--cluster-size",
+        type=positive,
+        metavar="N",
         help="every N accelerators form a cluster with faster links inside",
-    )  # fmt: skip
+    )
     devices.add_argument(
-        "--inner-bandwidth", type=rate, metavar="BYTES/S",
+        "--inner-bandwidth",
+        type=rate,
+        metavar="BYTES/S",
         help="bandwidth of a link inside a cluster",
-    )  # fmt: skip
+    )
     devices.add_argument("--devices", metavar="FILE", help="device records to use instead")

@@ -46,22 +46,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("method")
     lines = "; ".join(f"{name}: {what}" for name, what in ARGUMENTS.items())
     how.add_argument(
-        "--method", choices=("auto", *ARGUMENTS), default="auto", metavar="NAME",
+        "--method",
+        choices=("auto", *ARGUMENTS),
+        default="auto",
+        metavar="NAME",
         help=f"auto (default): one argument after the other, the cheapest first, until the gap is "
         f"0; {lines}",
-    )  # fmt: skip
+    )
     how.add_argument(
         "--solver", choices=("cbc", "highs"), help="solver of integer programs (default: cbc)"
     )
     how.add_argument(
-        "--time-limit", type=seconds, metavar="S",
+        "--time-limit",
+        type=seconds,
+        metavar="S",
         help="seconds after which to keep the best bound (default: none, but 60 for all integer "
         "programs together)",
-    )  # fmt: skip
+    )
     how.add_argument(
-        "--effort", type=factor, metavar="X", default=1.0,
+        "--effort",
+        type=factor,
+        metavar="X",
+        default=1.0,
         help="scale the work of searches that would not end (default: 1)",
-    )  # fmt: skip
+    )
     how.add_argument(
         "--seed",
         type=count,
@@ -134,10 +142,15 @@ def _bound_latency(
     better = None
     if proof.split is not None:
         better = make_latency_plan(
-            problem, latency, proof.split,
-            method=f"bound-{proof.method}", bound=0.0, bound_method="", digest=plan.digest,
+            problem,
+            latency,
+            proof.split,
+            method=f"bound-{proof.method}",
+            bound=0.0,
+            bound_method="",
+            digest=plan.digest,
             interrupted=context.interrupted,
-        )  # fmt: skip
+        )
     claim = Claim(proof.value, "solved")
     _put(stream, context, proof.method, claim, proof.tried, better, plan.validity)
 
@@ -195,11 +208,17 @@ def _ask(
         return None if end is None else max(end - monotonic(), 0.0)
 
     return Ask(
-        validity, blocks, value,
-        solver=args.solver or "cbc", effort=args.effort,
-        stop=lambda: context.interrupted or time_left() == 0.0, time_left=time_left,
-        tell=context.detail, warn=context.warn, runs=compilation_notice(context),
-    )  # fmt: skip
+        validity,
+        blocks,
+        value,
+        solver=args.solver or "cbc",
+        effort=args.effort,
+        stop=lambda: context.interrupted or time_left() == 0.0,
+        time_left=time_left,
+        tell=context.detail,
+        warn=context.warn,
+        runs=compilation_notice(context),
+    )
 
 
 def _put(
@@ -230,9 +249,15 @@ def _put(
     ]
     closed = is_closed(plan["value"], claim.value)
     record = bound_record(
-        plan, stream.get("stage"), method=method, value=claim.value, validity=validity,
-        certificate=claim.certificate, tried=trials, interrupted=context.interrupted,
-    )  # fmt: skip
+        plan,
+        stream.get("stage"),
+        method=method,
+        value=claim.value,
+        validity=validity,
+        certificate=claim.certificate,
+        tried=trials,
+        interrupted=context.interrupted,
+    )
     dropped = [kind for kind in (*old, *stream.replace("bound", [record])) if kind != "bound"]
     if dropped:
         context.note(f"dropped what earlier records led to: {', '.join(dropped)} records")
@@ -253,10 +278,14 @@ def _better_plan(
         return None
     from dnnp.core.cost.plan import make_plan
 
-    return make_plan(problem, proof.blocks,
-        method=f"bound-{proof.found_by}", bound=0.0, digest=stream.get("plan")[0]["digest"],
+    return make_plan(
+        problem,
+        proof.blocks,
+        method=f"bound-{proof.found_by}",
+        bound=0.0,
+        digest=stream.get("plan")[0]["digest"],
         interrupted=context.interrupted,
-    )  # fmt: skip
+    )
 
 
 def _replace_plan(stream: Stream, context: Context, plan: Plan) -> list[str]:

@@ -54,10 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="verify that the bound is one, exactly, from its certificate",
     )
     parser.add_argument(
-        "--max-gap", type=share, metavar="X",
+        "--max-gap",
+        type=share,
+        metavar="X",
         help="end with status 8 where the gap of the plan is above X, such as 0.05 for 5 %%; with "
         "--certificate the gap that is proven",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--schema", action=_Schema, nargs=0, help="print the JSON Schema of a record and exit"
     )

@@ -98,16 +98,22 @@ class Command:
         parser = Parser(prog=self.name, description=self.summary, allow_abbrev=False)
         if self._reads_stream:
             parser.add_argument(
-                "stream", nargs="?", default="-", metavar="STREAM",
+                "stream",
+                nargs="?",
+                default="-",
+                metavar="STREAM",
                 help="stream to read; - is standard input (default)",
-            )  # fmt: skip
+            )
         self._add_arguments(parser)
         common = parser.add_argument_group("common options")
         if self._writes_file:
             common.add_argument(
-                "-o", "--output", default="-", metavar="FILE",
+                "-o",
+                "--output",
+                default="-",
+                metavar="FILE",
                 help="write to FILE, as a whole or not at all (default: standard output)",
-            )  # fmt: skip
+            )
         volume = common.add_mutually_exclusive_group()
         volume.add_argument("-q", "--quiet", action="store_true", help="only warnings and errors")
         volume.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
@@ -118,9 +124,12 @@ class Command:
             "--version", action=_Version, nargs=0, help="print the version and exit"
         )
         common.add_argument(
-            "--print-completion", action=_Completion, choices=("bash", "zsh", "fish", "tcsh"),
-            metavar="SHELL", help="print a completion script for bash, zsh, fish or tcsh and exit",
-        )  # fmt: skip
+            "--print-completion",
+            action=_Completion,
+            choices=("bash", "zsh", "fish", "tcsh"),
+            metavar="SHELL",
+            help="print a completion script for bash, zsh, fish or tcsh and exit",
+        )
         return parser
 
     def invoke(self, arguments: Sequence[str], context: Context) -> int:

@@ -33,43 +33,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Several are applied in this order. Groups that the stream already has are replaced.",
     )
     group.add_argument(
-        "--rules", metavar="RULES",
+        "--rules",
+        metavar="RULES",
         help="fuse operators by a rule file: ort-cpu or ort-cuda (what ONNX Runtime fuses on a CPU "
         "or with CUDA), moirai (Table I of the paper), none, or the path of a rule file; ort: what "
         "ONNX Runtime itself makes of this very model",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--model", metavar="PATH",
+        "--model",
+        metavar="PATH",
         help="with --rules ort: the ONNX model, if it is not where the stream says",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--provider", choices=("cpu", "cuda"),
+        "--provider",
+        choices=("cpu", "cuda"),
         help="with --rules ort: execution provider to optimise for (default: cpu)",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--chains", action="store_true",
+        "--chains",
+        action="store_true",
         help="contract series: join two groups when one is all that reads the other, which is "
         "all that it waits for",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--max-share", type=float, metavar="X",
+        "--max-share",
+        type=float,
+        metavar="X",
         help="with --chains or --to: a group may hold this share of the model's work besides its "
         "heaviest part, so that a long series stays divisible (default: 1, no limit); work is "
         "time, or bytes read and written while there are no costs",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--layers", action="store_true",
+        "--layers",
+        action="store_true",
         help="join what lies in the same layer, by the scopes in the names of the nodes",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--depth", type=int, metavar="N",
+        "--depth",
+        type=int,
+        metavar="N",
         help="with --layers: number of scope components that tell layers apart (default: up to "
         "the innermost numbered component whose instances follow one another)",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--to", type=int, metavar="N",
+        "--to",
+        type=int,
+        metavar="N",
         help="join groups of about equal work along the largest tensors until there are N",
-    )  # fmt: skip
+    )
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -106,9 +117,15 @@ def _run(args: argparse.Namespace, context: Context) -> int:
         context.warn("no node has a name scope or a layer: --layers groups nothing")
     shapes = [tuple(r["shape"]) if "shape" in r else None for r in stream.get("tensor")]
     result = coarsen(
-        graph, shapes, rules, chains, paths, given, args.to,
+        graph,
+        shapes,
+        rules,
+        chains,
+        paths,
+        given,
+        args.to,
         math.inf if share is None or share >= 1 else share,
-    )  # fmt: skip
+    )
     if given is not None:
         others = chains is not None or paths is not None or args.to is not None
         _report_cuts(given, result, others, context)

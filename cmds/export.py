@@ -21,23 +21,29 @@ FORMATS = ("stages", "msr-split")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of dnnp-export."""
     parser.add_argument(
-        "--to", choices=FORMATS, required=True,
+        "--to",
+        choices=FORMATS,
+        required=True,
         help="stages: a folder with an ONNX model for each stage, and a manifest; "
         "msr-split: the split as JSON, in the format of the 2020 device-placement paper",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "-o", "--output", default="-", metavar="PATH",
+        "-o",
+        "--output",
+        default="-",
+        metavar="PATH",
         help="with --to stages the folder to write (required), empty or from an earlier export; "
         "otherwise the file to write (default: standard output)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--model", metavar="PATH", help="the ONNX model, if it is not where the stream says"
     )
     parser.add_argument(
-        "--link-weights", action="store_true",
+        "--link-weights",
+        action="store_true",
         help="make hard links to the external weight files instead of copying into the folder of "
         "each stage what it reads",
-    )  # fmt: skip
+    )
 
 
 def run(args: argparse.Namespace, context: Context) -> int:

@@ -50,9 +50,11 @@ def scotch(
     part = np.zeros(weighted.vertices, dtype=np.int64)
     if weighted.parts > 1 and weighted.vertices > 1:
         text = write_graph(
-            weighted.ptr.tolist(), weighted.neighbors.tolist(), weighted.edge_weights.tolist(),
+            weighted.ptr.tolist(),
+            weighted.neighbors.tolist(),
+            weighted.edge_weights.tolist(),
             weighted.weights.tolist(),
-        )  # fmt: skip
+        )
         mapping = _run(program, weighted.parts, text, stop, time_limit_s)
         try:
             part[:] = read_mapping(mapping, weighted.vertices, weighted.parts, "its mapping")
@@ -95,9 +97,13 @@ def _run(
             try:
                 child = subprocess.Popen(
                     [program, str(parts), str(source), str(result)],
-                    stdin=subprocess.DEVNULL, stdout=messages, stderr=messages,
-                    cwd=folder, process_group=0, preexec_fn=die_with_parent,
-                )  # fmt: skip
+                    stdin=subprocess.DEVNULL,
+                    stdout=messages,
+                    stderr=messages,
+                    cwd=folder,
+                    process_group=0,
+                    preexec_fn=die_with_parent,
+                )
             except OSError as error:
                 raise UnavailableError(f"{program} cannot be run: {error.strerror}") from None
             try:

@@ -30,25 +30,30 @@ def add_latency_arguments(parser: argparse.ArgumentParser) -> None:
 
     latency = parser.add_argument_group("latency of one sample (--objective latency)")
     latency.add_argument(
-        "--execution", choices=("blocks", "operators"),
+        "--execution",
+        choices=("blocks", "operators"),
         help="blocks: an accelerator is invoked for a contiguous block, through the memory of the "
         "host, beside a pool of CPUs; operators: every unit is placed by itself, devices send to "
         "each other (default: blocks where there are CPUs beside accelerators and no links)",
-    )  # fmt: skip
+    )
     latency.add_argument(
-        "--invocations", type=positive, metavar="Q",
+        "--invocations",
+        type=positive,
+        metavar="Q",
         help="blocks: an accelerator may hold up to Q blocks, in each pass (default: 1)",
-    )  # fmt: skip
+    )
     latency.add_argument(
-        "--transfers", choices=("tensor", "edge"),
+        "--transfers",
+        choices=("tensor", "edge"),
         help="what moves: a tensor, once to each device; or all that goes from one unit to "
         "another, for each pair by itself (default: tensor)",
-    )  # fmt: skip
+    )
     latency.add_argument(
-        "--congestion", choices=("device", "channel", "none"),
+        "--congestion",
+        choices=("device", "channel", "none"),
         help="operators: a device sends one thing at a time, and receives one (default); or "
         "transfers wait for others from and to the same devices; or for none",
-    )  # fmt: skip
+    )
 
 
 def latency_options(
@@ -155,9 +160,15 @@ def latency_plan(
         method = "given"
         bound, argument = quick_bound(latency, lambda: context.interrupted)
     return make_latency_plan(
-        problem, latency, split, method=method, bound=bound, bound_method=argument, digest=digest,
+        problem,
+        latency,
+        split,
+        method=method,
+        bound=bound,
+        bound_method=argument,
+        digest=digest,
         interrupted=context.interrupted,
-    )  # fmt: skip
+    )
 
 
 def _given(

@@ -37,46 +37,64 @@ EXTENSIONS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of dnnp-import."""
     parser.add_argument(
-        "model", nargs="?", metavar="MODEL",
+        "model",
+        nargs="?",
+        metavar="MODEL",
         help="file to import; - is standard input, but not for ONNX",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--from", dest="kind", choices=FORMATS,
+        "--from",
+        dest="kind",
+        choices=FORMATS,
         help="format of MODEL: ONNX, the JSON of the 2020 device-placement workloads, or a "
         "TensorFlow CostGraphDef as text (default: by extension: .json, .pbtxt, else onnx)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--dim", dest="dims", metavar="NAME=VALUE", action="append", default=[],
+        "--dim",
+        dest="dims",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
         help="size of a symbolic dimension, or of INPUT:AXIS; repeatable",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--shapes", choices=SHAPES, default="symbolic",
+        "--shapes",
+        choices=SHAPES,
+        default="symbolic",
         help="last step allowed for finding tensor shapes: what the model declares, ONNX shape "
         "inference, symbolic inference, or one run on random inputs; steps are skipped when "
         "nothing is missing (default: %(default)s)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--name", metavar="NAME",
+        "--name",
+        metavar="NAME",
         help="model name (default: from the file name, or family, size and seed)",
-    )  # fmt: skip
+    )
     limit_options(parser, "limits of --shapes run")
     random = parser.add_argument_group("random graphs")
     random.add_argument(
-        "--synthetic", nargs="?", const=ANY_FAMILY, choices=(ANY_FAMILY, *FAMILIES, LAYERED),
+        "--synthetic",
+        nargs="?",
+        const=ANY_FAMILY,
+        choices=(ANY_FAMILY, *FAMILIES, LAYERED),
         metavar="FAMILY",
         help="no MODEL, but a random graph with costs, like those of REGAL: erdos-renyi, "
         "barabasi-albert, watts-strogatz, stochastic-block, or regal: one of them by the seed "
         "(default without FAMILY: regal); or layered: layers of operators, priced on four devices "
         "of unequal speed",
-    )  # fmt: skip
+    )
     random.add_argument(
-        "--nodes", type=count, metavar="N",
+        "--nodes",
+        type=count,
+        metavar="N",
         help="number of nodes (default: from 50 to 200, by the seed; layered: 200)",
-    )  # fmt: skip
+    )
     random.add_argument(
-        "--ratio", type=seconds, metavar="X",
+        "--ratio",
+        type=seconds,
+        metavar="X",
         help="layered: mean transfer time over mean compute time (default: 1)",
-    )  # fmt: skip
+    )
     random.add_argument("--seed", type=count, metavar="N", help="seed of the graph (default: 0)")
 
 

@@ -11,15 +11,19 @@ def limit_options(parser: argparse.ArgumentParser, title: str = "limits") -> Non
     """Declare the options; `set_limits` puts them into force."""
     limits = parser.add_argument_group(title)
     limits.add_argument(
-        "--stage-timeout", type=seconds, metavar="SECONDS",
+        "--stage-timeout",
+        type=seconds,
+        metavar="SECONDS",
         help="end with status 5 when one run of a stage, or of the model, or the making of its "
         "session takes longer; 0: never (default: 600)",
-    )  # fmt: skip
+    )
     limits.add_argument(
-        "--max-memory", type=size, metavar="BYTES",
+        "--max-memory",
+        type=size,
+        metavar="BYTES",
         help="end with status 5 when more memory is needed (suffixes K, M, G, Ki..; default: 90 %% "
         "of what is free)",
-    )  # fmt: skip
+    )
 
 
 def set_limits(args: argparse.Namespace) -> None:

@@ -13,7 +13,6 @@ from dnnp.cmds.idle_options import name_idle_options
 from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:
-
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import Plan
@@ -39,7 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("method")
     what = how.add_mutually_exclusive_group()
     what.add_argument(
-        "--method", choices=(*METHODS, *LATENCY_METHODS), default="auto", metavar="NAME",
+        "--method",
+        choices=(*METHODS, *LATENCY_METHODS),
+        default="auto",
+        metavar="NAME",
         help="auto (default): exact, or what finds the validity asked for; exact: search over "
         "order ideals, heuristics where that does not end; heuristic: slices, orders, annealing "
         "and windows, without proof; slice: exact for a topological order; dpl: for a depth-first "
@@ -49,56 +51,67 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "auto, anneal, ip, cpsat (constraint programming), and the baselines greedy, max-load "
         "(best for throughput), scotch, single, heft, heft-congested, m-topo, m-etf, "
         "m-sct, getf, getf-milp, placeto",
-    )  # fmt: skip
+    )
     what.add_argument(
-        "--eval", metavar="FILE",
+        "--eval",
+        metavar="FILE",
         help="find nothing, price the split in FILE: JSON with fpgas and cpus, or a list of lists "
         "of node ids",
-    )  # fmt: skip
+    )
     how.add_argument(
-        "--validity", choices=("ordered", "convex", "free"),
+        "--validity",
+        choices=("ordered", "convex", "free"),
         help="what to ask of the split: ordered: the stages form a pipeline; convex: each stage "
         "is contiguous; free: nothing (default: what the method makes; ordered for auto and ip)",
-    )  # fmt: skip
+    )
     how.add_argument(
-        "--objective", choices=("throughput", "gpipe", "latency"), default="throughput",
+        "--objective",
+        choices=("throughput", "gpipe", "latency"),
+        default="throughput",
         help="throughput: the largest load (default); gpipe: for training, the largest forward "
         "load plus the largest backward load; latency: the time of one sample",
-    )  # fmt: skip
+    )
     how.add_argument(
-        "--max-replicas", type=positive, metavar="R",
+        "--max-replicas",
+        type=positive,
+        metavar="R",
         help="a stage may run on up to R devices that share the samples (default: 1)",
-    )  # fmt: skip
+    )
     order = how.add_mutually_exclusive_group()
     order.add_argument(
-        "--order", choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse"),
+        "--order",
+        choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse"),
         help="topological order to cut: breadth or depth first, from inputs or from outputs; "
         "best: the best of the four (default; kahn for the methods that cut one without search)",
-    )  # fmt: skip
+    )
     order.add_argument(
-        "--sequence", metavar="FILE",
+        "--sequence",
+        metavar="FILE",
         help="order to slice: a JSON list of the ids of all groups, or of all nodes where there "
         "are no groups",
-    )  # fmt: skip
+    )
     order.add_argument(
-        "--priorities", metavar="FILE",
+        "--priorities",
+        metavar="FILE",
         help="slice the order of Kahn's algorithm by these priorities: a JSON list of a number for "
         "each group or node",
-    )  # fmt: skip
+    )
     how.add_argument(
         "--solver", choices=("cbc", "highs"), help="solver of integer programs (default: cbc)"
     )
     how.add_argument(
-        "--time-limit", type=seconds, metavar="S",
+        "--time-limit",
+        type=seconds,
+        metavar="S",
         help="seconds after which to keep the best split found (default: none)",
-    )  # fmt: skip
+    )
     how.add_argument(
-        "--effort", type=factor, metavar="X",
+        "--effort",
+        type=factor,
+        metavar="X",
         help="scale the work of searches that would not end (default: 1)",
-    )  # fmt: skip
-    how.add_argument(
-        "--seed", type=count, metavar="N", help="seed of random choices (default: 0)"
-    )  # fmt: skip
+    )
+    how.add_argument("--seed", type=count, metavar="N", help="seed of random choices (default: 0)")
     orders = parser.add_argument_group("search over orders (random, brkga, mla, mla-weighted)")
     orders.add_argument(
         "--samples", type=positive, metavar="T", help="orders that random tries (default: 100)"
@@ -113,39 +126,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--elite", type=share, metavar="X", help="share of a generation that stays (default: 0.2)"
     )
     orders.add_argument(
-        "--mutants", type=share, metavar="X",
+        "--mutants",
+        type=share,
+        metavar="X",
         help="share of a generation that is drawn anew (default: 0.15)",
-    )  # fmt: skip
+    )
     orders.add_argument(
-        "--bias", type=share, metavar="X",
+        "--bias",
+        type=share,
+        metavar="X",
         help="probability that a priority comes from the parent of the elite (default: 0.7)",
-    )  # fmt: skip
+    )
     add_latency_arguments(parser)
     cost = parser.add_argument_group("cost model")
     cost.add_argument(
-        "--comm", choices=("sum", "overlap", "duplex"), default="sum",
+        "--comm",
+        choices=("sum", "overlap", "duplex"),
+        default="sum",
         help="transfers add to compute, overlap with it, or overlap in both directions "
         "(default: sum)",
-    )  # fmt: skip
+    )
     cost.add_argument(
-        "--memory-model", choices=("sum", "peak", "weights"),
+        "--memory-model",
+        choices=("sum", "peak", "weights"),
         help="memory of a stage: node memory added up, or parameters plus peak activations "
         "(default: sum where nodes state memory or the graph has a backward pass, else peak); "
         "peak, if given, also orders the nodes of each stage for a small peak; weights, for "
         "latency, and its default where nodes state no memory: parameters alone",
-    )  # fmt: skip
+    )
     cost.add_argument(
-        "--memory-mode", choices=("hard", "overflow"), default="hard",
+        "--memory-mode",
+        choices=("hard", "overflow"),
+        default="hard",
         help="above capacity: infeasible, or streamed over the link (default: hard)",
-    )  # fmt: skip
+    )
     cost.add_argument(
         "--charge-io", action="store_true", help="model inputs and outputs cost transfers too"
     )
     cost.add_argument(
-        "--reprice", action="store_true",
+        "--reprice",
+        action="store_true",
         help="groups whose cost no longer follows from their nodes, since costs were edited, cost "
         "the sum of their nodes (default: refuse them)",
-    )  # fmt: skip
+    )
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -189,9 +212,13 @@ def problem_of(stream: Stream, args: argparse.Namespace, context: Context) -> Sp
         else:
             check_objective(args, links, context)
             options = CostOptions(
-                args.comm, _memory_model(args, graph), args.memory_mode, args.charge_io,
-                args.objective, args.max_replicas or 1,
-            )  # fmt: skip
+                args.comm,
+                _memory_model(args, graph),
+                args.memory_mode,
+                args.charge_io,
+                args.objective,
+                args.max_replicas or 1,
+            )
         problem = SplitProblem(graph, units, devices, options, links)
         if args.objective != "latency":
             check_options(problem)
@@ -278,8 +305,9 @@ def _plan(
                 lambda: with_least_peak(
                     problem.graph, split, stop=lambda: context.interrupted, keep=True, runs=notice
                 ),
-                lambda: context.interrupted, lambda: split,
-            )  # fmt: skip
+                lambda: context.interrupted,
+                lambda: split,
+            )
         bound = simple_bound(problem)
     else:
         from dnnp.cmds.find_split import find_split
@@ -287,8 +315,13 @@ def _plan(
         found = find_split(args, context, problem)
         blocks, method, bound = found.blocks, found.method, found.bound
     return make_plan(
-        problem, blocks, method=method, bound=bound, digest=digest, interrupted=context.interrupted,
-    )  # fmt: skip
+        problem,
+        blocks,
+        method=method,
+        bound=bound,
+        digest=digest,
+        interrupted=context.interrupted,
+    )
 
 
 def _report(context: Context, plan: Plan, units: int) -> None:
@@ -305,9 +338,10 @@ def _report(context: Context, plan: Plan, units: int) -> None:
     found = f"{stages}, {plan.method}: {what} {plan.value:.6g}"
     by = f" ({plan.bound_method})" if plan.bound_method else ""
     proven = (
-        "optimal" if plan.status == "optimal"
+        "optimal"
+        if plan.status == "optimal"
         else f"bound {plan.bound:.6g}{by}, gap {100 * plan.gap:.1f} %"
-    )  # fmt: skip
+    )
     interrupted = ", interrupted" if plan.status == "interrupted" else ""
     context.note(f"{found}, {proven}, {plan.validity}{interrupted}")
 

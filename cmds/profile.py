@@ -17,48 +17,63 @@ from dnnp.core.model.errors import UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "--mode", choices=("analytic", "measure", "scaled"), default="analytic",
+        "--mode",
+        choices=("analytic", "measure", "scaled"),
+        default="analytic",
         help="analytic: a roofline over work and traffic (default); measure: time the model "
         "with ONNX Runtime on this machine's CPU; scaled: carry the times of one class to others",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--device", metavar="NAME|FILE", action="append", default=[],
+        "--device",
+        metavar="NAME|FILE",
+        action="append",
+        default=[],
         help=f"device class to price, by name or by device file; repeatable, but not with --mode "
         f"measure (default: {DEFAULT_DEVICE})",
-    )  # fmt: skip
+    )
     measure = parser.add_argument_group("measuring")
     measure.add_argument(
         "--model", metavar="PATH", help="the ONNX model, if it is not where it was imported from"
     )
     measure.add_argument(
-        "--threads", type=positive, default=1, metavar="N",
+        "--threads",
+        type=positive,
+        default=1,
+        metavar="N",
         help="threads of ONNX Runtime (default: 1)",
-    )  # fmt: skip
+    )
     measure.add_argument(
-        "--repeats", type=positive, default=10, metavar="N",
+        "--repeats",
+        type=positive,
+        default=10,
+        metavar="N",
         help="runs of which the median counts (default: 10)",
-    )  # fmt: skip
+    )
     measure.add_argument(
         "--warmup", type=count, default=3, metavar="N", help="runs before them (default: 3)"
     )
     cache = measure.add_mutually_exclusive_group()
     cache.add_argument(
-        "--cache", metavar="DIR",
+        "--cache",
+        metavar="DIR",
         help="where measured costs are kept (default: $XDG_CACHE_HOME/dnnp or ~/.cache/dnnp)",
-    )  # fmt: skip
+    )
     cache.add_argument("--no-cache", action="store_true", help="always measure, keep nothing")
     limit_options(parser, "limits of measuring")
     scaled = parser.add_argument_group("scaling")
     scaled.add_argument(
-        "--from", dest="source", metavar="NAME|FILE",
+        "--from",
+        dest="source",
+        metavar="NAME|FILE",
         help=f"class whose times are carried over, by name or by device file (default: {MEASURED}, "
         "the only one that the stream prices)",
-    )  # fmt: skip
+    )
     scaled.add_argument(
-        "--against", metavar="FILE",
+        "--against",
+        metavar="FILE",
         help="a stream of the same model that was measured on the device: say how far off the "
         "scaled times are",
-    )  # fmt: skip
+    )
 
 
 def run(args: argparse.Namespace, context: Context) -> int:

@@ -46,33 +46,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     what = parser.add_argument_group("what to run")
     what.add_argument(
-        "--provider", choices=("cpu", "cuda"), default="cpu",
+        "--provider",
+        choices=("cpu", "cuda"),
+        default="cpu",
         help="ONNX Runtime execution provider; cuda: stages and replicas go to GPUs in turn "
         "(default: cpu)",
-    )  # fmt: skip
+    )
     what.add_argument(
-        "-n", "--samples", type=_up_to(10_000_000, 1), metavar="N",
+        "-n",
+        "--samples",
+        type=_up_to(10_000_000, 1),
+        metavar="N",
         help="samples to send through and measure (default: those of the schedule; or what takes a "
         "second, by the rate of the warm-up, and at least 32)",
-    )  # fmt: skip
+    )
     what.add_argument(
-        "--warmup", type=_up_to(1_000_000), metavar="N",
+        "--warmup",
+        type=_up_to(1_000_000),
+        metavar="N",
         help="samples before them that are not measured, for each replica of a stage (default: "
         "until the rate is steady, for two seconds at most; a measurement that other processes "
         "disturb is then repeated)",
-    )  # fmt: skip
+    )
     what.add_argument(
-        "--inputs", action="append", default=[], metavar="FILE",
+        "--inputs",
+        action="append",
+        default=[],
+        metavar="FILE",
         help="one sample: .npz by name, .npy or .pb for one input, or a folder of input_0.pb, ...; "
         "may be repeated (default: random inputs)",
-    )  # fmt: skip
+    )
     what.add_argument(
         "--seed", type=count, default=0, metavar="N", help="seed of random inputs (default: 0)"
     )
     what.add_argument(
-        "--random-weights", type=count, metavar="SEED",
+        "--random-weights",
+        type=count,
+        metavar="SEED",
         help="draw the weights that the model makes from one constant, or that are missing",
-    )  # fmt: skip
+    )
     what.add_argument(
         "--model", metavar="PATH", help="the ONNX model, if it is not where the stream says"
     )
@@ -81,39 +93,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verify", action="store_true", help="compare all outputs with those of the unsplit model"
     )
     checks.add_argument(
-        "--rtol", type=_tolerance, metavar="X",
+        "--rtol",
+        type=_tolerance,
+        metavar="X",
         help="allowed error relative to each value (default: by the model's precision)",
-    )  # fmt: skip
+    )
     checks.add_argument(
-        "--atol", type=_tolerance, metavar="X",
+        "--atol",
+        type=_tolerance,
+        metavar="X",
         help="allowed error relative to the largest value of an output (default: likewise)",
-    )  # fmt: skip
+    )
     checks.add_argument(
-        "--compare", action="store_true",
+        "--compare",
+        action="store_true",
         help="also time the whole model on all cores, and replicas of it on one core each, at most "
         "as many as the plan uses devices",
-    )  # fmt: skip
+    )
     checks.add_argument(
         "--save-outputs", metavar="FILE", help="write the outputs of each distinct sample as .npz"
     )
     limit_options(parser)
     how = parser.add_argument_group("how to run it")
     how.add_argument(
-        "--threads", type=_up_to(1024, 1), default=1, metavar="N",
+        "--threads",
+        type=_up_to(1024, 1),
+        default=1,
+        metavar="N",
         help="threads of a stage, or of each replica (default: 1)",
-    )  # fmt: skip
+    )
     how.add_argument(
-        "--queue", type=positive, default=2, metavar="N",
+        "--queue",
+        type=positive,
+        default=2,
+        metavar="N",
         help="samples that may wait between neighbouring stages, if need be one for each replica; "
         "with a schedule: besides those that wait in it (default: 2)",
-    )  # fmt: skip
+    )
     how.add_argument(
         "--no-pin", action="store_true", help="let the system move threads between cores"
     )
     how.add_argument(
-        "--optimization", choices=("disable", "basic", "extended", "all"), default="all",
+        "--optimization",
+        choices=("disable", "basic", "extended", "all"),
+        default="all",
         help="ONNX Runtime's graph optimization level (default: all)",
-    )  # fmt: skip
+    )
 
 
 def _up_to(limit: int, least: int = 0) -> Callable[[str], int]:

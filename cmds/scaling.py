@@ -58,9 +58,13 @@ def price_scaled(
     if args.against is not None:
         _report_errors(stream, devices, group_costs or times, args.against, context)
     write_costs(
-        stream, [source, *devices], _lists(times),
-        None if group_costs is None else _lists(group_costs), "scaled", context,
-    )  # fmt: skip
+        stream,
+        [source, *devices],
+        _lists(times),
+        None if group_costs is None else _lists(group_costs),
+        "scaled",
+        context,
+    )
 
 
 def _lists(times: dict[str, Floats]) -> dict[str, list[float]]:

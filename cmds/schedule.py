@@ -43,15 +43,20 @@ MOST_DEVICES = 4096
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "-n", "--micro-batches", type=positive, default=32, metavar="N",
+        "-n",
+        "--micro-batches",
+        type=positive,
+        default=32,
+        metavar="N",
         help="micro-batches, or samples, to schedule (default: 32)",
-    )  # fmt: skip
+    )
     what = parser.add_argument_group("what to schedule, instead of the plan of a stream")
     what.add_argument(
-        "--shape", choices=SHAPES,
+        "--shape",
+        choices=SHAPES,
         help="a placement from the literature: V: one stage a device; X: V and its mirror image; "
         "M: V between shared blocks; NN: M with another one in the middle; K: two branches",
-    )  # fmt: skip
+    )
     what.add_argument(
         "--devices", type=count, metavar="D", help="devices of the shape (default: 4)"
     )
@@ -65,9 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backward-time", type=seconds, metavar="T", help="backward block of a shape (default: 3)"
     )
     what.add_argument(
-        "--shared-time", type=seconds, metavar="T",
+        "--shared-time",
+        type=seconds,
+        metavar="T",
         help="block of a shape that all devices share (default: 1)",
-    )  # fmt: skip
+    )
     what.add_argument(
         "--placement",
         metavar="FILE",
@@ -75,58 +82,80 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     limits = parser.add_argument_group("devices and transfers")
     limits.add_argument(
-        "--memory", type=size, metavar="BYTES",
+        "--memory",
+        type=size,
+        metavar="BYTES",
         help="most that a device may hold, such as 16G (default: as the plan or the placement "
         "says)",
-    )  # fmt: skip
+    )
     limits.add_argument(
-        "--transfers", choices=("model", "none", "blocking", "non-blocking"), default="model",
+        "--transfers",
+        choices=("model", "none", "blocking", "non-blocking"),
+        default="model",
         help="model: as the plan's cost model has them, non-blocking where a placement states "
         "them; blocking: both devices wait for a transfer; non-blocking: it takes a link only "
         "(default: model)",
-    )  # fmt: skip
+    )
     limits.add_argument(
-        "--transfer-time", type=seconds, metavar="T",
+        "--transfer-time",
+        type=seconds,
+        metavar="T",
         help="time of every transfer between two devices (default: what plan or placement say)",
-    )  # fmt: skip
+    )
     limits.add_argument(
         "--latency", type=seconds, metavar="T", help="time after which a transfer arrives, on top"
     )
     limits.add_argument(
-        "--split-backward", type=share, nargs="?", const=0.5, metavar="SHARE",
+        "--split-backward",
+        type=share,
+        nargs="?",
+        const=0.5,
+        metavar="SHARE",
         help="split backward blocks; the part that only weights need takes this share of the time "
         "(default: 0.5)",
-    )  # fmt: skip
+    )
     how = parser.add_argument_group(
         "how", "; ".join(f"{name}: {text}" for name, text in METHODS.items())
     )
     how.add_argument(
-        "--method", choices=tuple(METHODS), default="auto", metavar="NAME",
+        "--method",
+        choices=tuple(METHODS),
+        default="auto",
+        metavar="NAME",
         help="how to find the schedule (default: auto)",
-    )  # fmt: skip
+    )
     how.add_argument(
-        "--unroll", type=positive, metavar="U",
+        "--unroll",
+        type=positive,
+        metavar="U",
         help="micro-batches in a period (default: 1, up to 4 where that leaves a gap)",
-    )  # fmt: skip
+    )
     how.add_argument(
-        "--pareto", action="store_true",
+        "--pareto",
+        action="store_true",
         help="also find the least period for every limit of memory that makes a difference",
-    )  # fmt: skip
+    )
     how.add_argument(
-        "--max-micro-batches", type=positive, metavar="N",
+        "--max-micro-batches",
+        type=positive,
+        metavar="N",
         help="tessel: micro-batches that a repetend may hold blocks of (default: as memory allows)",
-    )  # fmt: skip
+    )
     how.add_argument(
-        "--eager", action="store_true",
+        "--eager",
+        action="store_true",
         help="tessel: complete every better repetend, not only the best",
-    )  # fmt: skip
+    )
     how.add_argument(
         "--time-limit", type=seconds, metavar="S", help="stop searching after so many seconds"
     )
     how.add_argument(
-        "--effort", type=factor, metavar="X", default=1.0,
+        "--effort",
+        type=factor,
+        metavar="X",
+        default=1.0,
         help="scale the work of searches that would not end (default: 1)",
-    )  # fmt: skip
+    )
     shown = parser.add_argument_group("pictures")
     shown.add_argument(
         "--chart", action="store_true", help="draw the schedule as text on standard error"
@@ -148,10 +177,16 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
         end = None if args.time_limit is None else started + args.time_limit
         request = Request(
-            args.micro_batches, args.method, args.unroll, args.max_micro_batches, not args.eager,
-            effort=args.effort, tell=context.detail, warn=context.warn,
+            args.micro_batches,
+            args.method,
+            args.unroll,
+            args.max_micro_batches,
+            not args.eager,
+            effort=args.effort,
+            tell=context.detail,
+            warn=context.warn,
             stop=lambda: context.interrupted or (end is not None and monotonic() >= end),
-        )  # fmt: skip
+        )
         compilation_notice(context)(kernels(args.method))
         context.elapsed("searching")
         schedule = solve(placement, request)
@@ -214,11 +249,13 @@ def _what(args: argparse.Namespace, context: Context) -> tuple[Stream, Placement
         from dnnp.core.pipeline.shapes import shape
 
         placement = shape(
-            args.shape, 4 if args.devices is None else args.devices, inference=args.inference,
+            args.shape,
+            4 if args.devices is None else args.devices,
+            inference=args.inference,
             forward_s=1.0 if args.forward_time is None else args.forward_time,
             backward_s=3.0 if args.backward_time is None else args.backward_time,
             shared_s=1.0 if args.shared_time is None else args.shared_time,
-        )  # fmt: skip
+        )
         stream = placement_stream(placement.name)
     elif args.placement is not None:
         from dnnp.formats.placement import read_placement

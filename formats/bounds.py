@@ -21,17 +21,23 @@ def bound_digest(plan: Record, stages: list[Record]) -> str:
     """
     devices = [
         [
-            d["class"], d["kind"], d.get("count", 0), _number(d, "memory_bytes"),
-            _number(d, "bandwidth_bytes_per_s"), d.get("cluster_size", 0),
+            d["class"],
+            d["kind"],
+            d.get("count", 0),
+            _number(d, "memory_bytes"),
+            _number(d, "bandwidth_bytes_per_s"),
+            d.get("cluster_size", 0),
             _number(d, "inner_bandwidth_bytes_per_s"),
         ]
         for d in plan["devices"]
-    ]  # fmt: skip
+    ]
     fields = ("objective", "validity", "comm", "memory_model", "memory_mode", "charge_io")
     content = [
-        plan_digest(plan, stages), *(plan[name] for name in fields), plan.get("max_replicas", 1),
+        plan_digest(plan, stages),
+        *(plan[name] for name in fields),
+        plan.get("max_replicas", 1),
         devices,
-    ]  # fmt: skip
+    ]
     if plan["objective"] == "latency":
         options = ("execution", "invocations", "transfers", "congestion")
         content += [plan.get(name) for name in options]

@@ -65,8 +65,9 @@ def _times(records: list[Record]) -> dict[str, Floats]:
     if len(names) * len(rows) > MOST_TIMES:
         raise FormatError(
             f"{len(rows)} records are priced for {len(names)} device classes; at most "
-            f"{MOST_TIMES} times are read", field="time_s",
-        )  # fmt: skip
+            f"{MOST_TIMES} times are read",
+            field="time_s",
+        )
     return {c: np.array([r.get(c, math.inf) for r in rows], dtype=np.float64) for c in names}
 
 
@@ -196,9 +197,20 @@ def digest_of(graph: Graph, clustering: Clustering) -> str:
         hasher.update(np.ascontiguousarray(array, dtype=kind).tobytes())
 
     for name in (
-        "node_ids", "tensor_ids", "tensor_kind", "tensor_bytes", "transfer_s", "is_output",
-        "in_ptr", "in_idx", "out_ptr", "out_idx", "node_bytes", "color", "backward",
-    ):  # fmt: skip
+        "node_ids",
+        "tensor_ids",
+        "tensor_kind",
+        "tensor_bytes",
+        "transfer_s",
+        "is_output",
+        "in_ptr",
+        "in_idx",
+        "out_ptr",
+        "out_idx",
+        "node_bytes",
+        "color",
+        "backward",
+    ):
         add(name, getattr(graph, name))
     for name in ("group_ids", "member_ptr", "member_idx"):
         add(name, getattr(clustering, name))

@@ -120,9 +120,10 @@ def _parts(content: Any, name: str) -> Iterator[tuple[str, Part]]:
             replicas = entry.get("replicas", 1)
             if type(replicas) is not int or not 1 <= replicas <= MAX_ID:
                 raise FormatError(
-                    f"{shown(replicas)} is not a number of replicas", name,
+                    f"{shown(replicas)} is not a number of replicas",
+                    name,
                     field=f"{field}.replicas",
-                )  # fmt: skip
+                )
             device_class, number = _device(device, name, f"{field}.device")
             kind = "cpu" if key == "stages" and device_class == "cpu" else kinds[key]
             yield f"{field}.nodes", Part(kind, entry["nodes"], replicas, device_class, number)

@@ -139,8 +139,10 @@ def _inner_shape(proto: onnx.TypeProto) -> onnx.TensorShapeProto:
     while kind in ("sequence_type", "optional_type"):
         proto = getattr(proto, kind).elem_type
         kind = proto.WhichOneof("value")
-    return proto.sparse_tensor_type.shape if kind == "sparse_tensor_type" else (
-        proto.tensor_type.shape
+    return (
+        proto.sparse_tensor_type.shape
+        if kind == "sparse_tensor_type"
+        else (proto.tensor_type.shape)
     )
 
 

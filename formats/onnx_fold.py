@@ -64,8 +64,10 @@ def is_fixed(proto: onnx.TypeProto | None) -> bool:
     if not proto.HasField("tensor_type"):
         return True
     tensor = proto.tensor_type
-    return bool(tensor.elem_type) and tensor.HasField("shape") and all(
-        dim.HasField("dim_value") for dim in tensor.shape.dim
+    return (
+        bool(tensor.elem_type)
+        and tensor.HasField("shape")
+        and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
     )
 
 

@@ -124,9 +124,7 @@ def _import(
     return stream
 
 
-def _check_sizes(
-    graph: OnnxGraph, types: Mapping[str, ValueType], dims: Mapping[str, int]
-) -> None:
+def _check_sizes(graph: OnnxGraph, types: Mapping[str, ValueType], dims: Mapping[str, int]) -> None:
     """Refuse sizes of free dimensions with which the model cannot run, or has nothing to do.
 
     Raises

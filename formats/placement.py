@@ -91,9 +91,13 @@ def _block(row: Fields, numbers: dict[str, int], names: dict[str, int]) -> Place
     else:
         homes = (_devices(row, "devices", row.get("devices"), numbers),)
     return PlacedBlock(
-        row.text("name"), kind, homes, float(row.number("time_s")), _signed(row, "memory_bytes"),
+        row.text("name"),
+        kind,
+        homes,
+        float(row.number("time_s")),
+        _signed(row, "memory_bytes"),
         _waits(row, names),
-    )  # fmt: skip
+    )
 
 
 def _devices(row: Fields, field: str, value: Any, numbers: dict[str, int]) -> tuple[int, ...]:

@@ -74,11 +74,17 @@ def _giants(
     """Return entries from rows of key, nodes, parameters, and the paper's two counts."""
     return {
         f"{family}-{key}": Entry(
-            family, "giant", description, nodes, parameters,
-            _builder(family, "SIZES", key), paper_parameters, paper_operators,
+            family,
+            "giant",
+            description,
+            nodes,
+            parameters,
+            _builder(family, "SIZES", key),
+            paper_parameters,
+            paper_operators,
         )
         for key, nodes, parameters, paper_parameters, paper_operators in rows
-    }  # fmt: skip
+    }
 
 
 CATALOG: dict[str, Entry] = {
@@ -241,13 +247,19 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m dnnp.samples.build", description="Write sample ONNX models."
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME",
+        "names",
+        nargs="*",
+        metavar="NAME",
         help="models or families of models (see --list); default: all of the given size",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "-o", "--output", type=Path, default=Path("build/models"), metavar="DIR",
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("build/models"),
+        metavar="DIR",
         help="folder for the models, created if missing (default: %(default)s)",
-    )  # fmt: skip
+    )
     parser.add_argument("--list", action="store_true", help="list the models and stop")
     parser.add_argument(
         "--size", choices=SIZES, help="only models of this size (default: small, if no NAME says)"

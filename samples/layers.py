@@ -114,9 +114,14 @@ def conv(
         if bias:
             inputs.append(b.weight("bias", (channels,), normal(0.1)))
         return b.op(
-            "Conv", *inputs, dilations=[1, 1], group=group, kernel_shape=window,
-            pads=[*edge, *edge], strides=[stride, stride],
-        )  # fmt: skip
+            "Conv",
+            *inputs,
+            dilations=[1, 1],
+            group=group,
+            kernel_shape=window,
+            pads=[*edge, *edge],
+            strides=[stride, stride],
+        )
 
 
 def batch_norm(b: Builder, x: Value, name: str, epsilon: float = 1e-5, gain: float = 1.0) -> Value:

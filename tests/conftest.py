@@ -14,6 +14,7 @@ settings.register_profile(
 )
 settings.load_profile("dnnp")
 
+
 @pytest.fixture(autouse=True)
 def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in this process measure at once, and once, however busy the machine is."""

@@ -133,9 +133,12 @@ def scratch_of(m: Chain) -> Scratch:
     """Room for a chain."""
     nets, n = len(m.pins), m.work.shape[1]
     return Scratch(
-        np.zeros(nets, dtype=np.int64), np.zeros(nets, dtype=np.int64),
-        np.zeros((2, tree_size(m.steps))), np.zeros(n), np.empty((len(m.way_class), n + 1)),
-    )  # fmt: skip
+        np.zeros(nets, dtype=np.int64),
+        np.zeros(nets, dtype=np.int64),
+        np.zeros((2, tree_size(m.steps))),
+        np.zeros(n),
+        np.empty((len(m.way_class), n + 1)),
+    )
 
 
 @kernel

@@ -41,9 +41,7 @@ def _cut_by(name: str) -> Baseline:
 
 BASELINES: dict[str, Baseline] = {
     "greedy": lambda p, s: greedy(p, s.order),
-    "local-search": lambda p, s: local_search(
-        p, s.seed, effort=s.effort, stop=s.stop, warn=s.warn
-    ),
+    "local-search": lambda p, s: local_search(p, s.seed, effort=s.effort, stop=s.stop, warn=s.warn),
     "pipedream": lambda p, s: pipedream(p, s.stop, s.warn),
     "metis": lambda p, s: metis(p, s.seed),
     **{name: _cut_by(name) for name in CUTS},

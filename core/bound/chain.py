@@ -63,9 +63,9 @@ def _bound(problem: SplitProblem, items: Items) -> float:
         return 0.0
     first = units.member_idx[units.member_ptr[:-1]]
     nowhere = np.full(units.g, np.inf)
-    work = np.stack([
-        totals(items.label[first], units.times.get(d.name, nowhere), items.count) for d in offered
-    ])  # fmt: skip
+    work = np.stack(
+        [totals(items.label[first], units.times.get(d.name, nowhere), items.count) for d in offered]
+    )
     weights = spread(work, np.array(counts, dtype=np.float64))[1]
     share = (weights[:, None] * work).min(axis=0)
     if not np.isfinite(share).all():
@@ -74,9 +74,12 @@ def _bound(problem: SplitProblem, items: Items) -> float:
     path = _heaviest_path(items, share)
     device = offered[0]
     if (
-        len(offered) == 1 and options.comm == "sum" and options.max_replicas == 1
-        and not device.is_cpu and not device.cluster_size
-    ):  # fmt: skip
+        len(offered) == 1
+        and options.comm == "sum"
+        and options.max_replicas == 1
+        and not device.is_cpu
+        and not device.cluster_size
+    ):
         share, total = work[0], float(work[0].sum())
         path = path[:: -(-len(path) // MOST_ZONES)]
         after, until = _zones(items, path)
@@ -170,9 +173,11 @@ class _Chain:
         # Without replicas loads are whole, so that a split beats an infeasible target by 1.
         self.step = 1 if options.max_replicas == 1 else 0
         self.with_nets = (
-            len(whole.devices) == 1 and options.comm == "sum" and options.max_replicas == 1
+            len(whole.devices) == 1
+            and options.comm == "sum"
+            and options.max_replicas == 1
             and not device.is_cpu
-        )  # fmt: skip
+        )
         weights = [1]
         if len(whole.devices) > 1:
             found = spread(whole.work, np.array(counts, dtype=np.float64))[1]
@@ -205,10 +210,14 @@ class _Chain:
         if self.with_nets:
             return bool(
                 _reaches_end(
-                    self.least, self.reach, self.paid, float(target), self.counts[0],
+                    self.least,
+                    self.reach,
+                    self.paid,
+                    float(target),
+                    self.counts[0],
                     float(self.total),
                 )
-            )  # fmt: skip
+            )
         steps = [y * target for y in self.weights]
         return _covers(self.low, self.high, steps, self.counts, self.most_replicas, self.total)
 

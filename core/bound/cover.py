@@ -122,9 +122,12 @@ class _Search:
         self.nets = merged(whole.nets(0))[0]
         between = between_of(graph, whole.items, validity)
         pairs = pair_costs(
-            whole.work[0], self.nets, between, enough=float(self.target),
+            whole.work[0],
+            self.nets,
+            between,
+            enough=float(self.target),
             stop=lambda: relaxation.over,
-        )  # fmt: skip
+        )
         self.field = Field(*plain(*field_of(whole.work[0], self.nets, between, pairs)))
         self.sets: dict[bytes, tuple[Bools, float]] = {}
         """Sets by their bytes, each with its load in quanta."""

@@ -114,9 +114,13 @@ def _general(call: Call) -> Claim:
     """The program of 2020, for everything that Figure 3 does not say."""
     try:
         result = solve_ip(
-            call.problem, call.validity,
-            solver=call.solver, incumbent=call.blocks, time_limit=call.time_left(), stop=call.stop,
-        )  # fmt: skip
+            call.problem,
+            call.validity,
+            solver=call.solver,
+            incumbent=call.blocks,
+            time_limit=call.time_left(),
+            stop=call.stop,
+        )
     except UsageError as error:
         return Claim(0.0, REFUSED, str(error))
     except (InfeasibleError, LimitError) as error:
@@ -132,9 +136,13 @@ def _general(call: Call) -> Claim:
     if result.bound <= call.simple:
         return Claim(min(call.simple, value), status, result.failure, blocks=blocks)
     certificate = {
-        "argument": "exact", "solver": result.solver, "status": result.status,
-        "bound": result.bound, "tolerance": SAFETY, "checkable": False,
-    }  # fmt: skip
+        "argument": "exact",
+        "solver": result.solver,
+        "status": result.status,
+        "bound": result.bound,
+        "tolerance": SAFETY,
+        "checkable": False,
+    }
     if status == FAILED:
         status = LIMIT
     return Claim(min(result.bound, value), status, result.failure, certificate, blocks)

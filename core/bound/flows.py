@@ -58,12 +58,12 @@ def network_of(work: Floats, nets: Nets) -> Network:
     first, second = n + 2 * np.arange(p), n + 2 * np.arange(p) + 1
     is_open = ~nets.always[net]
     tail = np.concatenate([np.arange(n), nets.pins, first, second[net][is_open]])
-    head = np.concatenate([
-        np.full(n, sink), first[net], np.where(nets.always, sink, second), nets.pins[is_open]
-    ])  # fmt: skip
-    capacity = np.concatenate([
-        work, np.full(len(net), np.inf), nets.cost, np.full(int(is_open.sum()), np.inf)
-    ])  # fmt: skip
+    head = np.concatenate(
+        [np.full(n, sink), first[net], np.where(nets.always, sink, second), nets.pins[is_open]]
+    )
+    capacity = np.concatenate(
+        [work, np.full(len(net), np.inf), nets.cost, np.full(int(is_open.sum()), np.inf)]
+    )
     arcs = len(tail)
     tails, heads = np.concatenate([tail, head]), np.concatenate([head, tail])
     ptr, order = csr(tails, np.arange(2 * arcs), sink + 1)

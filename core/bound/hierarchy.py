@@ -250,9 +250,16 @@ class Stages:
 
         def make(upper: float) -> Formulas:
             return superblocks(
-                self.task, self.parts, kind, call.simple, reference, min(lower, upper), upper,
-                transfers=self.transfers, apart=pairs,
-            )  # fmt: skip
+                self.task,
+                self.parts,
+                kind,
+                call.simple,
+                reference,
+                min(lower, upper),
+                upper,
+                transfers=self.transfers,
+                apart=pairs,
+            )
 
         return make
 
@@ -334,9 +341,13 @@ def claim_of(
             reason = f"nothing above {call.floor:.6g} is proven"
         return Claim(min(call.simple, value), status, reason, blocks=blocks)
     certificate = {
-        "argument": name, "solver": search.solver, "status": search.last, "bound": low,
-        "tolerance": SAFETY, "checkable": False,
-    }  # fmt: skip
+        "argument": name,
+        "solver": search.solver,
+        "status": search.last,
+        "bound": low,
+        "tolerance": SAFETY,
+        "checkable": False,
+    }
     return Claim(min(low, value), status, reason, certificate, blocks)
 
 

@@ -135,9 +135,7 @@ class _Search:
 
     def __init__(self, whole: Whole, copies: list[int], comm: str) -> None:
         self.whole, self.copies = whole, copies
-        self.mixes = [
-            ((1, 0, 1),) if d.is_cpu else MIXES[comm] for d in whole.devices
-        ]  # fmt: skip
+        self.mixes = [((1, 0, 1),) if d.is_cpu else MIXES[comm] for d in whole.devices]
         self.networks: dict[tuple[int, int, int], Network] = {}
         self.best: dict[str, Any] | None = None
         net = np.repeat(np.arange(len(whole.tensors), dtype=np.int64), np.diff(whole.ptr))

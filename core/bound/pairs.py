@@ -77,10 +77,21 @@ def pair_costs(
         if stop():
             break
         all_pairs(
-            network.ptr, network.heads, network.twin, network.capacity, label, after, before, held,
-            between.nested, float(capacity) * (1 + ROOM), float(enough), first,
-            min(first + step, n), costs,
-        )  # fmt: skip
+            network.ptr,
+            network.heads,
+            network.twin,
+            network.capacity,
+            label,
+            after,
+            before,
+            held,
+            between.nested,
+            float(capacity) * (1 + ROOM),
+            float(enough),
+            first,
+            min(first + step, n),
+            costs,
+        )
     costs[costs < 0] = 0.0
     return costs
 
@@ -97,9 +108,11 @@ def pairs_claim(
     if graph.n > MOST_THINGS:
         return refused(f"more than {MOST_THINGS} nodes")
     whole = one_class(
-        problem, validity, most_items=MOST_ITEMS,
+        problem,
+        validity,
+        most_items=MOST_ITEMS,
         objectives=("throughput", "gpipe"),
-    )  # fmt: skip
+    )
     if isinstance(whole, Claim):
         return whole
     between = between_of(graph, whole.items, validity)

@@ -69,9 +69,26 @@ def field_of(work: Floats, nets: Nets, between: Between, pairs: Floats) -> Field
 
 @kernel
 def best_sets(  # type: ignore[no-untyped-def]
-    work, size, outside, cost, hook_ptr, hooks, held, pairs,
-    price, target, least, roots, first, step, limit, halt, sets, found, ended,
-):  # fmt: skip
+    work,
+    size,
+    outside,
+    cost,
+    hook_ptr,
+    hooks,
+    held,
+    pairs,
+    price,
+    target,
+    least,
+    roots,
+    first,
+    step,
+    limit,
+    halt,
+    sets,
+    found,
+    ended,
+):
     """For roots first, first + step, ...: sets with a load below `target`, the root, none of the
     roots before it, and a price above `least`, each of more value than the last.
 

@@ -165,9 +165,14 @@ class Search:
             seconds, patience = self._times(c, single)
             with solver_process() as process:
                 outcome = process.solve(
-                    self.solver, formulas.program, start, seconds, tolerance,
-                    patience=patience, stop=self.stop,
-                )  # fmt: skip
+                    self.solver,
+                    formulas.program,
+                    start,
+                    seconds,
+                    tolerance,
+                    patience=patience,
+                    stop=self.stop,
+                )
             outcome = _with_bound(outcome, formulas)
             if outcome.status == "infeasible":
                 formulas.program.lower[formulas.top] = 0.0

@@ -130,9 +130,12 @@ class _Search:
         self.costs: Floats = np.zeros((program.n, program.n))
         if program.parts == PARTS["sum"]:
             self.costs = pair_costs(
-                whole.work[0], whole.nets(0), between, enough=float(self.target),
+                whole.work[0],
+                whole.nets(0),
+                between,
+                enough=float(self.target),
                 stop=lambda: relaxation.over,
-            )  # fmt: skip
+            )
         self.closed = np.zeros((program.n, program.n), dtype=np.bool_)
         self.rows: list[_Added] = []
         self.last: tuple[list[Named], tuple[float, ...]] = ([], ())

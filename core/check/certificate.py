@@ -155,9 +155,7 @@ def _simple_units(exact: Exact, certificate: Mapping[str, Any], units: int) -> i
 
 def _part_units(exact: Exact, part: Mapping[str, Any]) -> int:
     """What one part proves: weighed work over weighed devices, or least work over replicas."""
-    chosen = [
-        part["pass"] == "all" or late == (part["pass"] == "backward") for late in exact.late
-    ]  # fmt: skip
+    chosen = [part["pass"] == "all" or late == (part["pass"] == "backward") for late in exact.late]
     replicas = exact.options.max_replicas
     if field(part, "kind", str) == "mean":
         weights = weights_of(exact, field(part, "weights", dict))

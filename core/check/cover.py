@@ -29,7 +29,6 @@ MOST_ITEMS = 250
 """Items that are looked at."""
 
 
-
 def cover_units(exact: Exact, certificate: Mapping[str, Any], bound: int) -> int:
     """`bound`, if no stage with a load below it is worth more than its share of the prices."""
     name = one_class(exact, objectives=("throughput",))

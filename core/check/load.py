@@ -146,9 +146,18 @@ def price(
         backward_s = load((math.fsum(late[0]), compute[1], 0.0, math.fsum(late[1])), sync_s)
     whole = load((in_s, compute_s, overflow_s, out_s), sync_s)
     return Cost(
-        in_s, compute_s, overflow_s, out_s, used, whole, scale, sync_s, forward_s, backward_s,
+        in_s,
+        compute_s,
+        overflow_s,
+        out_s,
+        used,
+        whole,
+        scale,
+        sync_s,
+        forward_s,
+        backward_s,
         footprint.peak_bytes,
-    )  # fmt: skip
+    )
 
 
 def combined(comm: str, in_s: float, compute_s: float, overflow_s: float, out_s: float) -> float:

@@ -75,9 +75,7 @@ def check_operators(case: Case) -> tuple[list[Violation], float | None, list[Cos
         compute = math.fsum(case.time(unit, stage.device_class) for unit in held)
         moved_in = math.fsum(m.end_s - m.start_s for m in coming)
         moved_out = math.fsum(m.end_s - m.start_s for m in going)
-        costs.append(
-            Cost(moved_in, compute, 0.0, moved_out, case.memory(number), compute, value)
-        )  # fmt: skip
+        costs.append(Cost(moved_in, compute, 0.0, moved_out, case.memory(number), compute, value))
         begin = min([times.start[u] for u in held] + [m.start_s for m in coming], default=0.0)
         done = max([times.end(u) for u in held] + [m.end_s for m in going], default=0.0)
         found += check_span(case, number, begin, done, value, times.first)

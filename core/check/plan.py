@@ -81,9 +81,14 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
         found += [Violation("support", subject, reason) for reason in unsupported]
         home = homes[number]
         cost = cost_of(
-            tables, block, compute, device, plan.options,
-            max(stage.replicas, 1), () if home is None else near[home],
-        )  # fmt: skip
+            tables,
+            block,
+            compute,
+            device,
+            plan.options,
+            max(stage.replicas, 1),
+            () if home is None else near[home],
+        )
         costs.append(cost)
         found += _load(stage, cost, subject)
         found += _peak(stage, cost, subject)

@@ -131,8 +131,11 @@ def _bound_digest(plan: Record, plan_digest: str) -> str:
     for device in plan["devices"]:
         row = [device["class"], device["kind"], device.get("count", 0)]
         for name in (
-            "memory_bytes", "bandwidth_bytes_per_s", "cluster_size", "inner_bandwidth_bytes_per_s",
-        ):  # fmt: skip
+            "memory_bytes",
+            "bandwidth_bytes_per_s",
+            "cluster_size",
+            "inner_bandwidth_bytes_per_s",
+        ):
             if name == "cluster_size":
                 row.append(device.get(name, 0))
             else:

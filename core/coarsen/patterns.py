@@ -98,8 +98,9 @@ class _Matcher:
         wanted = {c.names[0]: c.rank for c in rule.conditions if c.kind == "rank"}
         self._ranks = [
             (self._ops[a.line], wanted[a.name])
-            for a in rule.lines[-1].arguments if a.line >= 0 and a.name in wanted
-        ]  # fmt: skip
+            for a in rule.lines[-1].arguments
+            if a.line >= 0 and a.name in wanted
+        ]
         """Operators of lines that the last one reads, and the dimensions they must have."""
 
     def candidates(self) -> list[int]:

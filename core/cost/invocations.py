@@ -101,8 +101,12 @@ def time_invocations(tasks: Tasks, machine: Machine, split: Invocations) -> Bloc
     ready = end[vertex]
     return BlockTimes(
         value=float(max(ready.max(initial=0.0), end[:count].max(initial=0.0))),
-        start_s=start[:count], in_s=parts[0], compute_s=parts[1], out_s=parts[2], ready_s=ready,
-    )  # fmt: skip
+        start_s=start[:count],
+        in_s=parts[0],
+        compute_s=parts[1],
+        out_s=parts[2],
+        ready_s=ready,
+    )
 
 
 def check_invocations(tasks: Tasks, machine: Machine, split: Invocations, most: int) -> None:

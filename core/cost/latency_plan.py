@@ -89,11 +89,15 @@ def _block_stages(
                 device_class=machine.classes[device],
                 nodes=_nodes(graph, units, mine),
                 load_s=in_s + compute_s + out_s,
-                in_s=in_s, compute_s=compute_s, overflow_s=0.0, out_s=out_s,
+                in_s=in_s,
+                compute_s=compute_s,
+                overflow_s=0.0,
+                out_s=out_s,
                 memory_bytes=float(tasks.memory[mine].sum()),
-                begin_s=float(times.start_s[b]), end_s=float(times.end_s[b]),
+                begin_s=float(times.start_s[b]),
+                end_s=float(times.end_s[b]),
             )
-        )  # fmt: skip
+        )
     pool = np.flatnonzero(split.block == POOL)
     if len(pool):
         cpu = int(np.argmax(machine.is_cpu))
@@ -106,11 +110,15 @@ def _block_stages(
                 device_class=machine.classes[cpu],
                 nodes=_nodes(graph, units, pool),
                 load_s=float(length.sum()),
-                in_s=0.0, compute_s=float(length.sum()), overflow_s=0.0, out_s=0.0,
+                in_s=0.0,
+                compute_s=float(length.sum()),
+                overflow_s=0.0,
+                out_s=0.0,
                 memory_bytes=float(tasks.memory[pool].sum()),
-                begin_s=max(float(start.min()), 0.0), end_s=float(times.ready_s[pool].max()),
+                begin_s=max(float(start.min()), 0.0),
+                end_s=float(times.ready_s[pool].max()),
             )
-        )  # fmt: skip
+        )
     return stages, times.value
 
 
@@ -141,10 +149,13 @@ def _operator_stages(
                 device_class=machine.classes[device],
                 nodes=_nodes(graph, units, mine),
                 load_s=compute_s,
-                in_s=float(length[coming].sum()), compute_s=compute_s, overflow_s=0.0,
+                in_s=float(length[coming].sum()),
+                compute_s=compute_s,
+                overflow_s=0.0,
                 out_s=float(length[going].sum()),
                 memory_bytes=float(tasks.memory[mine].sum()),
-                begin_s=float(first), end_s=float(last),
+                begin_s=float(first),
+                end_s=float(last),
                 starts_s=tuple(times.start_s[mine].tolist()),
                 receives=tuple(
                     Transfer(
@@ -158,7 +169,7 @@ def _operator_stages(
                     )
                 ),
             )
-        )  # fmt: skip
+        )
     return stages, times.value
 
 

@@ -73,14 +73,13 @@ def make_line(problem: Given, items: Items, order: Ints) -> Line:
     node_ptr, nodes = csr(where[sequence], sequence, items.count)
     first = units.member_idx[units.member_ptr[:-1]]
     absent = np.full(units.g, np.inf)
-    work = np.stack([
-        totals(where[first], units.times.get(d.name, absent), items.count)
-        for d in devices
-    ])  # fmt: skip
+    work = np.stack(
+        [totals(where[first], units.times.get(d.name, absent), items.count) for d in devices]
+    )
     pin_ptr, pins, tensor, always = nets_of(graph, where, options)
-    costs = np.stack([
-        np.zeros(len(tensor)) if d.is_cpu else transfer_times(graph, d)[tensor] for d in devices
-    ])  # fmt: skip
+    costs = np.stack(
+        [np.zeros(len(tensor)) if d.is_cpu else transfer_times(graph, d)[tensor] for d in devices]
+    )
     made = graph.producer[tensor] >= 0
     late = totals(units.label, ~graph.backward, units.g) == 0
     line = Line(
@@ -133,9 +132,9 @@ def nets_of(graph: Graph, where: Ints, options: CostOptions) -> tuple[Ints, Ints
     relevant = made | always
     tensor_of_use = np.repeat(np.arange(graph.m, dtype=np.int64), np.diff(graph.use_ptr))
     tensors = np.concatenate([tensor_of_use[relevant[tensor_of_use]], np.flatnonzero(made)])
-    at = np.concatenate([
-        where[graph.use_idx[relevant[tensor_of_use]]], where[graph.producer[made]]
-    ])  # fmt: skip
+    at = np.concatenate(
+        [where[graph.use_idx[relevant[tensor_of_use]]], where[graph.producer[made]]]
+    )
     width = max(len(graph.node_ids), 1)
     pairs = np.unique(tensors * width + at)
     tensor, pin = pairs // width, pairs % width

@@ -135,14 +135,25 @@ def stage_load(
         late = made & graph.backward[graph.producer]
         for i, (group, tensor) in enumerate(((ahead, ~late), (~ahead, late))):
             passes[i] = load(
-                float(incoming[tensor].sum()), float(time[group].sum()), 0.0,
-                float(outgoing[tensor].sum()), sync if i else 0.0,
-            )  # fmt: skip
+                float(incoming[tensor].sum()),
+                float(time[group].sum()),
+                0.0,
+                float(outgoing[tensor].sum()),
+                sync if i else 0.0,
+            )
     in_s, out_s = float(incoming.sum()), float(outgoing.sum())
     return StageLoad(
-        in_s, compute, overflow, out_s, memory, load(in_s, compute, overflow, out_s, sync),
-        sync, passes[0], passes[1], peak,
-    )  # fmt: skip
+        in_s,
+        compute,
+        overflow,
+        out_s,
+        memory,
+        load(in_s, compute, overflow, out_s, sync),
+        sync,
+        passes[0],
+        passes[1],
+        peak,
+    )
 
 
 def crossing_times(

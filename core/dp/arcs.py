@@ -143,9 +143,21 @@ def _memory(p, held, touched, added, depth, live, mark, last_use):  # type: igno
 
 @kernel
 def walk(  # type: ignore[no-untyped-def]
-    p, parent, last, child_ptr, child_item, child_ideal, limit,
-    ptr, head, load, parts, cpu_ptr, cpu_head, cpu_load,
-):  # fmt: skip
+    p,
+    parent,
+    last,
+    child_ptr,
+    child_item,
+    child_ideal,
+    limit,
+    ptr,
+    head,
+    load,
+    parts,
+    cpu_ptr,
+    cpu_head,
+    cpu_load,
+):
     """List the blocks whose cheapest load is at most `limit`, on accelerators and on CPUs.
 
     Items are added in ascending order, so each block is met once; what can only grow prunes.
@@ -303,20 +315,54 @@ def make_costs(graph: Graph, line: Line, options: CostOptions) -> Costs:
     hard = options.memory_mode == "hard"
     cpu = line.work[1] if len(line.devices) > 1 else np.full(n, np.inf)
     work, pin_count, source, always, cost = plain(
-        np.stack([line.work[0], cpu]), net_size.astype(np.int64), line.source, line.always,
+        np.stack([line.work[0], cpu]),
+        net_size.astype(np.int64),
+        line.source,
+        line.always,
         line.cost[0],
-    )  # fmt: skip
+    )
     param_ptr, param_idx = csr(pairs // width, pairs % width, n)
     read_ptr, read_idx = csr(reader[~static], graph.in_idx[~static], graph.n)
     uses, kept = np.diff(graph.use_ptr).astype(np.int64), graph.is_output.astype(np.int64)
     held = line.memory if limited and not peak else np.zeros(n)
-    names = ("item_ptr", "item_net", "param_ptr", "param_idx", "param_bytes", "item_touch",
-             "item_bytes", "node_ptr", "nodes", "read_ptr", "read_idx", "made_ptr", "made_idx",
-             "tensor_bytes", "tensor_uses", "tensor_kept", "producer")  # fmt: skip
+    names = (
+        "item_ptr",
+        "item_net",
+        "param_ptr",
+        "param_idx",
+        "param_bytes",
+        "item_touch",
+        "item_bytes",
+        "node_ptr",
+        "nodes",
+        "read_ptr",
+        "read_idx",
+        "made_ptr",
+        "made_idx",
+        "tensor_bytes",
+        "tensor_uses",
+        "tensor_kept",
+        "producer",
+    )
     arrays = plain(
-        item_ptr, item_net, param_ptr, param_idx, size, touch, held, line.node_ptr, line.nodes,
-        read_ptr, read_idx, graph.out_ptr, graph.out_idx, size, uses, kept, graph.producer,
-    )  # fmt: skip
+        item_ptr,
+        item_net,
+        param_ptr,
+        param_idx,
+        size,
+        touch,
+        held,
+        line.node_ptr,
+        line.nodes,
+        read_ptr,
+        read_idx,
+        graph.out_ptr,
+        graph.out_idx,
+        size,
+        uses,
+        kept,
+        graph.producer,
+    )
     return Costs(
         comm=COMM[options.comm],
         factor=float(device.inner_factor),
@@ -361,7 +407,7 @@ def make_arcs(costs: Costs, lattice: Lattice, limit: float) -> Arcs | None:
         *plain(bits, low, high, pins, *cuts_of(costs, lattice.parent, lattice.last)),
         *plain(tail, head, load, parts, into_ptr),
         *plain(cpu_ptr, cpu_tail, cpu_head, cpu_load, cpu_into_ptr, cpu_into),
-    )  # fmt: skip
+    )
 
 
 def _ends(ptr: Ints, head: Ints) -> tuple[Ints, Ints, Ints]:

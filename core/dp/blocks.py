@@ -96,9 +96,21 @@ def peak_of(p, items, count, live, mark, last):  # type: ignore[no-untyped-def]
 
 @kernel
 def decide(  # type: ignore[no-untyped-def]
-    p, parent, last_item, child_ptr, child_item, child_ideal, target, vary,
-    least, came, how, first, budget, above,
-):  # fmt: skip
+    p,
+    parent,
+    last_item,
+    child_ptr,
+    child_item,
+    child_ideal,
+    target,
+    vary,
+    least,
+    came,
+    how,
+    first,
+    budget,
+    above,
+):
     """Cover ideals at loads of at most `target`, from ideal `first` on.
 
     Parameters
@@ -376,16 +388,44 @@ def decide(  # type: ignore[no-untyped-def]
                                     start, end = child_ptr[j], child_ptr[j + 1]
                                     likely = max(start, grown[j])
                                     more = _can_grow(
-                                        p, c, need[c], target, child_item, likely, end, before,
-                                        inside, used, d, work, arriving, leaving, held, weight,
+                                        p,
+                                        c,
+                                        need[c],
+                                        target,
+                                        child_item,
+                                        likely,
+                                        end,
+                                        before,
+                                        inside,
+                                        used,
+                                        d,
+                                        work,
+                                        arriving,
+                                        leaving,
+                                        held,
+                                        weight,
                                         grow_loads,
-                                    )  # fmt: skip
+                                    )
                                     if more < 0 and likely > start:
                                         more = _can_grow(
-                                            p, c, need[c], target, child_item, start, likely,
-                                            before, inside, used, d, work, arriving, leaving,
-                                            held, weight, grow_loads,
-                                        )  # fmt: skip
+                                            p,
+                                            c,
+                                            need[c],
+                                            target,
+                                            child_item,
+                                            start,
+                                            likely,
+                                            before,
+                                            inside,
+                                            used,
+                                            d,
+                                            work,
+                                            arriving,
+                                            leaving,
+                                            held,
+                                            weight,
+                                            grow_loads,
+                                        )
                                     grown[j] = max(more, 0)
                                     fuller[c] = more >= 0
                                 if keep and fuller[c] <= 0:
@@ -409,9 +449,24 @@ def decide(  # type: ignore[no-untyped-def]
 
 @kernel
 def _can_grow(  # type: ignore[no-untyped-def]
-    p, c, copies, target, child_item, first, end, before, inside, used,
-    d, work, arriving, leaving, held, weight, loads,
-):  # fmt: skip
+    p,
+    c,
+    copies,
+    target,
+    child_item,
+    first,
+    end,
+    before,
+    inside,
+    used,
+    d,
+    work,
+    arriving,
+    leaving,
+    held,
+    weight,
+    loads,
+):
     """Edge among first..end whose item may join a block on class c without harm to another; -1.
 
     Then the block need not be considered: the one with the item does as well. Let x be ready

@@ -17,16 +17,32 @@ def is_plain(p: IdealArrays) -> bool:
     """Whether this kernel may stand in for the general one."""
     classes, passes, _ = p.work.shape
     return bool(
-        p.comm == SUM and passes == 1 and classes <= 2 and len(p.row_class) == 1
-        and (p.copies == 1).all() and np.isinf(p.capacity).all()
-    )  # fmt: skip
+        p.comm == SUM
+        and passes == 1
+        and classes <= 2
+        and len(p.row_class) == 1
+        and (p.copies == 1).all()
+        and np.isinf(p.capacity).all()
+    )
 
 
 @kernel
 def decide_plain(  # type: ignore[no-untyped-def]
-    p, parent, last_item, child_ptr, child_item, child_ideal, targets, vary,
-    least, came, how, first, budget, above,
-):  # fmt: skip
+    p,
+    parent,
+    last_item,
+    child_ptr,
+    child_item,
+    child_ideal,
+    targets,
+    vary,
+    least,
+    came,
+    how,
+    first,
+    budget,
+    above,
+):
     """Cover ideals at loads of at most targets[0]; arguments and result as of `decide`."""
     target = targets[0]
     n_classes, _, n = p.work.shape
@@ -168,14 +184,36 @@ def decide_plain(  # type: ignore[no-untyped-def]
                             start, end = child_ptr[j], child_ptr[j + 1]
                             likely = max(start, grown[j])
                             found = _grows(
-                                likely, end, paid, target, child_item, work, item_ptr, item_net,
-                                net_size, always, cost, before, inside,
-                            )  # fmt: skip
+                                likely,
+                                end,
+                                paid,
+                                target,
+                                child_item,
+                                work,
+                                item_ptr,
+                                item_net,
+                                net_size,
+                                always,
+                                cost,
+                                before,
+                                inside,
+                            )
                             if found < 0 and likely > start:
                                 found = _grows(
-                                    start, likely, paid, target, child_item, work, item_ptr,
-                                    item_net, net_size, always, cost, before, inside,
-                                )  # fmt: skip
+                                    start,
+                                    likely,
+                                    paid,
+                                    target,
+                                    child_item,
+                                    work,
+                                    item_ptr,
+                                    item_net,
+                                    net_size,
+                                    always,
+                                    cost,
+                                    before,
+                                    inside,
+                                )
                             grown[j] = max(found, 0)
                             grows = 1 if found >= 0 else 0
                         if grows == 1:
@@ -185,9 +223,13 @@ def decide_plain(  # type: ignore[no-untyped-def]
                             grows_cpu = 0
                             for i in range(child_ptr[j], child_ptr[j + 1]):
                                 x = child_item[i]
-                                if by_cpu + cpu_work[x] <= target and _gain(
-                                    x, work, item_ptr, item_net, net_size, cost, before, inside
-                                ) >= 0.0:  # fmt: skip
+                                if (
+                                    by_cpu + cpu_work[x] <= target
+                                    and _gain(
+                                        x, work, item_ptr, item_net, net_size, cost, before, inside
+                                    )
+                                    >= 0.0
+                                ):
                                     grows_cpu = 1
                                     break
                         if grows_cpu == 1:
@@ -220,9 +262,20 @@ def _gain(x, work, item_ptr, item_net, net_size, cost, before, inside):  # type:
 
 @kernel
 def _grows(  # type: ignore[no-untyped-def]
-    first, end, paid, target, child_item, work, item_ptr, item_net, net_size, always, cost,
-    before, inside,
-):  # fmt: skip
+    first,
+    end,
+    paid,
+    target,
+    child_item,
+    work,
+    item_ptr,
+    item_net,
+    net_size,
+    always,
+    cost,
+    before,
+    inside,
+):
     """Edge among first..end whose item may join a block on an accelerator without harm; or -1."""
     for edge in range(first, end):
         x = child_item[edge]
@@ -235,8 +288,9 @@ def _grows(  # type: ignore[no-untyped-def]
                     load += cost[e]
             elif whole:
                 load -= cost[e]
-        if load <= target and _gain(
-            x, work, item_ptr, item_net, net_size, cost, before, inside
-        ) >= 0.0:  # fmt: skip
+        if (
+            load <= target
+            and _gain(x, work, item_ptr, item_net, net_size, cost, before, inside) >= 0.0
+        ):
             return edge
     return -1

@@ -176,9 +176,18 @@ class _Pipelines:
             if self.steps and enough(self.steps):
                 return None
             first, spent = segments.probe(
-                self.costs, self.arcs, self.platform, target, self.after,
-                self.clusters, self.came, self.how, first, CHUNK, self.scratch,
-            )  # fmt: skip
+                self.costs,
+                self.arcs,
+                self.platform,
+                target,
+                self.after,
+                self.clusters,
+                self.came,
+                self.how,
+                first,
+                CHUNK,
+                self.scratch,
+            )
             self.steps += spent
         return bool(self.clusters[-1, 1, -1] <= self.platform.full)
 

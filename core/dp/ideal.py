@@ -244,9 +244,14 @@ class _Choice:
         if options.max_replicas > 1 and self.problem.graph.backward.any():
             weighty[:] = weights_of(self.problem.graph, line) > 0
         fewer = contract_items(
-            line, items, order, options, below=below,
-            binding=may_bind(self.problem.graph, line, options), weighty=weighty,
-        )  # fmt: skip
+            line,
+            items,
+            order,
+            options,
+            below=below,
+            binding=may_bind(self.problem.graph, line, options),
+            weighty=weighty,
+        )
         if fewer.count < items.count:
             line = self.problem.line(fewer)
         return line

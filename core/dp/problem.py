@@ -148,10 +148,14 @@ def ideal_arrays(
     work = np.stack([w[classes] for w, _ in passes], axis=1)
     rows = [(c, q) for c, d in enumerate(devices) if not d.is_cpu for q in range(len(passes))]
     net, pins, source, always, late, cost = _merged_nets(line)
-    net_cost = np.array([
-        np.where(passes[q][1][late], cost[classes[c]], 0.0) if len(passes) > 1 else cost[classes[c]]
-        for c, q in rows
-    ]).reshape(len(rows), len(source))  # fmt: skip
+    net_cost = np.array(
+        [
+            np.where(passes[q][1][late], cost[classes[c]], 0.0)
+            if len(passes) > 1
+            else cost[classes[c]]
+            for c, q in rows
+        ]
+    ).reshape(len(rows), len(source))
     item_ptr, item_net = csr(pins, net, n)
     counts = np.array([d.count for d in devices], dtype=np.int64)
     finite = np.where(np.isfinite(line.work[classes]), line.work[classes], np.inf)
@@ -165,15 +169,22 @@ def ideal_arrays(
     streamed = options.memory_mode == "overflow"
     free = [d.is_cpu or not binding for d in devices]
     arrays = {
-        "work": work, "row_class": np.array([c for c, _ in rows], dtype=np.int64),
+        "work": work,
+        "row_class": np.array([c for c, _ in rows], dtype=np.int64),
         "row_pass": np.array([q for _, q in rows], dtype=np.int64),
-        "row_of": np.array([
-            [rows.index((c, q)) if (c, q) in rows else -1 for q in range(len(passes))]
-            for c in range(len(devices))
-        ]),
-        "item_ptr": item_ptr, "item_net": item_net,
-        "net_size": np.bincount(net, minlength=len(source)), "net_source": source,
-        "net_always": always.astype(np.int64), "net_cost": net_cost, "weights": weights,
+        "row_of": np.array(
+            [
+                [rows.index((c, q)) if (c, q) in rows else -1 for q in range(len(passes))]
+                for c in range(len(devices))
+            ]
+        ),
+        "item_ptr": item_ptr,
+        "item_net": item_net,
+        "net_size": np.bincount(net, minlength=len(source)),
+        "net_source": source,
+        "net_always": always.astype(np.int64),
+        "net_cost": net_cost,
+        "weights": weights,
         "net_share": _shares(rows, weights, net_cost, len(passes)),
         "crossing": np.full((len(passes), lattice.size), -1.0),
         # Less a little, so that rounding leaves nothing outside the last ideal.
@@ -181,18 +192,13 @@ def ideal_arrays(
         "counts": counts,
         "strides": np.cumprod(np.append(1, counts[:-1] + 1)).astype(np.int64),
         "copies": np.array(copies, dtype=np.int64),
-        "sync": np.array([
-            1 / d.bandwidth_bytes_per_s if training else 0.0 for d in devices
-        ]),
-        "capacity": np.array([
-            np.inf if f else d.memory_bytes * ROOM
-            for f, d in zip(free, devices, strict=True)
-        ]),
-        "stream": np.array([
-            1 / d.bandwidth_bytes_per_s if streamed else np.inf for d in devices
-        ]),
+        "sync": np.array([1 / d.bandwidth_bytes_per_s if training else 0.0 for d in devices]),
+        "capacity": np.array(
+            [np.inf if f else d.memory_bytes * ROOM for f, d in zip(free, devices, strict=True)]
+        ),
+        "stream": np.array([1 / d.bandwidth_bytes_per_s if streamed else np.inf for d in devices]),
         **memory,
-    }  # fmt: skip
+    }
     arrays = dict(zip(arrays, plain(*arrays.values()), strict=True))
     peak = int(binding and options.memory_model == "peak")
     return IdealArrays(comm=COMM[options.comm], peak=peak, relaxed=0, **arrays)
@@ -284,14 +290,22 @@ def _memory(graph: Graph, line: Line, options: CostOptions) -> dict[str, np.ndar
     largest = np.zeros(n)
     np.maximum.at(largest, where, each)
     return {
-        "item_weight": weight, "item_bytes": held, "param_ptr": param_ptr,
+        "item_weight": weight,
+        "item_bytes": held,
+        "param_ptr": param_ptr,
         "param_idx": param_idx,
         "param_bytes": graph.tensor_bytes[names] * (1.0 if peak else 0.0),
         "param_weight": graph.tensor_bytes[names] * syncs,
         "item_touch": totals(where, each, n) if peak else np.zeros(n),
         "item_own": largest if peak else np.zeros(n),
-        "node_ptr": line.node_ptr, "nodes": line.nodes, "read_ptr": read_ptr,
-        "read_idx": read_idx, "made_ptr": made_ptr, "made_idx": made_idx,
-        "tensor_bytes": graph.tensor_bytes, "tensor_uses": np.diff(graph.use_ptr),
-        "tensor_kept": graph.is_output.astype(np.int64), "producer": graph.producer,
-    }  # fmt: skip
+        "node_ptr": line.node_ptr,
+        "nodes": line.nodes,
+        "read_ptr": read_ptr,
+        "read_idx": read_idx,
+        "made_ptr": made_ptr,
+        "made_idx": made_idx,
+        "tensor_bytes": graph.tensor_bytes,
+        "tensor_uses": np.diff(graph.use_ptr),
+        "tensor_kept": graph.is_output.astype(np.int64),
+        "producer": graph.producer,
+    }

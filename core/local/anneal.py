@@ -156,9 +156,15 @@ def anneal(
     given = None if start is None else _placed(label, line, slots, start, ordered=ordered)
     schedule = (WARM if warm else ORDERED) if ordered else FREE
     best = _search(
-        arrays, lambda: live_of(problem.graph, label, len(slots), options), schedule, given, seed,
-        effort, stop, progress,
-    )  # fmt: skip
+        arrays,
+        lambda: live_of(problem.graph, label, len(slots), options),
+        schedule,
+        given,
+        seed,
+        effort,
+        stop,
+        progress,
+    )
     if best is None:
         raise _unfit(line)
     used = [np.flatnonzero(best.place[label] == d) for d in range(len(slots))]

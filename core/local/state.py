@@ -223,13 +223,33 @@ def move(problem, state, item, device):  # type: ignore[no-untyped-def]
     """Move an item to another device and keep the whole state up to date."""
     before = state.place[item]
     settle(
-        problem.hook_ptr, problem.hooks, problem.work, problem.price, state.place, state.pins_on,
-        item, before, problem.kind[before], 1, state.spent, before,
-    )  # fmt: skip
+        problem.hook_ptr,
+        problem.hooks,
+        problem.work,
+        problem.price,
+        state.place,
+        state.pins_on,
+        item,
+        before,
+        problem.kind[before],
+        1,
+        state.spent,
+        before,
+    )
     settle(
-        problem.hook_ptr, problem.hooks, problem.work, problem.price, state.place, state.pins_on,
-        item, device, problem.kind[device], 0, state.spent, device,
-    )  # fmt: skip
+        problem.hook_ptr,
+        problem.hooks,
+        problem.work,
+        problem.price,
+        state.place,
+        state.pins_on,
+        item,
+        device,
+        problem.kind[device],
+        0,
+        state.spent,
+        device,
+    )
     state.used[before] -= problem.memory[item]
     state.used[device] += problem.memory[item]
     carry(problem.hook_ptr, problem.hooks, state.place, state.pins_on, item, device)

@@ -158,10 +158,18 @@ def weigh(problem, state, search):  # type: ignore[no-untyped-def]
     for d in range(len(problem.kind)):
         k = problem.kind[d]
         search.energy[d] = appraise(
-            problem.comm, problem.hard, search.weight, search.scale, search.strict,
-            search.mix[SQUARINGS], state.spent, d, excess(problem, state, d), problem.stream[k],
+            problem.comm,
+            problem.hard,
+            search.weight,
+            search.scale,
+            search.strict,
+            search.mix[SQUARINGS],
+            state.spent,
+            d,
+            excess(problem, state, d),
+            problem.stream[k],
             problem.capacity[k],
-        )  # fmt: skip
+        )
 
 
 @kernel
@@ -195,22 +203,42 @@ def note(problem, state, live, search):  # type: ignore[no-untyped-def]
 def singles(problem, state, live, search, temperature, moves):  # type: ignore[no-untyped-def]
     """Try to move single items; return the pins visited."""
     rng, dice, energy, times, made, fresh = (
-        search.rng, search.dice, search.energy, search.times, search.bytes, search.other,
-    )  # fmt: skip
+        search.rng,
+        search.dice,
+        search.energy,
+        search.times,
+        search.bytes,
+        search.other,
+    )
     weight, scale, strict, value = search.weight, search.scale, search.strict, search.value
     place, pinned, spent, used, ratio = (
-        state.place, state.pins_on, state.spent, state.used, state.ratio,
-    )  # fmt: skip
+        state.place,
+        state.pins_on,
+        state.spent,
+        state.used,
+        state.ratio,
+    )
     kind, work, price, hook_ptr, hooks, pin_ptr, pins = (
-        problem.kind, problem.work, problem.price, problem.hook_ptr, problem.hooks,
-        problem.pin_ptr, problem.pins,
-    )  # fmt: skip
+        problem.kind,
+        problem.work,
+        problem.price,
+        problem.hook_ptr,
+        problem.hooks,
+        problem.pin_ptr,
+        problem.pins,
+    )
     allowed, memory, capacity, stream = (
-        problem.allowed, problem.memory, problem.capacity, problem.stream,
-    )  # fmt: skip
+        problem.allowed,
+        problem.memory,
+        problem.capacity,
+        problem.stream,
+    )
     earlier_ptr, earlier, later_ptr, later = (
-        problem.earlier_ptr, problem.earlier, problem.later_ptr, problem.later,
-    )  # fmt: skip
+        problem.earlier_ptr,
+        problem.earlier,
+        problem.later_ptr,
+        problem.later,
+    )
     comm, hard, squarings, clock = problem.comm, problem.hard, search.mix[SQUARINGS], search.clock
     ordered = problem.ordered
     visits = 0
@@ -249,9 +277,18 @@ def singles(problem, state, live, search, temperature, moves):  # type: ignore[n
             made[side] = used[d] + (memory[item] if side else -memory[item])
             over = max(0.0, made[side] * ratio[d] - capacity[k])
             fresh[side] = appraise(
-                comm, hard, weight, scale, strict, squarings, times, side, over, stream[k],
+                comm,
+                hard,
+                weight,
+                scale,
+                strict,
+                squarings,
+                times,
+                side,
+                over,
+                stream[k],
                 capacity[k],
-            )  # fmt: skip
+            )
             change += fresh[side] - energy[d]
         if change > temperature * dice[below(rng, len(dice))]:
             continue
@@ -347,23 +384,46 @@ def drag(  # type: ignore[no-untyped-def]
 def clusters(problem, state, live, search, temperature, moves):  # type: ignore[no-untyped-def]
     """Try to move clusters of items, one or two at a time; return the pins visited."""
     rng, dice, energy, times, was, old = (
-        search.rng, search.dice, search.energy, search.times, search.bytes, search.other,
-    )  # fmt: skip
+        search.rng,
+        search.dice,
+        search.energy,
+        search.times,
+        search.bytes,
+        search.other,
+    )
     mix, member, origin, stamp, clock, mark, touched = (
-        search.mix, search.member, search.origin, search.stamp, search.clock, search.mark,
+        search.mix,
+        search.member,
+        search.origin,
+        search.stamp,
+        search.clock,
+        search.mark,
         search.touched,
-    )  # fmt: skip
+    )
     weight, scale, strict, value = search.weight, search.scale, search.strict, search.value
     place, pinned, spent, used, ratio = (
-        state.place, state.pins_on, state.spent, state.used, state.ratio,
-    )  # fmt: skip
+        state.place,
+        state.pins_on,
+        state.spent,
+        state.used,
+        state.ratio,
+    )
     kind, work, price, hook_ptr, hooks, pin_ptr, pins, bond = (
-        problem.kind, problem.work, problem.price, problem.hook_ptr, problem.hooks,
-        problem.pin_ptr, problem.pins, problem.bond,
-    )  # fmt: skip
+        problem.kind,
+        problem.work,
+        problem.price,
+        problem.hook_ptr,
+        problem.hooks,
+        problem.pin_ptr,
+        problem.pins,
+        problem.bond,
+    )
     allowed, memory, capacity, stream = (
-        problem.allowed, problem.memory, problem.capacity, problem.stream,
-    )  # fmt: skip
+        problem.allowed,
+        problem.memory,
+        problem.capacity,
+        problem.stream,
+    )
     visits = 0
     for _ in range(moves):
         clock[0] += 1
@@ -388,18 +448,38 @@ def clusters(problem, state, live, search, temperature, moves):  # type: ignore[
                 if target == home:
                     continue
                 top = drag(
-                    problem.earlier_ptr, problem.earlier, problem.later_ptr, problem.later, place,
-                    member, stamp, clock[1], end, item, target,
-                )  # fmt: skip
+                    problem.earlier_ptr,
+                    problem.earlier,
+                    problem.later_ptr,
+                    problem.later,
+                    place,
+                    member,
+                    stamp,
+                    clock[1],
+                    end,
+                    item,
+                    target,
+                )
                 for at in range(end, top):
                     if not allowed[kind[target], member[at]]:
                         top = end  # it would stay behind, out of order
                         break
             else:
                 top, neighbour, more = grow(
-                    hook_ptr, hooks, pin_ptr, pins, bond, place, pinned, rng, member, stamp,
-                    clock[1], end, below(rng, 100) < mix[LOOSE],
-                )  # fmt: skip
+                    hook_ptr,
+                    hooks,
+                    pin_ptr,
+                    pins,
+                    bond,
+                    place,
+                    pinned,
+                    rng,
+                    member,
+                    stamp,
+                    clock[1],
+                    end,
+                    below(rng, 100) < mix[LOOSE],
+                )
                 visits += more + 5
                 home = place[member[end]]
                 if part == 1 and home != left and below(rng, 2) == 0:
@@ -425,9 +505,19 @@ def clusters(problem, state, live, search, temperature, moves):  # type: ignore[
                             times[reached, c] = spent[d, c]
                         reached += 1
                     settle(
-                        hook_ptr, hooks, work, price, place, pinned, item, d, kind[d], 1 - side,
-                        spent, d,
-                    )  # fmt: skip
+                        hook_ptr,
+                        hooks,
+                        work,
+                        price,
+                        place,
+                        pinned,
+                        item,
+                        d,
+                        kind[d],
+                        1 - side,
+                        spent,
+                        d,
+                    )
                     used[d] += memory[item] if side else -memory[item]
                 carry(hook_ptr, hooks, place, pinned, item, target)
                 visits += 2 * (hook_ptr[item + 1] - hook_ptr[item]) + 2
@@ -437,9 +527,18 @@ def clusters(problem, state, live, search, temperature, moves):  # type: ignore[
             k = kind[d]
             old[t] = energy[d]
             energy[d] = appraise(
-                problem.comm, problem.hard, weight, scale, strict, mix[SQUARINGS], spent, d,
-                max(0.0, used[d] * ratio[d] - capacity[k]), stream[k], capacity[k],
-            )  # fmt: skip
+                problem.comm,
+                problem.hard,
+                weight,
+                scale,
+                strict,
+                mix[SQUARINGS],
+                spent,
+                d,
+                max(0.0, used[d] * ratio[d] - capacity[k]),
+                stream[k],
+                capacity[k],
+            )
             change += energy[d] - old[t]
         if change <= temperature * dice[below(rng, len(dice))]:
             if end > 0 and load_in(problem.comm, spent, clock[2], 0, 0.0) < value[0]:

@@ -76,9 +76,7 @@ class Relaxation:
         self._model, self._columns = _model(solver, program)
         return self._optimize()
 
-    def refine(
-        self, rows: Sequence[Row], closed: Sequence[int], dropped: Sequence[int]
-    ) -> Outcome:
+    def refine(self, rows: Sequence[Row], closed: Sequence[int], dropped: Sequence[int]) -> Outcome:
         """Solve it without some rows, with new ones, and with some columns at 0."""
         if dropped:
             self._model.remove([self._model.constrs[i] for i in dropped])
@@ -141,8 +139,10 @@ def _set_tolerances(solver: str, model, tolerance: float) -> None:  # type: igno
         return
     model.threads = 1  # more of them make the search differ from run to run
     for option in (
-        "primal_feasibility_tolerance", "dual_feasibility_tolerance", "mip_feasibility_tolerance",
-    ):  # fmt: skip
+        "primal_feasibility_tolerance",
+        "dual_feasibility_tolerance",
+        "mip_feasibility_tolerance",
+    ):
         model.solver._set_double_option_value(option, tolerance)
 
 
@@ -191,9 +191,11 @@ def main() -> None:
     gc.disable()
     relaxation = Relaxation()
     answers: dict[str, Callable[..., Outcome]] = {
-        "solve": solve, "relax": relaxation.relax, "refine": relaxation.refine,
+        "solve": solve,
+        "relax": relaxation.relax,
+        "refine": relaxation.refine,
         "cpsat": partial(cpsat_worker.solve, pipe.send),
-    }  # fmt: skip
+    }
     while True:
         what, *request = requests.get()
         try:

@@ -32,9 +32,7 @@ def is_left_alone() -> bool:
     return get_ident() in _left_alone
 
 
-def beside(
-    work: Callable[[], T], stop: Callable[[], bool], instead: Callable[[], T | None]
-) -> T:
+def beside(work: Callable[[], T], stop: Callable[[], bool], instead: Callable[[], T | None]) -> T:
     """Return what `work` returns, or raise what it raises.
 
     Where it goes on for `GRACE_S` after `stop` says so: what `instead` returns; None: there is

@@ -77,9 +77,17 @@ def order_problem(line: Line, comm: str, *, weighted: bool = True) -> OrderProbl
         hit[hit] = edges[at[hit]] == key[hit]
         weight = np.bincount(at[hit], cost[hit], minlength=len(edges)).astype(np.float64)
     arrays = plain(
-        ptr, head, np.bincount(head, minlength=line.n).astype(np.int64), weight,
-        line.work[0], hook_ptr, hooks, line.source, line.always, line.cost[0],
-    )  # fmt: skip
+        ptr,
+        head,
+        np.bincount(head, minlength=line.n).astype(np.int64),
+        weight,
+        line.work[0],
+        hook_ptr,
+        hooks,
+        line.source,
+        line.always,
+        line.cost[0],
+    )
     return OrderProblem(line.devices[0].count, COMM[comm], *arrays)
 
 
@@ -346,9 +354,13 @@ def values_of_rows(problem, layout, goal, priorities, below, reject, values):  #
     guess = 0.0
     for c in range(len(priorities)):
         _kahn(
-            problem.ptr, problem.successors, problem.indegree, priorities[c], layout.order,
+            problem.ptr,
+            problem.successors,
+            problem.indegree,
+            priorities[c],
+            layout.order,
             layout.heaps,
-        )  # fmt: skip
+        )
         if goal == LENGTH:
             values[c] = _length(problem, layout)
         else:

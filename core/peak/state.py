@@ -34,9 +34,14 @@ def new_state(steps):  # type: ignore[no-untyped-def]
     """Room for the state of some steps."""
     n = len(steps.made)
     return (
-        np.zeros(n, np.bool_), np.zeros(n, np.int64), np.zeros(len(steps.size), np.int64),
-        np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(3, np.int64), np.zeros(n + 1),
-    )  # fmt: skip
+        np.zeros(n, np.bool_),
+        np.zeros(n, np.int64),
+        np.zeros(len(steps.size), np.int64),
+        np.zeros(n, np.int64),
+        np.zeros(n, np.int64),
+        np.zeros(3, np.int64),
+        np.zeros(n + 1),
+    )
 
 
 @kernel

@@ -82,10 +82,8 @@ def make_steps(
     total = np.bincount(maker, weights=size[made], minlength=n).astype(np.float64)
     needs = np.bincount(reader[source[read] >= 0], minlength=n).astype(np.int64)
     return Steps(
-        *plain(
-            read_ptr, reads, make_ptr, makes, use_ptr, uses, source, stays, size, total, needs
-        )
-    )  # fmt: skip
+        *plain(read_ptr, reads, make_ptr, makes, use_ptr, uses, source, stays, size, total, needs)
+    )
 
 
 def part_of(steps: Steps, nodes: Ints, before: Ints) -> Steps:
@@ -107,9 +105,15 @@ def part_of(steps: Steps, nodes: Ints, before: Ints) -> Steps:
     later = np.bincount(owner, weights=place[users] == n, minlength=len(tensors)) > 0
     source = np.where(steps.maker[tensors] >= 0, place[steps.maker[tensors]], -1)
     return make_steps(
-        len(nodes), reader, local[read], maker, local[made],
-        steps.stays[tensors] | later, steps.size[tensors], source,
-    )  # fmt: skip
+        len(nodes),
+        reader,
+        local[read],
+        maker,
+        local[made],
+        steps.stays[tensors] | later,
+        steps.size[tensors],
+        source,
+    )
 
 
 def _rows(ptr: Ints, idx: Ints, rows: Ints) -> tuple[Ints, Ints]:

@@ -271,10 +271,13 @@ def _part(problem: Problem, j: int) -> Problem:
     k = problem.k
     mine = problem.tail // k == j
     return replace(
-        problem, unroll=1, time=problem.time[j * k : (j + 1) * k],
-        tail=problem.tail[mine] - j * k, head=problem.head[mine] - j * k,
+        problem,
+        unroll=1,
+        time=problem.time[j * k : (j + 1) * k],
+        tail=problem.tail[mine] - j * k,
+        head=problem.head[mine] - j * k,
         delay=problem.delay[mine],
-    )  # fmt: skip
+    )
 
 
 def _owner(problem: Problem) -> Ints:

@@ -152,10 +152,12 @@ def _price(
     blocks = [
         Block(
             np.array([position[n] for n in s.nodes], dtype=np.int64),
-            classes[s.device_class], s.replicas, int(s.device.rpartition("/")[2]),
+            classes[s.device_class],
+            s.replicas,
+            int(s.device.rpartition("/")[2]),
         )
         for s in plan.stages
-    ]  # fmt: skip
+    ]
     for s, (stage, near) in enumerate(zip(plan.stages, nodes_nearby(graph, blocks), strict=True)):
         block = blocks[s]
         step = np.full(graph.n, -1, dtype=np.int64)
@@ -295,10 +297,16 @@ class _Builder:
         self._done[i] = self._sent[i] = len(self.blocks)
         self.blocks.append(
             PlacedBlock(
-                name, kind, self.homes[part.stage], time, part.held_bytes, (*inside, *outside),
-                part.stage, own,
+                name,
+                kind,
+                self.homes[part.stage],
+                time,
+                part.held_bytes,
+                (*inside, *outside),
+                part.stage,
+                own,
             )
-        )  # fmt: skip
+        )
         if apart and part.out_s > 0:
             self._sent[i] = self._aside("out", name, part, part.out_s, [Wait(self._done[i])])
         if apart and part.sync_s > 0:

@@ -310,6 +310,13 @@ def _at_once(problem: Problem) -> Repetend:
     """Blocks that take no time: all at time 0, again and again."""
     start = np.zeros((problem.unroll, problem.k))
     return Repetend(
-        problem.unroll, 0.0, start, problem.fixed.copy(), 0.0,
-        float(problem.fixed.max(initial=0.0)), 0.0, "optimal", 0.0,
-    )  # fmt: skip
+        problem.unroll,
+        0.0,
+        start,
+        problem.fixed.copy(),
+        0.0,
+        float(problem.fixed.max(initial=0.0)),
+        0.0,
+        "optimal",
+        0.0,
+    )

@@ -45,9 +45,15 @@ def left_shift(problem: Problem, sequence: Ints, *, compiled: bool = True) -> Fl
     before_ptr, by_head = csr(problem.head, np.arange(len(problem.head)), problem.b)
     shift = _shift if compiled else interpreted(_shift)
     start: Floats = shift(
-        np.asarray(sequence, dtype=np.int64), problem.ptr, problem.unit, problem.time,
-        before_ptr, problem.tail[by_head], problem.delay[by_head], problem.units,
-    )  # fmt: skip
+        np.asarray(sequence, dtype=np.int64),
+        problem.ptr,
+        problem.unit,
+        problem.time,
+        before_ptr,
+        problem.tail[by_head],
+        problem.delay[by_head],
+        problem.units,
+    )
     return start
 
 

@@ -101,9 +101,13 @@ def _one_by_one(placement: Placement, request: Request) -> Schedule | None:
     bound = min(makespan_bound(placement, count), span_of(problem, start))
     rate = float(rate_bound(problem_of(placement, placement.turns)))
     return Schedule(
-        placement, start.reshape(count, -1), "sequential", float(bound), "interrupted",
+        placement,
+        start.reshape(count, -1),
+        "sequential",
+        float(bound),
+        "interrupted",
         rate_bound_s=rate,
-    )  # fmt: skip
+    )
 
 
 def _found(placement: Placement, request: Request) -> Schedule:
@@ -128,9 +132,12 @@ def _found(placement: Placement, request: Request) -> Schedule:
         from dnnp.core.pipeline.tessel.solve import tessel, tessel_starts
 
         found = tessel(
-            placement, lazy=request.lazy, most=request.most_in_flight,
-            effort=request.effort, stop=request.stop,
-        )  # fmt: skip
+            placement,
+            lazy=request.lazy,
+            most=request.most_in_flight,
+            effort=request.effort,
+            stop=request.stop,
+        )
         repetend, (starts, method) = found.repetend, tessel_starts(placement, found, count)
         start = starts.ravel()
         if not found.complete and not request.stop():
@@ -160,9 +167,15 @@ def _found(placement: Placement, request: Request) -> Schedule:
     rate = float(rate_bound(problem_of(placement, placement.turns)))
     reached = reached if repetend is None else repetend.rate_s
     return Schedule(
-        placement, start.reshape(count, -1), method, bound, status, repetend, reached,
+        placement,
+        start.reshape(count, -1),
+        method,
+        bound,
+        status,
+        repetend,
+        reached,
         rate if reached is None else min(rate, reached),
-    )  # fmt: skip
+    )
 
 
 def _recipe(
@@ -201,9 +214,13 @@ def _completed(
     for limits in [placement] if inner.units == placement.units else [inner, placement]:
         try:
             completed = complete(
-                limits, repetend, request.micro_batches,
-                effort=request.effort, stop=request.stop, bound=bound,
-            )  # fmt: skip
+                limits,
+                repetend,
+                request.micro_batches,
+                effort=request.effort,
+                stop=request.stop,
+                bound=bound,
+            )
         except (InfeasibleError, LimitError):
             if limits is placement:
                 raise

@@ -123,7 +123,7 @@ class _Board:
         homes = move if self.mode == "blocking" else tuple((self._link(pair),) for pair in move)
         return PlacedBlock(
             unused(name, self.names), "transfer", homes, self.made[key][1], 0.0, (Wait(maker),)
-        )  # fmt: skip
+        )
 
     def _link(self, pair: Home) -> int:
         if pair not in self.link:

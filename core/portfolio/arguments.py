@@ -61,8 +61,10 @@ def _plain(prove: Callable[..., Claim], problem: SplitProblem, ask: Ask) -> Clai
     """An argument of `core.bound` that takes nothing special."""
     return prove(
         problem,
-        validity=ask.validity, floor=ask.floor, stop=ask.stop,
-    )  # fmt: skip
+        validity=ask.validity,
+        floor=ask.floor,
+        stop=ask.stop,
+    )
 
 
 def _simple(problem: SplitProblem, ask: Ask) -> Claim:
@@ -97,9 +99,13 @@ def _same_block(problem: SplitProblem, ask: Ask) -> Claim:
 
     return same_block_claim(
         problem,
-        validity=ask.validity, value=ask.value, solver=ask.solver, time_left=ask.time_left,
-        stop=ask.stop, tell=ask.tell,
-    )  # fmt: skip
+        validity=ask.validity,
+        value=ask.value,
+        solver=ask.solver,
+        time_left=ask.time_left,
+        stop=ask.stop,
+        tell=ask.tell,
+    )
 
 
 def _ideal(problem: SplitProblem, ask: Ask) -> Claim:
@@ -114,15 +120,22 @@ def _ideal(problem: SplitProblem, ask: Ask) -> Claim:
     better, value = _sliced(problem, ask)
     ask.runs([decide_plain])
     found = ideal_search(
-        problem, incumbent=value,
-        floor=ask.floor, effort=ask.effort, stop=ask.stop, progress=ask.progress,
-    )  # fmt: skip
+        problem,
+        incumbent=value,
+        floor=ask.floor,
+        effort=ask.effort,
+        stop=ask.stop,
+        progress=ask.progress,
+    )
     better = better if found.blocks is None else found.blocks
     size = f"{found.ideals} ideals" if found.ideals else "too many ideals"
     ask.tell(f"{size}, {found.walked} blocks: {found.value:.6g}, bound {found.bound:.6g}")
     certificate = {
-        "argument": "ideal", "ideals": found.ideals, "walked": found.walked, "checkable": False,
-    }  # fmt: skip
+        "argument": "ideal",
+        "ideals": found.ideals,
+        "walked": found.walked,
+        "checkable": False,
+    }
     done = found.bound >= found.value * (1 - ROUNDING)
     if found.bound <= ask.floor and not done:
         # The floor is not its own: it has proven nothing above it.
@@ -160,8 +173,9 @@ def _clusters(problem: SplitProblem, ask: Ask) -> Claim:
     ask.runs([probe])
     blocks, bound = hierarchy_split(
         problem,
-        stop=ask.stop, effort=ask.effort,
-    )  # fmt: skip
+        stop=ask.stop,
+        effort=ask.effort,
+    )
     certificate = {"argument": "ideal", "clusters": True, "checkable": False}
     return Claim(bound, SOLVED, "", certificate, blocks)
 
@@ -177,9 +191,15 @@ def _cover(problem: SplitProblem, ask: Ask) -> Claim:
     ask.runs([best_sets])
     return cover_claim(
         problem,
-        validity=ask.validity, value=ask.value, floor=ask.floor, blocks=ask.blocks,
-        solver=ask.solver, time_left=ask.time_left, stop=ask.stop, tell=ask.tell,
-    )  # fmt: skip
+        validity=ask.validity,
+        value=ask.value,
+        floor=ask.floor,
+        blocks=ask.blocks,
+        solver=ask.solver,
+        time_left=ask.time_left,
+        stop=ask.stop,
+        tell=ask.tell,
+    )
 
 
 def _call(problem: SplitProblem, ask: Ask) -> Call:
@@ -187,10 +207,16 @@ def _call(problem: SplitProblem, ask: Ask) -> Call:
     from dnnp.core.bound.hierarchy import Call
 
     return Call(
-        problem, ask.validity,
-        solver=ask.solver, blocks=ask.blocks, value=ask.value, floor=ask.floor,
-        time_left=ask.time_left, stop=ask.stop, apart=_apart(problem, ask),
-    )  # fmt: skip
+        problem,
+        ask.validity,
+        solver=ask.solver,
+        blocks=ask.blocks,
+        value=ask.value,
+        floor=ask.floor,
+        time_left=ask.time_left,
+        stop=ask.stop,
+        apart=_apart(problem, ask),
+    )
 
 
 def _apart(problem: SplitProblem, ask: Ask) -> list[tuple[int, int]]:
@@ -199,8 +225,9 @@ def _apart(problem: SplitProblem, ask: Ask) -> list[tuple[int, int]]:
 
     return pairs_apart(
         problem,
-        validity=ask.validity, value=ask.value,
-    )  # fmt: skip
+        validity=ask.validity,
+        value=ask.value,
+    )
 
 
 def _no_dag(problem: SplitProblem, ask: Ask) -> Claim:

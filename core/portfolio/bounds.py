@@ -213,10 +213,13 @@ class _Judge:
         name, argument = step.name, BOUNDS[step.name]
         share = argument.share if step.share is None else step.share
         ask = replace(
-            self.ask, value=self.value, blocks=self.blocks or self.ask.blocks,
-            floor=self.best()[1].value if self.held else 0.0, effort=self.ask.effort * step.effort,
+            self.ask,
+            value=self.value,
+            blocks=self.blocks or self.ask.blocks,
+            floor=self.best()[1].value if self.held else 0.0,
+            effort=self.ask.effort * step.effort,
             time_left=self._limit(share),
-        )  # fmt: skip
+        )
         started = monotonic()
         try:
             claim = beside(lambda: argument.prove(self.problem, ask), ask.stop, _stopped)

@@ -81,10 +81,13 @@ def windows(
     for width in widths:
         while not request.stop():
             near = window_search(
-                problem, blocks,
-                incumbent=value, width=width, effort=request.effort * WINDOW_EFFORT,
+                problem,
+                blocks,
+                incumbent=value,
+                width=width,
+                effort=request.effort * WINDOW_EFFORT,
                 stop=request.stop,
-            )  # fmt: skip
+            )
             if near.blocks is None:
                 break
             blocks, value = near.blocks, near.value
@@ -115,14 +118,23 @@ def _annealed(
     try:
         if problem.units.g >= LARGE and seed == request.seed:
             found = multilevel(
-                problem, blocks, seed=seed,
-                effort=request.effort, stop=request.stop, progress=request.progress,
-            )  # fmt: skip
+                problem,
+                blocks,
+                seed=seed,
+                effort=request.effort,
+                stop=request.stop,
+                progress=request.progress,
+            )
         else:
             found = anneal(
-                problem, ordered=True, start=blocks, seed=seed,
-                effort=request.effort, stop=request.stop, progress=request.progress,
-            )  # fmt: skip
+                problem,
+                ordered=True,
+                start=blocks,
+                seed=seed,
+                effort=request.effort,
+                stop=request.stop,
+                progress=request.progress,
+            )
         better = problem.value(found)
     except (InfeasibleError, LimitError):
         return blocks, value

@@ -201,9 +201,13 @@ def _solve_blocks(
         # With a limit, first as if there were none: mostly that is enough.
         for effort in (quick, rest) if rest else (quick, request.effort, rest):
             found = anneal_blocks(
-                latency, seed=request.seed, effort=effort or 1.0, stop=stop, start=found,
+                latency,
+                seed=request.seed,
+                effort=effort or 1.0,
+                stop=stop,
+                start=found,
                 endless=effort == ENDLESS,
-            )  # fmt: skip
+            )
             value = latency.block_value(found)
             request.keep(found, value, "anneal")
             if stop() or value <= least * (1 + CLOSED):
@@ -279,9 +283,13 @@ def _annealed(latency: LatencyProblem, request: Request) -> LatencySolution:
     for effort in _efforts(request):
         until = _until(request, ANNEALED) if effort == ENDLESS else stop
         best = anneal_operators(
-            latency, seed=request.seed, effort=effort or 1.0, stop=until, start=best,
+            latency,
+            seed=request.seed,
+            effort=effort or 1.0,
+            stop=until,
+            start=best,
             endless=effort == ENDLESS,
-        )  # fmt: skip
+        )
         value = latency.value(best)
         request.keep(best, value, "anneal")
         if bound < value * (1 - CLOSED):
@@ -352,9 +360,15 @@ def _exact(latency: LatencyProblem, request: Request, start: Split | None) -> La
     """Solve by an integer program, or by CP-SAT."""
     bound, name = quick_bound(latency, request.stop)
     found = solve_exactly(
-        latency, request.method, start, request.solver, request.time_left(),
-        bound=bound, seed=request.seed, stop=request.stop,
-    )  # fmt: skip
+        latency,
+        request.method,
+        start,
+        request.solver,
+        request.time_left(),
+        bound=bound,
+        seed=request.seed,
+        stop=request.stop,
+    )
     if found.failure:
         request.warn(f"the solver ended early: {found.failure}")
     if found.split is None:

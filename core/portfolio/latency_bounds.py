@@ -163,9 +163,10 @@ def latency_bound(
     if method != "exact":
         started = monotonic()
         best, name = beside(
-            lambda: quick_bound(problem, stop, effort=1.0, upper=value), stop,
+            lambda: quick_bound(problem, stop, effort=1.0, upper=value),
+            stop,
             lambda: first_bound(problem),
-        )  # fmt: skip
+        )
         status = "limit" if stop() else "solved"
         tried.append(LatencyTrial(name, status, best, "", monotonic() - started))
     better: Split | None = None

@@ -64,9 +64,14 @@ def multilevel(
                 current = best
             start = current or best_slicing(level, stop=stop)
             found = anneal(
-                level, ordered=True, start=start, warm=number > 0, seed=seed + number,
-                effort=effort * (LAST_EFFORT if last else LEVEL_EFFORT), stop=stop,
-            )  # fmt: skip
+                level,
+                ordered=True,
+                start=start,
+                warm=number > 0,
+                seed=seed + number,
+                effort=effort * (LAST_EFFORT if last else LEVEL_EFFORT),
+                stop=stop,
+            )
             current = found if value(found) < value(start) else start
         except (InfeasibleError, LimitError):
             continue

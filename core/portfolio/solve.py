@@ -82,9 +82,7 @@ def solve(problem: SplitProblem, request: Request) -> Solution:
         The method does not know what is asked for.
     """
     check_options(problem)
-    method, validity = method_asked(
-        request.method, request.validity, clustered=problem.clustered
-    )
+    method, validity = method_asked(request.method, request.validity, clustered=problem.clustered)
     request = replace(request, validity=validity)
     if not problem.graph.n:
         return Solution([], 0.0, request.method)
@@ -112,7 +110,7 @@ def _found(problem: SplitProblem, request: Request, method: str, floor: float) -
         reason = unplaceable_part(
             problem,
             request.validity or "ordered",
-        )  # fmt: skip
+        )
         rescued = None if reason else _softly(problem, request)
         if rescued is None:
             raise reason or error from None
@@ -131,9 +129,12 @@ def _with_least_peak(problem: SplitProblem, request: Request, blocks: list[Block
         except InfeasibleError:
             wanted = True
     return with_least_peak(
-        problem.graph, blocks, effort=request.effort if wanted else 0.0, stop=request.stop,
+        problem.graph,
+        blocks,
+        effort=request.effort if wanted else 0.0,
+        stop=request.stop,
         runs=request.runs,
-    )  # fmt: skip
+    )
 
 
 def _softly(problem: SplitProblem, request: Request) -> list[Block] | None:
@@ -165,8 +166,9 @@ def _slice(problem: SplitProblem, request: Request, floor: float) -> Solution:
     _announce_slicing(problem, request)
     blocks = best_slicing(
         problem,
-        _order_asked(problem, request), request.stop,
-    )  # fmt: skip
+        _order_asked(problem, request),
+        request.stop,
+    )
     return Solution(blocks, floor, request.method)
 
 
@@ -197,17 +199,20 @@ def _search_orders(problem: SplitProblem, request: Request, floor: float) -> Sol
     space = OrderSpace(
         problem,
         weighted=request.method != "mla",
-    )  # fmt: skip
+    )
     if request.method == "random":
         samples = max(round(request.samples * request.effort), 1)
         order = random_order(space, samples, request.seed, request.stop, request.progress)
     else:
         generations = max(round(request.evolution.generations * request.effort), 1)
         order = evolved_order(
-            space, replace(request.evolution, generations=generations),
-            SLICING if request.method == "brkga" else LENGTH, request.seed, request.stop,
+            space,
+            replace(request.evolution, generations=generations),
+            SLICING if request.method == "brkga" else LENGTH,
+            request.seed,
+            request.stop,
             request.progress,
-        )  # fmt: skip
+        )
     if order is None:
         try:
             return _slice(problem, replace(request, method="slice", order="kahn"), floor)
@@ -283,10 +288,13 @@ def _exact(problem: SplitProblem, request: Request, floor: float) -> Solution:
     bound = floor
     for effort, widths in STEPS:
         found = ideal_search(
-            problem, incumbent=value,
-            floor=bound, effort=request.effort * effort, stop=request.stop,
+            problem,
+            incumbent=value,
+            floor=bound,
+            effort=request.effort * effort,
+            stop=request.stop,
             progress=request.progress,
-        )  # fmt: skip
+        )
         bound = max(bound, found.bound)
         if found.blocks is not None:
             blocks, value = found.blocks, found.value
@@ -376,9 +384,12 @@ def _coarse(
     if problem.units.g > LARGE or request.stop():
         return blocks, value
     found = coarse_search(
-        problem, incumbent=value,
-        share=CHAIN_SHARE, effort=request.effort * COARSE_EFFORT, stop=request.stop,
-    )  # fmt: skip
+        problem,
+        incumbent=value,
+        share=CHAIN_SHARE,
+        effort=request.effort * COARSE_EFFORT,
+        stop=request.stop,
+    )
     if found.blocks is None:
         return blocks, value
     request.tell(f"chains as one: {found.value:.6g}")
@@ -391,8 +402,11 @@ def _clusters(problem: SplitProblem, request: Request) -> Solution:
 
     request.runs([probe])
     blocks, bound = hierarchy_split(
-        problem, stop=request.stop, effort=request.effort, warn=request.warn,
-    )  # fmt: skip
+        problem,
+        stop=request.stop,
+        effort=request.effort,
+        warn=request.warn,
+    )
     return Solution(blocks, bound, request.method)
 
 
@@ -408,10 +422,14 @@ def _anneal(problem: SplitProblem, request: Request, floor: float) -> Solution:
     request.runs([sweep])
     try:
         blocks = anneal(
-            problem, ordered=ordered,
-            start=start, seed=request.seed, effort=request.effort, stop=request.stop,
+            problem,
+            ordered=ordered,
+            start=start,
+            seed=request.seed,
+            effort=request.effort,
+            stop=request.stop,
             progress=request.progress,
-        )  # fmt: skip
+        )
     except (InfeasibleError, LimitError) as error:
         if start is None:
             raise
@@ -431,9 +449,12 @@ def _ip(problem: SplitProblem, request: Request, floor: float) -> Solution:
     start, made = _start(problem, request)
     result = solve_ip(
         problem,
-        request.validity or "ordered", solver=request.solver, incumbent=start,
-        time_limit=request.time_left(), stop=request.stop,
-    )  # fmt: skip
+        request.validity or "ordered",
+        solver=request.solver,
+        incumbent=start,
+        time_limit=request.time_left(),
+        stop=request.stop,
+    )
     if result.failure:
         request.warn(f"the solver {result.solver} failed ({result.failure}): the best split so far")
     if result.blocks is None:

@@ -149,9 +149,11 @@ class _Parts:
         taken = dict.fromkeys(name for v in members for name in self._reads[v] if name not in made)
         inside = set(members)
         given = [
-            name for v in members for name in writes(self._nodes[v])
+            name
+            for v in members
+            for name in writes(self._nodes[v])
             if name in self._kept or not inside.issuperset(self._users.get(name, ()))
-        ]  # fmt: skip
+        ]
         return list(taken), given
 
     def structure(self, groups: Sequence[int]) -> object:

@@ -206,8 +206,14 @@ def _content(tensor: TensorProto) -> object | None:
         elements *= d
     if elements > _SHARED_ELEMENTS or tensor.external_data or not tensor.data_type:
         return None
-    fields = (tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data,
-              tensor.uint64_data, tensor.string_data)  # fmt: skip
+    fields = (
+        tensor.float_data,
+        tensor.int32_data,
+        tensor.int64_data,
+        tensor.double_data,
+        tensor.uint64_data,
+        tensor.string_data,
+    )
     data = tensor.raw_data or tuple(tuple(f) for f in fields)
     return tensor.data_type, tuple(tensor.dims), data
 
@@ -304,10 +310,13 @@ def _result(
                 changed.add(root)
     groups = {root: tuple(part) for root, part in members.items() if len(part) > 1}
     duplicates = (
-        v for v, names in enumerate(source.writes)
-        if not held.get(v) and v not in folded and source.ops[v] != "Constant"
+        v
+        for v, names in enumerate(source.writes)
+        if not held.get(v)
+        and v not in folded
+        and source.ops[v] != "Constant"
         and any(name in source.first for name in names)
-    )  # fmt: skip
+    )
     return Fusions(
         groups=tuple(groups.values()),
         operators=tuple(tuple(ops[root]) if root in changed else () for root in groups),

@@ -179,9 +179,7 @@ def require_memory(needed: float, what: str) -> None:
     """
     limit = math.inf if _board is None else _board.memory_bytes
     if needed > limit:
-        raise LimitError(
-            f"{what} takes {needed:.3g} bytes; --max-memory allows {limit:.3g} in all"
-        )
+        raise LimitError(f"{what} takes {needed:.3g} bytes; --max-memory allows {limit:.3g} in all")
 
 
 def held_bytes(process: int) -> int:

@@ -86,9 +86,12 @@ def optimised_model(
                 "session.model_external_initializers_file_folder_path", os.path.realpath(folder)
             )
             session = onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=names,
-                disabled_optimizers=set(LAYOUT_PASSES), enable_fallback=0,
-            )  # fmt: skip
+                model.SerializeToString(),
+                options,
+                providers=names,
+                disabled_optimizers=set(LAYOUT_PASSES),
+                enable_fallback=0,
+            )
             used = session.get_providers()[0]
             del session
             result = _without_weights(path)

@@ -155,9 +155,7 @@ class Outcome:
                 cores = sorted({core for worker in step.workers for core in worker.cores})
                 what = f"core{'s' * (len(cores) > 1)} {', '.join(map(str, cores))}"
                 what = what if cores else "the processor"
-                lines.append(
-                    f"disturbed   {OTHERS} took {taken:.0%} of {what} from {step.name}"
-                )
+                lines.append(f"disturbed   {OTHERS} took {taken:.0%} of {what} from {step.name}")
         return lines
 
     def _verdict_line(self, verdict: Verdict) -> str:
@@ -248,9 +246,7 @@ def _measure(
         spent = time.perf_counter() - begin
         if trace.interrupted or not load.settle or not worth_repeating(timing, tries, spent):
             break
-        pipeline.watch.detail(
-            f"{OTHERS} took {timing.lost:.0%} of a processor: measuring again"
-        )
+        pipeline.watch.detail(f"{OTHERS} took {timing.lost:.0%} of a processor: measuring again")
     best.discarded = through - best.timing.samples
     best.tries = tries
     return best

@@ -259,9 +259,7 @@ class _Users:
             return float(math.prod(dims[1:]))
         if node.op_type == "ConvTranspose":
             return float(math.prod(dims[:1] + dims[2:]))
-        flipped = any(
-            a.name == ("transA", "transB")[index] and a.i == 1 for a in node.attribute
-        )  # fmt: skip
+        flipped = any(a.name == ("transA", "transB")[index] and a.i == 1 for a in node.attribute)
         axis = -1 if (index == 0) != flipped else -2
         return float(dims[axis])
 
@@ -285,10 +283,11 @@ class _Users:
             if node.op_type in ("Add", "Sum"):
                 others = [x for x in node.input if x != name]
                 return any(
-                    x in self.makers and self.makers[x].op_type != "ConstantOfShape"
+                    x in self.makers
+                    and self.makers[x].op_type != "ConstantOfShape"
                     and self.makers[x].op_type not in _SAME_VALUES
                     for x in others
-                )  # fmt: skip
+                )
             if node.op_type == "Softmax":
                 return True
             if node.op_type not in {"BatchNormalization", "Mul", "Relu"} | _SAME_VALUES | _POOLS:

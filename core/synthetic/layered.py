@@ -102,8 +102,8 @@ def layered_graph(n: int, ratio: float = 1.0, seed: int = 0) -> Layered:
         raise UsageError(f"communication to computation is {ratio}; at least 0")
     rng = np.random.Generator(np.random.PCG64(seed))
     tail, head = _edges(n, rng)
-    work = rng.lognormal(-SIGMA**2 / 2, SIGMA, n)
-    size = rng.lognormal(-SIGMA**2 / 2, SIGMA, n)
+    work = rng.lognormal(-(SIGMA**2) / 2, SIGMA, n)
+    size = rng.lognormal(-(SIGMA**2) / 2, SIGMA, n)
     factor = rng.uniform(1 - SPREAD, 1 + SPREAD, (len(SPEEDS), n))
     time = work * factor / np.array(SPEEDS)[:, None]
     # fsum: the same number whatever the width of the machine's vectors.

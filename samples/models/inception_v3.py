@@ -46,8 +46,16 @@ class _Net:
             pad = (window[0] // 2, window[1] // 2) if same and stride == 1 else 0
             first = x.shape[1] == 3
             with b.scope(name):
-                x = conv(b, x, channels // self.size.divisor, window, "conv", stride=stride,
-                         padding=pad, rectified=not first)  # fmt: skip
+                x = conv(
+                    b,
+                    x,
+                    channels // self.size.divisor,
+                    window,
+                    "conv",
+                    stride=stride,
+                    padding=pad,
+                    rectified=not first,
+                )
                 x = b.op("Relu", batch_norm(b, x, "bn", 1e-3))
         return x
 
@@ -58,9 +66,13 @@ class _Net:
     def average_pool(self, x: Value) -> Value:
         """Add the pooling inside a block, which keeps the size."""
         return self.b.op(
-            "AveragePool", x, count_include_pad=1, kernel_shape=[3, 3], pads=[1, 1, 1, 1],
+            "AveragePool",
+            x,
+            count_include_pad=1,
+            kernel_shape=[3, 3],
+            pads=[1, 1, 1, 1],
             strides=[1, 1],
-        )  # fmt: skip
+        )
 
     def block_a(self, x: Value, pooled: int) -> Value:
         """5x5 and double 3x3 branches."""
@@ -68,24 +80,32 @@ class _Net:
             [
                 self.chain(x, ("branch1x1", 64, 1, 1)),
                 self.chain(x, ("branch5x5_1", 48, 1, 1), ("branch5x5_2", 64, 5, 1)),
-                self.chain(x, ("branch3x3dbl_1", 64, 1, 1), ("branch3x3dbl_2", 96, 3, 1),
-                           ("branch3x3dbl_3", 96, 3, 1)),
+                self.chain(
+                    x,
+                    ("branch3x3dbl_1", 64, 1, 1),
+                    ("branch3x3dbl_2", 96, 3, 1),
+                    ("branch3x3dbl_3", 96, 3, 1),
+                ),
                 self.chain(self.average_pool(x), ("branch_pool", pooled, 1, 1)),
             ],
             axis=1,
-        )  # fmt: skip
+        )
 
     def block_b(self, x: Value) -> Value:
         """First reduction."""
         return self.b.concat(
             [
                 self.chain(x, ("branch3x3", 384, 3, 2)),
-                self.chain(x, ("branch3x3dbl_1", 64, 1, 1), ("branch3x3dbl_2", 96, 3, 1),
-                           ("branch3x3dbl_3", 96, 3, 2)),
+                self.chain(
+                    x,
+                    ("branch3x3dbl_1", 64, 1, 1),
+                    ("branch3x3dbl_2", 96, 3, 1),
+                    ("branch3x3dbl_3", 96, 3, 2),
+                ),
                 self.max_pool(x),
             ],
             axis=1,
-        )  # fmt: skip
+        )
 
     def block_c(self, x: Value, width: int) -> Value:
         """Factorised 7x7 branches."""
@@ -93,28 +113,41 @@ class _Net:
         return self.b.concat(
             [
                 self.chain(x, ("branch1x1", 192, 1, 1)),
-                self.chain(x, ("branch7x7_1", width, 1, 1), ("branch7x7_2", width, row, 1),
-                           ("branch7x7_3", 192, column, 1)),
-                self.chain(x, ("branch7x7dbl_1", width, 1, 1), ("branch7x7dbl_2", width, column, 1),
-                           ("branch7x7dbl_3", width, row, 1),
-                           ("branch7x7dbl_4", width, column, 1),
-                           ("branch7x7dbl_5", 192, row, 1)),
+                self.chain(
+                    x,
+                    ("branch7x7_1", width, 1, 1),
+                    ("branch7x7_2", width, row, 1),
+                    ("branch7x7_3", 192, column, 1),
+                ),
+                self.chain(
+                    x,
+                    ("branch7x7dbl_1", width, 1, 1),
+                    ("branch7x7dbl_2", width, column, 1),
+                    ("branch7x7dbl_3", width, row, 1),
+                    ("branch7x7dbl_4", width, column, 1),
+                    ("branch7x7dbl_5", 192, row, 1),
+                ),
                 self.chain(self.average_pool(x), ("branch_pool", 192, 1, 1)),
             ],
             axis=1,
-        )  # fmt: skip
+        )
 
     def block_d(self, x: Value) -> Value:
         """Second reduction."""
         return self.b.concat(
             [
                 self.chain(x, ("branch3x3_1", 192, 1, 1), ("branch3x3_2", 320, 3, 2)),
-                self.chain(x, ("branch7x7x3_1", 192, 1, 1), ("branch7x7x3_2", 192, (1, 7), 1),
-                           ("branch7x7x3_3", 192, (7, 1), 1), ("branch7x7x3_4", 192, 3, 2)),
+                self.chain(
+                    x,
+                    ("branch7x7x3_1", 192, 1, 1),
+                    ("branch7x7x3_2", 192, (1, 7), 1),
+                    ("branch7x7x3_3", 192, (7, 1), 1),
+                    ("branch7x7x3_4", 192, 3, 2),
+                ),
                 self.max_pool(x),
             ],
             axis=1,
-        )  # fmt: skip
+        )
 
     def block_e(self, x: Value) -> Value:
         """Expanded filter banks."""

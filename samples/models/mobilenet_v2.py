@@ -48,12 +48,26 @@ def _channels(size: Size, count: int) -> int:
 
 
 def _conv_bn(
-    b: Builder, x: Value, channels: int, kernel: int, stride: int = 1, group: int = 1,
+    b: Builder,
+    x: Value,
+    channels: int,
+    kernel: int,
+    stride: int = 1,
+    group: int = 1,
     rectified: bool = True,
-) -> Value:  # fmt: skip
+) -> Value:
     """Add convolution, batch normalisation and ReLU6."""
-    x = conv(b, x, channels, kernel, "0", stride=stride, padding=kernel // 2, group=group,
-             rectified=rectified)  # fmt: skip
+    x = conv(
+        b,
+        x,
+        channels,
+        kernel,
+        "0",
+        stride=stride,
+        padding=kernel // 2,
+        group=group,
+        rectified=rectified,
+    )
     return b.op("Clip", batch_norm(b, x, "1"), b.const(0.0, x.dtype), b.const(6.0, x.dtype))
 
 

@@ -69,8 +69,9 @@ class _Encoder:
 
     def __call__(self, image: Value) -> Value:
         b, divisor = self.b, self.size.divisor
-        x = conv(b, image, 64 // divisor, 7, "conv1", stride=2, padding=3, bias=True,
-                 rectified=False)  # fmt: skip
+        x = conv(
+            b, image, 64 // divisor, 7, "conv1", stride=2, padding=3, bias=True, rectified=False
+        )
         x = b.op("Relu", self._norm(x, "norm1"))
         for layer, (channels, stride) in enumerate(((64, 1), (96, 2), (128, 2))):
             for block in range(2):
@@ -105,16 +106,28 @@ def _lookup(b: Builder, size: Size, levels: list[Value], coords: Value) -> Value
         extent = np.array([level.shape[3] - 1, level.shape[2] - 1], np.float32)
         places = b.add(b.div(centre, float(2**index)), delta)
         grid = b.sub(b.mul(places, b.const(2 / extent)), 1.0)
-        taken = b.op("GridSample", level, grid, align_corners=1, mode="bilinear",
-                     padding_mode="zeros")  # fmt: skip
+        taken = b.op(
+            "GridSample", level, grid, align_corners=1, mode="bilinear", padding_mode="zeros"
+        )
         samples.append(b.reshape(taken, [1, height, width, window * window]))
     return b.transpose(b.concat(samples, axis=3), 0, 3, 1, 2)
 
 
 def _motion(b: Builder, size: Size, flow: Value, corr: Value) -> Value:
     def layer(x: Value, channels: int, kernel: int, name: str, rectified: bool = True) -> Value:
-        return b.op("Relu", conv(b, x, channels // size.divisor, kernel, name, bias=True,
-                                 padding=kernel // 2, rectified=rectified))  # fmt: skip
+        return b.op(
+            "Relu",
+            conv(
+                b,
+                x,
+                channels // size.divisor,
+                kernel,
+                name,
+                bias=True,
+                padding=kernel // 2,
+                rectified=rectified,
+            ),
+        )
 
     corr = layer(layer(corr, 256, 1, "convc1", False), 192, 3, "convc2")
     moved = layer(layer(flow, 128, 7, "convf1", False), 64, 3, "convf2")
@@ -128,10 +141,14 @@ def _gru(b: Builder, hidden: Value, x: Value) -> Value:
     for step, kernel in ((1, (1, 5)), (2, (5, 1))):
         pad = (kernel[0] // 2, kernel[1] // 2)
 
-        def gate(y: Value, name: str, act: str, pad: tuple[int, int] = pad,
-                 kernel: tuple[int, int] = kernel) -> Value:  # fmt: skip
-            y = conv(b, y, channels, kernel, f"conv{name}", bias=True, padding=pad,
-                     rectified=False)  # fmt: skip
+        def gate(
+            y: Value,
+            name: str,
+            act: str,
+            pad: tuple[int, int] = pad,
+            kernel: tuple[int, int] = kernel,
+        ) -> Value:
+            y = conv(b, y, channels, kernel, f"conv{name}", bias=True, padding=pad, rectified=False)
             return b.op(act, y)
 
         joined = b.concat([hidden, x], axis=1)
@@ -168,8 +185,14 @@ def _convex(b: Builder, size: Size, flow: Value, hidden: Value) -> Value:
 
 def _bilinear(b: Builder, flow: Value) -> Value:
     scales = b.const(np.array([1, 1, SCALE, SCALE], np.float32))
-    wide = b.op("Resize", flow, ABSENT, scales, mode="linear",
-                coordinate_transformation_mode="align_corners")  # fmt: skip
+    wide = b.op(
+        "Resize",
+        flow,
+        ABSENT,
+        scales,
+        mode="linear",
+        coordinate_transformation_mode="align_corners",
+    )
     return b.mul(wide, float(SCALE))
 
 

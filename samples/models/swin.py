@@ -137,8 +137,17 @@ def build(size: Size, seed: int = 0) -> Sample:
     with b.scope("patch_embed"):
         kernel = (size.patch, size.patch)
         weight = b.weight("weight", (size.hidden, 3, *kernel))
-        x = b.op("Conv", x, weight, b.weight("bias", (size.hidden,)), dilations=[1, 1], group=1,
-                 kernel_shape=kernel, pads=[0, 0, 0, 0], strides=kernel)  # fmt: skip
+        x = b.op(
+            "Conv",
+            x,
+            weight,
+            b.weight("bias", (size.hidden,)),
+            dilations=[1, 1],
+            group=1,
+            kernel_shape=kernel,
+            pads=[0, 0, 0, 0],
+            strides=kernel,
+        )
         x = layer_norm(b, b.transpose(x, 0, 2, 3, 1), "norm")
     for stage, depth in enumerate(size.depths):
         with b.scope(f"layers.{stage}"):

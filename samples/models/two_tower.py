@@ -83,8 +83,9 @@ def _normalise(b: Builder, x: Value) -> Value:
 def _vision(b: Builder, size: Size, pixels: Value) -> Value:
     hidden = size.vision.hidden
     with b.scope("embeddings"):
-        x = conv(b, pixels, hidden, size.patch, "patch_embedding", stride=size.patch,
-                 rectified=False)  # fmt: skip
+        x = conv(
+            b, pixels, hidden, size.patch, "patch_embedding", stride=size.patch, rectified=False
+        )
         x = b.transpose(b.reshape(x, [1, hidden, -1]), 0, 2, 1)
         x = b.concat([b.weight("class_embedding", (1, 1, hidden), normal(1.0)), x], axis=1)
         x = b.add(x, b.weight("position_embedding", x.shape[1:], normal(0.3)))

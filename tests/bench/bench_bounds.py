@@ -116,9 +116,10 @@ def command(name: str, *words: str, stdin: bytes, one_core: bool) -> bytes:
 def verdict_of(stream: bytes) -> str:
     """What the checker says of the certificate; SystemExit if anything else is wrong."""
     done = subprocess.run(
-        [executable("check"), "-q", "--certificate", "--json"], input=stream,
+        [executable("check"), "-q", "--certificate", "--json"],
+        input=stream,
         capture_output=True,
-    )  # fmt: skip
+    )
     said = json.loads(done.stdout)
     if {v["kind"] for v in said["violations"]} - {"certificate", "unverified"}:
         raise SystemExit(f"dnnp-check: {done.stderr.decode()}")
@@ -126,9 +127,14 @@ def verdict_of(stream: bytes) -> str:
 
 
 def measured(
-    part: str, name: str, stream: bytes, k: int, commands: Sequence[Sequence[str]], *,
+    part: str,
+    name: str,
+    stream: bytes,
+    k: int,
+    commands: Sequence[Sequence[str]],
+    *,
     one_core: bool,
-) -> Result:  # fmt: skip
+) -> Result:
     """Run commands one after the other, the last of which is dnnp-bound, and check its proof."""
     start = time.perf_counter()
     for words in commands:
@@ -139,9 +145,18 @@ def measured(
     start = time.perf_counter()
     verdict = verdict_of(stream)
     return Result(
-        part, name, len(found.get("group") or found.get("node")), k, plan["value"], bound["value"],
-        bound["status"], bound["method"], seconds, verdict, time.perf_counter() - start,
-    )  # fmt: skip
+        part,
+        name,
+        len(found.get("group") or found.get("node")),
+        k,
+        plan["value"],
+        bound["value"],
+        bound["status"],
+        bound["method"],
+        seconds,
+        verdict,
+        time.perf_counter() - start,
+    )
 
 
 Job = tuple[tuple[str, str, int], Callable[[], Result]]
@@ -214,8 +229,9 @@ def tell(result: Result) -> None:
         f"{result.part:8} {result.name:32} k = {result.k:2}  {result.value:12.6g} "
         f"{result.ratio:7.4f}  {result.status:11} {result.method:10} {result.seconds:5.1f} s  "
         f"{result.verdict}, {result.check_s:.1f} s",
-        file=sys.stderr, flush=True,
-    )  # fmt: skip
+        file=sys.stderr,
+        flush=True,
+    )
     if RESULTS:
         with Path(RESULTS).open("a") as file:
             file.write(json.dumps(result) + "\n")
@@ -263,12 +279,20 @@ def graph_rows(results: Sequence[Result]) -> list[tuple[object, ...]]:
                 if goal is None
                 else f"{goal:g}" + (" (missed)" if mean > goal + TOLERANCE else "")
             )
-            rows.append((
-                f"{min(r.nodes for r in mine)} to {max(r.nodes for r in mine)}", k, len(mine),
-                f"{mean:.4f}", shown, f"{worst.ratio:.4f} ({worst.name})",
-                f"{closed} + {optimal - closed}", f"{sum(seconds) / len(mine):.0f} s",
-                f"{max(seconds):.0f} s", winners(mine),
-            ))  # fmt: skip
+            rows.append(
+                (
+                    f"{min(r.nodes for r in mine)} to {max(r.nodes for r in mine)}",
+                    k,
+                    len(mine),
+                    f"{mean:.4f}",
+                    shown,
+                    f"{worst.ratio:.4f} ({worst.name})",
+                    f"{closed} + {optimal - closed}",
+                    f"{sum(seconds) / len(mine):.0f} s",
+                    f"{max(seconds):.0f} s",
+                    winners(mine),
+                )
+            )
     return rows
 
 
@@ -289,10 +313,17 @@ def missed_rows(results: Sequence[Result]) -> list[tuple[object, ...]]:
     """Where a gap remains, the widest first."""
     left = sorted((r for r in results if not r.closed), key=lambda r: -r.gap)
     return [
-        (r.name, r.k, f"{r.value:.6g}", f"{r.bound:.6g}", f"{100 * r.gap:.4f}%", r.method,
-         f"{r.seconds:.1f} s")
+        (
+            r.name,
+            r.k,
+            f"{r.value:.6g}",
+            f"{r.bound:.6g}",
+            f"{100 * r.gap:.4f}%",
+            r.method,
+            f"{r.seconds:.1f} s",
+        )
         for r in left
-    ]  # fmt: skip
+    ]
 
 
 def verdicts(results: Sequence[Result]) -> str:
@@ -315,8 +346,18 @@ def print_graphs(results: Sequence[Result]) -> None:
         "bound, geometric mean. *Optimal*: proven with gap 0, and up to the tolerance of integer "
         f"programs, {TOLERANCE:g}. *Time*: both commands.\n"
     )
-    header = ("nodes", "k", "graphs", "mean", "target", "worst", "optimal", "mean time",
-              "longest", "best argument")  # fmt: skip
+    header = (
+        "nodes",
+        "k",
+        "graphs",
+        "mean",
+        "target",
+        "worst",
+        "optimal",
+        "mean time",
+        "longest",
+        "best argument",
+    )
     print(table(header, graph_rows(results)))
     print(f"\n{verdicts(results)}\n")
 

@@ -54,9 +54,14 @@ def row(name: str, folder: Path) -> tuple[str, ...]:
     taken = f"{time.perf_counter() - started:.0f} s" if name in OPTIMISED else "-"
     counts = [*(f"{g:,}" for g in groups), "-"][: len(WAYS)]
     return (
-        name, f"{graph.n:,}", f"{alone:.2f} s", f"{whole:.2f} s", f"{balanced:.2f} s", taken,
+        name,
+        f"{graph.n:,}",
+        f"{alone:.2f} s",
+        f"{whole:.2f} s",
+        f"{balanced:.2f} s",
+        taken,
         *counts,
-    )  # fmt: skip
+    )
 
 
 def main() -> None:
@@ -71,10 +76,19 @@ def main() -> None:
         "alone.\n"
     )
     header = (
-        "model", "nodes", "rules and chains", "whole command", f"`--to {GROUPS}`",
-        "`--rules ort`", "groups", "`--rules ort-cpu`", "`--chains`", "`--layers`",
-        f"`--to {GROUPS}`", "`--rules ort`",
-    )  # fmt: skip
+        "model",
+        "nodes",
+        "rules and chains",
+        "whole command",
+        f"`--to {GROUPS}`",
+        "`--rules ort`",
+        "groups",
+        "`--rules ort-cpu`",
+        "`--chains`",
+        "`--layers`",
+        f"`--to {GROUPS}`",
+        "`--rules ort`",
+    )
     print(table(header, rows))
 
 

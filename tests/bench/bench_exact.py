@@ -69,9 +69,12 @@ def plan_of(problem: SplitProblem) -> Plan:
     """The plan of the default method."""
     found = solve.solve(problem, solve.Request())
     return make_plan(
-        problem, found.blocks,
-        method=found.method, bound=found.bound, digest="0" * 64,
-    )  # fmt: skip
+        problem,
+        found.blocks,
+        method=found.method,
+        bound=found.bound,
+        digest="0" * 64,
+    )
 
 
 def solved(problem: SplitProblem) -> Solved:
@@ -151,12 +154,23 @@ def workload_rows() -> list[tuple[object, ...]]:
         found, seconds = reference(problem)
         theirs, ratio = compared(found, seconds, ours)
         process = whole(read_workload(path.read_bytes(), str(path)))
-        rows.append((
-            name, problem.graph.n, f"{max(r.ideals for r in found):,}", counted(plain.ideals),
-            f"{ours.ideals:,}", f"{ours.walked:,}", duration(ours.seconds),
-            against(ours.seconds, TARGETS.get(name)), took, theirs, ratio,
-            duration(process.seconds), f"{process.peak_bytes / 1e6:.0f} MB",
-        ))  # fmt: skip
+        rows.append(
+            (
+                name,
+                problem.graph.n,
+                f"{max(r.ideals for r in found):,}",
+                counted(plain.ideals),
+                f"{ours.ideals:,}",
+                f"{ours.walked:,}",
+                duration(ours.seconds),
+                against(ours.seconds, TARGETS.get(name)),
+                took,
+                theirs,
+                ratio,
+                duration(process.seconds),
+                f"{process.peak_bytes / 1e6:.0f} MB",
+            )
+        )
     return rows
 
 
@@ -171,13 +185,22 @@ def wide_rows() -> list[tuple[object, ...]]:
             theirs, ratio = compared(*reference(problem), ours)
         process = whole(wide_stream(seed, shape=shape))
         branches, least, most = shape
-        rows.append((
-            f"seed {seed}, {branches} branches of {least} to {most}", problem.graph.n,
-            f"{ours.ideals:,}", f"{ours.walked:,}", ours.plan.status, duration(ours.seconds),
-            against(ours.seconds, WIDE_TARGET_S), theirs, ratio, duration(process.seconds),
-            f"{process.peak_bytes / 1e6:.0f} MB"
-            + (" (missed)" if process.peak_bytes > 1e6 * PEAK_TARGET_MB else ""),
-        ))  # fmt: skip
+        rows.append(
+            (
+                f"seed {seed}, {branches} branches of {least} to {most}",
+                problem.graph.n,
+                f"{ours.ideals:,}",
+                f"{ours.walked:,}",
+                ours.plan.status,
+                duration(ours.seconds),
+                against(ours.seconds, WIDE_TARGET_S),
+                theirs,
+                ratio,
+                duration(process.seconds),
+                f"{process.peak_bytes / 1e6:.0f} MB"
+                + (" (missed)" if process.peak_bytes > 1e6 * PEAK_TARGET_MB else ""),
+            )
+        )
     return rows
 
 
@@ -213,9 +236,20 @@ def main() -> None:
             "the imported stream, median of 3, with its peak memory.\n"
         )
         header = (
-            "workload", "nodes", "ideals", "without", "with", "blocks", "solve", "target",
-            "no contraction", "plain", "plain / solve", "command", "peak",
-        )  # fmt: skip
+            "workload",
+            "nodes",
+            "ideals",
+            "without",
+            "with",
+            "blocks",
+            "solve",
+            "target",
+            "no contraction",
+            "plain",
+            "plain / solve",
+            "command",
+            "peak",
+        )
         print(table(header, workload_rows()), end="\n\n")
         print(
             "Identical devices without CPUs: value over bound, and the time to solve. Target: "
@@ -230,9 +264,18 @@ def main() -> None:
         f"The plain program is stopped after {REFERENCE_S:.0f} s.\n"
     )
     header = (
-        "network", "nodes", "ideals", "blocks", "status", "solve", "target", "plain",
-        "plain / solve", "command", "peak",
-    )  # fmt: skip
+        "network",
+        "nodes",
+        "ideals",
+        "blocks",
+        "status",
+        "solve",
+        "target",
+        "plain",
+        "plain / solve",
+        "command",
+        "peak",
+    )
     print(table(header, wide_rows()))
 
 

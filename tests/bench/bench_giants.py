@@ -49,9 +49,13 @@ def split(stream: Path, k: int) -> tuple[object, ...]:
     units = len(found.get("group") or found.get("node"))
     missed = "" if ratio <= RATIO else "*"
     return (
-        f"{units:,}", k, f"{plan['value']:.6g}", f"{plan['bound']:.6g}", f"{ratio:.4f}{missed}",
+        f"{units:,}",
+        k,
+        f"{plan['value']:.6g}",
+        f"{plan['bound']:.6g}",
+        f"{ratio:.4f}{missed}",
         f"{seconds:.1f}",
-    )  # fmt: skip
+    )
 
 
 def main() -> None:
@@ -62,8 +66,9 @@ def main() -> None:
         for name in names:
             subprocess.run(
                 [sys.executable, "-m", "dnnp.samples.build", "-o", folder, name],
-                check=True, stdout=subprocess.DEVNULL,
-            )  # fmt: skip
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
             for coarsen in (False, True):
                 stream = prepared(Path(folder) / f"{name}.onnx", coarsen=coarsen)
                 if not rows:

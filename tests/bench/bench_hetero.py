@@ -59,9 +59,12 @@ def measured(n: int, ratio: float, seed: int, congestion: str) -> list[float]:
     bound, _ = operators_bound(problem, upper=value)
     bounded = time.perf_counter()
     return [
-        *(value / x for x in others), value / bound, float(value > min(others)),
-        annealed - begun, bounded - annealed,
-    ]  # fmt: skip
+        *(value / x for x in others),
+        value / bound,
+        float(value > min(others)),
+        annealed - begun,
+        bounded - annealed,
+    ]
 
 
 def main() -> None:
@@ -74,11 +77,14 @@ def main() -> None:
                 found = [measured(n, ratio, seed, congestion) for seed in SEEDS]
                 columns = list(zip(*found, strict=True))
                 rows.append(
-                    [f"{congestion}, {ratio:g}", n,
-                     *(f"{mean(x):.3f}" for x in columns[: len(BASELINES) + 1]),
-                     f"{sum(columns[-3]):.0f} of {len(SEEDS)}",
-                     *(f"{sum(x) / len(x):.1f} s" for x in columns[-2:])]
-                )  # fmt: skip
+                    [
+                        f"{congestion}, {ratio:g}",
+                        n,
+                        *(f"{mean(x):.3f}" for x in columns[: len(BASELINES) + 1]),
+                        f"{sum(columns[-3]):.0f} of {len(SEEDS)}",
+                        *(f"{sum(x) / len(x):.1f} s" for x in columns[-2:]),
+                    ]
+                )
     print(
         "Random layered graphs (`core.synthetic.layered`) on 4 devices of speed 1, 1, 1/2 and "
         f"1/4; geometric means over {len(SEEDS)} seeds by congestion rule, ratio of communication "
@@ -89,9 +95,14 @@ def main() -> None:
         "away, and HEFT closer.\n"
     )
     header = (
-        "rule, ratio", "nodes", *(f"/ {name}" for name in BASELINES), "/ bound", "worse",
-        "annealing", "bound",
-    )  # fmt: skip
+        "rule, ratio",
+        "nodes",
+        *(f"/ {name}" for name in BASELINES),
+        "/ bound",
+        "worse",
+        "annealing",
+        "bound",
+    )
     print(table(header, rows))
 
 

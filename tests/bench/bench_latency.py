@@ -33,9 +33,15 @@ BASELINES = ("greedy", "max-load", "scotch", "single")
 def plan_of(data: bytes, method: str) -> dict | None:
     """The plan record of one method; None if it has none."""
     words = [
-        executable("partition"), "-q", "--objective", "latency", "--method", method,
-        "--time-limit", SECONDS,
-    ]  # fmt: skip
+        executable("partition"),
+        "-q",
+        "--objective",
+        "latency",
+        "--method",
+        method,
+        "--time-limit",
+        SECONDS,
+    ]
     run = subprocess.run(words, input=data, capture_output=True, check=False)
     return read_bytes(run.stdout).get("plan")[0] if run.returncode == 0 else None
 
@@ -52,10 +58,15 @@ def row(path: Path) -> tuple[object, ...]:
         raise RuntimeError(f"{path}: no plan")
     others = [plan_of(imported, method) for method in BASELINES]
     return (
-        path.stem, PUBLISHED.get(path.stem, "-"), f"{plan['value']:.3f}", f"{plan['bound']:.3f}",
-        plan.get("bound_method", ""), f"{100 * plan['gap']:.2f} %", f"{seconds:.1f}",
+        path.stem,
+        PUBLISHED.get(path.stem, "-"),
+        f"{plan['value']:.3f}",
+        f"{plan['bound']:.3f}",
+        plan.get("bound_method", ""),
+        f"{100 * plan['gap']:.2f} %",
+        f"{seconds:.1f}",
         *("-" if p is None else f"{p['value']:.2f}" for p in others),
-    )  # fmt: skip
+    )
 
 
 def main() -> None:

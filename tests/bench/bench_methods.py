@@ -118,10 +118,16 @@ def main() -> None:
             if differs(method, result, expected):
                 exceptions.append(f"{name}: {method} {value_of(result):.3f}, published {expected}")
         values.append((name, *row))
-        others.append((
-            name, f"{TABLE1[name].dp:.2f}", f"{TABLE1[name].free:.2f}", row[4].split()[0],
-            f"{took:.1f} s", *(program_cell(data, v) for v in PROGRAMS),
-        ))  # fmt: skip
+        others.append(
+            (
+                name,
+                f"{TABLE1[name].dp:.2f}",
+                f"{TABLE1[name].free:.2f}",
+                row[4].split()[0],
+                f"{took:.1f} s",
+                *(program_cell(data, v) for v in PROGRAMS),
+            )
+        )
     print(
         "Largest load of the split that each method finds, priced by the cost model; in "
         "parentheses the value in Table 1 of the 2020 paper. *expert* prices the paper's own "
@@ -137,9 +143,13 @@ def main() -> None:
         "published values are within 1% of the optimum or what Gurobi found in 20 minutes.\n"
     )
     header = (
-        "workload", "published, contiguous", "published, any", "anneal", "time",
+        "workload",
+        "published, contiguous",
+        "published, any",
+        "anneal",
+        "time",
         *(f"ip, {v}" for v in PROGRAMS),
-    )  # fmt: skip
+    )
     print(table(header, others))
 
 

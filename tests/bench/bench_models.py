@@ -58,16 +58,26 @@ def rows(model: Path, *, coarsen: bool) -> list[tuple[object, ...]]:
         solution = solve(problem, request)
         seconds = time.monotonic() - start
         plan = make_plan(
-            SplitProblem(graph, units, (device,), CostOptions()), solution.blocks,
-            method="auto", bound=solution.bound, digest="",
-        )  # fmt: skip
+            SplitProblem(graph, units, (device,), CostOptions()),
+            solution.blocks,
+            method="auto",
+            bound=solution.bound,
+            digest="",
+        )
         ideals = next((s.split()[0] for s in said if "ideals" in s), "-")
-        found.append((
-            model.stem, "groups" if coarsen else "operators", units.g, k,
-            ideals if ideals != "too" else "too many", f"{plan.value:.6g}", f"{plan.bound:.6g}",
-            plan.status if plan.status == "optimal" else f"gap {100 * plan.gap:.2f} %",
-            f"{seconds:.2f}",
-        ))  # fmt: skip
+        found.append(
+            (
+                model.stem,
+                "groups" if coarsen else "operators",
+                units.g,
+                k,
+                ideals if ideals != "too" else "too many",
+                f"{plan.value:.6g}",
+                f"{plan.bound:.6g}",
+                plan.status if plan.status == "optimal" else f"gap {100 * plan.gap:.2f} %",
+                f"{seconds:.2f}",
+            )
+        )
     return found
 
 
@@ -79,14 +89,17 @@ def main() -> None:
         for arguments in [["--size", s] for s in sizes] + ([names] if names else []):
             subprocess.run(
                 [sys.executable, "-m", "dnnp.samples.build", "-o", folder, *arguments],
-                check=True, stdout=subprocess.DEVNULL,
-            )  # fmt: skip
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
         models = sorted(Path(folder).glob("*.onnx"))
         models += sorted(SHARED.glob("*.onnx")) if SHARED.is_dir() else []
         found = [
-            row for model in models for coarsen in (True, False)
+            row
+            for model in models
+            for coarsen in (True, False)
             for row in rows(model, coarsen=coarsen)
-        ]  # fmt: skip
+        ]
     print(f"Optimum or proven gap within {LIMIT_S:.0f} s a plan; analytic costs, cpu-core.\n")
     head = ("model", "units", "number", "k", "ideals", "value s", "bound s", "proven", "seconds")
     print(table(head, found))

@@ -37,8 +37,9 @@ def imported(name: str, folder: str) -> bytes:
     """The stream of a sample model."""
     subprocess.run(
         [sys.executable, "-m", "dnnp.samples.build", "-o", folder, name],
-        check=True, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     return command("import", Path(folder) / f"{name}.onnx")
 
 
@@ -57,9 +58,18 @@ def placed(data: bytes, cluster: str, method: str) -> tuple[float, Stream] | str
     """Seconds and plan of one method; or why there is none."""
     start = time.perf_counter()
     words = [
-        executable("partition"), "--objective", "latency", "--execution", "operators",
-        "--devices", cluster, "--method", method, "--time-limit", str(SECONDS),
-    ]  # fmt: skip
+        executable("partition"),
+        "--objective",
+        "latency",
+        "--execution",
+        "operators",
+        "--devices",
+        cluster,
+        "--method",
+        method,
+        "--time-limit",
+        str(SECONDS),
+    ]
     run = subprocess.run(words, input=data, capture_output=True, check=False)
     seconds = time.perf_counter() - start
     if run.returncode:

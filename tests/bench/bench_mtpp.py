@@ -89,8 +89,11 @@ def speeds() -> list[tuple[object, ...]]:
             for i, target in enumerate((goal, rejecting)):
                 slowest = min(found, key=lambda f, i=i: found[f][i])
                 rates = [found[f][i] for f in FAMILIES]
-                columns += [f"{np.exp(np.log(rates).mean()):,.0f}",
-                            f"{found[slowest][i]:,.0f} ({slowest})", f"{target:,}"]  # fmt: skip
+                columns += [
+                    f"{np.exp(np.log(rates).mean()):,.0f}",
+                    f"{found[slowest][i]:,.0f} ({slowest})",
+                    f"{target:,}",
+                ]
             rows.append((f"{n:,}", k, *columns))
     return rows
 
@@ -139,11 +142,18 @@ def qualities(races: list[Race]) -> tuple[list[tuple[object, ...]], list[str]]:
             lost.append(f"{r.name} k = {k}: {r.values[OURS]:.6g}, {better} {r.values[better]:.6g}")
         worst = max(ratios, key=lambda name: ratios[name])
         mean = mean_ratio(list(ratios.values()))
-        rows.append((
-            k, f"{mean:.4f}", f"{100 * (1 / mean - 1):.1f}%", f"{goal:g}%",
-            f"{ratios[worst]:.4f} ({worst})", f"{mean_ratio(to_best):.4f}",
-            f"{len(worse)} of {len(mine)}", f"{max(r.seconds for r in mine):.1f} s",
-        ))  # fmt: skip
+        rows.append(
+            (
+                k,
+                f"{mean:.4f}",
+                f"{100 * (1 / mean - 1):.1f}%",
+                f"{goal:g}%",
+                f"{ratios[worst]:.4f} ({worst})",
+                f"{mean_ratio(to_best):.4f}",
+                f"{len(worse)} of {len(mine)}",
+                f"{max(r.seconds for r in mine):.1f} s",
+            )
+        )
     return rows, lost
 
 
@@ -167,10 +177,17 @@ def peaks() -> list[tuple[object, ...]]:
         found = peak_order(graph, graph.order)
         seconds = time.perf_counter() - start
         above = found.peak_bytes / found.bound_bytes - 1
-        rows.append((
-            name, graph.n, f"{own:,.0f}", f"{found.peak_bytes:,.0f}",
-            f"{found.bound_bytes:,.0f}", f"{100 * above:.2f}%", f"{seconds:.2f} s",
-        ))  # fmt: skip
+        rows.append(
+            (
+                name,
+                graph.n,
+                f"{own:,.0f}",
+                f"{found.peak_bytes:,.0f}",
+                f"{found.bound_bytes:,.0f}",
+                f"{100 * above:.2f}%",
+                f"{seconds:.2f} s",
+            )
+        )
     return rows
 
 
@@ -182,8 +199,12 @@ def main() -> None:
         "mean of the four families (seed 0), and the slowest. Rejecting: what cannot beat the best "
         "of them is given up.\n"
     )
-    print(table(("nodes", "k", "a second", "slowest", "target", "rejecting", "slowest", "target"),
-                speeds()))  # fmt: skip
+    print(
+        table(
+            ("nodes", "k", "a second", "slowest", "target", "rejecting", "slowest", "target"),
+            speeds(),
+        )
+    )
     solve(regal_problem(None, 20, 0, 2), Request(method=OURS))  # compiles
     races = [race(seed, k) for seed in range(GRAPHS) for k in GAINS]
     rows, lost = qualities(races)
@@ -193,8 +214,16 @@ def main() -> None:
         f"`brkga-10000`, and over the best of all orders ({', '.join(REQUESTS)}), on the graphs "
         f"{names} of `samples/regal.json`: geometric means.\n"
     )
-    header = ("k", "over brkga-10000", "gain", "target", "worst graph", "over best order",
-              "worse than it", "longest")  # fmt: skip
+    header = (
+        "k",
+        "over brkga-10000",
+        "gain",
+        "target",
+        "worst graph",
+        "over best order",
+        "worse than it",
+        "longest",
+    )
     print(table(header, rows))
     print(f"\nWorse than some order: {'; '.join(lost) or 'none'}.\n")
     print(

@@ -32,10 +32,14 @@ def run(command: str, folder: Path, env: Mapping[str, str] | None = None) -> str
     """Run a shell pipeline with the installed commands; standard error."""
     path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", command], cwd=folder, check=True,
-        env={**os.environ, "PATH": path, **(env or {})}, stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        check=True,
+        env={**os.environ, "PATH": path, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     return done.stderr
 
 

@@ -91,9 +91,15 @@ def real() -> str:
             )
         )
     header = (
-        "model", "measured loads", "pipeline", "share of slowest stage", "whole model",
-        "2 replicas", "latency, pipeline", "latency, whole",
-    )  # fmt: skip
+        "model",
+        "measured loads",
+        "pipeline",
+        "share of slowest stage",
+        "whole model",
+        "2 replicas",
+        "latency, pipeline",
+        "latency, whole",
+    )
     return table(header, rows)
 
 

@@ -93,11 +93,15 @@ def repetend_rows() -> list[tuple[object, ...]]:
             f"{number:g}" + missed(number, wanted)
             for number, wanted in zip(numbers, goal, strict=False)
         )
-        rows.append((
-            f"{name}, {devices} devices, {'inference' if inference else 'training'}", *cells,
-            "yes" if found.status == "optimal" else f"no: {_bounds(found)}",
-            duration(seconds) + missed(seconds, goal[3]), duration(goal[3]),
-        ))  # fmt: skip
+        rows.append(
+            (
+                f"{name}, {devices} devices, {'inference' if inference else 'training'}",
+                *cells,
+                "yes" if found.status == "optimal" else f"no: {_bounds(found)}",
+                duration(seconds) + missed(seconds, goal[3]),
+                duration(goal[3]),
+            )
+        )
     return rows
 
 
@@ -116,15 +120,20 @@ def trade_off_rows() -> list[tuple[object, ...]]:
         curve = {p.memory_bytes: p.period_s for p in points}
         proven = all(p.period_s <= p.period_bound_s * (1 + 1e-9) for p in points)
         worse = [
-            memory for memory, period in goal.items()
+            memory
+            for memory, period in goal.items()
             if min((p for m, p in curve.items() if m <= memory), default=math.inf) > period + 1e-9
-        ]  # fmt: skip
-        rows.append((
-            name, ", ".join(f"{m:g}: {p:g}" for m, p in curve.items()),
-            f"missed at {', '.join(map(str, worse))}" if worse else "reached",
-            "yes" if proven else "no",
-            duration(seconds) + missed(seconds, TRADE_OFF_S), duration(TRADE_OFF_S),
-        ))  # fmt: skip
+        ]
+        rows.append(
+            (
+                name,
+                ", ".join(f"{m:g}: {p:g}" for m, p in curve.items()),
+                f"missed at {', '.join(map(str, worse))}" if worse else "reached",
+                "yes" if proven else "no",
+                duration(seconds) + missed(seconds, TRADE_OFF_S),
+                duration(TRADE_OFF_S),
+            )
+        )
     return rows
 
 
@@ -135,11 +144,17 @@ def unrolled_rows() -> list[tuple[object, ...]]:
         placement = with_limit(shape(name, 4), memory)
         one, _ = searched(placement)
         found, seconds = searched(placement, unroll)
-        rows.append((
-            f"{name}, memory {memory}", f"{one.rate_s:g}", unroll,
-            f"{found.rate_s:.4g}" + missed(found.rate_s, goal), f"{goal:.4g}",
-            duration(seconds) + missed(seconds, limit), duration(limit),
-        ))  # fmt: skip
+        rows.append(
+            (
+                f"{name}, memory {memory}",
+                f"{one.rate_s:g}",
+                unroll,
+                f"{found.rate_s:.4g}" + missed(found.rate_s, goal),
+                f"{goal:.4g}",
+                duration(seconds) + missed(seconds, limit),
+                duration(limit),
+            )
+        )
     return rows
 
 
@@ -164,10 +179,15 @@ def schedule_rows() -> list[tuple[object, ...]]:
             for count, goal in zip(COUNTS, goals, strict=True)
         ]
         seconds = warm(lambda p=placement, r=repetend: complete(p, r, MANY))
-        rows.append((
-            name, *short, f"{makespan(MANY):g}", duration(seconds) + missed(seconds, MANY_S),
-            duration(MANY_S),
-        ))  # fmt: skip
+        rows.append(
+            (
+                name,
+                *short,
+                f"{makespan(MANY):g}",
+                duration(seconds) + missed(seconds, MANY_S),
+                duration(MANY_S),
+            )
+        )
     return rows
 
 
@@ -181,12 +201,20 @@ def tessel_rows() -> list[tuple[object, ...]]:
         eager = tessel(placement, lazy=False)
         phases = found.repetend_s, found.warmup_s + found.cooldown_s
         ours, ours_s = searched(placement)
-        rows.append((
-            name, f"{_numbers(found.repetend)}", f"{_numbers(ours)}", sum(found.tried),
-            duration(seconds), f"{duration(phases[0])} + {duration(phases[1])}",
-            f"{duration(eager.repetend_s)} + {duration(eager.warmup_s + eager.cooldown_s)}",
-            duration(ours_s), f"{'over ' * (name == 'NN')}{theirs:g} s", f"{fast:g} s",
-        ))  # fmt: skip
+        rows.append(
+            (
+                name,
+                f"{_numbers(found.repetend)}",
+                f"{_numbers(ours)}",
+                sum(found.tried),
+                duration(seconds),
+                f"{duration(phases[0])} + {duration(phases[1])}",
+                f"{duration(eager.repetend_s)} + {duration(eager.warmup_s + eager.cooldown_s)}",
+                duration(ours_s),
+                f"{'over ' * (name == 'NN')}{theirs:g} s",
+                f"{fast:g} s",
+            )
+        )
     return rows
 
 
@@ -207,8 +235,9 @@ def main() -> None:
         show(
             "Shortest period, then least memory, then shortest span of the shapes (forward 1, "
             "backward 3), all proven or with bounds; warm, in this process, median.",
-            ("shape", "period", "memory", "span", "proven", "time", "target"), repetend_rows(),
-        )  # fmt: skip
+            ("shape", "period", "memory", "span", "proven", "time", "target"),
+            repetend_rows(),
+        )
     if "trade-offs" in PARTS:
         show(
             "Least period by memory, 4 devices.",
@@ -234,10 +263,20 @@ def main() -> None:
             "sets tried, and seconds: whole; repetends + warm-up and cool-down, those once at the "
             "end (lazy) and for every better repetend (eager). Last: what its authors' program "
             "took with Z3, and a later one that searches less.",
-            ("shape", "Tessel's search", "this project's", "index sets", "Tessel's search, time",
-             "lazy", "eager", "this project's, time", "authors", "authors, reduced"),
+            (
+                "shape",
+                "Tessel's search",
+                "this project's",
+                "index sets",
+                "Tessel's search, time",
+                "lazy",
+                "eager",
+                "this project's, time",
+                "authors",
+                "authors, reduced",
+            ),
             tessel_rows(),
-        )  # fmt: skip
+        )
 
 
 if __name__ == "__main__":

@@ -35,8 +35,9 @@ def main() -> None:
                 make_line, SplitProblem(graph, units, (device,), CostOptions()), items, order
             )
             build, cut = medians([lay_out, partial(slice_line, lay_out(), "sum")], REPEATS)
-            rows.append([f"{n:,}", k, f"{1e3 * build:.1f} ms", f"{1e3 * cut:.1f} ms",
-                         TARGETS[n, k]])  # fmt: skip
+            rows.append(
+                [f"{n:,}", k, f"{1e3 * build:.1f} ms", f"{1e3 * cut:.1f} ms", TARGETS[n, k]]
+            )
     print(
         "Random graphs (`random_stream` in `tests/support/graphs.py`, seed 3) in Kahn order, one "
         f"device class, warm, median of {REPEATS}: laying the order out, then cutting it "

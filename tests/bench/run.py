@@ -59,9 +59,11 @@ def main() -> int:
     for name in names:
         print(f"bench_{name} ...", file=sys.stderr)
         done = subprocess.run(
-            [sys.executable, HERE / f"bench_{name}.py"], stdout=subprocess.PIPE, text=True,
+            [sys.executable, HERE / f"bench_{name}.py"],
+            stdout=subprocess.PIPE,
+            text=True,
             env={**os.environ, "PYTHONPATH": str(HERE.parent)},
-        )  # fmt: skip
+        )
         print(done.stdout)
         if done.returncode != 0:
             failed = True

@@ -34,9 +34,16 @@ def stream(seed: int = 3, n: int = 12) -> bytes:
 def planned(method: str = "auto", *arguments: str, data: bytes | None = None) -> bytes:
     """A stream with a plan."""
     result = dnnp(
-        "partition", "-k", "3", "--bandwidth", "9", "--method", method, *arguments,
+        "partition",
+        "-k",
+        "3",
+        "--bandwidth",
+        "9",
+        "--method",
+        method,
+        *arguments,
         stdin=stream() if data is None else data,
-    )  # fmt: skip
+    )
     assert result.status == 0, result.err
     return result.out
 
@@ -91,8 +98,11 @@ def test_the_bound_of_the_plan_becomes_better():
     assert (before["status"], plan["status"], plan["gap"]) == ("feasible", "optimal", 0)
     assert before["bound"] < plan["bound"] <= plan["value"] == before["value"]
     assert {**plan, "bound": 0, "gap": 0, "status": ""} == {
-        **before, "bound": 0, "gap": 0, "status": ""
-    }  # fmt: skip
+        **before,
+        "bound": 0,
+        "gap": 0,
+        "status": "",
+    }
 
 
 def test_a_weaker_argument_leaves_the_plan_alone():
@@ -223,9 +233,7 @@ def test_a_validity_that_the_stages_do_not_have(tmp_path):
     split.write_bytes(orjson.dumps([[0, 4], [1, 2], [3, 5]]))
     free = dnnp("partition", "--eval", split, stdin=seeds.encode(seeds.graph_records())).out
     assert Result(0, free, "").one("plan")["validity"] == "free"
-    result = dnnp(
-        "bound", stdin=edited(free, "plan", lambda plan: plan.update(validity="ordered"))
-    )  # fmt: skip
+    result = dnnp("bound", stdin=edited(free, "plan", lambda plan: plan.update(validity="ordered")))
     assert (result.status, result.out) == (3, b"")
     assert "field 'validity': ordered is stated, but the stages are only free" in result.err
     record = checked(dnnp("bound", "--effort", "0.01", stdin=free))
@@ -364,9 +372,14 @@ def test_large_numbers_survive_the_stream():
     lines = planned().splitlines()
     plan, *stages = (r for r in map(orjson.loads, lines) if r["type"] in ("plan", "stage"))
     record = bound_record(
-        plan, stages, method="x", value=1.0, validity="ordered", tried=[],
+        plan,
+        stages,
+        method="x",
+        value=1.0,
+        validity="ordered",
+        tried=[],
         certificate={"argument": "x", "large": [2**80, -(2**80), 2**53 - 1]},
-    )  # fmt: skip
+    )
     data = b"\n".join([*lines[:-1], orjson.dumps(record), lines[-1]]) + b"\n"
     (again,) = read_bytes(data).get("bound")
     assert again["certificate"]["large"] == [str(2**80), str(-(2**80)), 2**53 - 1]
@@ -435,9 +448,7 @@ def long_plan(folder: Path) -> Path:
 
 @pytest.mark.parametrize("method", ["ideal", "exact"])
 def test_interrupt(method, tmp_path):
-    result = interrupted(
-        "bound", "-v", "--method", method, long_plan(tmp_path), after="simple: "
-    )
+    result = interrupted("bound", "-v", "--method", method, long_plan(tmp_path), after="simple: ")
     assert result.one("bound")["status"] == "interrupted"
 
 
@@ -453,8 +464,9 @@ def test_closed_pipe(tmp_path):
     path.write_bytes(planned("slice", data=stream(1, 800)))
     process = subprocess.Popen(
         [sys.executable, executable("bound"), "-q", "--method", "simple", str(path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.readline()

@@ -194,10 +194,15 @@ def test_solvers_share_their_time(monkeypatch):
         return Claim(0.0)
 
     monkeypatch.setattr(
-        bounds, "BOUNDS",
-        {"simple": BOUNDS["simple"], "a": Argument(prove, 0.5), "b": Argument(prove, 1.0),
-         "c": Argument(prove)},
-    )  # fmt: skip
+        bounds,
+        "BOUNDS",
+        {
+            "simple": BOUNDS["simple"],
+            "a": Argument(prove, 0.5),
+            "b": Argument(prove, 1.0),
+            "c": Argument(prove),
+        },
+    )
     plan_for(monkeypatch, "a", "b", "c")
     problem, ask = easy()
     bound(problem, ask)

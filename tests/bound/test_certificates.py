@@ -131,11 +131,14 @@ def paid(made: Made, whole: Whole, without: int = -1) -> int:
 def bad_simple(made: Made) -> Iterator[Json]:
     for number, part in enumerate(made.certificate["parts"]):
         for name, value in (
-            ("pass", "both"), ("kind", "median"), ("weights", {"elsewhere": 1}), ("weights", {}),
+            ("pass", "both"),
+            ("kind", "median"),
+            ("weights", {"elsewhere": 1}),
+            ("weights", {}),
             ("weights", dict.fromkeys(part.get("weights", {}), -1) or {"x": 1}),
             ("weights", dict.fromkeys(part.get("weights", {}), 0)),
             ("item", UNKNOWN),
-        ):  # fmt: skip
+        ):
             if name != "pass" and name != "kind" and name not in part:
                 continue
             record = deepcopy(made.record)
@@ -154,9 +157,10 @@ def bad_node_cut(made: Made) -> Iterator[Json]:
     exact = exact and made.case.options.max_replicas == 1
     for name, proof in classes.items():
         yield from bad_flows(
-            made, lambda c, name=name: c["classes"][name]["flows"],
+            made,
+            lambda c, name=name: c["classes"][name]["flows"],
             certificate["item"] if exact else None,
-        )  # fmt: skip
+        )
         for mix in ([1, 1], [2, 2, 1], [1, 1, 0], [-1, 1, 1], [1, 1.0, 1], "sum", [0, 0, -1]):
             record = deepcopy(made.record)
             record["certificate"]["classes"][name]["mix"] = mix
@@ -195,9 +199,12 @@ def bad_pairs(made: Made) -> Iterator[Json]:
     for number, cut in enumerate(certificate["cuts"]):
         yield from bad_flows(made, lambda c, number=number: c["cuts"][number]["flows"])
         for name, value in (
-            ("items", [UNKNOWN, cut["items"][0]]), ("items", cut["items"][:1]),
-            ("items", [*cut["items"], cut["items"][0]]), ("items", "all"), ("memory", True),
-        ):  # fmt: skip
+            ("items", [UNKNOWN, cut["items"][0]]),
+            ("items", cut["items"][:1]),
+            ("items", [*cut["items"], cut["items"][0]]),
+            ("items", "all"),
+            ("memory", True),
+        ):
             record = deepcopy(made.record)
             record["certificate"]["cuts"][number][name] = value
             yield record  # memory has no limit here
@@ -308,9 +315,11 @@ def test_what_does_not_hold_is_refused_by_its_argument():
     device = DeviceClass("dev", count=3, bandwidth_bytes_per_s=1.0)
     units = singletons(graph)
     for devices, options in (
-        ((device, cpu), SUM), ((cpu,), SUM), ((device,), replace(SUM, comm="overlap")),
+        ((device, cpu), SUM),
+        ((cpu,), SUM),
+        ((device,), replace(SUM, comm="overlap")),
         ((device,), replace(SUM, max_replicas=2)),
-    ):  # fmt: skip
+    ):
         claim = pairs_claim(SplitProblem(graph, units, devices, options))
         assert (claim.status, claim.value) == ("refused", 0.0)
         assert claim.reason

@@ -196,8 +196,10 @@ def bad_same_block(made: Made) -> Iterator[Json]:
     for number, cut in enumerate(certificate["cuts"]):
         yield from bad_flows(made, lambda c, number=number: c["cuts"][number]["flows"])
         for name, value in (
-            ("items", [UNKNOWN, cut["items"][0]]), ("items", cut["items"][:1]), ("memory", True),
-        ):  # fmt: skip
+            ("items", [UNKNOWN, cut["items"][0]]),
+            ("items", cut["items"][:1]),
+            ("memory", True),
+        ):
             record = deepcopy(made.record)
             record["certificate"]["cuts"][number][name] = value
             yield record
@@ -281,10 +283,14 @@ def test_prices_by_hand():
     graph = chain(10, 10, 10, 10, transfer=4.0)
     prices = {"argument": "cover", "prices": [[v, 1] for v in range(4)]}
     for count, units, verdict in (
-        (3, 24, VERIFIED), (3, 25, REFUTED), (4, 24, REFUTED), (4, 15, REFUTED), (4, 14, VERIFIED),
+        (3, 24, VERIFIED),
+        (3, 25, REFUTED),
+        (4, 24, REFUTED),
+        (4, 15, REFUTED),
+        (4, 14, VERIFIED),
         (1, 40, VERIFIED),
         (1, 41, REFUTED),
-    ):  # fmt: skip
+    ):
         assert verdict_of(graph, count, {**prices, "units": units}) == verdict, (count, units)
     assert verdict_of(graph, 3, {**prices, "units": 24}, comm="overlap") == REFUTED
     assert verdict_of(graph, 3, {**prices, "units": 24}, max_replicas=2) == REFUTED
@@ -329,8 +335,12 @@ def test_large_numbers_may_be_text():
 def test_cuts_bound_no_load_where_transfers_and_compute_overlap():
     graph = chain(10, 10, transfer=30.0)
     proof = {
-        "argument": "same-block", "target": 10, "scale": 2, "rows": [["total", [0], 1]], "units": 10
-    }  # fmt: skip
+        "argument": "same-block",
+        "target": 10,
+        "scale": 2,
+        "rows": [["total", [0], 1]],
+        "units": 10,
+    }
     assert verdict_of(graph, 2, {**proof, "cuts": []}, comm="overlap") == VERIFIED
     cuts = [{"items": [0, 0], "flows": [[int(graph.tensor_ids[graph.out_idx[0]]), []]]}]
     assert verdict_of(graph, 2, {**proof, "cuts": cuts}, comm="overlap") == REFUTED

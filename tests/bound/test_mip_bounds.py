@@ -160,9 +160,12 @@ def test_a_better_split_comes_with_the_bound():
         call = call_of(graph, devices, options, blocks=whole, value=9.0)
         claim = exact_bound(call)
         plan = make_plan(
-            call.problem, claim.blocks or whole,
-            method="", bound=claim.value, digest="",
-        )  # fmt: skip
+            call.problem,
+            claim.blocks or whole,
+            method="",
+            bound=claim.value,
+            digest="",
+        )
         assert plan.value == pytest.approx(7 if options == SUM else 4.5)
         assert claim.value == pytest.approx(plan.value, rel=CLOSE)
 

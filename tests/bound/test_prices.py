@@ -60,9 +60,7 @@ def searched(
     found, ended = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
     halt = np.zeros(1, dtype=np.bool_)
     values = plain(price)[0]
-    best_sets(
-        *plain(*field), values, target, least, roots, 0, 1, limit, halt, sets, found, ended
-    )  # fmt: skip
+    best_sets(*plain(*field), values, target, least, roots, 0, 1, limit, halt, sets, found, ended)
     return sets[sets.any(axis=1)], bool(ended.all())
 
 

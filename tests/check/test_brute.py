@@ -61,10 +61,20 @@ def plainest(
         blocks = [nodes[np.argsort(graph.rank[nodes])] for nodes in blocks]
         for chosen in seats(len(parts), devices, options.max_replicas):
             stages = tuple(
-                Stage(f"{d.name}/{first}", d.name, tuple(graph.node_ids[nodes].tolist()),
-                      0, 0, 0, 0, 0, 0, replicas)
+                Stage(
+                    f"{d.name}/{first}",
+                    d.name,
+                    tuple(graph.node_ids[nodes].tolist()),
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    replicas,
+                )
                 for nodes, (d, first, replicas) in zip(blocks, chosen, strict=True)
-            )  # fmt: skip
+            )
             k = sum(d.count for d in devices if not d.is_cpu)
             plan = Plan(stages, k, "all", "free", 0.0, 0.0, "feasible", options, devices, "")
             report = check_plan(graph, units, plan)
@@ -84,9 +94,14 @@ def random_case(
     large = seed % 3 == 0
     n = 6 if large else rng.randint(1, 4)
     stream = random_stream(
-        seed, n, params=True, classes=("big", "cpu"), training=training,
-        memory=rng.random() < 0.3, colors=rng.random() < 0.3,
-    )  # fmt: skip
+        seed,
+        n,
+        params=True,
+        classes=("big", "cpu"),
+        training=training,
+        memory=rng.random() < 0.3,
+        colors=rng.random() < 0.3,
+    )
     graph = graph_of(stream)
     units = singletons(graph)
     if rng.random() < 0.2:
@@ -97,12 +112,17 @@ def random_case(
     counts = (2, 0, 0) if large else (rng.randint(0, 4), rng.choice((0, 0, 1)), rng.randint(0, 1))
     devices = (
         DeviceClass(
-            "dev", "accelerator", counts[0], rng.choice((30.0, 60.0, 1e9)), link,
-            cluster_size=rng.choice((0, 2, 3)), inner_bandwidth_bytes_per_s=link * 4,
+            "dev",
+            "accelerator",
+            counts[0],
+            rng.choice((30.0, 60.0, 1e9)),
+            link,
+            cluster_size=rng.choice((0, 2, 3)),
+            inner_bandwidth_bytes_per_s=link * 4,
         ),
         DeviceClass("big", "accelerator", counts[1], 1e9, 2.0),
         DeviceClass("cpu", "cpu", counts[2]),
-    )  # fmt: skip
+    )
     options = CostOptions(
         comm=rng.choice(("sum", "overlap", "duplex")),
         memory_model=rng.choice(("sum", "peak")),

@@ -88,9 +88,11 @@ def test_work_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_bounds_of_a_stream_share_the_steps() -> None:
     graph = chain(10.0, 10.0)
     certificate = {
-        "argument": "simple", "quantum": 1.0, "units": 10,
+        "argument": "simple",
+        "quantum": 1.0,
+        "units": 10,
         "parts": [{"pass": "all", "kind": "mean", "weights": {"dev": 1}}],
-    }  # fmt: skip
+    }
     record = {"value": 10, "validity": "ordered", "certificate": certificate}
     device = DeviceClass("dev", count=2, bandwidth_bytes_per_s=1.0)
     shared = budget.Budget()
@@ -125,9 +127,18 @@ def test_paths_between_devices_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
     names = [f"dev/{i}" for i in range(9)]
     links = [Link(a, b, 1.0, 1.0) for a, b in zip(names, [*names[1:], names[0]], strict=True)]
     plan = Plan(
-        (), 9, "x", "free", 0.0, 0.0, "feasible", CostOptions(objective="latency"),
-        (DeviceClass("dev", count=9),), "0" * 64, tuple(links),
-    )  # fmt: skip
+        (),
+        9,
+        "x",
+        "free",
+        0.0,
+        0.0,
+        "feasible",
+        CostOptions(objective="latency"),
+        (DeviceClass("dev", count=9),),
+        "0" * 64,
+        tuple(links),
+    )
     monkeypatch.setattr(mesh, "MOST_STEPS", 40)
     ring = Mesh(plan)
     assert [ring.path(names[0], name).latency for name in names[1:]] == list(range(1, 9))
@@ -137,9 +148,7 @@ def test_paths_between_devices_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_too_many_classes_to_price(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_format, "MOST_TIMES", 5)
-    records = [
-        seeds.node(v, [], [], 1.0) | {"time_s": {f"c{v}": 1.0}} for v in range(3)
-    ]  # fmt: skip
+    records = [seeds.node(v, [], [], 1.0) | {"time_s": {f"c{v}": 1.0}} for v in range(3)]
     with pytest.raises(FormatError, match="3 records are priced for 3 device classes; at most 5"):
         graph_of(seeds.read_bytes(seeds.encode([seeds.header(), *records])))
 

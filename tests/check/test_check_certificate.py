@@ -53,10 +53,15 @@ def test_a_claim_beyond_the_proof_fails():
     data = bounded("pairs")
     units = next(r for r in map(orjson.loads, data.splitlines()) if r["type"] == "bound")
     for fields in (
-        {"units": units["certificate"]["units"] * 2}, {"cuts": []}, {"cliques": 3},
-        {"quantum": -1.0}, {"argument": "simple"}, {"argument": "none"}, {"argument": "x" * 900},
+        {"units": units["certificate"]["units"] * 2},
+        {"cuts": []},
+        {"cliques": 3},
+        {"quantum": -1.0},
+        {"argument": "simple"},
+        {"argument": "none"},
+        {"argument": "x" * 900},
         {"argument": "two\nlines\x1b[2J"},
-    ):  # fmt: skip
+    ):
         result = dnnp(*CERTIFICATE, "--json", stdin=edited(data, **fields))
         assert result.status == 6, fields
         assert told(result)[0]["verdict"] == "refuted"

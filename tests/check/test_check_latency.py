@@ -35,9 +35,13 @@ class Case:
         n = rng.randint(2, 9)
         self.training = rng.random() < 0.3
         self.stream = random_stream(
-            rng.randrange(10**9), n, params=rng.random() < 0.5, training=self.training,
-            classes=["other", "cpu"], memory=rng.random() < 0.5,
-        )  # fmt: skip
+            rng.randrange(10**9),
+            n,
+            params=rng.random() < 0.5,
+            training=self.training,
+            classes=["other", "cpu"],
+            memory=rng.random() < 0.5,
+        )
         for node in self.stream.records["node"]:
             node.pop("color", None)
             node["time_s"] = {name: rng.choice([0.0, 1.0, 2.5]) for name in ("dev", "other", "cpu")}
@@ -52,11 +56,14 @@ class Case:
         )
         transfers = rng.choice(["tensor", "tensor", "edge"])
         self.options = CostOptions(
-            objective="latency", execution=execution, memory_model=rng.choice(["sum", "weights"]),
+            objective="latency",
+            execution=execution,
+            memory_model=rng.choice(["sum", "weights"]),
             transfers=transfers,
-            congestion=rng.choice(["device", "channel", "none"]), invocations=9,
+            congestion=rng.choice(["device", "channel", "none"]),
+            invocations=9,
             charge_io=execution == "blocks" and transfers == "tensor" and rng.random() < 0.4,
-        )  # fmt: skip
+        )
         self.links: tuple[Link, ...] = ()
         if execution == "operators" and rng.random() < 0.6:
             self.links = tuple(self._ring(rng))
@@ -64,9 +71,14 @@ class Case:
         self.problem: LatencyProblem = latency_problem(whole)
         make = self._blocks if execution == "blocks" else self._placement
         self.plan: Plan = make_latency_plan(
-            whole, self.problem, make(rng), method="test", bound=0.0, bound_method="none",
+            whole,
+            self.problem,
+            make(rng),
+            method="test",
+            bound=0.0,
+            bound_method="none",
             digest="0" * 64,
-        )  # fmt: skip
+        )
 
     def violations(self, plan: Plan) -> list[str]:
         return [str(v) for v in check_plan(self.graph, self.units, plan).violations]

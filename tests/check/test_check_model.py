@@ -25,13 +25,17 @@ def random_devices(rng: random.Random) -> tuple[DeviceClass, ...]:
     link = rng.choice((0.7, 3.0, 1e9))
     return (
         DeviceClass(
-            "dev", "accelerator", 20, rng.choice((50.0, 150.0, 1e9)), link,
+            "dev",
+            "accelerator",
+            20,
+            rng.choice((50.0, 150.0, 1e9)),
+            link,
             cluster_size=rng.choice((0, 1, 3, 5)),
             inner_bandwidth_bytes_per_s=link * rng.choice((0.5, 1.0, 3.0)),
         ),
         DeviceClass("big", "accelerator", 2, 1e9, 2.0),
         DeviceClass("cpu", "cpu", 2),
-    )  # fmt: skip
+    )
 
 
 def random_options(rng: random.Random, graph: Graph) -> CostOptions:
@@ -65,10 +69,12 @@ def random_blocks(
         nodes = np.flatnonzero(np.array(homes)[units.label] == home)
         nodes = nodes[np.argsort(graph.rank[nodes])]
         able = [
-            d for d in devices
-            if free[d.name] < d.count and d.name in units.times
+            d
+            for d in devices
+            if free[d.name] < d.count
+            and d.name in units.times
             and np.isfinite(units.times[d.name][units.label[nodes]]).all()
-        ]  # fmt: skip
+        ]
         device = rng.choice(able)
         number = min(free[device.name] + spread * rng.randint(0, 2), device.count - 1)
         replicas = min(rng.randint(1, most), device.count - number)

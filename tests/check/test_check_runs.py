@@ -21,19 +21,42 @@ def records() -> dict[str, list[Record]]:
     ]
     entries = [
         {"stage": 0, "device": "acc/0", "predicted_s": 2.0, "measured_s": 2.5, "bubble": 0.1},
-        {"stage": 1, "device": "acc/1", "predicted_s": 1.5, "measured_s": 1.0, "bubble": 0.3,
-         "replicas": 2},
-    ]  # fmt: skip
+        {
+            "stage": 1,
+            "device": "acc/1",
+            "predicted_s": 1.5,
+            "measured_s": 1.0,
+            "bubble": 0.3,
+            "replicas": 2,
+        },
+    ]
     pipeline = {
-        "mode": "pipeline", "k": 2, "samples": 12, "elapsed_s": 30.0, "throughput_per_s": 0.4,
-        "latency_p50_s": 5.0, "latency_p99_s": 6.0, "bubble": 0.2, "threads": 1, "verified": True,
-        "max_abs_error": 1e-3, "max_rel_error": 1e-5, "rtol": 1e-4, "atol": 1e-5,
+        "mode": "pipeline",
+        "k": 2,
+        "samples": 12,
+        "elapsed_s": 30.0,
+        "throughput_per_s": 0.4,
+        "latency_p50_s": 5.0,
+        "latency_p99_s": 6.0,
+        "bubble": 0.2,
+        "threads": 1,
+        "verified": True,
+        "max_abs_error": 1e-3,
+        "max_rel_error": 1e-5,
+        "rtol": 1e-4,
+        "atol": 1e-5,
         "stages": entries,
-    }  # fmt: skip
+    }
     whole = {
-        "mode": "whole", "k": 1, "samples": 12, "rounds": 3, "elapsed_s": 16.0,
-        "throughput_per_s": 0.25, "latency_p50_s": 4.0, "latency_p99_s": 5.0,
-    }  # fmt: skip
+        "mode": "whole",
+        "k": 1,
+        "samples": 12,
+        "rounds": 3,
+        "elapsed_s": 16.0,
+        "throughput_per_s": 0.25,
+        "latency_p50_s": 4.0,
+        "latency_p99_s": 5.0,
+    }
     return {"stage": stages, "run": [pipeline, whole], "plan": [{"objective": "throughput"}]}
 
 

@@ -37,9 +37,13 @@ def pass_of(name: str, unit: int, time_s: float, memory: float, *after: int) -> 
 def block(number: int, batch: int, unit: int, start: float, end: float) -> Record:
     """A block record."""
     return {
-        "type": "block", "pass": number, "micro_batch": batch, "units": [unit],
-        "start_s": start, "end_s": end,
-    }  # fmt: skip
+        "type": "block",
+        "pass": number,
+        "micro_batch": batch,
+        "units": [unit],
+        "start_s": start,
+        "end_s": end,
+    }
 
 
 def two_devices() -> Records:
@@ -51,11 +55,22 @@ def two_devices() -> Records:
     Both are busy for 6 of 9. The repetend runs one micro-batch after the other.
     """
     schedule = {
-        "type": "schedule", "method": "hand", "micro_batches": 2, "makespan_s": 9.0,
-        "bound_s": 9.0, "status": "optimal", "bubble": 1 / 3, "rate_bound_s": 3.0,
+        "type": "schedule",
+        "method": "hand",
+        "micro_batches": 2,
+        "makespan_s": 9.0,
+        "bound_s": 9.0,
+        "status": "optimal",
+        "bubble": 1 / 3,
+        "rate_bound_s": 3.0,
         "units": [
-            {"name": "device/0", "memory_bytes": 12, "fixed_bytes": 10, "peak_bytes": 12.0,
-             "busy_s": 6.0},
+            {
+                "name": "device/0",
+                "memory_bytes": 12,
+                "fixed_bytes": 10,
+                "peak_bytes": 12.0,
+                "busy_s": 6.0,
+            },
             {"name": "device/1", "peak_bytes": 1.0, "busy_s": 6.0},
         ],
         "passes": [
@@ -65,15 +80,21 @@ def two_devices() -> Records:
             pass_of("B0", 0, 2.0, -1.0, 2),
         ],
         "repetend": {
-            "unroll": 1, "period_s": 6.0, "period_bound_s": 3.0, "memory_bytes": 11.0,
-            "memory_bound_bytes": 11.0, "span_s": 6.0, "span_bound_s": 6.0, "status": "feasible",
+            "unroll": 1,
+            "period_s": 6.0,
+            "period_bound_s": 3.0,
+            "memory_bytes": 11.0,
+            "memory_bound_bytes": 11.0,
+            "span_s": 6.0,
+            "span_bound_s": 6.0,
+            "status": "feasible",
             "starts_s": [[0.0, 1.0, 2.0, 4.0]],
         },
         "pareto": [
             {"memory_bytes": 11.0, "unroll": 1, "period_s": 6.0, "period_bound_s": 5.0},
             {"memory_bytes": 12.0, "unroll": 1, "period_s": 3.0, "period_bound_s": 3.0},
         ],
-    }  # fmt: skip
+    }
     starts = [(0, 1, 2, 4), (1, 4, 5, 7)]
     rows = []
     for batch, row in enumerate(starts):
@@ -423,20 +444,26 @@ def records_of(placement: Placement, start: Start, count: int) -> Records:
     """Schedule and blocks, all figures worked out block by block."""
     passes = [
         {
-            "name": b.name, "kind": b.kind, "homes": [list(home) for home in b.homes],
-            "time_s": b.time_s, "memory_bytes": b.memory_bytes,
+            "name": b.name,
+            "kind": b.kind,
+            "homes": [list(home) for home in b.homes],
+            "time_s": b.time_s,
+            "memory_bytes": b.memory_bytes,
             "after": [{"pass": w.block, "delay_s": w.delay_s} for w in b.after],
         }
         for b in placement.blocks
-    ]  # fmt: skip
+    ]
     rows = [
         {
-            "type": "block", "pass": number, "micro_batch": batch,
-            "units": home_of(passes[number], batch), "start_s": at,
+            "type": "block",
+            "pass": number,
+            "micro_batch": batch,
+            "units": home_of(passes[number], batch),
+            "start_s": at,
             "end_s": at + passes[number]["time_s"],
         }
         for (number, batch), at in start.items()
-    ]  # fmt: skip
+    ]
     units = []
     for d, unit in enumerate(placement.units):
         peak = max(0.0, *(held_by(passes, start, d, at) for at in start.values()))
@@ -446,10 +473,17 @@ def records_of(placement: Placement, start: Start, count: int) -> Records:
     used = {d for row in passes for home in row["homes"] for d in home}
     busy = sum(units[d]["busy_s"] for d in used)
     schedule = {
-        "type": "schedule", "method": "test", "micro_batches": count, "makespan_s": makespan,
-        "bound_s": 0.0, "status": "feasible", "rate_bound_s": 0.0, "units": units,
-        "bubble": 1 - busy / (makespan * len(used)) if makespan else 0.0, "passes": passes,
-    }  # fmt: skip
+        "type": "schedule",
+        "method": "test",
+        "micro_batches": count,
+        "makespan_s": makespan,
+        "bound_s": 0.0,
+        "status": "feasible",
+        "rate_bound_s": 0.0,
+        "units": units,
+        "bubble": 1 - busy / (makespan * len(used)) if makespan else 0.0,
+        "passes": passes,
+    }
     return [schedule, *rows]
 
 
@@ -513,10 +547,16 @@ def test_random_repetends(seed: int) -> None:
     peak = max(held_by(passes, repeated, d, at) for d in range(len(placement.units)) for at in full)
     rows = [[start[p, n] for p in range(len(passes))] for n in range(count)]
     records[0]["repetend"] = {
-        "unroll": count, "period_s": period, "period_bound_s": 0.0, "memory_bytes": max(peak, 0.0),
-        "memory_bound_bytes": 0.0, "span_s": makespan, "span_bound_s": 0.0, "status": "feasible",
+        "unroll": count,
+        "period_s": period,
+        "period_bound_s": 0.0,
+        "memory_bytes": max(peak, 0.0),
+        "memory_bound_bytes": 0.0,
+        "span_s": makespan,
+        "span_bound_s": 0.0,
+        "status": "feasible",
         "starts_s": rows,
-    }  # fmt: skip
+    }
     report = checked(records)
     assert kinds(report) == faults_of(passes, repeated), report.violations
 
@@ -539,10 +579,16 @@ def test_replicas_take_turns() -> None:
     records[3] = block(0, 2, 0, 1, 3)
     assert "overlap" in kinds(checked(records))
     schedule["repetend"] = {
-        "unroll": 1, "period_s": 2.0, "period_bound_s": 0, "memory_bytes": 10,
-        "memory_bound_bytes": 0, "span_s": 2.0, "span_bound_s": 0, "status": "feasible",
+        "unroll": 1,
+        "period_s": 2.0,
+        "period_bound_s": 0,
+        "memory_bytes": 10,
+        "memory_bound_bytes": 0,
+        "span_s": 2.0,
+        "span_bound_s": 0,
+        "status": "feasible",
         "starts_s": [[0.0]],
-    }  # fmt: skip
+    }
     assert "the units of F0 repeat every 2" in str(checked(records).violations[-1])
 
 
@@ -559,14 +605,21 @@ def planned() -> Records:
         rows.append(block(s, 0, s, at, at + load))
         at += load
     schedule = {
-        "type": "schedule", "method": "hand", "micro_batches": 1, "makespan_s": at,
-        "bound_s": at, "status": "optimal", "bubble": 2 / 3, "rate_bound_s": 19.0,
+        "type": "schedule",
+        "method": "hand",
+        "micro_batches": 1,
+        "makespan_s": at,
+        "bound_s": at,
+        "status": "optimal",
+        "bubble": 2 / 3,
+        "rate_bound_s": 19.0,
         "units": [
             {"name": f"acc/{s}", "peak_bytes": held, "fixed_bytes": held, "busy_s": p["time_s"]}
             for s, (p, held) in enumerate(zip(passes, (196, 200, 112), strict=True))
         ],
-        "passes": passes, "digest": digest,
-    }  # fmt: skip
+        "passes": passes,
+        "digest": digest,
+    }
     return [*records, schedule, *rows]
 
 

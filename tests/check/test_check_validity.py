@@ -158,10 +158,16 @@ def test_validity_with_a_backward_pass() -> None:
         expected = check_definition(case)
         found[expected] += 1
         passes = {
-            by_definition((n, [(u, v) for u, v in edges if backward[u] is backward[v] is late],
-                           block, [False] * n))
+            by_definition(
+                (
+                    n,
+                    [(u, v) for u, v in edges if backward[u] is backward[v] is late],
+                    block,
+                    [False] * n,
+                )
+            )
             for late in (False, True)
-        }  # fmt: skip
+        }
         found["only the passes together"] += passes == {"ordered"} != {expected}
     assert min(found.values()) >= 20, found
     assert len(found) == 4

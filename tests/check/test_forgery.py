@@ -25,9 +25,18 @@ def false_ones(name: str, stream: bytes, most: int, kinds: tuple[str, ...]) -> l
 @pytest.mark.parametrize("shape", ["V", "M"])
 def test_schedules_of_shapes(shape: str) -> None:
     result = dnnp(
-        "schedule", "-q", "--shape", shape, "--devices", "2", "-n", "3", "--pareto",
-        "--method", "1f1b+" if shape == "M" else "auto",
-    )  # fmt: skip
+        "schedule",
+        "-q",
+        "--shape",
+        shape,
+        "--devices",
+        "2",
+        "-n",
+        "3",
+        "--pareto",
+        "--method",
+        "1f1b+" if shape == "M" else "auto",
+    )
     assert false_ones(shape, result.out, 1, SCHEDULING) == []
 
 
@@ -47,8 +56,15 @@ def test_schedules_of_training() -> None:
 @pytest.mark.parametrize("options", [(), ("--compare",)])
 def test_runs(tmp_path: Path, options: tuple[str, ...]) -> None:
     """The stages' memory is made up: only what the run adds is looked at."""
-    cut = dnnp("partition", "-q", "-k", "2", "--method", "uniform",
-               stdin=planned(network(), tmp_path, SPLIT))  # fmt: skip
+    cut = dnnp(
+        "partition",
+        "-q",
+        "-k",
+        "2",
+        "--method",
+        "uniform",
+        stdin=planned(network(), tmp_path, SPLIT),
+    )
     stream = cut.out if not options else dnnp("schedule", "-q", "-n", "3", stdin=cut.out).out
     result = dnnp("run", "-q", "--verify", *options, stdin=stream)
     assert result.status == 0, result.err

@@ -92,8 +92,10 @@ def test_help_on_a_full_disk():
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, executable("partition"), "--help"],
-            stdout=full, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     assert done.returncode == 1
     assert done.stderr == "dnnp-partition: <stdout>: No space left on device\n"
 

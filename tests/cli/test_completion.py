@@ -26,9 +26,13 @@ def needs(shell: str) -> pytest.MarkDecorator:
 def answer(words: list[str], text: str, folder: Path) -> str:
     """What a shell prints that runs `text` in a folder."""
     done = subprocess.run(
-        [*words, text], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S,
+        [*words, text],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
         stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     assert done.stderr == ""
     return done.stdout
 
@@ -121,7 +125,10 @@ def test_a_command_prints_the_script_that_is_installed(name: str, shell: str) ->
 
 
 def test_scripts_are_installed() -> None:
-    sources = [pattern for patterns in pyproject()["tool"]["setuptools"]["data-files"].values()
-               for pattern in patterns]  # fmt: skip
+    sources = [
+        pattern
+        for patterns in pyproject()["tool"]["setuptools"]["data-files"].values()
+        for pattern in patterns
+    ]
     for shell in ("bash", "zsh", "fish"):
         assert f"man/completions/{shell}/*" in sources

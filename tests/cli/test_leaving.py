@@ -46,7 +46,9 @@ def test_a_process_ends_at_once_with_everything_written() -> None:
 def test_a_full_disk_is_still_an_error() -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, "0"], stdout=full, stderr=subprocess.PIPE,
+            [sys.executable, "-c", PROGRAM, "0"],
+            stdout=full,
+            stderr=subprocess.PIPE,
             timeout=PATIENCE_S,
         )
     assert done.returncode == 1

@@ -51,18 +51,27 @@ def test_the_model_is_no_output(model: Path, plan: Path) -> None:
     os.link(model, folder / "hard")
     for name in ("m.onnx", "soft", "hard"):
         refused(
-            folder, "import", model, "-o", folder / name,
+            folder,
+            "import",
+            model,
+            "-o",
+            folder / name,
             says=f"-o {folder / name} would overwrite MODEL: {model}",
-        )  # fmt: skip
+        )
     refused(
-        folder, "import", model, "-o", folder / "w.bin",
+        folder,
+        "import",
+        model,
+        "-o",
+        folder / "w.bin",
         says=f"would overwrite weights of the model: {folder / 'w.bin'}",
-    )  # fmt: skip
+    )
     for words in (
-        ("run", "-n", "2", plan, "-o"), ("run", "-n", "2", plan, "--save-outputs"),
+        ("run", "-n", "2", plan, "-o"),
+        ("run", "-n", "2", plan, "--save-outputs"),
         ("profile", "--mode", "measure", "--no-cache", plan, "-o"),
         ("coarsen", "--rules", "ort", plan, "-o"),
-    ):  # fmt: skip
+    ):
         refused(folder, *words, model, says=f"{words[-1]} {model} would overwrite the model")
         refused(folder, *words, folder / "w.bin", says="would overwrite weights of the model")
 
@@ -74,9 +83,14 @@ def test_two_outputs_are_two_files(plan: Path, tmp_path: Path) -> None:
         refused(tmp_path, *words, says="name the same file")
     words = ("schedule", "--shape", "V", "--devices", "2", "-n", "2")
     refused(
-        tmp_path, *words, "-o", f"{tmp_path}/x", "--svg", f"{tmp_path}/x",
+        tmp_path,
+        *words,
+        "-o",
+        f"{tmp_path}/x",
+        "--svg",
+        f"{tmp_path}/x",
         says=f"--svg name the same file: {tmp_path}/x",
-    )  # fmt: skip
+    )
     assert dnnp(*words, "-o", "/dev/null", "--svg", "/dev/null").status == 0
 
 
@@ -89,13 +103,25 @@ def test_inputs_are_no_outputs(plan: Path, tmp_path: Path) -> None:
     (folder / "input_0.pb").write_bytes(tensor.SerializeToString())
     for option in ("-o", "--save-outputs"):
         refused(
-            tmp_path, "run", plan, "--inputs", given, option, given,
+            tmp_path,
+            "run",
+            plan,
+            "--inputs",
+            given,
+            option,
+            given,
             says="would overwrite --inputs",
-        )  # fmt: skip
+        )
         refused(
-            tmp_path, "run", plan, "--inputs", folder, option, folder / "input_0.pb",
+            tmp_path,
+            "run",
+            plan,
+            "--inputs",
+            folder,
+            option,
+            folder / "input_0.pb",
             says="would overwrite --inputs",
-        )  # fmt: skip
+        )
     done = dnnp("run", "-q", "-n", "2", plan, "--inputs", folder, "-o", folder / "run")
     assert done.status == 0, done.err
 

@@ -28,10 +28,12 @@ def priced(**more: dict) -> Stream:
     nodes = {
         name: {
             "time_s": {"cpu": t, **({} if name == "g" else {"gpu": t / 2})},
-            "flop": 10 * i, "bytes": i + 0.5, **more.get(name, {}),
+            "flop": 10 * i,
+            "bytes": i + 0.5,
+            **more.get(name, {}),
         }
         for i, (name, t) in enumerate(TIMES.items())
-    }  # fmt: skip
+    }
     return op_stream(*LINES, outputs="g", nodes=nodes)
 
 
@@ -49,20 +51,38 @@ def test_golden():
     assert result.err == "dnnp-coarsen: 7 nodes -> 3 groups (1 conv-activation, 1 chain)\n"
     assert result.records("group") == [
         {
-            "type": "group", "id": 0, "name": "Conv+BatchNormalization+Relu", "nodes": [0, 1, 2],
-            "rule": "conv-activation", "time_s": {"cpu": 9.5, "gpu": 4.75}, "cost": "summed",
-            "flop": 30, "bytes": 4.5,
+            "type": "group",
+            "id": 0,
+            "name": "Conv+BatchNormalization+Relu",
+            "nodes": [0, 1, 2],
+            "rule": "conv-activation",
+            "time_s": {"cpu": 9.5, "gpu": 4.75},
+            "cost": "summed",
+            "flop": 30,
+            "bytes": 4.5,
         },
         {
-            "type": "group", "id": 1, "name": "Sigmoid+Mul+Flatten", "nodes": [3, 4, 5],
-            "rule": "chain", "time_s": {"cpu": 3.0, "gpu": 1.5}, "cost": "summed",
-            "flop": 120, "bytes": 13.5,
+            "type": "group",
+            "id": 1,
+            "name": "Sigmoid+Mul+Flatten",
+            "nodes": [3, 4, 5],
+            "rule": "chain",
+            "time_s": {"cpu": 3.0, "gpu": 1.5},
+            "cost": "summed",
+            "flop": 120,
+            "bytes": 13.5,
         },
         {
-            "type": "group", "id": 2, "name": "g", "nodes": [6],
-            "time_s": {"cpu": 4.0}, "cost": "summed", "flop": 60, "bytes": 6.5,
+            "type": "group",
+            "id": 2,
+            "name": "g",
+            "nodes": [6],
+            "time_s": {"cpu": 4.0},
+            "cost": "summed",
+            "flop": 60,
+            "bytes": 6.5,
         },
-    ]  # fmt: skip
+    ]
     assert result.one("header")["provenance"][-1]["tool"] == "dnnp-coarsen"
 
 

@@ -103,10 +103,13 @@ def test_a_part_bound_early_does_not_block_a_complete_rule():
 
 def test_the_first_of_two_branches_takes_the_join():
     lines = (
-        "c1 = Conv(x, w1)", "b1 = BatchNormalization(c1, w2)",
-        "c2 = Conv(x, w3)", "b2 = BatchNormalization(c2, w4)",
-        "add = Add(b1, b2)", "relu = Relu(add)",
-    )  # fmt: skip
+        "c1 = Conv(x, w1)",
+        "b1 = BatchNormalization(c1, w2)",
+        "c2 = Conv(x, w3)",
+        "b2 = BatchNormalization(c2, w4)",
+        "add = Add(b1, b2)",
+        "relu = Relu(add)",
+    )
     assert groups_by(op_stream(*lines), MOIRAI) == {
         "c1 b1 add relu": "conv-bn-add-relu",
         "c2 b2": "conv-bn",

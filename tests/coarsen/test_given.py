@@ -17,9 +17,12 @@ from support.op_graphs import assert_valid, op_stream, shapes_of
 
 
 @given(
-    st.integers(0, 10**6), st.integers(1, 30), st.integers(1, 8), st.sampled_from((None, 0.2, 1.0)),
+    st.integers(0, 10**6),
+    st.integers(1, 30),
+    st.integers(1, 8),
+    st.sampled_from((None, 0.2, 1.0)),
     st.sampled_from((None, 1, 3)),
-)  # fmt: skip
+)
 def test_random_groups(seed, n, count, chains, to):
     rng = random.Random(seed)
     stream = random_stream(seed, n, classes=("gpu",) if seed % 2 else (), colors=seed % 3 == 0)

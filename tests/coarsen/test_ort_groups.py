@@ -152,12 +152,16 @@ class Chain:
     def save(self, path: Path, *outputs: str, shape: tuple[int, ...] = (4, 8)) -> Path:
         value = helper.make_tensor_value_info
         graph = helper.make_graph(
-            self.nodes, "g", [value("x", TensorProto.FLOAT, shape)],
-            [value(o, TensorProto.FLOAT, None) for o in outputs], self.weights,
-        )  # fmt: skip
+            self.nodes,
+            "g",
+            [value("x", TensorProto.FLOAT, shape)],
+            [value(o, TensorProto.FLOAT, None) for o in outputs],
+            self.weights,
+        )
         opset = [helper.make_opsetid("", 17)]
-        path.write_bytes(helper.make_model(graph, opset_imports=opset, ir_version=9)
-                         .SerializeToString())  # fmt: skip
+        path.write_bytes(
+            helper.make_model(graph, opset_imports=opset, ir_version=9).SerializeToString()
+        )
         return path
 
 
@@ -167,8 +171,9 @@ def groups_of(path: Path) -> dict[str, str]:
     names = {r["id"]: r["name"] for r in result.records("node")}
     return {
         " ".join(names[v] for v in r["nodes"]): r["rule"]
-        for r in result.records("group") if "rule" in r
-    }  # fmt: skip
+        for r in result.records("group")
+        if "rule" in r
+    }
 
 
 def test_weights_may_be_absent(tmp_path):

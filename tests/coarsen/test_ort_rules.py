@@ -47,9 +47,11 @@ def regions(original: onnx.ModelProto, fused: onnx.ModelProto) -> Regions:
             todo += [
                 i
                 for i in made_by.input
-                if i in maker and i not in kept and i not in node.input
+                if i in maker
+                and i not in kept
+                and i not in node.input
                 and maker[i].name not in inside
-            ]  # fmt: skip
+            ]
         found.append((node.op_type, frozenset(inside)))
     return found
 

@@ -62,13 +62,19 @@ def test_operand_orders_are_searched():
 @pytest.mark.parametrize(
     ("argument", "shape", "fused"),
     [
-        ("@weight", None, True), ("@weight", (3, 4), True),
-        ("@vector", (4,), True), ("@vector", (1, 4, 1), True), ("@vector", (3, 4), False),
-        ("@vector", (1,), False), ("@vector", None, False),
-        ("@scalar", (), True), ("@scalar", (1, 1), True), ("@scalar", (2,), False),
+        ("@weight", None, True),
+        ("@weight", (3, 4), True),
+        ("@vector", (4,), True),
+        ("@vector", (1, 4, 1), True),
+        ("@vector", (3, 4), False),
+        ("@vector", (1,), False),
+        ("@vector", None, False),
+        ("@scalar", (), True),
+        ("@scalar", (1, 1), True),
+        ("@scalar", (2,), False),
         ("@scalar", None, False),
     ],
-)  # fmt: skip
+)
 def test_constants(argument, shape, fused):
     rule = pattern("a = A(x)", f"Add(a, {argument})")
     stream = op_stream("a = A(x)", "b = Add(a, w)", shapes={} if shape is None else {"w": shape})
@@ -113,10 +119,14 @@ def test_conditions_on_shapes():
         "a = A(x)", "b = B(a, y)", shapes={"x": (2, 3, 4), "a": (2, 4, 3), "y": (2, 4, 3)}
     )
     for condition, holds in (
-        ("rank(a) = 3", True), ("rank(a) = 2", False), ("rank(x) = 3", True),
-        ("shape(a) = shape(y)", True), ("shape(a) = shape(x)", False),
-        ("swaps(a)", True), ("rank(b) = 3", False),
-    ):  # fmt: skip
+        ("rank(a) = 3", True),
+        ("rank(a) = 2", False),
+        ("rank(x) = 3", True),
+        ("shape(a) = shape(y)", True),
+        ("shape(a) = shape(x)", False),
+        ("swaps(a)", True),
+        ("rank(b) = 3", False),
+    ):
         rule = pattern("a = A(x)", "b = B(a, y)", where=(condition,))
         assert bool(groups_by(stream, rule)) == holds, condition
 
@@ -176,19 +186,27 @@ def test_a_search_that_explodes_is_given_up():
     # Every Add may take its inputs in two orders, and only the last line tells that none fits.
     depth = 40
     lines = [f"a{i} = Add({'x' if not i else f'a{i - 1}'}, y{i})" for i in range(depth)]
-    rule = pattern("a0 = Add(p, q0)", *(f"a{i} = Add(a{i - 1}, q{i})" for i in range(1, depth)),
-                   f"Last(a{depth - 1}, r, r)")  # fmt: skip
+    rule = pattern(
+        "a0 = Add(p, q0)",
+        *(f"a{i} = Add(a{i - 1}, q{i})" for i in range(1, depth)),
+        f"Last(a{depth - 1}, r, r)",
+    )
     stream = op_stream(*lines, f"z = Last(a{depth - 1}, u, v)")
     assert groups_by(stream, rule) == {}
 
 
 def test_quantised_operators_take_their_scales_along():
     lines = (
-        "d1 = DequantizeLinear(q1, w1, w2)", "d2 = DequantizeLinear(wq, w3, w4)",
-        "c = Conv(d1, d2)", "r = Relu(c)", "q = QuantizeLinear(r, w5, w6)",
-        "d3 = DequantizeLinear(q, w5, w6)", "d4 = DequantizeLinear(wp, w3, w4)",
-        "g = Gemm(d3, d4, w8)", "p = QuantizeLinear(g, w5, w6)",
-    )  # fmt: skip
+        "d1 = DequantizeLinear(q1, w1, w2)",
+        "d2 = DequantizeLinear(wq, w3, w4)",
+        "c = Conv(d1, d2)",
+        "r = Relu(c)",
+        "q = QuantizeLinear(r, w5, w6)",
+        "d3 = DequantizeLinear(q, w5, w6)",
+        "d4 = DequantizeLinear(wp, w3, w4)",
+        "g = Gemm(d3, d4, w8)",
+        "p = QuantizeLinear(g, w5, w6)",
+    )
     assert groups_by(op_stream(*lines), ORT) == {
         "d1 d2 c r q": "quantised-conv",
         "d3 d4 g p": "quantised-gemm",
@@ -197,7 +215,10 @@ def test_quantised_operators_take_their_scales_along():
 
 def test_a_dequantised_tensor_with_two_readers_stays_outside():
     lines = (
-        "d = DequantizeLinear(q1, w1, w2)", "d2 = DequantizeLinear(wq, w3, w4)",
-        "c = Conv(d, d2)", "q = QuantizeLinear(c, w5, w6)", "s = Sigmoid(d)",
-    )  # fmt: skip
+        "d = DequantizeLinear(q1, w1, w2)",
+        "d2 = DequantizeLinear(wq, w3, w4)",
+        "c = Conv(d, d2)",
+        "q = QuantizeLinear(c, w5, w6)",
+        "s = Sigmoid(d)",
+    )
     assert groups_by(op_stream(*lines), ORT) == {"d2 c q": "quantised-conv"}

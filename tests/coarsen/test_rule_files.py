@@ -39,12 +39,16 @@ def test_every_kind_is_read():
     assert isinstance(p, Pattern)
     assert [line.ops for line in p.lines] == [("D",), ("*",), ("Relu", "Tanh", "B")]
     assert [(line.shared, line.open) for line in p.lines] == [
-        (True, True), (False, False), (False, True)
-    ]  # fmt: skip
+        (True, True),
+        (False, False),
+        (False, True),
+    ]
     assert [(a.kind, a.line) for a in p.lines[1].arguments] == [("line", 0), ("scalar", -1)]
     assert p.conditions == (
-        Condition("rank", ("a",), 2), Condition("shape", ("x", "b")), Condition("swaps", ("a",))
-    )  # fmt: skip
+        Condition("rank", ("a",), 2),
+        Condition("shape", ("x", "b")),
+        Condition("swaps", ("a",)),
+    )
     assert isinstance(r, Pattern)
     assert r.lines[1].arguments[1].repeated
     assert a == Absorb("a", ("Identity",))
@@ -216,10 +220,15 @@ def test_a_rule_that_cannot_match_is_named(rules, which, reason):
         [seq("a", "Conv", "Relu"), seq("b", "Conv", "Relu", "Add")],
         [seq("a", "Conv", "Relu"), seq("b", "Conv", "Relu|Tanh")],
         [seq("a", "Conv", "Relu"), FOLD, seq("b", "Conv", "Relu")],
-        [pat("a", "m = MatMul(x, y)", "Add(m, z)", **{"as": "MatMul"}),
-         pat("b", "m = MatMul(x, y)", "Add(m, z)")],
-        [pat("a", "g = Gelu(x)", "Add(g, z)"), seq("c", "Erf", "Mul", **{"as": "Gelu"}),
-         pat("b", "g = Gelu(x)", "Add(g, z)")],
+        [
+            pat("a", "m = MatMul(x, y)", "Add(m, z)", **{"as": "MatMul"}),
+            pat("b", "m = MatMul(x, y)", "Add(m, z)"),
+        ],
+        [
+            pat("a", "g = Gelu(x)", "Add(g, z)"),
+            seq("c", "Erf", "Mul", **{"as": "Gelu"}),
+            pat("b", "g = Gelu(x)", "Add(g, z)"),
+        ],
         [GONE, pat("b", "shared i = Identity(x)", "Add(i, x)")],
         [GONE, seq("a", "Conv", "Relu", **{"as": "Identity"}), seq("b", "Identity", "Add")],
         [GONE, seq("b", "Conv", "Identity|Relu")],
@@ -228,7 +237,7 @@ def test_a_rule_that_cannot_match_is_named(rules, which, reason):
         [pat("b", "t = Transpose(@weight)", "MatMul(x, t)"), FOLD],
         [pat("b", "m = *(x)", "*(m)"), pat("c", "m = *(x)", "*(m)")],
     ],
-)  # fmt: skip
+)
 def test_rules_that_may_match_are_read(rules):
     assert len(parse_rules(rule_file(*rules), "good.json").rules) == len(rules)
 
@@ -241,11 +250,12 @@ def test_an_empty_set_is_no_operator():
 def test_unknown_operators_are_found():
     rules = parse_rules(
         rule_file(
-            seq("a", "Conv", "Rellu", **{"as": "ConvRelu"}), seq("b", "ConvRelu", "Add"),
+            seq("a", "Conv", "Rellu", **{"as": "ConvRelu"}),
+            seq("b", "ConvRelu", "Add"),
             pat("c", "m = FusedMatMul|Matmul(x)", "*(m)"),
         ),
         "x.json",
-    )  # fmt: skip
+    )
     assert unknown_operators(rules) == [("a", "Rellu"), ("c", "Matmul")]
     assert not [found for name in bundled() for found in unknown_operators(load_rules(name))]
 

@@ -116,8 +116,10 @@ def test_installed_command_answers() -> None:
 def test_manual_pages_are_fresh() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "man" / "build.py", "--check"],
-        capture_output=True, text=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -138,8 +140,27 @@ def test_manual_page(name: str) -> None:
 
 
 def test_manual_pages_use_known_requests() -> None:
-    known = {".TH", ".SH", ".SS", ".TP", ".PP", ".IP", ".RS", ".RE", ".nf", ".fi", ".B", ".BR",
-             ".I", ".IR", ".BI", ".RB", ".RI", ".UR", ".UE"}  # fmt: skip
+    known = {
+        ".TH",
+        ".SH",
+        ".SS",
+        ".TP",
+        ".PP",
+        ".IP",
+        ".RS",
+        ".RE",
+        ".nf",
+        ".fi",
+        ".B",
+        ".BR",
+        ".I",
+        ".IR",
+        ".BI",
+        ".RB",
+        ".RI",
+        ".UR",
+        ".UE",
+    }
     pages = sorted((ROOT / "man").glob("man*/*"))
     assert len(pages) == len(COMMANDS) + 3
     for page in pages:

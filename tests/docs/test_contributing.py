@@ -182,9 +182,7 @@ def test_every_module_with_a_paper_is_listed(paper: str) -> None:
 
 def test_every_method_is_listed() -> None:
     listed = {name for row in rows() for name in quoted(row.what)}
-    offered = {
-        *partition.METHODS, *partition.LATENCY_METHODS, *bound.ARGUMENTS, *schedule.METHODS
-    }  # fmt: skip
+    offered = {*partition.METHODS, *partition.LATENCY_METHODS, *bound.ARGUMENTS, *schedule.METHODS}
     assert not offered - listed, sorted(offered - listed)
 
 

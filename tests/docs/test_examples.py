@@ -98,8 +98,12 @@ def test_examples_run(path: Path, folder: Path) -> None:
     assert scripts(path)
     for script in scripts(path):
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", script], cwd=folder, stdin=subprocess.DEVNULL,
-            env={**os.environ, "PATH": os.pathsep.join(commands)}, capture_output=True, text=True,
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PATH": os.pathsep.join(commands)},
+            capture_output=True,
+            text=True,
             timeout=PATIENCE_S,
-        )  # fmt: skip
+        )
         assert done.returncode == 0, f"{script}{done.stdout[-2000:]}{done.stderr[-2000:]}"

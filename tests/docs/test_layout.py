@@ -227,8 +227,10 @@ def tracked() -> list[Path]:
     try:
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=ROOT, capture_output=True, check=True,
-        )  # fmt: skip
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        )
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("not a git checkout")
     names = [name for name in listed.stdout.decode().split("\0") if name]

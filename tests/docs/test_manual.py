@@ -83,9 +83,12 @@ def test_the_status_of_a_pipeline_is_what_the_manual_says(tmp_path: Path) -> Non
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     for options, status in (("", 0), ("set -o pipefail; ", 1)):
         done = subprocess.run(
-            ["bash", "-c", f"{options}dnnp-import absent.onnx | cat"], cwd=tmp_path,
-            env={**os.environ, "PATH": path}, capture_output=True, timeout=PATIENCE_S,
-        )  # fmt: skip
+            ["bash", "-c", f"{options}dnnp-import absent.onnx | cat"],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            timeout=PATIENCE_S,
+        )
         assert done.returncode == status
         assert b"absent.onnx" in done.stderr
 
@@ -155,9 +158,11 @@ def test_the_program_of_the_manual_runs_the_stages(tmp_path: Path) -> None:
     feeds = {name: np.resize(array, (5, 4)) for name, array in feeds_of(model).items()}
     np.savez(tmp_path / "in.npz", **feeds)
     subprocess.run(
-        [sys.executable, "run.py", folder, "in.npz", "out.npz"], cwd=tmp_path, check=True,
+        [sys.executable, "run.py", folder, "in.npz", "out.npz"],
+        cwd=tmp_path,
+        check=True,
         timeout=PATIENCE_S,
-    )  # fmt: skip
+    )
     with np.load(tmp_path / "out.npz") as found:
         assert list(found) == ["y"]
         np.testing.assert_array_equal(found["y"], run_whole(model, feeds)["y"])

@@ -65,9 +65,11 @@ def test_layers_against_operators(tmp_path: Path) -> None:
     (models / ".built").touch()
     variables = [f"SOURCE={models}", f"OUT={plans}", f"VENV={sys.prefix}", "MODELS=bert", "K=4"]
     done = subprocess.run(
-        ["make", "-C", ROOT / "samples", "layers", *variables], capture_output=True, text=True,
+        ["make", "-C", ROOT / "samples", "layers", *variables],
+        capture_output=True,
+        text=True,
         timeout=PATIENCE_S,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     row = next(line for line in done.stdout.splitlines() if line.startswith("bert"))
     assert f"    {row}\n" in TEXT

@@ -79,10 +79,16 @@ def test_a_damaged_file_is_compiled_again(folder: Path, damage: str) -> None:
     random_ = random.Random(damage)
     flipped = bytearray(whole)
     flipped[random_.randrange(len(whole))] ^= 1 << random_.randrange(8)
-    path.write_bytes({
-        "empty": b"", "cut": whole[:-1], "short": whole[:20], "flipped": bytes(flipped),
-        "garbage": random_.randbytes(5000), "pickle": whole[:32] + b"cos\nabort\n(tR.",
-    }[damage])  # fmt: skip
+    path.write_bytes(
+        {
+            "empty": b"",
+            "cut": whole[:-1],
+            "short": whole[:20],
+            "flipped": bytes(flipped),
+            "garbage": random_.randbytes(5000),
+            "pickle": whole[:32] + b"cos\nabort\n(tR.",
+        }[damage]
+    )
     assert doubled(folder) == (8, 0)
     assert doubled(folder) == (8, 1)
 
@@ -158,8 +164,11 @@ def test_another_process_loads_it(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from caller import double; print(double(3), double.stats)"],
         env={**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONHASHSEED": "77"},
-        cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("8 ")
     assert "cache_misses=Counter()" in done.stdout

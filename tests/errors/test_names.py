@@ -29,8 +29,16 @@ def test_every_control_character_is_shown_as_an_escape() -> None:
     for code in range(0x110000):
         category = unicodedata.category(chr(code))
         bidirectional = unicodedata.bidirectional(chr(code)) in (
-            "LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI",
-        )  # fmt: skip
+            "LRE",
+            "RLE",
+            "LRO",
+            "RLO",
+            "PDF",
+            "LRI",
+            "RLI",
+            "FSI",
+            "PDI",
+        )
         if category in ("Cc", "Cs", "Zl", "Zp") or bidirectional:
             assert printable(chr(code)).isascii(), hex(code)
             assert printable(chr(code)).startswith("\\")

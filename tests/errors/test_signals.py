@@ -53,7 +53,8 @@ def test_closed_pipe_in_a_shell(tmp_path: Path) -> None:
     path.write_bytes(large())
     command = f"'{sys.executable}' '{executable('coarsen')}' -q --rules none '{path}' | head -n 1"
     shell = subprocess.run(
-        ["bash", "-c", f"{command}; echo ${{PIPESTATUS[0]}}"], capture_output=True,
+        ["bash", "-c", f"{command}; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
         timeout=PATIENCE_S,
     )
     assert shell.stdout.splitlines()[-1] == b"141"
@@ -423,9 +424,11 @@ def test_closed_standard_streams() -> None:
         ("2>&- >&-", 1, b""),
     ):
         shell = subprocess.run(
-            ["bash", "-c", f"{command} {redirection}"], input=stream, capture_output=True,
+            ["bash", "-c", f"{command} {redirection}"],
+            input=stream,
+            capture_output=True,
             timeout=PATIENCE_S,
-        )  # fmt: skip
+        )
         assert (shell.returncode, shell.stderr) == (status, message), redirection
 
 

@@ -53,12 +53,14 @@ def test_usage(tmp_path: Path) -> None:
     assert done.status == 2
     done = dnnp("export", "--to", "stages", stdin=stream)
     assert (done.status, done.err) == (
-        2, "dnnp-export: --to stages writes several files: name a folder with -o DIR\n"
-    )  # fmt: skip
+        2,
+        "dnnp-export: --to stages writes several files: name a folder with -o DIR\n",
+    )
     done = dnnp("export", "--to", "msr-split", stdin=encode(graph_records()))
     assert (done.status, done.err) == (
-        2, "dnnp-export: <stdin>: no plan to export; run dnnp-partition first\n"
-    )  # fmt: skip
+        2,
+        "dnnp-export: <stdin>: no plan to export; run dnnp-partition first\n",
+    )
 
 
 def test_a_plan_that_does_not_fit_its_graph() -> None:

@@ -113,13 +113,19 @@ def test_a_folder_of_version_1_is_replaced(source: Path, tmp_path: Path, placed:
     (out / "stage-0.onnx").write_bytes(b"a model")
     digests = [hashlib.sha256(found).hexdigest() for found in (b"a model", data)]
     manifest = {
-        "format": "dnnp-stages", "version": 1,
+        "format": "dnnp-stages",
+        "version": 1,
         "stages": [{"id": 0, "file": "stage-0.onnx", "sha256": digests[0]}],
-        "weights": [{
-            "file": "sub/w.bin", "source": "w.bin", "size_bytes": len(data), "placed": placed,
-            **({"sha256": digests[1]} if placed == "copy" else {}),
-        }],
-    }  # fmt: skip
+        "weights": [
+            {
+                "file": "sub/w.bin",
+                "source": "w.bin",
+                "size_bytes": len(data),
+                "placed": placed,
+                **({"sha256": digests[1]} if placed == "copy" else {}),
+            }
+        ],
+    }
     (out / "manifest.json").write_text(json.dumps(manifest))
     export(model_with(), source, out)
     assert sorted(os.listdir(out)) == ["manifest.json", "stage-0", "stage-1"]

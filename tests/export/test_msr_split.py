@@ -76,8 +76,10 @@ def test_clusters_name_their_devices() -> None:
     plan = plan_of(stream, graph_of(stream))
     assert plan is not None
     assert [(e["device"], e.get("replicas", 1)) for e in split_of(plan)["fpgas"]] == [
-        ("acc/0", 1), ("acc/2", 2), ("acc/1", 1),
-    ]  # fmt: skip
+        ("acc/0", 1),
+        ("acc/2", 2),
+        ("acc/1", 1),
+    ]
     assert read_split(write_split(plan), "f") == [
         Part("accelerator", [0, 5], 1, "acc", 0),
         Part("accelerator", [1, 4], 2, "acc", 2),

@@ -26,7 +26,7 @@ from support.split_models import (
     session,
     value,
     working_nodes,
-)  # fmt: skip
+)
 
 
 def halves(model: onnx.ModelProto, at: int):

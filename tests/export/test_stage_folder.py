@@ -33,8 +33,15 @@ def test_manifest(source: Path, tmp_path: Path) -> None:
         {"name": "unused", "dtype": "float32", "shape": [4], "to": []},
     ]
     assert {entry["name"]: entry["from"] for entry in found["outputs"]} == {
-        "h": 2, "a": 0, "W": 2, "x": "model", "c": 0, "V": 0, "b0": 0, "unused": "model",
-    }  # fmt: skip
+        "h": 2,
+        "a": 0,
+        "W": 2,
+        "x": "model",
+        "c": 0,
+        "V": 0,
+        "b0": 0,
+        "unused": "model",
+    }
     assert found["links"] == [
         {"from": 0, "to": 1, "tensors": ["b1", "b0"]},
         {"from": 0, "to": 2, "tensors": ["a"]},
@@ -43,8 +50,11 @@ def test_manifest(source: Path, tmp_path: Path) -> None:
     assert [s["device"] for s in found["stages"]] == devices
     assert [s["nodes"] for s in found["stages"]] == [2, 2, 3]
     assert found["stages"][1]["inputs"][0] == {
-        "name": "b1", "dtype": "float32", "shape": [2], "from": 0,
-    }  # fmt: skip
+        "name": "b1",
+        "dtype": "float32",
+        "shape": [2],
+        "from": 0,
+    }
     held = feeds_of(model)
     for stage in found["stages"]:
         file = target / stage["file"]
@@ -71,8 +81,10 @@ def test_an_earlier_export_is_replaced_but_nothing_else(source: Path, tmp_path: 
     options = {"about": ABOUT, "devices": ["acc/0"]}
     write_stages(stages, model, source / "m.onnx", target, **options)
     assert sorted(files(target)) == [
-        "manifest.json", "stage-0/model.onnx", "stage-0/model.onnx.data",
-    ]  # fmt: skip
+        "manifest.json",
+        "stage-0/model.onnx",
+        "stage-0/model.onnx.data",
+    ]
 
     (target / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"holds 'notes.txt', which is not from dnnp-export"):

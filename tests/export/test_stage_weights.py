@@ -33,9 +33,7 @@ def initializers(file: Path) -> dict[str, tuple[str, int, int]]:
     model = onnx.load(file, load_external_data=False)
     fields = {t.name: {e.key: e.value for e in t.external_data} for t in model.graph.initializer}
     assert all(sorted(f) == ["length", "location", "offset"] for f in fields.values())
-    return {
-        name: (f["location"], int(f["offset"]), int(f["length"])) for name, f in fields.items()
-    }
+    return {name: (f["location"], int(f["offset"]), int(f["length"])) for name, f in fields.items()}
 
 
 def entries(target: Path) -> list[dict]:
@@ -69,17 +67,22 @@ def test_each_stage_gets_what_it_reads(source: Path, tmp_path: Path) -> None:
     assert (second / "model.onnx.data").read_bytes() == data[4096:12288]
     assert initializers(first / "model.onnx") == {"A": ("model.onnx.data", 0, 4096)}
     assert initializers(second / "model.onnx") == {
-        "A": ("model.onnx.data", 0, 4096), "B": ("model.onnx.data", 4096, 4096),
-    }  # fmt: skip
+        "A": ("model.onnx.data", 0, 4096),
+        "B": ("model.onnx.data", 4096, 4096),
+    }
     assert weights.repeated_bytes == 4096
     assert entries(target) == [
         {
-            "stage": i, "file": f"stage-{i}/model.onnx.data", "placed": "copy",
-            "sources": [str(source / "w.bin")], "size_bytes": size, "padding_bytes": 0,
+            "stage": i,
+            "file": f"stage-{i}/model.onnx.data",
+            "placed": "copy",
+            "sources": [str(source / "w.bin")],
+            "size_bytes": size,
+            "padding_bytes": 0,
             "sha256": hashlib.sha256(data[4096 : 4096 + size]).hexdigest(),
         }
         for i, size in enumerate([4096, 8192])
-    ]  # fmt: skip
+    ]
     onnx.load(source / "m.onnx")
 
 
@@ -159,8 +162,10 @@ def test_large_data_starts_at_pages_and_small_data_at_lines(tmp_path: Path) -> N
     write_stages(stages, model, path, tmp_path / "out", about=ABOUT, devices=["acc/0"])
     places = initializers(tmp_path / "out/stage-0/model.onnx")
     assert {name: place[1] for name, place in places.items()} == {
-        "s": 0, "l": 4096, "t": 4096 + 4 * large,
-    }  # fmt: skip
+        "s": 0,
+        "l": 4096,
+        "t": 4096 + 4 * large,
+    }
     (entry,) = entries(tmp_path / "out")
     assert entry["padding_bytes"] == 4096 - 4 * small
     copy = (tmp_path / "out/stage-0/model.onnx.data").read_bytes()
@@ -172,9 +177,13 @@ def test_large_data_starts_at_pages_and_small_data_at_lines(tmp_path: Path) -> N
 def test_every_byte_is_stored_once(source: Path, tmp_path: Path) -> None:
     """Tensors that are the same, overlap, are empty, or state no length; also ones out of order."""
     places = {
-        "late": (8192, 4096), "same": (8192, 4096), "over": (6144, 4096), "bare": (0, None),
-        "zero": (4, 0), "last": (4 * SIZE * 4, 0),
-    }  # fmt: skip
+        "late": (8192, 4096),
+        "same": (8192, 4096),
+        "over": (6144, 4096),
+        "bare": (0, None),
+        "zero": (4, 0),
+        "last": (4 * SIZE * 4, 0),
+    }
     empty = {"last": (0,)}
     stored = [
         external(name, "w.bin", *place, dims=empty.get(name, (SIZE,)))
@@ -216,10 +225,13 @@ def test_weights_in_bodies_constants_and_functions(source: Path, tmp_path: Path)
         "else_branch": graph([node("Neg", ["p"], ["o"])], "else", *ends, [held[0]]),
     }
     function = onnx.helper.make_function(
-        "local", "Shift", ["i"], ["o"],
+        "local",
+        "Shift",
+        ["i"],
+        ["o"],
         [node("Constant", [], ["r"], value=held[2]), node("Add", ["i", "r"], ["o"])],
         [onnx.helper.make_opsetid("", 17)],
-    )  # fmt: skip
+    )
     nodes = [
         node("If", ["yes"], ["b"], **branches),
         node("Constant", [], ["q"], value=held[1]),
@@ -248,11 +260,14 @@ def test_links_by_choice(source: Path, tmp_path: Path) -> None:
         assert os.path.samefile(target / f"stage-{i}/w.bin", source / "w.bin")
     assert entries(target) == [
         {
-            "stage": i, "file": f"stage-{i}/w.bin", "placed": "link",
-            "sources": [str(source / "w.bin")], "size_bytes": 16 * SIZE,
+            "stage": i,
+            "file": f"stage-{i}/w.bin",
+            "placed": "link",
+            "sources": [str(source / "w.bin")],
+            "size_bytes": 16 * SIZE,
         }
         for i in range(2)
-    ]  # fmt: skip
+    ]
     stage = onnx.load(target / "stage-0/model.onnx", load_external_data=False)
     assert list(stage.graph.initializer) == [external("A", "w.bin", 4096)]
     check_export(source, target)
@@ -282,12 +297,15 @@ def test_weights_in_folders_behind_links_and_with_awkward_names(
     model = model_with("sub/../sub/v.bin", "model.onnx.data")
     weights = export(model, source, tmp_path / "copied")
     assert [[s.name for s in f.sources] for f in weights.files] == [
-        ["v.bin"], ["model.onnx.data", "v.bin"]
-    ]  # fmt: skip
+        ["v.bin"],
+        ["model.onnx.data", "v.bin"],
+    ]
     linked = export(model, source, tmp_path / "linked", link_weights=True)
     assert [file.file for file in linked.files] == [
-        "stage-0/sub/v.bin", "stage-1/weights-model.onnx.data", "stage-1/sub/v.bin",
-    ]  # fmt: skip
+        "stage-0/sub/v.bin",
+        "stage-1/weights-model.onnx.data",
+        "stage-1/sub/v.bin",
+    ]
     # ONNX Runtime's own rules for the original are stricter: no links.
     (source / "model.onnx.data").unlink()
     (source / "model.onnx.data").write_bytes((source / "else where\N{SNOWMAN}").read_bytes())
@@ -316,8 +334,9 @@ def test_missing_weights(source: Path, tmp_path: Path) -> None:
         (1, "stage-1/model.onnx.data", "copy", 4096),
     ]
     assert initializers(target / "stage-1/model.onnx") == {
-        "A": ("model.onnx.data", 0, 4096), "B": ("w.bin", 8192, 4096),
-    }  # fmt: skip
+        "A": ("model.onnx.data", 0, 4096),
+        "B": ("w.bin", 8192, 4096),
+    }
     for folder in (source, target / "stage-1"):
         (folder / "w.bin").write_bytes(data)
     check_export(source, target)
@@ -407,11 +426,15 @@ PIECE = st.tuples(
 def test_any_places_keep_their_bytes(pieces: list[tuple[str, int, int, bool]]) -> None:
     stored = [
         external(
-            f"t{i}", location, offset, size if stated else None, dims=(size,),
+            f"t{i}",
+            location,
+            offset,
+            size if stated else None,
+            dims=(size,),
             kind=TensorProto.UINT8,
         )
         for i, (location, offset, size, stated) in enumerate(pieces)
-    ]  # fmt: skip
+    ]
     model = make(graph([], "places", [], [], stored))
     with tempfile.TemporaryDirectory() as name:
         home, target = Path(name), Path(name, "stage-0")
@@ -443,5 +466,8 @@ def test_any_places_keep_their_bytes(pieces: list[tuple[str, int, int, bool]]) -
 def test_spans_of_one_file_are_merged_where_they_overlap() -> None:
     spans = [Span("a", 0, 8), Span("a", 8, 0), Span("a", 8, 8), Span("a", 12, 8), Span("b", 12, 4)]
     assert stage_weights._merged(spans[::-1]) == [
-        Span("a", 0, 8), Span("a", 8, 0), Span("a", 8, 12), Span("b", 12, 4),
-    ]  # fmt: skip
+        Span("a", 0, 8),
+        Span("a", 8, 0),
+        Span("a", 8, 12),
+        Span("b", 12, 4),
+    ]

@@ -56,8 +56,11 @@ ODD = b"[123456789012345678901234567890,-0,1.10,1E5,1e-400,0.1234567890123456789
 def test_numbers_that_nobody_here_knows_keep_every_digit():
     data = to_bytes(read_bytes(to_bytes(random_stream(1, 4))))
     data = data.replace(b'"id":1,', b'"id":1,"mine":{"deep":%b, "x":%b},' % (ODD, ODD))
-    data = data.replace(b'"provenance":[]', b'"provenance":[{"tool":"t","version":"1",'
-                        b'"arguments":[],"mine":%b}],"also":%b' % (ODD, ODD))  # fmt: skip
+    data = data.replace(
+        b'"provenance":[]',
+        b'"provenance":[{"tool":"t","version":"1",'
+        b'"arguments":[],"mine":%b}],"also":%b' % (ODD, ODD),
+    )
     body, end, _ = data.rsplit(b"\n", 2)
     note = b'{"type":"note","mine":%b}' % ODD
     count = b'{"type":"end","records":%d,"mine":%b}' % (body.count(b"\n") + 2, ODD)
@@ -81,9 +84,16 @@ def test_numbers_in_records_that_a_command_changes():
 
 def test_certificates_are_known_whatever_they_hold():
     record = {
-        "type": "bound", "method": "m", "value": 1, "gap": 0, "status": "proven", "tried": [],
-        "validity": "free", "digest": "0" * 64, "certificate": {"argument": "a", "weights": [1.5]},
-    }  # fmt: skip
+        "type": "bound",
+        "method": "m",
+        "value": 1,
+        "gap": 0,
+        "status": "proven",
+        "tried": [],
+        "validity": "free",
+        "digest": "0" * 64,
+        "certificate": {"argument": "a", "weights": [1.5]},
+    }
     data = joined([*lines(random_stream(1, 4))[:-1], record, {"type": "end", "records": 0}])
     stream = read_bytes(data.replace(b"[1.5]", b"[1.50]").replace(b'"tried":[]', b'"tried": []'))
     assert stream.get("bound")[0]["certificate"] == {"argument": "a", "weights": [1.5]}

@@ -53,9 +53,27 @@ def value(random_: random.Random) -> Any:
         return random_.choice(SCALARS)
     if choice < 0.9:
         return random_.choice(
-            [[], {}, [[]], [None], [0], [0, 0], [-1], ["a"], [1.5], [True], {"a": 1}, {"": None},
-             {"acc": 1}, {"acc": -1}, {"acc": "1"}, {"acc": None}, list(range(50)), [0, [1]]]
-        )  # fmt: skip
+            [
+                [],
+                {},
+                [[]],
+                [None],
+                [0],
+                [0, 0],
+                [-1],
+                ["a"],
+                [1.5],
+                [True],
+                {"a": 1},
+                {"": None},
+                {"acc": 1},
+                {"acc": -1},
+                {"acc": "1"},
+                {"acc": None},
+                list(range(50)),
+                [0, [1]],
+            ]
+        )
     depth = random_.choice([3, 200, 250, 254, 300, 1000, 1023, 1025, 3000, 100_000])
     return nested(depth, random_.choice(["[]", "{}"]))
 

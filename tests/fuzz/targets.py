@@ -150,15 +150,27 @@ def _device_files() -> list[bytes]:
 
 def _device_lists() -> list[bytes]:
     rows = [
-        {"type": "device", "class": "acc", "kind": "accelerator", "count": 3,
-         "memory_bytes": 1e9, "bandwidth_bytes_per_s": 1e9},
+        {
+            "type": "device",
+            "class": "acc",
+            "kind": "accelerator",
+            "count": 3,
+            "memory_bytes": 1e9,
+            "bandwidth_bytes_per_s": 1e9,
+        },
         {"class": "cpu", "kind": "cpu"},
-    ]  # fmt: skip
+    ]
     links = [
         {"type": "link", "from": "acc", "to": "acc", "bandwidth_bytes_per_s": 8.0},
-        {"type": "link", "from": "acc/1", "to": "cpu/0", "bandwidth_bytes_per_s": 4,
-         "back_bandwidth_bytes_per_s": 2.5, "latency_s": 0.5},
-    ]  # fmt: skip
+        {
+            "type": "link",
+            "from": "acc/1",
+            "to": "cpu/0",
+            "bandwidth_bytes_per_s": 4,
+            "back_bandwidth_bytes_per_s": 2.5,
+            "latency_s": 0.5,
+        },
+    ]
     lines = [json.dumps(record).encode() for record in rows]
     linked = [*lines, *(json.dumps(record).encode() for record in links)]
     return [b"[" + b",".join(part) + b"]" for part in (lines, linked)] + [b"\n".join(lines) + b"\n"]
@@ -287,12 +299,15 @@ def _rule_files() -> list[bytes]:
         "sets": {"act": ["Relu", "Op"]},
         "rules": [
             {"name": "ops", "sequence": ["Op", "$act|Op"], "as": "Ops"},
-            {"name": "pair", "pattern": ["s = Op(x)", "shared t = Op(s, @weight)", "Op(t, s, ...)"],
-             "where": ["rank(s) = 2", "shape(s) = shape(x)", "swaps(t)"]},
+            {
+                "name": "pair",
+                "pattern": ["s = Op(x)", "shared t = Op(s, @weight)", "Op(t, s, ...)"],
+                "where": ["rank(s) = 2", "shape(s) = shape(x)", "swaps(t)"],
+            },
             {"name": "gone", "absorb": ["Identity"]},
             {"name": "known", "fold": {"shape": ["Shape"], "except": ["Random*"]}},
         ],
-    }  # fmt: skip
+    }
     own["rules"][3]["fold"]["except"] = ["RandomNormal"]  # type: ignore[index]
     return [json.dumps(own).encode(), *(f.read_bytes() for f in folder.iterdir())]
 

@@ -91,9 +91,12 @@ def _wait(_: bytes, __: Path) -> None:
     ],
 )
 def test_limits_of_time(
-    limit: str, work: Callable[[bytes, Path], None], kind: str, tmp_path: Path,
+    limit: str,
+    work: Callable[[bytes, Path], None],
+    kind: str,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """What works for too long, or waits for too long; waiting takes no processor time."""
     monkeypatch.setattr(fuzz, limit, 0.2)
     target = Target("planted", (), list, work)

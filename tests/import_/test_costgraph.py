@@ -41,11 +41,17 @@ def test_every_field():
     assert stream.header["units"] == {"time": "unknown"}
     assert stream.header["source"]["kind"] == "costgraph"
     assert stream.get("device") == [
-        {"type": "device", "class": "accelerator", "kind": "accelerator",
-         "bandwidth_bytes_per_s": 1}
-    ]  # fmt: skip
-    tensors = [(t["name"], t["size_bytes"], t.get("dtype"), t.get("shape"), t.get("output"))
-               for t in stream.get("tensor")]  # fmt: skip
+        {
+            "type": "device",
+            "class": "accelerator",
+            "kind": "accelerator",
+            "bandwidth_bytes_per_s": 1,
+        }
+    ]
+    tensors = [
+        (t["name"], t["size_bytes"], t.get("dtype"), t.get("shape"), t.get("output"))
+        for t in stream.get("tensor")
+    ]
     assert tensors == [
         ("a:0", 70, "float32", [5, 2], None),
         ("a:1", 8, "int64", None, None),
@@ -54,8 +60,10 @@ def test_every_field():
         ("^_SOURCE", 0, None, None, None),
         ("^a", 0, None, None, None),
     ]
-    nodes = [(n["id"], n["inputs"], n["outputs"], n["time_s"], n.get("memory_bytes"))
-             for n in stream.get("node")]  # fmt: skip
+    nodes = [
+        (n["id"], n["inputs"], n["outputs"], n["time_s"], n.get("memory_bytes"))
+        for n in stream.get("node")
+    ]
     assert nodes == [
         (0, [], [4], {"accelerator": 0}, None),
         (1, [4], [0, 1, 5], {"accelerator": 58}, None),
@@ -142,30 +150,55 @@ def plain(message: Message) -> list:
     ("text", "expected"),
     [
         ("a: 1 b: -2; c: 0x1F, d: 017 e: 0", [("a", 1), ("b", -2), ("c", 31), ("d", 15), ("e", 0)]),
-        ("a: 1.5 b: .5 c: 5. d: 2f e: 1e3 f: -1.5E-2", [
-            ("a", 1.5), ("b", 0.5), ("c", 5.0), ("d", 2.0), ("e", 1000.0), ("f", -0.015)]),
+        (
+            "a: 1.5 b: .5 c: 5. d: 2f e: 1e3 f: -1.5E-2",
+            [("a", 1.5), ("b", 0.5), ("c", 5.0), ("d", 2.0), ("e", 1000.0), ("f", -0.015)],
+        ),
         ("a: inf b: -inf", [("a", math.inf), ("b", -math.inf)]),
         ("a: true b: DT_FLOAT", [("a", Word("true")), ("b", Word("DT_FLOAT"))]),
-        ("a: \"x\" 'y'\n\"z\"", [("a", "xyz")]),
-        (r'a: "\n\t\"\'\\\?\x41\102\u00e9\U0001F600\303\251"', [
-            ("a", "\n\t\"'\\?AB\u00e9\U0001f600\u00e9")]),
+        ('a: "x" \'y\'\n"z"', [("a", "xyz")]),
+        (
+            r'a: "\n\t\"\'\\\?\x41\102\u00e9\U0001F600\303\251"',
+            [("a", "\n\t\"'\\?AB\u00e9\U0001f600\u00e9")],
+        ),
         ("a { b: 1 } a: < b: 2 > a <>", [("a", [("b", 1)]), ("a", [("b", 2)]), ("a", [])]),
-        ("a: [1, 2] b: [] c: [{d: 1}, <d: 2>]", [
-            ("a", 1), ("a", 2), ("c", [("d", 1)]), ("c", [("d", 2)])]),
+        (
+            "a: [1, 2] b: [] c: [{d: 1}, <d: 2>]",
+            [("a", 1), ("a", 2), ("c", [("d", 1)]), ("c", [("d", 2)])],
+        ),
         ("[x.y/z-w] { a: 1 }", [("[x.y/z-w]", [("a", 1)])]),
         ("a: 1 # b: 2\n# c\n", [("a", 1)]),
     ],
-)  # fmt: skip
+)
 def test_the_text_format(text, expected):
     assert plain(parse_text(text.encode(), "t")) == expected
 
 
 @pytest.mark.parametrize(
     "text",
-    ["a", "a:", "a: {", "}", "a: 09", "a: [1", "a: [1 2]", "[a", "[", "a: -x", 'a: -"x"', "a: @",
-     'a: "\n"', 'a: "\\xff"', 'a: "\\ud800"', 'a: "\\U00110000"', "1: 2", "a " * 3,
-     "a: 1" + "1" * 5000, "a{" * 100 + "}" * 100],
-)  # fmt: skip
+    [
+        "a",
+        "a:",
+        "a: {",
+        "}",
+        "a: 09",
+        "a: [1",
+        "a: [1 2]",
+        "[a",
+        "[",
+        "a: -x",
+        'a: -"x"',
+        "a: @",
+        'a: "\n"',
+        'a: "\\xff"',
+        'a: "\\ud800"',
+        'a: "\\U00110000"',
+        "1: 2",
+        "a " * 3,
+        "a: 1" + "1" * 5000,
+        "a{" * 100 + "}" * 100,
+    ],
+)
 def test_text_that_is_wrong(text):
     with pytest.raises(FormatError, match=r"^t:1: "):
         parse_text(text.encode(), "t")

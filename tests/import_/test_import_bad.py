@@ -59,20 +59,30 @@ def test_no_standard_input_for_onnx():
     [
         ("g (float[2] x) => (float[2] x) { }", "holds no operators"),
         ("g () => (float y) { y = Constant <value_float = 1.0> () }", "holds no operators"),
-        ("g (float[2] x) => (float[2] y) { y = Add(x, q) }",
-         "node 0 '' (Add) reads 'q', which nothing produces"),
+        (
+            "g (float[2] x) => (float[2] y) { y = Add(x, q) }",
+            "node 0 '' (Add) reads 'q', which nothing produces",
+        ),
         ("g (float[2] x) => (float[2] z) { y = Relu(x) }", "output 'z' of the graph"),
-        ("g (float[2] x) => (float[2] y) { y = Relu(x) y = Exp(x) }",
-         "node 1 '' (Exp) writes 'y', which is already defined"),
-        ("g (float[2] x) => (float[2] y) { x = Relu(x) y = Exp(x) }",
-         "node 0 '' (Relu) writes 'x', which is already defined"),
-        ("g (float[2] x) => (float[2] y) { a = Add(x, b) b = Exp(a) y = Relu(b) }",
-         "the graph has a cycle: node 0 '' (Add) -> node 1 '' (Exp) -> node 0 '' (Add)"),
+        (
+            "g (float[2] x) => (float[2] y) { y = Relu(x) y = Exp(x) }",
+            "node 1 '' (Exp) writes 'y', which is already defined",
+        ),
+        (
+            "g (float[2] x) => (float[2] y) { x = Relu(x) y = Exp(x) }",
+            "node 0 '' (Relu) writes 'x', which is already defined",
+        ),
+        (
+            "g (float[2] x) => (float[2] y) { a = Add(x, b) b = Exp(a) y = Relu(b) }",
+            "the graph has a cycle: node 0 '' (Add) -> node 1 '' (Exp) -> node 0 '' (Add)",
+        ),
         ("g (float[2] x) => (float[2] y) { y = Add(x, y) }", "the graph has a cycle: node 0"),
-        ("g (float[2] x, float[2] x) => (float[2] y) { y = Relu(x) }",
-         "input 'x' is defined twice"),
+        (
+            "g (float[2] x, float[2] x) => (float[2] y) { y = Relu(x) }",
+            "input 'x' is defined twice",
+        ),
     ],
-)  # fmt: skip
+)
 def test_graphs_that_are_none(refuse, model, reason):
     assert reason in refuse(3, model)
 
@@ -87,13 +97,18 @@ def test_recursive_functions(refuse):
 def test_a_chain_of_functions_too_long_to_inline(load):
     functions = [
         helper.make_function(
-            "local", f"f{i}", ["p"], ["q"],
-            [helper.make_node(f"f{i + 1}", ["p"], ["t"], domain="local"),
-             helper.make_node(f"f{i + 1}", ["t"], ["q"], domain="local")],
+            "local",
+            f"f{i}",
+            ["p"],
+            ["q"],
+            [
+                helper.make_node(f"f{i + 1}", ["p"], ["t"], domain="local"),
+                helper.make_node(f"f{i + 1}", ["t"], ["q"], domain="local"),
+            ],
             [helper.make_opsetid("local", 1)],
         )
         for i in range(40)
-    ]  # fmt: skip
+    ]
     last = helper.make_node("Relu", ["p"], ["q"])
     functions.append(
         helper.make_function("local", "f40", ["p"], ["q"], [last], [helper.make_opsetid("", 17)])
@@ -101,8 +116,10 @@ def test_a_chain_of_functions_too_long_to_inline(load):
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
         [helper.make_node("f0", ["x"], ["y"], domain="local")],
-        "g", [value("x", 1, [2])], [value("y", 1, None)],
-    )  # fmt: skip
+        "g",
+        [value("x", 1, [2])],
+        [value("y", 1, None)],
+    )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
     model = helper.make_model(graph, opset_imports=opsets, functions=functions)
     assert "1 tensor of unknown size" in load(model).err
@@ -195,6 +212,12 @@ def test_as_a_process(save):
     result = dnnp_process("import", save(GOOD))
     assert result.status == 0
     assert [r["type"] for r in result.records()] == [
-        "header", "tensor", "tensor", "tensor", "node", "node", "end",
-    ]  # fmt: skip
+        "header",
+        "tensor",
+        "tensor",
+        "tensor",
+        "node",
+        "node",
+        "end",
+    ]
     assert result.err == ""

@@ -38,16 +38,19 @@ def test_a_chain(load, save):
 
 
 def test_name_and_prices(load):
-    got = load("g (float[2,3] x, float[3,5] w) => (float[2,5] y) { y = MatMul(x, w) }",
-               "--name", "mine")  # fmt: skip
+    got = load(
+        "g (float[2,3] x, float[3,5] w) => (float[2,5] y) { y = MatMul(x, w) }", "--name", "mine"
+    )
     assert got.header["model"] == "mine"
     assert got.node("MatMul")["flop"] == 2 * 2 * 5 * 3
     assert got.node("MatMul")["bytes"] == 4 * (6 + 15 + 10)
 
 
 def test_tied_weights_are_one_tensor(load):
-    got = load("g (float[4] x) => (float[4] y) <float[4] w = {1, 2, 3, 4}>"
-               " { a = Mul(x, w) b = Identity(w) c = Mul(a, w) y = Add(c, b) }")  # fmt: skip
+    got = load(
+        "g (float[4] x) => (float[4] y) <float[4] w = {1, 2, 3, 4}>"
+        " { a = Mul(x, w) b = Identity(w) c = Mul(a, w) y = Add(c, b) }"
+    )
     weight = got.tensor("w")
     assert weight["kind"] == "parameter"
     readers = [n["op"] for n in got.nodes if weight["id"] in n["inputs"]]
@@ -84,13 +87,13 @@ def test_constants_are_tensors_not_nodes(load):
 @pytest.mark.parametrize(
     ("attribute", "dtype", "size"),
     [
-        ('value = int8[3] {1, 2, 3}', "int8", 3),
+        ("value = int8[3] {1, 2, 3}", "int8", 3),
         ("value_int = 7", "int64", 8),
         ("value_floats = [1.0, 2.0]", "float32", 8),
         ('value_string = "abc"', "string", 32),
         ('value_strings = ["abc", "d"]', "string", 64),
     ],
-)  # fmt: skip
+)
 def test_every_form_of_constant(load, attribute, dtype, size):
     got = load(f"g (float[2] x) => (float[2] y) {{ c = Constant <{attribute}> () y = Relu(x) }}")
     tensor = got.tensor("c")
@@ -228,8 +231,9 @@ def test_sequences_tie_their_nodes_together(load):
         "g (float[4] x, int64 i) => (float[4] y, float[4] z)"
         "{ a = Relu(x) s = SequenceConstruct(a, x) t = Identity(s) y = SequenceAt(t, i)"
         "  u = SequenceConstruct(x) z = SequenceAt(u, i) }",
-        "--shapes", "symbolic",
-    )  # fmt: skip
+        "--shapes",
+        "symbolic",
+    )
     colors = {n["id"]: n.get("color") for n in got.nodes}
     assert colors == {0: None, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1}
     assert got.tensor("s")["dtype"] == "sequence"
@@ -237,8 +241,9 @@ def test_sequences_tie_their_nodes_together(load):
     plain = load(
         "g (float[4] x, int64 i) => (float[4] y)"
         "{ s = SequenceConstruct(x) t = Identity(s) y = SequenceAt(t, i) }",
-        "--shapes", "value-info",
-    )  # fmt: skip
+        "--shapes",
+        "value-info",
+    )
     assert [n.get("color") for n in plain.nodes] == [0, 0, 0]
 
 
@@ -257,17 +262,16 @@ def test_duplicate_and_empty_node_names_are_kept(load):
 
 
 def test_optional_inputs_and_outputs_left_out(load):
-    got = load(
-        'g (float[1,3,8] x) => (float[1,3,8] y) { a, m = Dropout(x) y = Clip(a, "", "") }'
-    )
+    got = load('g (float[1,3,8] x) => (float[1,3,8] y) { a, m = Dropout(x) y = Clip(a, "", "") }')
     assert got.ends("Clip") == (["a"], ["y"])
     lstm = helper.make_node("LSTM", ["x", "w", "r"], ["", "h", ""], hidden_size=4)
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
-        [lstm], "g",
+        [lstm],
+        "g",
         [value("x", 1, [5, 1, 3]), value("w", 1, [1, 16, 3]), value("r", 1, [1, 16, 4])],
         [value("h", 1, None)],
-    )  # fmt: skip
+    )
     got = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)]))
     assert got.ends("LSTM") == (["x", "w", "r"], ["h"])
     assert got.tensor("h")["shape"] == [1, 1, 4]
@@ -304,8 +308,11 @@ def test_scopes(load):
     third.metadata_props.add(key="namespace", value=": Net/enc: Enc/enc.layer.2: L/relu: aten")
     got = load(model)
     assert [n.get("scope") for n in got.nodes] == [
-        "/enc/layer.0", "/enc/layer.1", "/enc/enc.layer.2", None,
-    ]  # fmt: skip
+        "/enc/layer.0",
+        "/enc/layer.1",
+        "/enc/enc.layer.2",
+        None,
+    ]
 
 
 @pytest.mark.parametrize(("opset", "warned"), [(6, True), (7, False), (26, False), (27, True)])

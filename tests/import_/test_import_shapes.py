@@ -38,13 +38,32 @@ def test_addresses_give_a_rank(load):
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("b*s", 6), ("2*s + 1", 7), ("floor(s/2)", 1), ("ceiling(s/2)", 2), ("(b + s - 1)/2", 2),
-        ("Max(b, s, 1)", 3), ("Min(b, s)", 2), ("Mod(s, b)", 1), ("s // b", 1), ("s % b", 1),
-        ("-b + s", 1), ("b - s", None), ("s/b", None), ("q", None), ("b**s", None), ("", None),
-        ("f(b)", None), ("b.c", None), ("9e999*b", None), ("b/0", None), ("((b", None),
-        ("True", None), ("b if s else s", None), ("b" * 500, None),
+        ("b*s", 6),
+        ("2*s + 1", 7),
+        ("floor(s/2)", 1),
+        ("ceiling(s/2)", 2),
+        ("(b + s - 1)/2", 2),
+        ("Max(b, s, 1)", 3),
+        ("Min(b, s)", 2),
+        ("Mod(s, b)", 1),
+        ("s // b", 1),
+        ("s % b", 1),
+        ("-b + s", 1),
+        ("b - s", None),
+        ("s/b", None),
+        ("q", None),
+        ("b**s", None),
+        ("", None),
+        ("f(b)", None),
+        ("b.c", None),
+        ("9e999*b", None),
+        ("b/0", None),
+        ("((b", None),
+        ("True", None),
+        ("b if s else s", None),
+        ("b" * 500, None),
     ],
-)  # fmt: skip
+)
 def test_dimension_expressions(text, size):
     dim = onnx.TensorShapeProto.Dimension(dim_param=text)
     assert Dimensions({"b": 2, "s": 3}).size(dim) == size
@@ -65,8 +84,11 @@ def test_declared_expressions_need_no_inference(load, monkeypatch):
     monkeypatch.setattr(onnx_shapes, "guarded", pytest.fail)
     got = load(
         declared("g (float[b,s] x) => (float[b,s] y) { a = Relu(x) y = Relu(a) }", "b*s"),
-        "--dim", "b=2", "--dim", "s=3",
-    )  # fmt: skip
+        "--dim",
+        "b=2",
+        "--dim",
+        "s=3",
+    )
     assert got.tensor("a")["shape"] == [6]
 
 
@@ -133,17 +155,26 @@ def test_large_values_are_not_followed(load, op):
     inputs = {"ConstantOfShape": ["n"], "Range": ["a", "b", "c"]}.get(op, ["v", "n"])
     shape = [1 << 40] if op in ("ConstantOfShape", "Tile", "Expand") else [1 << 20]
     arrays = {
-        "n": np.array([1 << 40]), "v": np.array([7]), "a": np.array(0), "b": np.array(1 << 20),
+        "n": np.array([1 << 40]),
+        "v": np.array([7]),
+        "a": np.array(0),
+        "b": np.array(1 << 20),
         "c": np.array(1),
-    }  # fmt: skip
+    }
     makers = [helper.make_node("Identity", [f"{name}0"], [name]) for name in inputs]
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
-        [*makers, helper.make_node(op, inputs, ["big"]), helper.make_node("Relu", ["x"], ["y"]),
-         helper.make_node("Identity", ["big"], ["z"])],
-        "g", [value("x", 1, [2])], [value("y", 1, [2]), value("z", 7, None)],
+        [
+            *makers,
+            helper.make_node(op, inputs, ["big"]),
+            helper.make_node("Relu", ["x"], ["y"]),
+            helper.make_node("Identity", ["big"], ["z"]),
+        ],
+        "g",
+        [value("x", 1, [2])],
+        [value("y", 1, [2]), value("z", 7, None)],
         [numpy_helper.from_array(arrays[name], f"{name}0") for name in inputs],
-    )  # fmt: skip
+    )
     got = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
     assert got.tensor("big").get("shape") in (shape, None)
 

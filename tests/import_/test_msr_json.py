@@ -49,23 +49,32 @@ def test_every_field():
     assert stream.header["training"] is True
     assert stream.header["source"]["kind"] == "msr-json"
     assert stream.get("device") == [
-        {"type": "device", "class": "fpga", "kind": "accelerator", "count": 2,
-         "memory_bytes": 1e9},
+        {"type": "device", "class": "fpga", "kind": "accelerator", "count": 2, "memory_bytes": 1e9},
         {"type": "device", "class": "cpu", "kind": "cpu", "count": 1},
-    ]  # fmt: skip
+    ]
     first, _, third, last = stream.get("node")
     assert first == {
-        "type": "node", "id": 10, "name": "n0", "op": "", "inputs": [], "outputs": [0],
-        "time_s": {"fpga": 2, "cpu": 10.5}, "memory_bytes": 7.0,
-    }  # fmt: skip
+        "type": "node",
+        "id": 10,
+        "name": "n0",
+        "op": "",
+        "inputs": [],
+        "outputs": [0],
+        "time_s": {"fpga": 2, "cpu": 10.5},
+        "memory_bytes": 7.0,
+    }
     assert third["time_s"] == {"cpu": 10.5}
     assert (third["color"], third["layer"]) == (3, "4")
     assert (last["color"], last["layer"], last["backward"]) == (3, "l.5", True)
     assert (last["inputs"], last["outputs"]) == ([1, 2], [])
     assert stream.get("tensor")[0] == {
-        "type": "tensor", "id": 0, "name": "n0", "kind": "activation", "size_bytes": 64,
+        "type": "tensor",
+        "id": 0,
+        "name": "n0",
+        "kind": "activation",
+        "size_bytes": 64,
         "transfer_s": 1.5,
-    }  # fmt: skip
+    }
 
 
 def test_no_backward_node_is_no_training():
@@ -81,8 +90,11 @@ def test_edges_that_differ_in_cost_are_tensors_of_their_own():
     outputs = [n["outputs"] for n in stream.get("node")]
     assert outputs == [[0, 1], [2], [3], []]
     assert [(t["name"], t["transfer_s"]) for t in stream.get("tensor")] == [
-        ("n0 to n1", 1.5), ("n0 to n2", 9), ("n1", 1.5), ("n2", 1.5),
-    ]  # fmt: skip
+        ("n0 to n1", 1.5),
+        ("n0 to n2", 9),
+        ("n1", 1.5),
+        ("n2", 1.5),
+    ]
 
 
 def test_equal_parallel_edges_are_one_and_others_are_not():

@@ -183,8 +183,11 @@ def test_stream(family: str) -> None:
     assert header["units"] == {"time": "unknown"}
     assert "source" not in header
     assert result.one("device") == {
-        "type": "device", "class": "unit", "kind": "accelerator", "bandwidth_bytes_per_s": 1,
-    }  # fmt: skip
+        "type": "device",
+        "class": "unit",
+        "kind": "accelerator",
+        "bandwidth_bytes_per_s": 1,
+    }
     tensors = {t["id"]: t for t in result.records("tensor")}
     nodes = result.records("node")
     assert len(nodes) == len(tensors) == 80
@@ -312,20 +315,24 @@ def test_table_of_samples() -> None:
     for row in TABLE["graphs"]:
         graph = regal_graph(None, None, row["seed"])
         assert row == {
-            "name": f"{row['seed']:02d}", "family": graph.family, "nodes": graph.n,
+            "name": f"{row['seed']:02d}",
+            "family": graph.family,
+            "nodes": graph.n,
             "seed": row["seed"],
-        }  # fmt: skip
+        }
     assert TABLE["families"] == {
         "erdos-renyi": {"edge_probability": families.EDGE_PROBABILITY},
         "barabasi-albert": {"edges_of_a_new_node": families.ATTACHMENTS},
         "watts-strogatz": {
-            "nearest_neighbours": families.NEIGHBOURS, "rewiring_probability": families.REWIRED,
+            "nearest_neighbours": families.NEIGHBOURS,
+            "rewiring_probability": families.REWIRED,
         },
         "stochastic-block": {
-            "blocks": families.BLOCKS, "edge_probability_within": families.WITHIN,
+            "blocks": families.BLOCKS,
+            "edge_probability_within": families.WITHIN,
             "edge_probability_across": families.ACROSS,
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")

@@ -20,9 +20,14 @@ def _case(seed: int) -> LatencyProblem:
     rng = random.Random(seed)
     training = rng.random() < 0.3
     return random_problem(
-        rng, rng.randint(2, 6), execution="blocks", tight=rng.random() < 0.6,
-        training=training, colors=rng.random() < 0.3, q=1 if training else rng.choice([1, 1, 2]),
-    )  # fmt: skip
+        rng,
+        rng.randint(2, 6),
+        execution="blocks",
+        tight=rng.random() < 0.6,
+        training=training,
+        colors=rng.random() < 0.3,
+        q=1 if training else rng.choice([1, 1, 2]),
+    )
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -72,9 +77,14 @@ def test_stop_ends_an_endless_search() -> None:
 def test_larger_problems_get_valid_splits(seed: int, training: bool) -> None:
     rng = random.Random(seed)
     problem = random_problem(
-        rng, 30, execution="blocks", devices=3, training=training, colors=rng.random() < 0.5,
+        rng,
+        30,
+        execution="blocks",
+        devices=3,
+        training=training,
+        colors=rng.random() < 0.5,
         q=rng.randint(1, 3),
-    )  # fmt: skip
+    )
     try:
         split = anneal_blocks(problem, effort=0.1)
     except InfeasibleError:

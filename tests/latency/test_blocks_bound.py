@@ -20,10 +20,15 @@ def _case(seed: int) -> LatencyProblem:
     rng = random.Random(seed)
     training = rng.random() < 0.3
     return random_problem(
-        rng, rng.randint(2, 6), execution="blocks", tight=rng.random() < 0.7,
-        training=training, colors=rng.random() < 0.4, q=1 if training else rng.choice([1, 1, 2]),
+        rng,
+        rng.randint(2, 6),
+        execution="blocks",
+        tight=rng.random() < 0.7,
+        training=training,
+        colors=rng.random() < 0.4,
+        q=1 if training else rng.choice([1, 1, 2]),
         transfers=rng.choice(["tensor", "tensor", "edge"]),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("seed", range(200))

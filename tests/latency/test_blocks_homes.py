@@ -40,8 +40,11 @@ def test_contiguous_homes_become_one_block_each(seed: int) -> None:
     items = block_items(problem)
     fixed = fixed_of(items, 1)
     split = split_of(items, random_start(items, fixed, np.random.default_rng(seed)))
-    home = np.where(split.block >= 0, split.device[split.block], POOL) if len(
-        split.device) else split.block  # fmt: skip
+    home = (
+        np.where(split.block >= 0, split.device[split.block], POOL)
+        if len(split.device)
+        else split.block
+    )
     again = split_of_homes(problem, home)
     assert sorted(again.device.tolist()) == sorted(split.device.tolist())
     before = time_invocations(problem.tasks, problem.machine, split).value

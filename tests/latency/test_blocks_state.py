@@ -24,10 +24,15 @@ MIX = (0, 200, 100, 150, 60, 60, 60, 300)
 def _case(seed: int) -> LatencyProblem:
     rng = random.Random(seed)
     return random_problem(
-        rng, rng.randint(1, 14), execution="blocks", tight=rng.random() < 0.5,
-        training=rng.random() < 0.4, colors=rng.random() < 0.5, q=rng.randint(1, 3),
+        rng,
+        rng.randint(1, 14),
+        execution="blocks",
+        tight=rng.random() < 0.5,
+        training=rng.random() < 0.4,
+        colors=rng.random() < 0.5,
+        q=rng.randint(1, 3),
         transfers=rng.choice(["tensor", "edge"]),
-    )  # fmt: skip
+    )
 
 
 def _ordered(items: BlockItems, state: State) -> bool:

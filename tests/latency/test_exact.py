@@ -53,9 +53,10 @@ def formulated(problem: LatencyProblem):
 def starved(problem: LatencyProblem) -> LatencyProblem:
     """The same without enough memory, and without a CPU."""
     machine = replace(
-        problem.machine, capacity=np.full(problem.machine.count, 0.5),
+        problem.machine,
+        capacity=np.full(problem.machine.count, 0.5),
         is_cpu=np.zeros(problem.machine.count, dtype=np.bool_),
-    )  # fmt: skip
+    )
     memory = np.maximum(problem.tasks.memory, 1.0)
     return replace(problem, tasks=replace(problem.tasks, memory=memory), machine=machine)
 
@@ -142,14 +143,21 @@ def test_an_order():
 def test_blocks_that_take_no_time_must_not_wait_for_each_other():
     """a -> b and c -> d, with a and d in one block and b and c in another."""
     nodes = [
-        {"type": "node", "id": v, "name": "abcd"[v], "op": "Op", "inputs": reads,
-         "outputs": [v], "time_s": {"dev": 0.0}}
+        {
+            "type": "node",
+            "id": v,
+            "name": "abcd"[v],
+            "op": "Op",
+            "inputs": reads,
+            "outputs": [v],
+            "time_s": {"dev": 0.0},
+        }
         for v, reads in enumerate([[], [0], [], [2]])
-    ]  # fmt: skip
+    ]
     tensors = [
         {"type": "tensor", "id": v, "name": f"t{v}", "kind": "activation", "size_bytes": 0}
         for v in range(4)
-    ]  # fmt: skip
+    ]
     graph = graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
     options = CostOptions(objective="latency", execution="blocks")
     problem = latency_problem(
@@ -162,10 +170,11 @@ def test_blocks_that_take_no_time_must_not_wait_for_each_other():
         for item, slot in enumerate((0, 1, 1, 0)):
             flags[model.places[item][1 + slot]] = 1.0
         excluded = [
-            row for row in model.rows
+            row
+            for row in model.rows
             if row.sense == "<"
             and sum(w * flags[f] for f, w in zip(row.flags, row.weights, strict=True)) == 4
-        ]  # fmt: skip
+        ]
         assert [row.bound for row in excluded] == ([3] if again else [])
         assert formulation.solution(model, [0.0] * len(model.low), flags) is None
     assert latency_ip(problem).value == 0

@@ -52,8 +52,10 @@ def test_operators(method: str, tmp_path: Path) -> None:
     assert result.status == 0, result.err
     plan = result.one("plan")
     assert (plan["objective"], plan["execution"], plan["congestion"]) == (
-        "latency", "operators", "device",
-    )  # fmt: skip
+        "latency",
+        "operators",
+        "device",
+    )
     # Both directions of both records: dev/0 - dev/1, dev/1 - other/0.
     assert len(plan["links"]) == 4
     assert plan["bound"] <= plan["value"] * (1 + 1e-9)
@@ -139,8 +141,10 @@ def test_bad_clusters(change, message: str, tmp_path: Path) -> None:
 
 
 def test_exact_links_replace_those_of_classes(tmp_path: Path) -> None:
-    records = [*CLUSTER, {"type": "link", "from": "dev/0", "to": "dev/1",
-                          "bandwidth_bytes_per_s": 77}]  # fmt: skip
+    records = [
+        *CLUSTER,
+        {"type": "link", "from": "dev/0", "to": "dev/1", "bandwidth_bytes_per_s": 77},
+    ]
     plan = partition(
         "--devices", cluster(tmp_path, records), "--method", "heft", stdin=stream()
     ).one("plan")
@@ -156,12 +160,14 @@ def test_more_memory_needed_than_there_is(tmp_path: Path) -> None:
     assert "bytes" in result.err
     need = sum(
         json.loads(line)["memory_bytes"]
-        for line in stream().splitlines() if json.loads(line)["type"] == "node"
-    )  # fmt: skip
+        for line in stream().splitlines()
+        if json.loads(line)["type"] == "node"
+    )
     most = max(
         json.loads(line)["memory_bytes"]
-        for line in stream().splitlines() if json.loads(line)["type"] == "node"
-    )  # fmt: skip
+        for line in stream().splitlines()
+        if json.loads(line)["type"] == "node"
+    )
     tight = [{**r, "memory_bytes": max(most, need / 4)} if r.get("kind") else r for r in CLUSTER]
     short = partition("--devices", cluster(tmp_path, tight), stdin=stream())
     if max(most, need / 4) * 3 < need:
@@ -272,13 +278,12 @@ def test_memory_of_a_model_is_its_weights(tmp_path: Path) -> None:
         for words in ((), ("--memory-model", "sum"))
     )
     assert by_weights.one("plan")["memory_model"] == "weights"
-    read = {
-        t for r in by_weights.records("node") for t in r["inputs"]
-    }  # fmt: skip
+    read = {t for r in by_weights.records("node") for t in r["inputs"]}
     held = sum(
-        t["size_bytes"] for t in by_weights.records("tensor")
+        t["size_bytes"]
+        for t in by_weights.records("tensor")
         if t["id"] in read and t["kind"] in ("parameter", "constant")
-    )  # fmt: skip
+    )
     least = by_weights.one("stage")["memory_bytes"]
     assert held <= least <= summed.one("stage")["memory_bytes"]
     for result in (by_weights, summed):
@@ -307,8 +312,16 @@ def test_interrupt(tmp_path: Path) -> None:
     path = tmp_path / "graph.dnnp"
     path.write_bytes(stream(300, 1))
     result = interrupted(
-        "partition", "-v", "--objective", "latency", "-k", "4", "--time-limit", "60", path,
+        "partition",
+        "-v",
+        "--objective",
+        "latency",
+        "-k",
+        "4",
+        "--time-limit",
+        "60",
+        path,
         after="annealing",
-    )  # fmt: skip
+    )
     assert result.status == 130
     assert dnnp("check", stdin=result.out).status == 0

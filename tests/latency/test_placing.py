@@ -26,10 +26,15 @@ def effort_of(name: str) -> float:
 def case(seed: int, n: int) -> LatencyProblem:
     """A small problem; all that there is comes up."""
     return random_problem(
-        random.Random(seed), n, tight=seed % 2 == 0, training=seed % 3 == 0, colors=seed % 5 < 2,
-        congestion=("device", "channel", "none")[seed % 3], links=seed % 4 == 0,
+        random.Random(seed),
+        n,
+        tight=seed % 2 == 0,
+        training=seed % 3 == 0,
+        colors=seed % 5 < 2,
+        congestion=("device", "channel", "none")[seed % 3],
+        links=seed % 4 == 0,
         transfers=("tensor", "edge")[seed % 2],
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -135,9 +140,12 @@ MEMORY, CAPACITY = [float(x) for x in (7, 8, 2, 6, 4, 5)], 16.0
 def test_where_first_fit_fails_a_program_packs(name: str) -> None:
     n = len(MEMORY)
     problem = problem_of(
-        [[1.0] * n] * 2, [(i, i + 1) for i in range(n - 1)], [1.0] * (n - 1), memory=MEMORY,
+        [[1.0] * n] * 2,
+        [(i, i + 1) for i in range(n - 1)],
+        [1.0] * (n - 1),
+        memory=MEMORY,
         capacity=[CAPACITY] * 2,
-    )  # fmt: skip
+    )
     assert first_fit(room_of(problem)) is None
     assert np.isfinite(problem.value(PLACERS[name](problem, effort=effort_of(name))))
 
@@ -170,9 +178,13 @@ def test_repair_keeps_what_fits() -> None:
 def test_colours_share_a_device_and_their_memory() -> None:
     """Colour {0, 3} needs 6 of 6 bytes, so nothing else is beside it."""
     problem = problem_of(
-        [[1.0] * 4] * 2, [(0, 1), (1, 2), (2, 3)], [0.1] * 3, memory=[3.0] * 4,
-        capacity=[6.0, 6.0], colors=[0, 1, 2, 0],
-    )  # fmt: skip
+        [[1.0] * 4] * 2,
+        [(0, 1), (1, 2), (2, 3)],
+        [0.1] * 3,
+        memory=[3.0] * 4,
+        capacity=[6.0, 6.0],
+        colors=[0, 1, 2, 0],
+    )
     for name in set(PLACERS) - {"single"}:
         device = PLACERS[name](problem, effort=effort_of(name)).device
         assert device[0] == device[3] != device[1] == device[2], name

@@ -50,9 +50,14 @@ def blocks_problem(
 def test_greedy_is_valid_and_not_below_brute_force(seed: int) -> None:
     q = 1 + seed % 2
     problem = random_problem(
-        random.Random(seed), 1 + seed % 6, execution="blocks", tight=seed % 4 < 2,
-        training=seed % 3 == 0, colors=seed % 5 < 2, q=q,
-    )  # fmt: skip
+        random.Random(seed),
+        1 + seed % 6,
+        execution="blocks",
+        tight=seed % 4 < 2,
+        training=seed % 3 == 0,
+        colors=seed % 5 < 2,
+        q=q,
+    )
     least, _ = brute_blocks(problem)
     try:
         split = greedy_blocks(problem)
@@ -69,9 +74,14 @@ def test_greedy_is_valid_and_not_below_brute_force(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_larger_splits_are_valid(seed: int) -> None:
     problem = random_problem(
-        random.Random(seed), 40, execution="blocks", devices=3, tight=True,
-        training=seed % 2 == 0, colors=seed % 5 == 0,
-    )  # fmt: skip
+        random.Random(seed),
+        40,
+        execution="blocks",
+        devices=3,
+        tight=True,
+        training=seed % 2 == 0,
+        colors=seed % 5 == 0,
+    )
     try:
         split = greedy_blocks(problem)
     except (InfeasibleError, LimitError):

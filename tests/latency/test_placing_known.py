@@ -72,9 +72,7 @@ def test_downward_ranks_of_the_same_graph() -> None:
 
 def test_heft_fills_gaps() -> None:
     """Task 2 has the least rank but runs while device 0 waits for what task 1 makes elsewhere."""
-    problem = problem_of(
-        [[1, 5, 1, 1], [90, 1, 90, 90]], [(0, 1), (1, 3)], [0.5, 0.5]
-    )
+    problem = problem_of([[1, 5, 1, 1], [90, 1, 90, 90]], [(0, 1), (1, 3)], [0.5, 0.5])
     placement = heft(problem)
     times = simulate(problem.tasks, problem.machine, placement, "none")
     assert placement.device.tolist() == [0, 1, 0, 0]
@@ -129,9 +127,7 @@ def test_greedy_fills_devices_in_order() -> None:
 
 
 def test_single_is_the_fastest_that_holds_all() -> None:
-    problem = problem_of(
-        [[1, 1], [3, 1], [2, 9]], [(0, 1)], [1], memory=[2, 2], capacity=[3, 4, 5]
-    )
+    problem = problem_of([[1, 1], [3, 1], [2, 9]], [(0, 1)], [1], memory=[2, 2], capacity=[3, 4, 5])
     assert single(problem).device.tolist() == [1, 1]
     assert problem.value(single(problem)) == 4
 
@@ -258,9 +254,9 @@ def test_the_kernel_agrees_with_the_simulator(seed: int, congestion: str) -> Non
         assert value == problem.value(Placement(device, events))
     assert (events == eager_events(tasks, device, tasks.order)).all()
     best = problem.value(schedule_homes(problem, device))
-    assert best <= problem.value(schedule_order(problem, device, falling(
-        net, upward_rank(problem, net)
-    )))  # fmt: skip
+    assert best <= problem.value(
+        schedule_order(problem, device, falling(net, upward_rank(problem, net)))
+    )
 
 
 DEV = DeviceClass("dev", count=2, memory_bytes=9.0)

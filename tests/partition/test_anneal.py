@@ -28,9 +28,12 @@ from support.project import ROOT
 def priced(case, blocks):
     """The plan of some blocks."""
     return make_plan(
-        case.problem, blocks,
-        method="anneal", bound=0.0, digest="0" * 64,
-    )  # fmt: skip
+        case.problem,
+        blocks,
+        method="anneal",
+        bound=0.0,
+        digest="0" * 64,
+    )
 
 
 @pytest.mark.parametrize("start", [0, 100])
@@ -60,9 +63,11 @@ def test_never_behind_its_start():
         except InfeasibleError:
             continue
         blocks = anneal(
-            case.problem, start=start, effort=0.01,
+            case.problem,
+            start=start,
+            effort=0.01,
             stop=lambda: True,
-        )  # fmt: skip
+        )
         assert priced(case, blocks).value <= priced(case, start).value * (1 + 1e-12)
 
 
@@ -79,9 +84,13 @@ def test_same_split_for_a_seed_compiled_or_not():
 
     def printed(**environment: str) -> str:
         run = subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **environment},
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         return run.stdout
 
     first = printed()
@@ -99,8 +108,12 @@ def test_numbers_of_any_size(scale):
         SplitProblem(graph, units, (device,), CostOptions(memory_model="sum")), effort=0.1
     )
     times = {"dev": graph.times["dev"] * scale}
-    scaled = replace(graph, times=times, tensor_bytes=graph.tensor_bytes * scale,
-                     transfer_s=graph.transfer_s * scale)  # fmt: skip
+    scaled = replace(
+        graph,
+        times=times,
+        tensor_bytes=graph.tensor_bytes * scale,
+        transfer_s=graph.transfer_s * scale,
+    )
     blocks = anneal(
         SplitProblem(
             scaled, replace(units, times=times), (device,), CostOptions(memory_model="sum")
@@ -110,9 +123,12 @@ def test_numbers_of_any_size(scale):
 
     def value(graph, units, blocks):
         return make_plan(
-            SplitProblem(graph, units, (device,), CostOptions(memory_model="sum")), blocks,
-            method="anneal", bound=0.0, digest="0" * 64,
-        ).value  # fmt: skip
+            SplitProblem(graph, units, (device,), CostOptions(memory_model="sum")),
+            blocks,
+            method="anneal",
+            bound=0.0,
+            digest="0" * 64,
+        ).value
 
     assert value(scaled, replace(units, times=times), blocks) == pytest.approx(
         scale * value(graph, units, plain), rel=1e-9

@@ -74,8 +74,10 @@ def test_greedy_puts_the_rest_on_cpus() -> None:
     problem = problem_of(graph, *devices, memory_model="sum")
     plan = priced(problem, greedy(problem))
     assert [(s.device, s.nodes) for s in plan.stages] == [
-        ("dev/0", (0, 1)), ("cpu/0", (2, 3)), ("cpu/1", (4, 5)),
-    ]  # fmt: skip
+        ("dev/0", (0, 1)),
+        ("cpu/0", (2, 3)),
+        ("cpu/1", (4, 5)),
+    ]
     without = problem.with_devices(*devices[:1])
     with pytest.raises(InfeasibleError, match="full before every node has a place"):
         greedy(without)

@@ -8,9 +8,7 @@ import pytest
 from dnnp.core.model.graph import csr, csr_rows, offsets
 
 
-@pytest.mark.parametrize(
-    ("sizes", "ptr"), [([], [0]), ([0], [0, 0]), ([2, 0, 3], [0, 2, 2, 5])]
-)
+@pytest.mark.parametrize(("sizes", "ptr"), [([], [0]), ([0], [0, 0]), ([2, 0, 3], [0, 2, 2, 5])])
 def test_offsets(sizes, ptr):
     found = offsets(sizes)
     assert found.tolist() == ptr

@@ -86,10 +86,14 @@ def test_every_method_of_latency(
         assert found.bound > 0
         assert found.bound_method.startswith("critical path")
         plan = make_latency_plan(
-            problem, latency_problem(problem), found.split,
-            method=found.method, bound=found.bound, bound_method=found.bound_method,
+            problem,
+            latency_problem(problem),
+            found.split,
+            method=found.method,
+            bound=found.bound,
+            bound_method=found.bound_method,
             digest="0" * 64,
-        )  # fmt: skip
+        )
         assert check_plan(problem.graph, problem.units, plan).violations == ()
 
 
@@ -141,9 +145,12 @@ def test_the_first_split_is_valid(seed: int) -> None:
     if blocks is None:
         return
     plan = make_plan(
-        case.problem, blocks,
-        method=FIRST_FIT, bound=0.0, digest="0" * 64,
-    )  # fmt: skip
+        case.problem,
+        blocks,
+        method=FIRST_FIT,
+        bound=0.0,
+        digest="0" * 64,
+    )
     assert check_plan(case.graph, case.units, plan).violations == ()
     assert plan.validity == "ordered"
 
@@ -225,7 +232,15 @@ def test_interrupt_before_anything_is_compiled(arguments: tuple[str, ...], tmp_p
     path = tmp_path / "long.dnnp"
     path.write_bytes(branches(6, 9))
     result = interrupted(
-        "partition", "-v", "-k", "5", "--bandwidth", "1", *arguments, path,
-        after="searching", env={"NUMBA_CACHE_DIR": str(tmp_path / "cold")},
-    )  # fmt: skip
+        "partition",
+        "-v",
+        "-k",
+        "5",
+        "--bandwidth",
+        "1",
+        *arguments,
+        path,
+        after="searching",
+        env={"NUMBA_CACHE_DIR": str(tmp_path / "cold")},
+    )
     assert result.one("plan")["status"] == "interrupted"

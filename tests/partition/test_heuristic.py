@@ -36,9 +36,12 @@ SHORT = 60_000
 def priced(problem: SplitProblem, blocks) -> Plan:
     """The plan of a split, after the checker has agreed that it is a pipeline."""
     plan = make_plan(
-        problem, blocks,
-        method="test", bound=0.0, digest="0" * 64,
-    )  # fmt: skip
+        problem,
+        blocks,
+        method="test",
+        bound=0.0,
+        digest="0" * 64,
+    )
     assert check_plan(problem.graph, problem.units, plan).violations == ()
     assert plan.validity == "ordered"
     assert sorted(v for b in blocks for v in b.nodes.tolist()) == list(range(problem.graph.n))
@@ -116,9 +119,14 @@ def test_ordered_annealing_is_never_behind_its_start(warm, short_annealing):
         before = problem.value(start)
         for stopped in (True, False):
             blocks = anneal(
-                case.problem, ordered=True, warm=warm,
-                start=start, effort=0.05, seed=seed, stop=lambda: stopped,  # noqa: B023
-            )  # fmt: skip
+                case.problem,
+                ordered=True,
+                warm=warm,
+                start=start,
+                effort=0.05,
+                seed=seed,
+                stop=lambda: stopped,  # noqa: B023
+            )
             # Nodes of a stage run in the graph's order, which may need more memory than `start`.
             if case.options.memory_model == "sum":
                 assert priced(problem, blocks).value <= before * (1 + 1e-12), seed
@@ -176,10 +184,11 @@ def test_coarse_units_are_acyclic_and_cost_what_they_hold(late):
         assert len(after.source) <= len(before.source)
         made = np.flatnonzero(graph.producer >= 0)
         cut = [
-            t for t in made.tolist()
+            t
+            for t in made.tolist()
             if {*coarse.label[graph.use_idx[graph.use_ptr[t] : graph.use_ptr[t + 1]]].tolist()}
             - {int(coarse.label[graph.producer[t]])}
-        ]  # fmt: skip
+        ]
         assert len(after.source) == len(cut)
         assert contract(graph, coarse).n == coarse.g
 
@@ -209,9 +218,12 @@ def test_levels_are_never_worse_than_their_start(monkeypatch, short_annealing):
         start = best_slicing(problem, "kahn")
         for stopped in (False, True):
             blocks = multilevel(
-                problem, start, seed=seed, effort=0.01,
+                problem,
+                start,
+                seed=seed,
+                effort=0.01,
                 stop=lambda: stopped,  # noqa: B023
-            )  # fmt: skip
+            )
             assert priced(problem, blocks).value <= problem.value(start) * (1 + 1e-12)
 
 

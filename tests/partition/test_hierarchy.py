@@ -104,22 +104,29 @@ def compare(seed: int, *, cpu: bool = False, most: int = 7, **kinds: object) -> 
     limited = bool(kinds.pop("limited", False))
     training = bool(kinds.get("training"))
     stream = random_stream(
-        seed, rng.randint(2, most), params=limited and not training,
-        classes=["cpu"] if cpu else [], **kinds,
-    )  # fmt: skip
+        seed,
+        rng.randint(2, most),
+        params=limited and not training,
+        classes=["cpu"] if cpu else [],
+        **kinds,
+    )
     graph = graph_of(stream)
     units = units_of(stream, graph)
     device = DeviceClass(
-        "dev", count=rng.randint(2, 4), bandwidth_bytes_per_s=rng.choice([1.0, 3.0]),
+        "dev",
+        count=rng.randint(2, 4),
+        bandwidth_bytes_per_s=rng.choice([1.0, 3.0]),
         memory_bytes=rng.randint(40, 200) if limited else math.inf,
-        cluster_size=rng.choice([2, 2, 3]), inner_bandwidth_bytes_per_s=rng.choice([4.0, 1000.0]),
-    )  # fmt: skip
+        cluster_size=rng.choice([2, 2, 3]),
+        inner_bandwidth_bytes_per_s=rng.choice([4.0, 1000.0]),
+    )
     devices = (device, DeviceClass("cpu", "cpu", rng.choice([1, 1, 2]))) if cpu else (device,)
     options = CostOptions(
-        comm=["sum", "overlap", "duplex"][seed % 3], charge_io=rng.random() < 0.3,
+        comm=["sum", "overlap", "duplex"][seed % 3],
+        charge_io=rng.random() < 0.3,
         memory_model="sum" if training or kinds else rng.choice(["sum", "peak"]),
         memory_mode=rng.choice(["hard", "overflow"]),
-    )  # fmt: skip
+    )
     expected = contiguous(graph, units, devices, options)
     least, _ = brute_force(SplitProblem(graph, units, devices, options), "ordered")
     plan = solved(graph, units, devices, options)
@@ -158,23 +165,39 @@ def chain(times, sizes, cpu=()) -> Graph:
     tensors = [{"type": "tensor", "id": 0, "name": "x", "kind": "input", "size_bytes": 1}]
     nodes = []
     for i, (time, size) in enumerate(zip(times, sizes, strict=True)):
-        tensors.append({
-            "type": "tensor", "id": i + 1, "name": f"t{i}", "kind": "activation",
-            "size_bytes": size,
-        })  # fmt: skip
-        nodes.append({
-            "type": "node", "id": i, "name": f"n{i}", "op": "Op", "inputs": [i],
-            "outputs": [i + 1], "time_s": {"dev": time, **({"cpu": cpu[i]} if cpu else {})},
-        })  # fmt: skip
+        tensors.append(
+            {
+                "type": "tensor",
+                "id": i + 1,
+                "name": f"t{i}",
+                "kind": "activation",
+                "size_bytes": size,
+            }
+        )
+        nodes.append(
+            {
+                "type": "node",
+                "id": i,
+                "name": f"n{i}",
+                "op": "Op",
+                "inputs": [i],
+                "outputs": [i + 1],
+                "time_s": {"dev": time, **({"cpu": cpu[i]} if cpu else {})},
+            }
+        )
     return graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
 
 
 def device(count: int, size: int, inner: float = 10.0, **fields: float) -> DeviceClass:
     """Accelerators in clusters; the outer bandwidth is 1."""
     return DeviceClass(
-        "dev", count=count, bandwidth_bytes_per_s=1.0, cluster_size=size,
-        inner_bandwidth_bytes_per_s=inner, **fields,
-    )  # fmt: skip
+        "dev",
+        count=count,
+        bandwidth_bytes_per_s=1.0,
+        cluster_size=size,
+        inner_bandwidth_bytes_per_s=inner,
+        **fields,
+    )
 
 
 def test_inner_links_carry_the_large_tensors():
@@ -205,8 +228,10 @@ def test_a_cpu_may_stand_inside_a_cluster():
     plan = solved(graph, singletons(graph), devices, CostOptions())
     # Transfers with the CPU take the outer link: 10 + 3 | 4 | 3 + 10
     assert [(s.device, s.load_s) for s in plan.stages] == [
-        ("dev/0", 13.0), ("cpu/0", 4.0), ("dev/1", 13.0)
-    ]  # fmt: skip
+        ("dev/0", 13.0),
+        ("cpu/0", 4.0),
+        ("dev/1", 13.0),
+    ]
     assert plan.status == "optimal"
 
 
@@ -230,9 +255,10 @@ def test_one_cluster_gives_the_flat_optimum_at_inner_cost():
         units = singletons(graph)
         plan = solved(graph, units, (device(3, 3, inner=4.0),), CostOptions())
         near = replace(
-            graph, transfer_s=np.where(np.isnan(graph.transfer_s), graph.tensor_bytes,
-                                       graph.transfer_s) / 4,
-        )  # fmt: skip
+            graph,
+            transfer_s=np.where(np.isnan(graph.transfer_s), graph.tensor_bytes, graph.transfer_s)
+            / 4,
+        )
         flat = ideal_search(
             SplitProblem(near, units, (replace(device(3, 3), cluster_size=0),), CostOptions())
         )
@@ -265,10 +291,12 @@ def reference(graph: Graph, count: int, size: int, factor: float) -> float:
             open_ends = longer
     best = inside[0].copy()
     for _ in range(count // size - 1):
-        best = np.array([
-            min([best[b], *(max(best[a], inside[a, b]) for a in range(1, b))])
-            for b in range(n + 1)
-        ])  # fmt: skip
+        best = np.array(
+            [
+                min([best[b], *(max(best[a], inside[a, b]) for a in range(1, b))])
+                for b in range(n + 1)
+            ]
+        )
     return float(best[n])
 
 
@@ -401,12 +429,15 @@ def test_clusters_of_a_device_file(tmp_path):
     [
         ('"cluster_size": 2', '"cluster_size": -1', "field 'cluster_size'"),
         ('"cluster_size": 2', '"cluster_size": 1.5', "field 'cluster_size'"),
-        ("_s\": 8", "_s\": 0", "field 'inner_bandwidth_bytes_per_s'"),
-        ("_s\": 8", "_s\": 1", "below the one between clusters"),
-        ('"accelerator", "count": 4, "bandwidth_bytes_per_s": 2, ', '"cpu", "count": 4, ',
-         "only accelerators form clusters"),
+        ('_s": 8', '_s": 0', "field 'inner_bandwidth_bytes_per_s'"),
+        ('_s": 8', '_s": 1', "below the one between clusters"),
+        (
+            '"accelerator", "count": 4, "bandwidth_bytes_per_s": 2, ',
+            '"cpu", "count": 4, ',
+            "only accelerators form clusters",
+        ),
     ],
-)  # fmt: skip
+)
 def test_faulty_clusters_of_a_device_file(tmp_path, old, new, message):
     assert old in RECORD
     with pytest.raises((FormatError, UsageError), match=message):

@@ -24,9 +24,12 @@ def agrees(case) -> None:
         return
     assert found.blocks is not None, label
     plan = make_plan(
-        case.problem, found.blocks,
-        method="exact", bound=found.bound, digest="0" * 64,
-    )  # fmt: skip
+        case.problem,
+        found.blocks,
+        method="exact",
+        bound=found.bound,
+        digest="0" * 64,
+    )
     assert check_plan(case.graph, None, plan).violations == (), label
     assert plan.validity == "ordered", label
     assert plan.value == pytest.approx(expected, rel=1e-9, abs=1e-12), label

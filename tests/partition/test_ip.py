@@ -52,9 +52,12 @@ needs_highs = pytest.mark.skipif(
 
 def value_of(case: Case, blocks) -> float:
     plan = make_plan(
-        case.problem, blocks,
-        method="ip", bound=0.0, digest="",
-    )  # fmt: skip
+        case.problem,
+        blocks,
+        method="ip",
+        bound=0.0,
+        digest="",
+    )
     return plan.value
 
 
@@ -265,8 +268,10 @@ def test_a_unit_is_one_cell_where_every_way_in_leads_to_every_way_out():
     cells = cells_of(graph, chain)
     assert len(cells.node) == 4
     assert list(zip(cells.tail.tolist(), cells.head.tolist(), strict=True)) == [
-        (0, 1), (0, 2), (2, 3),
-    ]  # fmt: skip
+        (0, 1),
+        (0, 2),
+        (2, 3),
+    ]
 
 
 @needs_highs
@@ -367,11 +372,19 @@ def test_costs_of_all_sizes(validity):
 def test_an_empty_graph():
     none, row = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
     graph = make_graph(
-        node_ids=none, node_names=[], ops=[], reads=(row, none), writes=(row, none),
-        tensor_ids=none, tensor_names=[], tensor_kind=none.astype(np.int8),
-        tensor_bytes=np.zeros(0), transfer_s=np.zeros(0), is_output=np.zeros(0, dtype=np.bool_),
+        node_ids=none,
+        node_names=[],
+        ops=[],
+        reads=(row, none),
+        writes=(row, none),
+        tensor_ids=none,
+        tensor_names=[],
+        tensor_kind=none.astype(np.int8),
+        tensor_bytes=np.zeros(0),
+        transfer_s=np.zeros(0),
+        is_output=np.zeros(0, dtype=np.bool_),
         times={},
-    )  # fmt: skip
+    )
     result = solve_ip(SplitProblem(graph, singletons(graph), (DeviceClass("dev"),), SUM), "free")
     assert (result.blocks, result.bound, result.status) == ([], 0.0, "optimal")
 
@@ -437,9 +450,10 @@ def test_a_limit_with_nothing_to_show():
 def test_a_split_that_is_too_weak_is_not_used():
     case = small_case(9, 6, [DeviceClass("dev", count=3, bandwidth_bytes_per_s=5.0)])
     weak = [Block(np.arange(6)[i::2], case.devices[0]) for i in range(2)]
-    assert make_plan(
-        case.problem.with_options(SUM), weak, method="", bound=0, digest=""
-    ).validity == "free"  # fmt: skip
+    assert (
+        make_plan(case.problem.with_options(SUM), weak, method="", bound=0, digest="").validity
+        == "free"
+    )
     result = solve_ip(
         case.problem.with_options(SUM),
         "ordered",

@@ -107,15 +107,29 @@ def training_stream(layers: int) -> Stream:
     tensors, nodes = [], []
 
     def node(name: str, reads: list[int], **fields: object) -> int:
-        tensors.append({
-            "type": "tensor", "id": len(tensors), "name": f"t{len(tensors)}",
-            "kind": "activation", "size_bytes": 1, "transfer_s": 1.0,
-        })  # fmt: skip
-        nodes.append({
-            "type": "node", "id": len(nodes), "name": name, "op": "Op", "inputs": reads,
-            "outputs": [tensors[-1]["id"]], "time_s": {"dev": 2.0 + len(nodes) % 3},
-            "memory_bytes": 1, **fields,
-        })  # fmt: skip
+        tensors.append(
+            {
+                "type": "tensor",
+                "id": len(tensors),
+                "name": f"t{len(tensors)}",
+                "kind": "activation",
+                "size_bytes": 1,
+                "transfer_s": 1.0,
+            }
+        )
+        nodes.append(
+            {
+                "type": "node",
+                "id": len(nodes),
+                "name": name,
+                "op": "Op",
+                "inputs": reads,
+                "outputs": [tensors[-1]["id"]],
+                "time_s": {"dev": 2.0 + len(nodes) % 3},
+                "memory_bytes": 1,
+                **fields,
+            }
+        )
         return tensors[-1]["id"]
 
     forward = [node("f0", [], color=0)]

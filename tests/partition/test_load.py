@@ -36,11 +36,16 @@ def diamond():
     rows = [("a", "x", "ta"), ("b", "ta w", "tb"), ("c", "ta w", "tc"), ("d", "tb tc", "td")]
     nodes = [
         {
-            "type": "node", "id": 10 + i, "name": name, "op": "Op", "time_s": {"dev": 1.0 + i},
-            "inputs": [ids[t] for t in reads.split()], "outputs": [ids[made]],
+            "type": "node",
+            "id": 10 + i,
+            "name": name,
+            "op": "Op",
+            "time_s": {"dev": 1.0 + i},
+            "inputs": [ids[t] for t in reads.split()],
+            "outputs": [ids[made]],
         }
         for i, (name, reads, made) in enumerate(rows)
-    ]  # fmt: skip
+    ]
     stream = Stream(header=header(), records={"tensor": tensors, "node": nodes})
     graph = graph_of(stream)
     return graph, units_of(stream, graph)

@@ -148,9 +148,13 @@ def test_the_same_values_compiled_or_not():
 
     def printed(**environment: str) -> str:
         run = subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **environment},
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         return run.stdout
 
     first = printed()

@@ -154,16 +154,27 @@ def worst_case(k: int, epsilon: float, edge: float | None) -> tuple[SplitProblem
     Nodes 0..k-1 are heavy, k..2k-1 light; `edge` is the weight of the edge from 0 to k.
     """
     tensors = [
-        {"type": "tensor", "id": v, "name": f"t{v}", "kind": "activation",
-         "size_bytes": edge or 0.0}
+        {
+            "type": "tensor",
+            "id": v,
+            "name": f"t{v}",
+            "kind": "activation",
+            "size_bytes": edge or 0.0,
+        }
         for v in range(2 * k)
-    ]  # fmt: skip
+    ]
     nodes = [
-        {"type": "node", "id": v, "name": f"n{v}", "op": "Op",
-         "inputs": [0] if v == k and edge is not None else [], "outputs": [v],
-         "time_s": {"dev": 1 - epsilon if v < k else epsilon}}
+        {
+            "type": "node",
+            "id": v,
+            "name": f"n{v}",
+            "op": "Op",
+            "inputs": [0] if v == k and edge is not None else [],
+            "outputs": [v],
+            "time_s": {"dev": 1 - epsilon if v < k else epsilon},
+        }
         for v in range(2 * k)
-    ]  # fmt: skip
+    ]
     graph = graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
     device = DeviceClass("dev", count=k, bandwidth_bytes_per_s=1.0)
     problem = problem_of(graph, device, memory_model="sum")
@@ -216,13 +227,20 @@ def diamond(**colors: int) -> Graph:
     tensors = [
         {"type": "tensor", "id": v, "name": f"t{v}", "kind": "activation", "size_bytes": 1}
         for v in range(4)
-    ]  # fmt: skip
+    ]
     nodes = [
-        {"type": "node", "id": 10 * v, "name": f"n{v}", "op": "Op", "inputs": reads[v],
-         "outputs": [v], "time_s": {"dev": 1.0},
-         **({"color": colors[f"n{v}"]} if f"n{v}" in colors else {})}
+        {
+            "type": "node",
+            "id": 10 * v,
+            "name": f"n{v}",
+            "op": "Op",
+            "inputs": reads[v],
+            "outputs": [v],
+            "time_s": {"dev": 1.0},
+            **({"color": colors[f"n{v}"]} if f"n{v}" in colors else {}),
+        }
         for v in range(4)
-    ]  # fmt: skip
+    ]
     return graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
 
 
@@ -246,12 +264,20 @@ def test_a_colour_comes_where_its_first_unit_does_and_what_it_needs_before():
     tensors = [
         {"type": "tensor", "id": v, "name": f"t{v}", "kind": "activation", "size_bytes": 1}
         for v in range(3)
-    ]  # fmt: skip
+    ]
     nodes = [
-        {"type": "node", "id": v, "name": f"n{v}", "op": "Op", "inputs": reads[v], "outputs": [v],
-         "time_s": {"dev": 1.0}, **({} if v == 1 else {"color": 1})}
+        {
+            "type": "node",
+            "id": v,
+            "name": f"n{v}",
+            "op": "Op",
+            "inputs": reads[v],
+            "outputs": [v],
+            "time_s": {"dev": 1.0},
+            **({} if v == 1 else {"color": 1}),
+        }
         for v in range(3)
-    ]  # fmt: skip
+    ]
     graph = graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
     units = singletons(graph)
     items = items_of(graph, units)
@@ -289,11 +315,27 @@ def test_priorities_of_a_colour_are_its_largest():
         SplitProblem(graph, singletons(graph), (), CostOptions()), np.array([0.0, 0.1, 0.2, 0.9])
     )
     assert order.tolist() == [0, 1, 2]
-    graph = graph_of(Stream(header=header(), records={"tensor": [], "node": [
-        {"type": "node", "id": v, "name": f"n{v}", "op": "Op", "inputs": [], "outputs": [],
-         "time_s": {"dev": 1.0}, **({"color": 1} if v != 1 else {})}
-        for v in range(3)
-    ]}))  # fmt: skip
+    graph = graph_of(
+        Stream(
+            header=header(),
+            records={
+                "tensor": [],
+                "node": [
+                    {
+                        "type": "node",
+                        "id": v,
+                        "name": f"n{v}",
+                        "op": "Op",
+                        "inputs": [],
+                        "outputs": [],
+                        "time_s": {"dev": 1.0},
+                        **({"color": 1} if v != 1 else {}),
+                    }
+                    for v in range(3)
+                ],
+            },
+        )
+    )
     units = singletons(graph)
     items = items_of(graph, units)
     for priorities, first in (([0, 1, 2], 0), ([0, 1, 0.5], 1)):

@@ -21,25 +21,52 @@ def weighted_chain(*bytes_of_node: float) -> Stream:
     tensors, nodes = [], []
     for i, size in enumerate(bytes_of_node):
         tensors += [
-            {"type": "tensor", "id": 2 * i, "name": f"w{i}", "kind": "parameter",
-             "size_bytes": size},
-            {"type": "tensor", "id": 2 * i + 1, "name": f"t{i}", "kind": "activation",
-             "size_bytes": 0},
-        ]  # fmt: skip
-        nodes.append({
-            "type": "node", "id": i, "name": f"n{i}", "op": "Op", "time_s": {"dev": 1},
-            "inputs": [2 * i] + ([2 * i - 1] if i else []), "outputs": [2 * i + 1],
-        })  # fmt: skip
+            {
+                "type": "tensor",
+                "id": 2 * i,
+                "name": f"w{i}",
+                "kind": "parameter",
+                "size_bytes": size,
+            },
+            {
+                "type": "tensor",
+                "id": 2 * i + 1,
+                "name": f"t{i}",
+                "kind": "activation",
+                "size_bytes": 0,
+            },
+        ]
+        nodes.append(
+            {
+                "type": "node",
+                "id": i,
+                "name": f"n{i}",
+                "op": "Op",
+                "time_s": {"dev": 1},
+                "inputs": [2 * i] + ([2 * i - 1] if i else []),
+                "outputs": [2 * i + 1],
+            }
+        )
     return Stream(header=header(), records={"tensor": tensors, "node": nodes})
 
 
 def split(stream: Stream, method: str, memory: float, bandwidth: float, *more: str) -> Result:
     """Partition over two devices with soft memory; skip if the method is not installed."""
     result = dnnp(
-        "partition", "-k", "2", "--method", method, "--memory", str(memory),
-        "--bandwidth", str(bandwidth), "--memory-mode", "overflow", *more,
+        "partition",
+        "-k",
+        "2",
+        "--method",
+        method,
+        "--memory",
+        str(memory),
+        "--bandwidth",
+        str(bandwidth),
+        "--memory-mode",
+        "overflow",
+        *more,
         stdin=to_bytes(stream),
-    )  # fmt: skip
+    )
     if result.status == UnavailableError.exit_status:
         pytest.skip(result.err.strip())
     assert result.status == 0, result.err
@@ -82,9 +109,15 @@ def test_a_little_overflow_beats_an_uneven_split(method: str) -> None:
 def test_fast_memory_is_the_capacity() -> None:
     stream = weighted_chain(30, 30, 30, 0, 0, 0)
     stream.records["device"] = [
-        {"type": "device", "class": "dev", "kind": "accelerator", "memory_bytes": 1e9,
-         "fast_memory_bytes": 60, "bandwidth_bytes_per_s": 10}
-    ]  # fmt: skip
+        {
+            "type": "device",
+            "class": "dev",
+            "kind": "accelerator",
+            "memory_bytes": 1e9,
+            "fast_memory_bytes": 60,
+            "bandwidth_bytes_per_s": 10,
+        }
+    ]
     data = to_bytes(stream)
     arguments = ("partition", "-k", "2", "--memory", "fast", "--memory-mode", "overflow")
     plan = dnnp(*arguments, stdin=data).one("plan")
@@ -114,8 +147,14 @@ def test_classes_each_have_their_own_fast_memory(tmp_path) -> None:
     file = tmp_path / "devices.json"
     file.write_bytes(orjson.dumps([{"class": "v100"}, {"class": "a100", "count": 2}]))
     result = dnnp(
-        "partition", "--devices", str(file), "--memory", "fast", "--memory-mode", "overflow",
+        "partition",
+        "--devices",
+        str(file),
+        "--memory",
+        "fast",
+        "--memory-mode",
+        "overflow",
         stdin=to_bytes(stream),
-    )  # fmt: skip
+    )
     capacities = {d["class"]: d["memory_bytes"] for d in result.one("plan")["devices"]}
     assert capacities == {"v100": 6 * 2**20, "a100": 40 * 2**20}

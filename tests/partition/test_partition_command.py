@@ -16,18 +16,27 @@ def chain(*times: float, sizes: tuple[int, ...] = (), **extra: object) -> Stream
     """A chain of nodes; node i makes a tensor of sizes[i] bytes (1 if not given)."""
     tensors = [
         {
-            "type": "tensor", "id": i, "name": f"t{i}", "kind": "activation",
+            "type": "tensor",
+            "id": i,
+            "name": f"t{i}",
+            "kind": "activation",
             "size_bytes": sizes[i] if i < len(sizes) else 1,
         }
         for i in range(len(times))
-    ]  # fmt: skip
+    ]
     nodes = [
         {
-            "type": "node", "id": i, "name": f"n{i}", "op": "Op", "time_s": {"dev": t},
-            "inputs": [i - 1] if i else [], "outputs": [i], **extra,
+            "type": "node",
+            "id": i,
+            "name": f"n{i}",
+            "op": "Op",
+            "time_s": {"dev": t},
+            "inputs": [i - 1] if i else [],
+            "outputs": [i],
+            **extra,
         }
         for i, t in enumerate(times)
-    ]  # fmt: skip
+    ]
     return Stream(header=header(), records={"tensor": tensors, "node": nodes})
 
 
@@ -42,13 +51,24 @@ def test_golden_chain():
     plan = result.one("plan")
     digest = plan.pop("digest")
     assert plan == {
-        "type": "plan", "id": 0, "k": 3, "method": "auto", "objective": "throughput",
-        "validity": "ordered", "value": 5.0, "bound": 5.0, "gap": 0.0, "status": "optimal",
-        "comm": "sum", "memory_model": "peak", "memory_mode": "hard", "charge_io": False,
+        "type": "plan",
+        "id": 0,
+        "k": 3,
+        "method": "auto",
+        "objective": "throughput",
+        "validity": "ordered",
+        "value": 5.0,
+        "bound": 5.0,
+        "gap": 0.0,
+        "status": "optimal",
+        "comm": "sum",
+        "memory_model": "peak",
+        "memory_mode": "hard",
+        "charge_io": False,
         "devices": [
             {"class": "dev", "kind": "accelerator", "count": 3, "bandwidth_bytes_per_s": 1.0}
         ],
-    }  # fmt: skip
+    }
     assert len(digest) == 64
     assert [(s["nodes"], s["load_s"]) for s in result.records("stage")] == [
         ([0, 1], 5.0),
@@ -56,10 +76,20 @@ def test_golden_chain():
         ([3], 4.0),
     ]
     assert result.records("stage")[1] == {
-        "type": "stage", "id": 1, "device": "dev/1", "class": "dev", "nodes": [2],
-        "load_s": 4.0, "in_s": 1.0, "compute_s": 2.0, "overflow_s": 0.0, "out_s": 1.0,
-        "memory_bytes": 2.0, "peak_bytes": 2.0, "peak_bound_bytes": 2.0,
-    }  # fmt: skip
+        "type": "stage",
+        "id": 1,
+        "device": "dev/1",
+        "class": "dev",
+        "nodes": [2],
+        "load_s": 4.0,
+        "in_s": 1.0,
+        "compute_s": 2.0,
+        "overflow_s": 0.0,
+        "out_s": 1.0,
+        "memory_bytes": 2.0,
+        "peak_bytes": 2.0,
+        "peak_bound_bytes": 2.0,
+    }
     said = result.err.splitlines()
     assert said[-1] == "dnnp-partition: 3 stages, auto: largest load 5, optimal, ordered"
     assert said[:-1] in ([], ["dnnp-partition: " + COMPILING])
@@ -211,8 +241,10 @@ def test_eval_keeps_replicas_and_device_numbers(tmp_path):
     result = partition(chain(8, 6, 4), "-k", "4", *clusters, "--eval", str(file))
     assert result.status == 0, result.err
     assert [(s["device"], s.get("replicas", 1)) for s in result.records("stage")] == [
-        ("dev/2", 1), ("dev/0", 2), ("dev/3", 1),
-    ]  # fmt: skip
+        ("dev/2", 1),
+        ("dev/0", 2),
+        ("dev/3", 1),
+    ]
     # Every transfer is between clusters: 8 + 1 | (1 + 6 + 1) / 2 | 1 + 4
     assert [s["load_s"] for s in result.records("stage")] == [9, 4, 5]
     assert result.one("plan")["max_replicas"] == 2
@@ -314,16 +346,18 @@ SPLIT = {"fpgas": [{"nodes": [0, 1], "device": "dev/0"}, {"nodes": [2], "device"
         ({"fpgas": [{"nodes": [0, 1, 2], "device": "dev/2"}]}, 4, "more than the 2 devices"),
         ({"fpgas": [{"nodes": [0, 1, 2], "device": "gpu/0"}]}, 2, "offered are: dev"),
         (
-            {"fpgas": [SPLIT["fpgas"][0], {"nodes": [2], "device": "dev/0"}]}, 3,
+            {"fpgas": [SPLIT["fpgas"][0], {"nodes": [2], "device": "dev/0"}]},
+            3,
             "two parts are on dev/0",
         ),
         (
-            {"fpgas": [{**SPLIT["fpgas"][0], "replicas": 2}, SPLIT["fpgas"][1]]}, 3,
+            {"fpgas": [{**SPLIT["fpgas"][0], "replicas": 2}, SPLIT["fpgas"][1]]},
+            3,
             "two parts are on dev/1",
         ),
         ({"fpgas": [SPLIT["fpgas"][0], {"nodes": [2]}]}, 3, "some parts on 'dev' have a device"),
     ],
-)  # fmt: skip
+)
 def test_splits_that_do_not_fit(tmp_path, split, status, message):
     file = tmp_path / "split.json"
     file.write_bytes(orjson.dumps(split))

@@ -49,16 +49,23 @@ def stream(edges: list[tuple[int, int]], *times: float, size: float = 1, **extra
     ]
     nodes = [
         {
-            "type": "node", "id": v, "name": f"n{v}", "op": "Op",
+            "type": "node",
+            "id": v,
+            "name": f"n{v}",
+            "op": "Op",
             "time_s": {"dev": time, "cpu": 3 * time},
             "inputs": [i for i, (_, head) in enumerate(edges) if head == v],
-            "outputs": [i for i, (tail, _) in enumerate(edges) if tail == v], **extra,
+            "outputs": [i for i, (tail, _) in enumerate(edges) if tail == v],
+            **extra,
         }
         for v, time in enumerate(times)
-    ]  # fmt: skip
+    ]
     device = {
-        "type": "device", "class": "dev", "kind": "accelerator", "bandwidth_bytes_per_s": 1.0,
-    }  # fmt: skip
+        "type": "device",
+        "class": "dev",
+        "kind": "accelerator",
+        "bandwidth_bytes_per_s": 1.0,
+    }
     cpu = {"type": "device", "class": "cpu", "kind": "cpu"}
     return Stream(
         header=header(), records={"device": [device, cpu], "tensor": tensors, "node": nodes}
@@ -371,10 +378,12 @@ def test_same_bytes_without_compilation(method):
         "from dnnp.cmds.partition import main; raise SystemExit(main())"
     )
     plain = subprocess.run(
-        [sys.executable, "-c", program, *arguments], input=data, capture_output=True,
+        [sys.executable, "-c", program, *arguments],
+        input=data,
+        capture_output=True,
         timeout=PATIENCE_S,
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
-    )  # fmt: skip
+    )
     assert (plain.returncode, compiled.status) == (0, 0), plain.stderr
     assert plain.stdout == compiled.out
     assert b"compiling" not in plain.stderr

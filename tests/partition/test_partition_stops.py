@@ -51,9 +51,17 @@ def test_no_time_at_all(method: str) -> None:
     """The first split there is, or as good as."""
     data = to_bytes(random_stream(3, 60))
     result = dnnp(
-        "partition", "-k", "4", "--bandwidth", "1", "--method", method, "--time-limit", "0",
+        "partition",
+        "-k",
+        "4",
+        "--bandwidth",
+        "1",
+        "--method",
+        method,
+        "--time-limit",
+        "0",
         stdin=data,
-    )  # fmt: skip
+    )
     assert result.status == 0, result.err
     assert result.one("plan")["status"] == "feasible"
     assert dnnp("check", stdin=result.out).status == 0
@@ -63,11 +71,17 @@ def test_a_limit_before_any_split() -> None:
     """Without a split in hand, the end of the time is not the end of the possibilities."""
     nodes = [
         {
-            "type": "node", "id": v, "name": f"n{v}", "op": "Op", "time_s": {"dev": 1},
-            "memory_bytes": size, "inputs": [], "outputs": [],
+            "type": "node",
+            "id": v,
+            "name": f"n{v}",
+            "op": "Op",
+            "time_s": {"dev": 1},
+            "memory_bytes": size,
+            "inputs": [],
+            "outputs": [],
         }
         for v, size in enumerate([3, 3, 2, 2])
-    ]  # fmt: skip
+    ]
     data = to_bytes(Stream(header=header(), records={"node": nodes}))
     # Two of the nodes fit together, but not two neighbours in the order.
     arguments = ("-k", "2", "--memory", "5")

@@ -80,22 +80,34 @@ def random_chain(seed: int, clusters: bool) -> SplitProblem:
     """A random path, or a training graph over one, with devices, replicas and capacities."""
     rng = random.Random(f"chain {seed}")
     n = rng.randint(1, 5)
-    graph = training_chain(rng, n) if seed % 3 == 2 else chain(
-        *(rng.choice([0.0, 1.0, 2.0, 5.0, 9.0]) for _ in range(n)),
-        transfer=rng.choice([0.0, 0.5, 2.0]), memory_bytes=rng.randint(1, 9),
-    )  # fmt: skip
+    graph = (
+        training_chain(rng, n)
+        if seed % 3 == 2
+        else chain(
+            *(rng.choice([0.0, 1.0, 2.0, 5.0, 9.0]) for _ in range(n)),
+            transfer=rng.choice([0.0, 0.5, 2.0]),
+            memory_bytes=rng.randint(1, 9),
+        )
+    )
     limited = rng.random() < 0.4
     device = DeviceClass(
-        "dev", count=rng.randint(1, 4), memory_bytes=30 if limited else UNBOUNDED,
-        bandwidth_bytes_per_s=2.0, cluster_size=2 if clusters else 0,
+        "dev",
+        count=rng.randint(1, 4),
+        memory_bytes=30 if limited else UNBOUNDED,
+        bandwidth_bytes_per_s=2.0,
+        cluster_size=2 if clusters else 0,
         inner_bandwidth_bytes_per_s=8.0,
-    )  # fmt: skip
+    )
     devices = (device, DeviceClass("cpu", "cpu", 1)) if rng.random() < 0.4 else (device,)
     return problem_of(
-        graph, *devices, comm=rng.choice(["sum", "overlap", "duplex"]), memory_model="sum",
-        memory_mode=rng.choice(["hard", "overflow"]), max_replicas=rng.randint(1, 3),
+        graph,
+        *devices,
+        comm=rng.choice(["sum", "overlap", "duplex"]),
+        memory_model="sum",
+        memory_mode=rng.choice(["hard", "overflow"]),
+        max_replicas=rng.randint(1, 3),
         charge_io=rng.random() < 0.3,
-    )  # fmt: skip
+    )
 
 
 def training_chain(rng: random.Random, layers: int) -> Graph:
@@ -103,16 +115,30 @@ def training_chain(rng: random.Random, layers: int) -> Graph:
     tensors, nodes = [], []
 
     def node(name: str, reads: list[int], **fields: object) -> int:
-        tensors.append({
-            "type": "tensor", "id": len(tensors), "name": f"t{len(tensors)}",
-            "kind": "activation", "size_bytes": 1, "transfer_s": float(rng.randint(0, 3)),
-        })  # fmt: skip
+        tensors.append(
+            {
+                "type": "tensor",
+                "id": len(tensors),
+                "name": f"t{len(tensors)}",
+                "kind": "activation",
+                "size_bytes": 1,
+                "transfer_s": float(rng.randint(0, 3)),
+            }
+        )
         time = rng.randint(1, 9)
-        nodes.append({
-            "type": "node", "id": len(nodes), "name": name, "op": "Op", "inputs": reads,
-            "outputs": [tensors[-1]["id"]], "time_s": {"dev": time, "cpu": 5 * time},
-            "memory_bytes": rng.randint(0, 9), **fields,
-        })  # fmt: skip
+        nodes.append(
+            {
+                "type": "node",
+                "id": len(nodes),
+                "name": name,
+                "op": "Op",
+                "inputs": reads,
+                "outputs": [tensors[-1]["id"]],
+                "time_s": {"dev": time, "cpu": 5 * time},
+                "memory_bytes": rng.randint(0, 9),
+                **fields,
+            }
+        )
         return tensors[-1]["id"]
 
     ahead: list[int] = []
@@ -201,9 +227,11 @@ def test_biconnected_components_by_definition() -> None:
         n = rng.randint(1, 7)
         possible = list(itertools.combinations(range(n), 2))
         edges = rng.sample(possible, rng.randint(0, min(len(possible), 9)))
-        tail, head = (np.array(ends, dtype=np.int64) for ends in zip(*edges, strict=True)) if (
-            edges
-        ) else (np.zeros(0, dtype=np.int64),) * 2  # fmt: skip
+        tail, head = (
+            (np.array(ends, dtype=np.int64) for ends in zip(*edges, strict=True))
+            if (edges)
+            else (np.zeros(0, dtype=np.int64),) * 2
+        )
         found = biconnected(n, tail, head).tolist()
         together = on_one_cycle(n, edges)
         for a, b in itertools.product(range(len(edges)), repeat=2):
@@ -214,15 +242,28 @@ def test_branchings_become_one_layer() -> None:
     # 0 -> 1 -> {2, 3} -> 4 -> 5, and a mask 6 that 1, 3 and 5 read; 7 hangs idle on 4
     edges = [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4), (4, 5), (4, 7), (6, 1), (6, 3), (6, 5)]
     tensors = [
-        {"type": "tensor", "id": v, "name": f"t{v}", "kind": "activation", "size_bytes": 0,
-         "transfer_s": 0.0 if v in (6, 7) else 1.0}
+        {
+            "type": "tensor",
+            "id": v,
+            "name": f"t{v}",
+            "kind": "activation",
+            "size_bytes": 0,
+            "transfer_s": 0.0 if v in (6, 7) else 1.0,
+        }
         for v in range(8)
-    ]  # fmt: skip
+    ]
     nodes = [
-        {"type": "node", "id": v, "name": f"n{v}", "op": "Op", "outputs": [v],
-         "inputs": [a for a, b in edges if b == v], "time_s": {"dev": 0.0 if v > 5 else 1.0}}
+        {
+            "type": "node",
+            "id": v,
+            "name": f"n{v}",
+            "op": "Op",
+            "outputs": [v],
+            "inputs": [a for a, b in edges if b == v],
+            "time_s": {"dev": 0.0 if v > 5 else 1.0},
+        }
         for v in range(8)
-    ]  # fmt: skip
+    ]
     graph = graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
     problem = problem_of(graph, DeviceClass("dev", count=3))
     items = problem.items

@@ -31,11 +31,13 @@ def random_problem(seed: int, nodes: tuple[int, int]) -> SplitProblem:
     graph = graph_of(stream)
     devices = [
         DeviceClass(
-            "dev", count=rng.randint(1, 4), bandwidth_bytes_per_s=rng.choice([1.0, 3.0]),
+            "dev",
+            count=rng.randint(1, 4),
+            bandwidth_bytes_per_s=rng.choice([1.0, 3.0]),
             memory_bytes=rng.choice([float("inf"), 40.0, 80.0]),
         ),
         DeviceClass("cpu", kind="cpu", count=rng.randint(0, 2)),
-    ]  # fmt: skip
+    ]
     used = tuple(d for d in devices if d.count)
     return SplitProblem(graph, singletons(graph), used, CostOptions(memory_model="sum"))
 
@@ -76,8 +78,16 @@ def test_equals_the_table_on_graphs_with_hundreds_of_ideals() -> None:
 def test_equals_the_table_on_training_graphs() -> None:
     tried = 0
     for seed in range(60):
-        case = random_case(seed, 12, training=True, max_replicas=1, comm="sum", charge_io=False,
-                           objective="throughput", memory_mode="hard")  # fmt: skip
+        case = random_case(
+            seed,
+            12,
+            training=True,
+            max_replicas=1,
+            comm="sum",
+            charge_io=False,
+            objective="throughput",
+            memory_mode="hard",
+        )
         classes = {d.kind for d in case.devices}
         if len(classes) < len(case.devices) or classes == {"cpu"}:
             continue

@@ -137,7 +137,10 @@ def test_long_line_with_wide_values():
             cost[a, b] = stage_load(graph, units, line.nodes[a:b], device, CostOptions()).load_s
     table = cost[0].copy()
     for _ in range(5):
-        table = np.array([
-            min([table[b], *(max(table[a], cost[a, b]) for a in range(1, b))]) for b in range(n + 1)
-        ])  # fmt: skip
+        table = np.array(
+            [
+                min([table[b], *(max(table[a], cost[a, b]) for a in range(1, b))])
+                for b in range(n + 1)
+            ]
+        )
     assert slice_line(line, "sum").value == pytest.approx(table[n], rel=1e-9)

@@ -29,9 +29,12 @@ def solved(problem: SplitProblem, **request: object) -> Plan:
     """The plan of a method, after the independent checker has agreed."""
     found = solve.solve(problem, solve.Request(**request))  # type: ignore[arg-type]
     plan = make_plan(
-        problem, found.blocks,
-        method=found.method, bound=found.bound, digest="0" * 64,
-    )  # fmt: skip
+        problem,
+        found.blocks,
+        method=found.method,
+        bound=found.bound,
+        digest="0" * 64,
+    )
     assert check_plan(problem.graph, problem.units, plan).violations == ()
     return plan
 

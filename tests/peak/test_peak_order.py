@@ -37,17 +37,29 @@ def stream_from(
     reads: list[list[int]], sizes: list[int], outputs: tuple[int, ...] = (), inputs: int = 0
 ) -> Stream:
     tensors: list[dict] = [
-        {"type": "tensor", "id": t, "name": f"t{t}", "size_bytes": size,
-         "kind": "input" if t < inputs else "activation"}
+        {
+            "type": "tensor",
+            "id": t,
+            "name": f"t{t}",
+            "size_bytes": size,
+            "kind": "input" if t < inputs else "activation",
+        }
         for t, size in enumerate(sizes)
-    ]  # fmt: skip
+    ]
     for t in outputs:
         tensors[t]["output"] = True
     nodes = [
-        {"type": "node", "id": i, "name": f"n{i}", "op": "Op", "inputs": tensors_read,
-         "outputs": [inputs + i], "time_s": {"dev": 1}}
+        {
+            "type": "node",
+            "id": i,
+            "name": f"n{i}",
+            "op": "Op",
+            "inputs": tensors_read,
+            "outputs": [inputs + i],
+            "time_s": {"dev": 1},
+        }
         for i, tensors_read in enumerate(reads)
-    ]  # fmt: skip
+    ]
     return Stream(header=header(), records={"tensor": tensors, "node": nodes})
 
 

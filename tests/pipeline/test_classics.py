@@ -160,8 +160,11 @@ def test_chimera(devices: int) -> None:
 def test_bubble_rates_of_tessel() -> None:
     """Table II: 1F1B 0 %, Chimera-direct 20 %, 1F1B+ 25 % on M and 20 % on NN; none on K."""
     for name, form, bubble in (
-        ("1f1b", "V", 0.0), ("chimera", "X", 0.2), ("1f1b+", "M", 0.25), ("1f1b+", "NN", 0.2),
-    ):  # fmt: skip
+        ("1f1b", "V", 0.0),
+        ("chimera", "X", 0.2),
+        ("1f1b+", "M", 0.25),
+        ("1f1b+", "NN", 0.2),
+    ):
         placement = shape(form, 4)
         load = problem_of(placement, 1).load().mean()
         assert 1 - load / classic_rate(placement, name) == pytest.approx(bubble), name
@@ -297,9 +300,17 @@ def test_cycle_ratio(seed: int) -> None:
 
 @pytest.mark.parametrize("mode", ["blocking", "non-blocking"])
 @pytest.mark.parametrize(
-    ("name", "form"), [("1f1b", "V"), ("gpipe", "K"), ("1f1b+", "NN"), ("chimera", "X"),
-                       ("sequential", "M"), ("zb-h1", "V"), ("inference", "K")],
-)  # fmt: skip
+    ("name", "form"),
+    [
+        ("1f1b", "V"),
+        ("gpipe", "K"),
+        ("1f1b+", "NN"),
+        ("chimera", "X"),
+        ("sequential", "M"),
+        ("zb-h1", "V"),
+        ("inference", "K"),
+    ],
+)
 def test_transfers_keep_the_orders(name: str, form: str, mode: str) -> None:
     placement = shape(form, 4, inference=name == "inference")
     if name == "zb-h1":

@@ -39,9 +39,12 @@ def random_plan(
         Block(graph.order[stage[graph.order] == s], device, 1 + (s % replicas)) for s in range(k)
     ]
     plan = make_plan(
-        SplitProblem(graph, singletons(graph), (device,), options), blocks,
-        method="test", bound=0.0, digest="0" * 64,
-    )  # fmt: skip
+        SplitProblem(graph, singletons(graph), (device,), options),
+        blocks,
+        method="test",
+        bound=0.0,
+        digest="0" * 64,
+    )
     return graph, plan
 
 
@@ -52,9 +55,13 @@ def loads(placement: Placement) -> dict[str, float]:
 
 
 cases = st.tuples(
-    st.integers(0, 10_000), st.integers(2, 14), st.integers(1, 4), st.booleans(),
-    st.sampled_from(COMMS), st.integers(1, 3),
-)  # fmt: skip
+    st.integers(0, 10_000),
+    st.integers(2, 14),
+    st.integers(1, 4),
+    st.booleans(),
+    st.sampled_from(COMMS),
+    st.integers(1, 3),
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -117,13 +124,19 @@ def test_forward_holds_what_backward_reads() -> None:
     device = DeviceClass("dev", count=2)
     blocks = [Block(np.array([0, 3]), device), Block(np.array([1, 2]), device)]
     plan = make_plan(
-        SplitProblem(graph, singletons(graph), (device,), CostOptions()), blocks,
-        method="test", bound=0.0, digest="0" * 64,
-    )  # fmt: skip
+        SplitProblem(graph, singletons(graph), (device,), CostOptions()),
+        blocks,
+        method="test",
+        bound=0.0,
+        digest="0" * 64,
+    )
     placement = placement_of_plan(graph, singletons(graph), plan)
     assert [(b.name, b.kind) for b in placement.blocks] == [
-        ("F0", "forward"), ("F1", "forward"), ("B1", "backward"), ("B0", "backward"),
-    ]  # fmt: skip
+        ("F0", "forward"),
+        ("F1", "forward"),
+        ("B1", "backward"),
+        ("B0", "backward"),
+    ]
     held = {b.name: b.memory_bytes for b in placement.blocks}
     # Node 2 reads what node 1 made, on the same device; node 3 reads nothing of node 0.
     assert held == {"F0": 0, "F1": 1, "B1": -1, "B0": 0}
@@ -136,9 +149,12 @@ def test_virtual_devices() -> None:
     device = DeviceClass("dev", count=2)
     blocks = [Block(np.array([0, 2]), device), Block(np.array([1]), device)]
     plan = make_plan(
-        SplitProblem(graph, singletons(graph), (device,), CostOptions()), blocks,
-        method="test", bound=0.0, digest="0" * 64,
-    )  # fmt: skip
+        SplitProblem(graph, singletons(graph), (device,), CostOptions()),
+        blocks,
+        method="test",
+        bound=0.0,
+        digest="0" * 64,
+    )
     assert plan.validity == "free"
     placement = placement_of_plan(graph, singletons(graph), plan)
     # Each part pays for what it sends and receives: 3 + 1, 1 + 2 + 1, 1 + 4.
@@ -155,9 +171,12 @@ def test_replicas_take_turns() -> None:
     device = DeviceClass("dev", count=3)
     blocks = [Block(np.array([0]), device, 2), Block(np.array([1]), device)]
     plan = make_plan(
-        SplitProblem(graph, singletons(graph), (device,), CostOptions(max_replicas=2)), blocks,
-        method="test", bound=0.0, digest="0" * 64,
-    )  # fmt: skip
+        SplitProblem(graph, singletons(graph), (device,), CostOptions(max_replicas=2)),
+        blocks,
+        method="test",
+        bound=0.0,
+        digest="0" * 64,
+    )
     placement = placement_of_plan(graph, singletons(graph), plan)
     assert placement.turns == 2
     assert placement.blocks[0].homes == ((0,), (1,))
@@ -170,9 +189,12 @@ def test_explicit_transfers_leave_the_blocks() -> None:
     device = DeviceClass("dev", count=2)
     blocks = [Block(np.array([i]), device) for i in range(2)]
     plan = make_plan(
-        SplitProblem(graph, singletons(graph), (device,), CostOptions()), blocks,
-        method="test", bound=0.0, digest="0" * 64,
-    )  # fmt: skip
+        SplitProblem(graph, singletons(graph), (device,), CostOptions()),
+        blocks,
+        method="test",
+        bound=0.0,
+        digest="0" * 64,
+    )
     placement = placement_of_plan(graph, singletons(graph), plan, explicit=True)
     assert [b.time_s for b in placement.blocks] == [3.0, 2.0]
     assert placement.blocks[1].after[0].transfer_s == 5.0
@@ -188,8 +210,11 @@ def test_refused_plans() -> None:
     counts = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
     blocks = [Block(np.array([i]), device, r) for i, r in enumerate(counts)]
     plan = make_plan(
-        SplitProblem(graph, singletons(graph), (device,), CostOptions(max_replicas=99)), blocks,
-        method="test", bound=0.0, digest="0" * 64,
-    )  # fmt: skip
+        SplitProblem(graph, singletons(graph), (device,), CostOptions(max_replicas=99)),
+        blocks,
+        method="test",
+        bound=0.0,
+        digest="0" * 64,
+    )
     with pytest.raises(UsageError, match="take turns"):
         placement_of_plan(graph, singletons(graph), plan)

@@ -97,9 +97,17 @@ def _best(problem: Problem, period: int, steps: int = 300_000) -> tuple[float, f
     on[np.repeat(np.arange(problem.b), np.diff(problem.ptr)), problem.unit] = True
     horizon = int(problem.time.sum() + problem.delay.sum()) + period
     held, span = _exhaust(
-        np.array(order), waits, on, problem.time.astype(np.int64), problem.memory, problem.fixed,
-        problem.capacity + problem.fixed, period, horizon, steps,
-    )  # fmt: skip
+        np.array(order),
+        waits,
+        on,
+        problem.time.astype(np.int64),
+        problem.memory,
+        problem.fixed,
+        problem.capacity + problem.fixed,
+        period,
+        horizon,
+        steps,
+    )
     return None if held < 0 else (float(held), float(span))
 
 

@@ -39,9 +39,11 @@ def brute_force(problem: Problem) -> float:
     seen = set()
 
     def run(
-        ends: tuple[float, ...], begun: tuple[float, ...], free: tuple[float, ...],
+        ends: tuple[float, ...],
+        begun: tuple[float, ...],
+        free: tuple[float, ...],
         held: tuple[float, ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         nonlocal best
         if (ends, begun) in seen or max(ends) >= best:
             return
@@ -149,9 +151,15 @@ def test_shapes_without_limits_are_proven(name: str, devices: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "memory", "many", "least"),
-    [("V", 4, 6, 36), ("V", 1, 4, 64), ("M", 5, 6, 48), ("NN", 6, 6, 60), ("K", 3, 6, 40),
-     ("X", 4, 6, 54)],
-)  # fmt: skip
+    [
+        ("V", 4, 6, 36),
+        ("V", 1, 4, 64),
+        ("M", 5, 6, 48),
+        ("NN", 6, 6, 60),
+        ("K", 3, 6, 40),
+        ("X", 4, 6, 54),
+    ],
+)
 def test_shapes_within_limits(name: str, memory: float, many: int, least: float) -> None:
     problem = problem_of(shape(name, 4, memory_bytes=memory), many)
     found = optimal(problem, effort=0.2)

@@ -41,8 +41,9 @@ def test_what_a_file_says() -> None:
     assert placement.turns == 2
     named = read(devices=[{"name": "a", "memory_bytes": 9, "fixed_bytes": 2}, {"name": "device/1"}])
     assert [(u.name, u.memory_bytes, u.fixed_bytes) for u in named.units] == [
-        ("a", 9, 2), ("device/1", 4, 0),
-    ]  # fmt: skip
+        ("a", 9, 2),
+        ("device/1", 4, 0),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,10 @@ def test_shapes_in_training(name: str) -> None:
     repetend = record["repetend"]
     assert repetend["status"] == "optimal"
     assert (repetend["period_s"], repetend["memory_bytes"], repetend["span_s"]) == (
-        period, memory, span,
-    )  # fmt: skip
+        period,
+        memory,
+        span,
+    )
     assert record["makespan_s"] <= 8 * period + beyond + (name == "X")
     assert max(unit["peak_bytes"] for unit in record["units"]) <= memory or name == "X"
 
@@ -194,7 +196,7 @@ def test_pictures(tmp_path: Path) -> None:
         (("--shape", "V", "--eager"), "--eager is for --method tessel"),
         (("--shape", "K", "--method", "1f1b"), "1f1b"),
     ],
-)  # fmt: skip
+)
 def test_usage(arguments: tuple, message: str) -> None:
     result = dnnp("schedule", *map(str, arguments))
     assert result.status == 2
@@ -250,9 +252,21 @@ def test_a_limit_keeps_what_there_is() -> None:
 
 def test_interrupted_search(tmp_path: Path) -> None:
     result = interrupted(
-        "schedule", "-v", "--shape", "X", "--devices", "8", "--memory", "6", "-n", "24",
-        "--method", "optimal", "--effort", "1000",
+        "schedule",
+        "-v",
+        "--shape",
+        "X",
+        "--devices",
+        "8",
+        "--memory",
+        "6",
+        "-n",
+        "24",
+        "--method",
+        "optimal",
+        "--effort",
+        "1000",
         after="searching",
-    )  # fmt: skip
+    )
     assert result.status == 130
     assert result.one("schedule")["status"] == "interrupted"

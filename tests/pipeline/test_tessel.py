@@ -158,9 +158,7 @@ def test_shapes_in_training(name: str, memory: int, period: float) -> None:
     assert found.repetend.memory_bytes.max() <= memory
 
 
-@pytest.mark.parametrize(
-    ("name", "period"), [("V", 1), ("X", 2), ("M", 2), ("NN", 3), ("K", 2)]
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "period"), [("V", 1), ("X", 2), ("M", 2), ("NN", 3), ("K", 2)])
 def test_shapes_in_inference(name: str, period: float) -> None:
     placement = shape(name, 4, inference=True)
     found = tessel(placement)

@@ -34,8 +34,13 @@ def test_blocking_transfers_occupy_both_devices() -> None:
     found = with_transfers(shape("V", 2), "blocking", time_s=0.5, delay_s=0.25)
     check_placement(found)
     assert [b.name for b in found.blocks] == [
-        "F0", "F1", "B1", "B0", "F0>device/1", "B1>device/0",
-    ]  # fmt: skip
+        "F0",
+        "F1",
+        "B1",
+        "B0",
+        "F0>device/1",
+        "B1>device/0",
+    ]
     assert found.blocks[4].homes == ((0, 1),)
     assert found.blocks[5].homes == ((1, 0),)
     assert found.blocks[4].after == (Wait(0),)
@@ -49,8 +54,10 @@ def test_blocking_transfers_occupy_both_devices() -> None:
 
 def test_non_blocking_transfers_occupy_links() -> None:
     found = with_transfers(shape("V", 2), "non-blocking", time_s=0.5)
-    assert found.units[2:] == (Unit("device/0>device/1", link=True),
-                               Unit("device/1>device/0", link=True))  # fmt: skip
+    assert found.units[2:] == (
+        Unit("device/0>device/1", link=True),
+        Unit("device/1>device/0", link=True),
+    )
     assert [b.homes for b in found.blocks[4:]] == [((2,),), ((3,),)]
     assert found.devices == (0, 1)
 

@@ -115,8 +115,11 @@ def test_repetends_that_are_not_searched_for(monkeypatch: pytest.MonkeyPatch) ->
 def test_recipes_that_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solve, "MOST_FOR_RECIPES", 1)
     monkeypatch.setattr(solve, "makespan_bound", lambda *_: 0.0)
-    monkeypatch.setattr(solve, "complete", lambda limits, found, count, **_: Completed(
-        unrolled(found, count), 0.0, "feasible"))  # fmt: skip
+    monkeypatch.setattr(
+        solve,
+        "complete",
+        lambda limits, found, count, **_: Completed(unrolled(found, count), 0.0, "feasible"),
+    )
     assert solved(solve.Request(4))[1] == ["32 blocks are above 1: recipes were not tried"]
 
 

@@ -31,7 +31,13 @@ def test_key_depends_on_every_fact() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"{", b"[]", b"null", b"\xff", b"{}", b'{"format": "dnnp-costs", "version": 1}',
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff",
+        b"{}",
+        b'{"format": "dnnp-costs", "version": 1}',
         b'{"format": "dnnp-costs", "version": 2, "node_s": [1, 2], "group_s": [1]}',
         b'{"format": "dnnp-costs", "version": 1, "node_s": [1, -2], "group_s": [1]}',
         b'{"format": "dnnp-costs", "version": 1, "node_s": [1, "2"], "group_s": [1]}',
@@ -39,7 +45,7 @@ def test_key_depends_on_every_fact() -> None:
         b'{"format": "dnnp-costs", "version": 1, "node_s": [1, 2], "group_s": [1, 1]}',
         b'{"format": "dnnp-costs", "version": 1, "node_s": [1, 2], "group_s": [1], "key": "x"}',
     ],
-)  # fmt: skip
+)
 def test_broken_entry_counts_as_none(tmp_path: Path, data: bytes) -> None:
     (tmp_path / f"{KEY}.json").write_bytes(data)
     assert load(tmp_path, KEY, 2, 1) is None

@@ -163,8 +163,10 @@ def test_unknown_class_needs_a_kind(tmp_path: Path) -> None:
         ('[{"class": "t4", "kind": "gpu"}]', "field 'kind'"),
         ('[{"type": "node", "class": "t4"}]', "field 'type'"),
         ('[{"class": "t4", "cuont": 2}]', "field 'cuont': is not known; did you mean 'count'?"),
-        ('{"class": "t4"}\n{"type": "link", "from": "t4", "to": "t4", "bandwith": 1}',
-         "devices.json:2: field 'bandwith': is not known; known: from, to"),
+        (
+            '{"class": "t4"}\n{"type": "link", "from": "t4", "to": "t4", "bandwith": 1}',
+            "devices.json:2: field 'bandwith': is not known; known: from, to",
+        ),
     ],
 )
 def test_malformed_list(tmp_path: Path, text: str, message: str) -> None:

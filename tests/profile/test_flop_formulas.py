@@ -238,8 +238,10 @@ def test_scan_costs_its_body_for_each_slice() -> None:
 
     body = helper.make_graph(
         [helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Identity", ["t"], ["out"])],
-        "body", [info("s"), info("e")], [info("t"), info("out")],
-    )  # fmt: skip
+        "body",
+        [info("s"), info("e")],
+        [info("t"), info("out")],
+    )
     node = make("Scan", "s0 xs", "s1 ys", body=body, num_scan_inputs=1)
     found = cost(node, {"s0": (4,), "xs": (9, 4), "s1": (4,), "ys": (9, 4)})
     assert found.flop == 9 * 4
@@ -248,17 +250,24 @@ def test_scan_costs_its_body_for_each_slice() -> None:
 
 def test_local_function_costs_its_body_at_each_shape() -> None:
     function = helper.make_function(
-        "local", "Twice", ["a"], ["b"],
+        "local",
+        "Twice",
+        ["a"],
+        ["b"],
         [
             helper.make_node("Exp", ["a"], ["e"]),
             helper.make_node("Inner", ["e"], ["b"], domain="local"),
         ],
         [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)],
-    )  # fmt: skip
+    )
     inner = helper.make_function(
-        "local", "Inner", ["a"], ["b"], [helper.make_node("Neg", ["a"], ["b"])],
+        "local",
+        "Inner",
+        ["a"],
+        ["b"],
+        [helper.make_node("Neg", ["a"], ["b"])],
         [helper.make_opsetid("", 18)],
-    )  # fmt: skip
+    )
     facts = ModelFacts(
         {("local", "Twice", ""): function, ("local", "Inner", ""): inner},
         [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)],
@@ -281,9 +290,13 @@ def test_function_attributes_reach_its_body() -> None:
 
 def test_recursive_function_ends() -> None:
     function = helper.make_function(
-        "local", "F", ["a"], ["b"], [helper.make_node("F", ["a"], ["b"], domain="local")],
+        "local",
+        "F",
+        ["a"],
+        ["b"],
+        [helper.make_node("F", ["a"], ["b"], domain="local")],
         [helper.make_opsetid("local", 1)],
-    )  # fmt: skip
+    )
     facts = ModelFacts({("local", "F", ""): function}, [helper.make_opsetid("local", 1)])
     assert not cost(make("F", "x", domain="local"), {"x": (3,), "y": (3,)}, facts).known
 

@@ -75,18 +75,24 @@ def test_bodies_belong_to_the_node_that_holds_them(tmp_path: Path) -> None:
 def test_functions_and_expanded_operators_belong_to_their_call(tmp_path: Path) -> None:
     """Names that ONNX Runtime makes up while inlining lead back to the calling node."""
     inner = helper.make_function(
-        "local", "Inner", ["a", "w"], ["b"],
+        "local",
+        "Inner",
+        ["a", "w"],
+        ["b"],
         [node("MatMul", ["a", "w"], ["t"], name="m"), node("Celu", ["t"], ["b"], name="m")],
         [helper.make_opsetid("", 21)],
-    )  # fmt: skip
+    )
     outer = helper.make_function(
-        "local", "Outer", ["a", "w"], ["b"],
+        "local",
+        "Outer",
+        ["a", "w"],
+        ["b"],
         [
             node("Inner", ["a", "w"], ["c"], domain="local"),
             node("Inner", ["c", "w"], ["b"], domain="local"),
         ],
         [helper.make_opsetid("", 21), helper.make_opsetid("local", 1)],
-    )  # fmt: skip
+    )
     nodes = [
         node("Outer", ["x", "w"], ["o"], domain="local"),
         node("ReduceSum", ["o"], ["s"], keepdims=0),

@@ -28,9 +28,14 @@ V100 = {
 
 def unpriced(i: int, op: str, inputs: list[int], outputs: list[int], **fields: object) -> dict:
     return {
-        "type": "node", "id": i, "name": f"n{i}", "op": op, "inputs": inputs, "outputs": outputs,
+        "type": "node",
+        "id": i,
+        "name": f"n{i}",
+        "op": op,
+        "inputs": inputs,
+        "outputs": outputs,
         **fields,
-    }  # fmt: skip
+    }
 
 
 def records() -> list[dict]:
@@ -63,8 +68,10 @@ def test_golden_roofline() -> None:
     found = result.records("group")
     assert [r["time_s"]["v100"] for r in found] == pytest.approx([1e-3 + 5e-6, traffic, traffic])
     assert [(r["cost"], r["flop"], r["bytes"]) for r in found] == [
-        ("analytic", 125e9, 48e6), ("analytic", 88e6, 32e6), ("analytic", 0.0, 32e6),
-    ]  # fmt: skip
+        ("analytic", 125e9, 48e6),
+        ("analytic", 88e6, 32e6),
+        ("analytic", 0.0, 32e6),
+    ]
     assert result.one("device") == V100
     assert result.one("header")["provenance"][-1]["tool"] == "dnnp-profile"
     assert result.err == (
@@ -75,10 +82,14 @@ def test_golden_roofline() -> None:
 
 def test_several_classes_and_a_device_file(tmp_path: Path) -> None:
     slow = {
-        "name": "slow", "kind": "cpu", "peak_flop_per_s": {"float32": 1e9}, "memory_bytes": 1,
-        "memory_bandwidth_bytes_per_s": 1e6, "link_bandwidth_bytes_per_s": 1,
+        "name": "slow",
+        "kind": "cpu",
+        "peak_flop_per_s": {"float32": 1e9},
+        "memory_bytes": 1,
+        "memory_bandwidth_bytes_per_s": 1e6,
+        "link_bandwidth_bytes_per_s": 1,
         "launch_overhead_s": 0,
-    }  # fmt: skip
+    }
     path = tmp_path / "slow.json"
     path.write_text(json.dumps(slow))
     result = dnnp("profile", "--device", "t4", "--device", path, "-q", stdin=encode(records()))
@@ -170,8 +181,11 @@ def imported(tmp_path: Path) -> bytes:
             node("Relu", ["a"], ["b"], name="same"),
             node("MatMul", ["b", "w"], ["y"]),
         ],
-        "g", [value("x", ["rows", N])], [value("y", ["rows", N])], [array("w", [[0.01] * N] * N)],
-    )  # fmt: skip
+        "g",
+        [value("x", ["rows", N])],
+        [value("y", ["rows", N])],
+        [array("w", [[0.01] * N] * N)],
+    )
     path = tmp_path / "model.onnx"
     path.write_bytes(make(body).SerializeToString())
     result = dnnp("import", path, "--dim", f"rows={N}")
@@ -181,9 +195,16 @@ def imported(tmp_path: Path) -> bytes:
 
 def measured(tmp_path: Path, stdin: bytes, *arguments: str) -> Result:
     return dnnp(
-        "profile", "--mode", "measure", "--repeats", "3", "--cache", tmp_path / "cache", *arguments,
+        "profile",
+        "--mode",
+        "measure",
+        "--repeats",
+        "3",
+        "--cache",
+        tmp_path / "cache",
+        *arguments,
         stdin=stdin,
-    )  # fmt: skip
+    )
 
 
 def test_measure_then_remember(

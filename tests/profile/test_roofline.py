@@ -27,13 +27,27 @@ DEVICE = DeviceSpec(
 
 
 def tensor(i: int, kind: str, size: float, dtype: str = "float32", **fields: object) -> dict:
-    return {"type": "tensor", "id": i, "name": f"t{i}", "kind": kind, "size_bytes": size,
-            "dtype": dtype, **fields}  # fmt: skip
+    return {
+        "type": "tensor",
+        "id": i,
+        "name": f"t{i}",
+        "kind": kind,
+        "size_bytes": size,
+        "dtype": dtype,
+        **fields,
+    }
 
 
 def node(i: int, op: str, inputs: list[int], outputs: list[int], **fields: object) -> dict:
-    return {"type": "node", "id": i, "name": f"n{i}", "op": op, "inputs": inputs,
-            "outputs": outputs, **fields}  # fmt: skip
+    return {
+        "type": "node",
+        "id": i,
+        "name": f"n{i}",
+        "op": op,
+        "inputs": inputs,
+        "outputs": outputs,
+        **fields,
+    }
 
 
 def stream(nodes: list[dict], tensors: list[dict], groups: list[list[int]] | None = None) -> Stream:
@@ -64,10 +78,13 @@ def test_the_longer_of_arithmetic_and_traffic_counts() -> None:
 
 def test_element_type_sets_the_peak() -> None:
     tensors = [
-        tensor(0, "input", 0, "uint8"), tensor(1, "activation", 0, "float16"),
-        tensor(2, "activation", 0, "uint8"), tensor(3, "activation", 0, "int64"),
-        tensor(4, "activation", 0, "bfloat16"), tensor(5, "activation", 0, "int32"),
-    ]  # fmt: skip
+        tensor(0, "input", 0, "uint8"),
+        tensor(1, "activation", 0, "float16"),
+        tensor(2, "activation", 0, "uint8"),
+        tensor(3, "activation", 0, "int64"),
+        tensor(4, "activation", 0, "bfloat16"),
+        tensor(5, "activation", 0, "int32"),
+    ]
     nodes = [
         node(0, "Cast", [0], [1], flop=400),
         node(1, "QLinearConv", [0, 1], [2], flop=400),
@@ -90,9 +107,12 @@ def test_node_without_figures_moves_its_tensors() -> None:
 
 def test_group_is_one_kernel() -> None:
     tensors = [
-        tensor(0, "input", 8), tensor(1, "activation", 100), tensor(2, "activation", 16),
-        tensor(3, "parameter", 24), tensor(4, "activation", 40, output=True),
-    ]  # fmt: skip
+        tensor(0, "input", 8),
+        tensor(1, "activation", 100),
+        tensor(2, "activation", 16),
+        tensor(3, "parameter", 24),
+        tensor(4, "activation", 40, output=True),
+    ]
     nodes = [
         node(0, "Add", [0, 3], [1], flop=100, bytes=132),
         node(1, "Exp", [1, 3], [2], flop=300, bytes=140),
@@ -111,9 +131,11 @@ def test_group_is_one_kernel() -> None:
 
 def test_group_that_gathers_does_not_read_the_table() -> None:
     tensors = [
-        tensor(0, "input", 8, "int64"), tensor(1, "parameter", 1e6), tensor(2, "activation", 40),
+        tensor(0, "input", 8, "int64"),
+        tensor(1, "parameter", 1e6),
+        tensor(2, "activation", 40),
         tensor(3, "activation", 40, output=True),
-    ]  # fmt: skip
+    ]
     nodes = [
         node(0, "Gather", [1, 0], [2], flop=0, bytes=88),
         node(1, "Relu", [2], [3], flop=10, bytes=80),
@@ -163,9 +185,15 @@ def test_boundary_traffic_equals_a_plain_count(seed: int, n: int, data: st.DataO
 def _scaled(factor: float) -> DeviceSpec:
     peaks = {name: factor * rate for name, rate in DEVICE.peak_flop_per_s.items()}
     return DeviceSpec(
-        "slow", "accelerator", peaks, 1e9, factor * DEVICE.memory_bandwidth_bytes_per_s, 1.0,
-        DEVICE.launch_overhead_s, DEVICE.efficiency,
-    )  # fmt: skip
+        "slow",
+        "accelerator",
+        peaks,
+        1e9,
+        factor * DEVICE.memory_bandwidth_bytes_per_s,
+        1.0,
+        DEVICE.launch_overhead_s,
+        DEVICE.efficiency,
+    )
 
 
 def test_rate_classes_are_those_of_device_files() -> None:

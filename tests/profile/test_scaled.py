@@ -20,10 +20,16 @@ def stream(times: dict[str, list[float]], grouped: bool = False) -> bytes:
 
     def node(i: int, op: str, reads: list[int], writes: int, flop: float, moved: float) -> dict:
         return {
-            "type": "node", "id": i, "name": f"n{i}", "op": op, "inputs": reads,
-            "outputs": [writes], "flop": flop, "bytes": moved,
+            "type": "node",
+            "id": i,
+            "name": f"n{i}",
+            "op": op,
+            "inputs": reads,
+            "outputs": [writes],
+            "flop": flop,
+            "bytes": moved,
             "time_s": {name: values[i] for name, values in times.items()},
-        }  # fmt: skip
+        }
 
     head = {**header(), "units": {"time": "s"}}
     rows = [
@@ -81,9 +87,15 @@ def test_held_out_measurement(tmp_path: Path) -> None:
     scaled = dnnp("profile", "--mode", "scaled", "--device", "a100", stdin=data)
     (tmp_path / "held-out").write_bytes(scaled.out)
     result = dnnp(
-        "profile", "--mode", "scaled", "--device", "a100", "--against", tmp_path / "held-out",
+        "profile",
+        "--mode",
+        "scaled",
+        "--device",
+        "a100",
+        "--against",
+        tmp_path / "held-out",
         stdin=data,
-    )  # fmt: skip
+    )
     assert "2 nodes" in result.err
     assert "error 0.0 % by time, 0.0 % median" in result.err
 

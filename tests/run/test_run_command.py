@@ -32,9 +32,10 @@ def network() -> onnx.ModelProto:
         node("Softmax", ["d"], ["y"]),
     ]
     stored = [
-        array("table", rng.standard_normal((11, 8))), array("w1", rng.standard_normal((8, 8))),
+        array("table", rng.standard_normal((11, 8))),
+        array("w1", rng.standard_normal((8, 8))),
         array("w2", rng.standard_normal((8, 8))),
-    ]  # fmt: skip
+    ]
     inputs = [value("ids", [5], TensorProto.INT64), value("x", [5, 8])]
     outputs = [value("y", [5, 8]), value("a", [5, 8])]
     return make(graph(nodes, "net", inputs, outputs, stored))
@@ -117,10 +118,19 @@ def test_comparison_with_the_whole_model_and_replicas(stream: bytes) -> None:
     assert "replicas in one process" in result.err
 
 
-@pytest.mark.parametrize("options", [
-    ("--optimization", "disable"), ("--optimization", "basic"), ("--threads", "2"),
-    ("--queue", "1"), ("--no-pin",), ("--warmup", "0"), ("--seed", "5"), ("-v",),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--optimization", "disable"),
+        ("--optimization", "basic"),
+        ("--threads", "2"),
+        ("--queue", "1"),
+        ("--no-pin",),
+        ("--warmup", "0"),
+        ("--seed", "5"),
+        ("-v",),
+    ],
+)
 def test_options_do_not_change_the_verdict(stream: bytes, options: tuple[str, ...]) -> None:
     result = dnnp("run", "--verify", "-n", "5", *options, stdin=stream)
     assert result.status == 0, result.err
@@ -217,12 +227,22 @@ def test_wrong_input_files(stream: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ("-n", "0"), ("-n", "1" + "0" * 30), ("-n", "x"), ("--threads", "0"), ("--queue", "0"),
-        ("--warmup", "-1"), ("--rtol", "-1"), ("--rtol", "nan"), ("--atol", "much"),
-        ("--seed", "-3"), ("--provider", "tpu"), ("--optimization", "most"), ("--no-such",),
+        ("-n", "0"),
+        ("-n", "1" + "0" * 30),
+        ("-n", "x"),
+        ("--threads", "0"),
+        ("--queue", "0"),
+        ("--warmup", "-1"),
+        ("--rtol", "-1"),
+        ("--rtol", "nan"),
+        ("--atol", "much"),
+        ("--seed", "-3"),
+        ("--provider", "tpu"),
+        ("--optimization", "most"),
+        ("--no-such",),
         ("--random-weights",),
     ],
-)  # fmt: skip
+)
 def test_wrong_options(stream: bytes, options: tuple[str, ...]) -> None:
     result = dnnp("run", *options, stdin=stream)
     assert result.status == 2

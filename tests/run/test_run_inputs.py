@@ -87,12 +87,16 @@ def test_indices_stay_inside_what_they_index() -> None:
     ]
     names = ("ids", "column", "unknown", "shape", "plain")
     model = model_of(
-        nodes, [*(value(n, [200], I64) for n in names), value("x", ["n"])],
+        nodes,
+        [*(value(n, [200], I64) for n in names), value("x", ["n"])],
         [table, array("axes", [0], np.int64)],
-    )  # fmt: skip
+    )
     assert integer_ranges(model, [s.name for s in input_specs(model)]) == {
-        "ids": (0, 8), "column": (0, 1), "unknown": (0, 0), "shape": (1, 1)
-    }  # fmt: skip
+        "ids": (0, 8),
+        "column": (0, 1),
+        "unknown": (0, 0),
+        "shape": (1, 1),
+    }
     sample = random_inputs(model, 0)
     assert (sample["ids"].min(), sample["ids"].max()) == (0, 8)
     assert set(sample["plain"]) == {0, 1}
@@ -103,9 +107,13 @@ def test_indices_are_followed_into_bodies_and_functions() -> None:
     then = graph([node("Gather", ["table", "ids"], ["t"])], "then", [], [value("t", None)])
     orelse = graph([node("Neg", ["x"], ["e"])], "else", [], [value("e", None)])
     pick = helper.make_function(
-        "local", "Pick", ["data", "at"], ["out"], [node("Gather", ["data", "at"], ["out"])],
+        "local",
+        "Pick",
+        ["data", "at"],
+        ["out"],
+        [node("Gather", ["data", "at"], ["out"])],
         [helper.make_opsetid("", 17)],
-    )  # fmt: skip
+    )
     nodes = [
         node("If", ["flag"], ["y"], then_branch=then, else_branch=orelse),
         node("Pick", ["table", "others"], ["z"], domain="local"),
@@ -126,13 +134,17 @@ def test_functions_that_call_each_other_often_are_quick() -> None:
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
     functions = [
         helper.make_function(
-            "local", f"F{i}", ["i"], ["o"],
+            "local",
+            f"F{i}",
+            ["i"],
+            ["o"],
             [node(f"F{i + 1}", ["i"], ["o"], domain="local") for _ in range(10)]
-            if i < 30 else [node("Gather", ["i", "i"], ["o"])],
+            if i < 30
+            else [node("Gather", ["i", "i"], ["o"])],
             opsets,
         )
         for i in range(31)
-    ]  # fmt: skip
+    ]
     ids = value("ids", [3], I64)
     model = model_of([node("F0", ["ids"], ["y"], domain="local")], [ids], functions=functions)
     assert integer_ranges(model, ["ids"]) == {"ids": (0, 2)}

@@ -203,9 +203,12 @@ def test_an_interruption_ends_the_calls_of_all_replicas() -> None:
     workers = tuple(pipelines.Worker("w", hang(e), stop=e.set) for e in stopped)
     threads = threading.active_count()
     trace = run_pipeline(
-        [Step("stage 0", ("x",), ("a",), workers)], [{"x": 0}], 100, ["a"],
+        [Step("stage 0", ("x",), ("a",), workers)],
+        [{"x": 0}],
+        100,
+        ["a"],
         interrupted=flag.is_set,
-    )  # fmt: skip
+    )
     assert told
     assert all(told)
     assert threading.active_count() <= threads
@@ -294,9 +297,7 @@ def test_outputs_do_not_depend_on_replicas(
     samples = [random_inputs(model, [1, i]) for i in range(5)]
     load = Load(samples, 23, 1)
     plain = prepare(model, Path(), [stage_of(p, i) for i, p in enumerate(SPLIT)], SessionConfig())
-    stages = [
-        stage_of(p, 9 * i, r) for i, (p, r) in enumerate(zip(SPLIT, replicas, strict=True))
-    ]
+    stages = [stage_of(p, 9 * i, r) for i, (p, r) in enumerate(zip(SPLIT, replicas, strict=True))]
     notes: list[str] = []
     spread = prepare(model, Path(), stages, SessionConfig(), watch=Watch(notes.append))
     assert [len(step.workers) for step in spread.steps] == list(replicas)
@@ -407,8 +408,16 @@ def test_plans_for_training(folder: Path) -> None:
         record["backward"] = True
     again = with_plan(imported, SPLIT)
     fails(3, "the plan is for training", stdin=again)
-    fails(3, "the plan is for training", "--to", "stages", "-o", "/no/x", stdin=again,
-          command="export")  # fmt: skip
+    fails(
+        3,
+        "the plan is for training",
+        "--to",
+        "stages",
+        "-o",
+        "/no/x",
+        stdin=again,
+        command="export",
+    )
 
 
 def test_an_exported_stage_is_written_once(stream: bytes, tmp_path: Path) -> None:

@@ -35,9 +35,14 @@ Record = dict[str, Any]
 def pass_of(stage: int, *units: int, after: Sequence[int] = (), **fields: Any) -> Record:
     """A forward pass of a millisecond, on each of the units in turn."""
     return {
-        "name": f"F{stage}", "kind": "forward", "stage": stage, "homes": [[u] for u in units],
-        "time_s": 1e-3, "after": [{"pass": p} for p in after], **fields,
-    }  # fmt: skip
+        "name": f"F{stage}",
+        "kind": "forward",
+        "stage": stage,
+        "homes": [[u] for u in units],
+        "time_s": 1e-3,
+        "after": [{"pass": p} for p in after],
+        **fields,
+    }
 
 
 def blocks_of(passes: Sequence[Record], count: int, sequence: Sequence[int]) -> list[Record]:
@@ -54,10 +59,14 @@ def blocks_of(passes: Sequence[Record], count: int, sequence: Sequence[int]) -> 
         free.update(dict.fromkeys(home, end[p, n]))
         rows.append(
             {
-                "type": "block", "pass": p, "micro_batch": n, "units": home, "start_s": start,
+                "type": "block",
+                "pass": p,
+                "micro_batch": n,
+                "units": home,
+                "start_s": start,
                 "end_s": end[p, n],
             }
-        )  # fmt: skip
+        )
     assert len(rows) == count * len(passes)
     return rows
 
@@ -78,15 +87,21 @@ def with_schedule(
     makespan = max(r["end_s"] for r in rows)
     devices = {u for row in passes for h in row["homes"] for u in h if row["kind"] != "transfer"}
     schedule = {
-        "type": "schedule", "method": "test", "micro_batches": count, "makespan_s": makespan,
-        "bound_s": 0.0, "status": "feasible", "rate_bound_s": 0.0, "passes": list(passes),
+        "type": "schedule",
+        "method": "test",
+        "micro_batches": count,
+        "makespan_s": makespan,
+        "bound_s": 0.0,
+        "status": "feasible",
+        "rate_bound_s": 0.0,
+        "passes": list(passes),
         "bubble": 1 - sum(busy[u] for u in devices) / (makespan * len(devices)),
         "units": [
             {"name": name, "peak_bytes": 0, "busy_s": time, "link": u not in devices}
             for u, (name, time) in enumerate(zip(units, busy, strict=True))
         ],
         "digest": plan_digest(content.get("plan")[0], content.get("stage")),
-    }  # fmt: skip
+    }
     content.replace("schedule", [schedule])
     content.replace("block", rows)
     return content
@@ -267,8 +282,11 @@ def backward(content: Stream) -> None:
     passes = content.get("schedule")[0]["passes"]
     passes.append(copy.deepcopy(passes[2]) | {"name": "B2", "kind": "backward"})
     rows = content.get("block")
-    rows += [r | {"pass": 3, "start_s": 1.0 + r["start_s"], "end_s": 1.0 + r["end_s"]}
-             for r in rows if r["pass"] == 2]  # fmt: skip
+    rows += [
+        r | {"pass": 3, "start_s": 1.0 + r["start_s"], "end_s": 1.0 + r["end_s"]}
+        for r in rows
+        if r["pass"] == 2
+    ]
 
 
 REFUSED: dict[str, tuple[int, str, Callable[[Stream], None]]] = {
@@ -317,8 +335,12 @@ def test_a_sample_that_makes_a_stage_fail(stream: bytes, tmp_path: Path) -> None
 
 def test_memory_above_the_limit_is_no_reason(stream: bytes) -> None:
     """It is the checker that finds fault with it."""
-    small = changed(stream, lambda c: c.get("schedule")[0]["units"][0].update(
-        memory_bytes=0, fixed_bytes=1, peak_bytes=1))  # fmt: skip
+    small = changed(
+        stream,
+        lambda c: c.get("schedule")[0]["units"][0].update(
+            memory_bytes=0, fixed_bytes=1, peak_bytes=1
+        ),
+    )
     assert "holds 1.0 bytes, more than 0.0" in dnnp("check", stdin=small).err
     assert dnnp("run", stdin=small).status == 0
 
@@ -380,9 +402,14 @@ def test_devices_follow_their_order_to_the_letter(seed: int) -> None:
     edges = route(steps, "y")
     samples = [{"x": (s, "x", ())} for s in range(9)]
     trace = run_pipeline(
-        steps, samples, 9, ["y", "x"], orders=program.orders, room=room_of(program, edges, 0),
+        steps,
+        samples,
+        9,
+        ["y", "x"],
+        orders=program.orders,
+        room=room_of(program, edges, 0),
         keep=lambda s: True,
-    )  # fmt: skip
+    )
     assert not trace.interrupted
     for row in program.orders:
         assert tuple(job for job in seen if job in row) == row
@@ -420,8 +447,10 @@ def test_a_fast_stage_does_not_run_ahead() -> None:
 
 
 def chained(orders: Sequence[Sequence[Job]], count: int) -> tuple[Program, list[Step]]:
-    steps = [step_of("stage 0", "x", "a", known_time(0.002, ["a"])),
-             step_of("stage 1", "a", "y", known_time(0.002, ["y"]))]  # fmt: skip
+    steps = [
+        step_of("stage 0", "x", "a", known_time(0.002, ["a"])),
+        step_of("stage 1", "a", "y", known_time(0.002, ["y"])),
+    ]
     stages = tuple(stage_of([i], i) for i in range(2))
     none = np.zeros((2, count))
     rows = tuple(map(tuple, orders))
@@ -479,9 +508,14 @@ def test_an_interruption_keeps_what_is_done() -> None:
     flag = threading.Event()
     threads = threading.active_count()
     trace = run_pipeline(
-        steps, [{"x": 0}], 500, ["y"], orders=orders, interrupted=flag.is_set,
+        steps,
+        [{"x": 0}],
+        500,
+        ["y"],
+        orders=orders,
+        interrupted=flag.is_set,
         progress=lambda done: flag.set() if done > 5 else None,
-    )  # fmt: skip
+    )
     assert threading.active_count() <= threads
     assert trace.interrupted
     assert len(trace.done_ns) < 500

@@ -97,10 +97,13 @@ def random_networks(draw: st.DrawFn) -> tuple[onnx.ModelProto, list[list[int]]]:
     shape = [2, 6]
     model = make(
         graph(
-            nodes, "net", [value("x", shape), value("x2", shape)],
-            [value(n, shape) for n in outputs], stored,
+            nodes,
+            "net",
+            [value("x", shape), value("x2", shape)],
+            [value(n, shape) for n in outputs],
+            stored,
         )
-    )  # fmt: skip
+    )
     stages = draw(st.integers(1, min(4, count)))
     # Later nodes never go to earlier stages, except where nothing ties them to the order.
     cuts = sorted(rng.sample(range(1, count), stages - 1))
@@ -197,18 +200,23 @@ CODE = "/onnxruntime_src/onnxruntime/core/providers"
 @pytest.mark.parametrize(
     ("said", "shown"),
     [
-        ("[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Add node. "
-         f"Name:'a' Status Message: {CODE}/cpu/math/element_wise_ops.h:583 void "
-         "onnxruntime::BroadcastIterator::Append(ptrdiff_t, ptrdiff_t) axis == 1 || axis == "
-         "largest was false. Attempting to broadcast an axis by a dimension other than 1. 128 by 5",
-         "Add node 'a': Attempting to broadcast an axis by a dimension other than 1. 128 by 5"),
-        (f"{CODE}/cuda/cuda_call.cc:123 Status onnxruntime::CudaCall(ERRTYPE, int) [with ERRTYPE = "
-         "cudaError; bool THRW = true] CUDA failure 2: out of memory",
-         "CUDA failure 2: out of memory"),
+        (
+            "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Add node. "
+            f"Name:'a' Status Message: {CODE}/cpu/math/element_wise_ops.h:583 void "
+            "onnxruntime::BroadcastIterator::Append(ptrdiff_t, ptrdiff_t) axis == 1 || axis == "
+            "largest was false. Attempting to broadcast an axis by a dimension other than 1. 128 "
+            "by 5",
+            "Add node 'a': Attempting to broadcast an axis by a dimension other than 1. 128 by 5",
+        ),
+        (
+            f"{CODE}/cuda/cuda_call.cc:123 Status onnxruntime::CudaCall(ERRTYPE, int) [with "
+            "ERRTYPE = cudaError; bool THRW = true] CUDA failure 2: out of memory",
+            "CUDA failure 2: out of memory",
+        ),
         (f"{CODE}/x.cc:7 oh", "oh"),
         ("plain\nand more", "plain"),
     ],
-)  # fmt: skip
+)
 def test_what_the_runtime_says_comes_without_its_source(said: str, shown: str) -> None:
     assert sessions.first_line(RuntimeError(said)) == shown
 
@@ -270,9 +278,13 @@ def test_bound_stages_hand_over_values_of_the_runtime() -> None:
 
 def test_stages_are_bound_where_their_types_allow() -> None:
     words = make(
-        graph([node("Identity", ["s"], ["t"])], "words", [value("s", [1], TensorProto.STRING)],
-              [value("t", [1], TensorProto.STRING)])
-    )  # fmt: skip
+        graph(
+            [node("Identity", ["s"], ["t"])],
+            "words",
+            [value("s", [1], TensorProto.STRING)],
+            [value("t", [1], TensorProto.STRING)],
+        )
+    )
     gpu = SessionConfig("cuda")
     for model, outputs, kind in ((chain(), ["y"], BoundStage), (words, ["t"], HostStage)):
         session = make_session(model, HERE, SessionConfig())

@@ -24,9 +24,16 @@ def shape(name: str, *dims: int) -> TensorProto:
 def network() -> onnx.ModelProto:
     """Convolution, normalisation, residual branch and classifier with constant weights."""
     made = {
-        "w1": (8, 3, 3, 3), "b1": (8,), "w2": (8, 8, 3, 3), "gamma": (8,), "beta": (8,),
-        "mean": (8,), "var": (8,), "fc": (10, 8), "counts": (8,),
-    }  # fmt: skip
+        "w1": (8, 3, 3, 3),
+        "b1": (8,),
+        "w2": (8, 8, 3, 3),
+        "gamma": (8,),
+        "beta": (8,),
+        "mean": (8,),
+        "var": (8,),
+        "fc": (10, 8),
+        "counts": (8,),
+    }
     nodes = [
         node("ConstantOfShape", [f"{n}_shape"], [n], value=array("", [0.02]))
         for n in list(made)[:-1]

@@ -34,9 +34,14 @@ def placed(seed: int) -> tuple[Graph, Plan]:
     device: Ints = np.array([rng.randrange(used) for _ in range(graph.n)], dtype=np.int64)
     split = Placement(device, lazy_events(problem.tasks, device, problem.tasks.order))
     plan = make_latency_plan(
-        SplitProblem(graph, units, devices, options, ()), problem, split,
-        method="test", bound=0.0, bound_method="", digest="",
-    )  # fmt: skip
+        SplitProblem(graph, units, devices, options, ()),
+        problem,
+        split,
+        method="test",
+        bound=0.0,
+        bound_method="",
+        digest="",
+    )
     return graph, plan
 
 

@@ -32,9 +32,13 @@ def test_no_telemetry(words: tuple[str, ...], stream: bytes, tmp_path: Path) -> 
     home.mkdir()
     temporary.mkdir()
     env = {
-        "HOME": home, "XDG_CACHE_HOME": home / "cache", "XDG_DATA_HOME": home / "data",
-        "XDG_CONFIG_HOME": home / "config", "XDG_STATE_HOME": home / "state", "TMPDIR": temporary,
-    }  # fmt: skip
+        "HOME": home,
+        "XDG_CACHE_HOME": home / "cache",
+        "XDG_DATA_HOME": home / "data",
+        "XDG_CONFIG_HOME": home / "config",
+        "XDG_STATE_HOME": home / "state",
+        "TMPDIR": temporary,
+    }
     done = run_in(words, stream, tmp_path, {name: str(path) for name, path in env.items()})
     assert done.status == 0, done.err
     assert os.listdir(temporary) == []

@@ -23,8 +23,10 @@ def make(folder: Path, *variables: str) -> subprocess.CompletedProcess[str]:
     places = [f"{name}={folder / name}" for name in PLACES]
     return subprocess.run(
         ["make", "-C", ROOT / "samples", "bounds", f"VENV={sys.prefix}", *places, *variables],
-        capture_output=True, text=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
 
 
 def cells(line: str) -> list[str]:
@@ -36,9 +38,14 @@ def test_tables(tmp_path: Path) -> None:
     write("gnmt-small", tmp_path / "SOURCE")
     (tmp_path / "SOURCE" / ".built").touch()
     done = make(
-        tmp_path, "MODELS=gnmt", "GRAPHS=27", "K=8 64", "SECONDS=20", "PLAN=mla",
+        tmp_path,
+        "MODELS=gnmt",
+        "GRAPHS=27",
+        "K=8 64",
+        "SECONDS=20",
+        "PLAN=mla",
         "METHODS=node-cut pairs",
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     model, graph, notes = done.stdout[done.stdout.index("Models") :].split("\n\n")
     assert "plans by mla, 20 s for a bound" in notes

@@ -27,8 +27,10 @@ def make(folder: Path, *variables: str) -> subprocess.CompletedProcess[str]:
     places = [f"{name}={folder / name}" for name in ("SOURCE", "OUT", "MTPP", "REGAL")]
     return subprocess.run(
         ["make", "-C", ROOT / "samples", "mtpp", f"VENV={sys.prefix}", *places, *variables],
-        capture_output=True, text=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
 
 
 def ratio(stream: bytes, options: tuple[str, ...], k: int) -> float:

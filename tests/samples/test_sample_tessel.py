@@ -82,8 +82,9 @@ def test_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     main(fake, ["--devices", "4", "--time-limit", "7", "--csv", str(tmp_path)])
     assert all(said["--devices"] == "4" and said["--time-limit"] == "7" for said in fake.asked)
     assert {said["-n"] for said in fake.asked if said["--method"] == "1f1b"} == {
-        str(MANY), str(2 * MANY),
-    }  # fmt: skip
+        str(MANY),
+        str(2 * MANY),
+    }
     shown = capsys.readouterr().out.split("\n\n")
     assert len(shown) == len(PARTS)
     table_2, figure_9, figure_11, figure_12, searches = map(rows, shown)

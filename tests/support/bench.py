@@ -28,9 +28,12 @@ def medians(
 def silent(*words: str) -> Callable[[], object]:
     """An action that runs a program and drops its output."""
     return lambda: subprocess.run(
-        words, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        words,
+        check=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -164,9 +164,14 @@ class _Search:
             if block not in self._footprint:
                 self._footprint[block] = footprint_of(self.tables, self.nodes(block), self.options)
             cost = price(
-                self.tables, self._footprint[block], self.work(block, d), self.devices[d],
-                self.options, replicas, frozenset(self.nodes(near)),
-            )  # fmt: skip
+                self.tables,
+                self._footprint[block],
+                self.work(block, d),
+                self.devices[d],
+                self.options,
+                replicas,
+                frozenset(self.nodes(near)),
+            )
             self._cost[key] = self.parts_of(cost, self.devices[d])
         return self._cost[key]
 

@@ -52,13 +52,18 @@ def random_case(seed: int, most: int = 9, **fixed: object) -> Case:
         "charge_io": rng.random() < 0.3,
         "objective": "gpipe" if mode == "hard" and rng.random() < 0.4 else "throughput",
         "max_replicas": rng.choice([1, 1, 2, 3]),
-    }  # fmt: skip
+    }
     options = CostOptions(**{**drawn, **fixed})  # type: ignore[arg-type]
     classes = rng.choice([(), ("cpu",), ("other",), ("cpu", "other")])
     stream = random_stream(
-        seed, n, params=not training, colors=colors, training=training, classes=classes,
+        seed,
+        n,
+        params=not training,
+        colors=colors,
+        training=training,
+        classes=classes,
         memory=rng.random() < 0.5,
-    )  # fmt: skip
+    )
     graph = graph_of(stream)
     if not graph.backward.any():
         options = replace(options, objective="throughput")
@@ -68,10 +73,12 @@ def random_case(seed: int, most: int = 9, **fixed: object) -> Case:
 
     devices = [
         DeviceClass(
-            "dev", count=rng.randint(1, 4), memory_bytes=capacity(),
+            "dev",
+            count=rng.randint(1, 4),
+            memory_bytes=capacity(),
             bandwidth_bytes_per_s=rng.choice([1.0, 3.0]),
         )
-    ]  # fmt: skip
+    ]
     if "cpu" in classes:
         devices.append(DeviceClass("cpu", kind="cpu", count=rng.randint(1, 2)))
         if rng.random() < 0.15:
@@ -79,10 +86,12 @@ def random_case(seed: int, most: int = 9, **fixed: object) -> Case:
     if "other" in classes:
         devices.append(
             DeviceClass(
-                "other", count=rng.randint(1, 2), memory_bytes=capacity(),
+                "other",
+                count=rng.randint(1, 2),
+                memory_bytes=capacity(),
                 bandwidth_bytes_per_s=rng.choice([1.0, 2.0, 5.0]),
             )
-        )  # fmt: skip
+        )
     return Case(seed, graph, units_of(stream, graph), tuple(devices), options)
 
 

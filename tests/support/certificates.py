@@ -57,9 +57,15 @@ def malformed(made: Made) -> Iterator[Json]:
             record["certificate"][name] = value
             yield record
     for name, value in (
-        ("value", math.nan), ("value", math.inf), ("value", "1"), ("value", None),
-        ("validity", "strong"), ("validity", None), ("certificate", 7), ("certificate", [[]]),
-    ):  # fmt: skip
+        ("value", math.nan),
+        ("value", math.inf),
+        ("value", "1"),
+        ("value", None),
+        ("validity", "strong"),
+        ("validity", None),
+        ("certificate", 7),
+        ("certificate", [[]]),
+    ):
         yield {**deepcopy(made.record), name: value}
     record = deepcopy(made.record)
     record["certificate"]["argument"] = "none of them"

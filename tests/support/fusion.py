@@ -57,9 +57,11 @@ def optimised(model: onnx.ModelProto, folder: Path, level: str = "EXTENDED") -> 
         )
         options.optimized_model_filepath = str(place / "optimised.onnx")
         onnxruntime.InferenceSession(
-            copy.SerializeToString(), options, providers=["CPUExecutionProvider"],
+            copy.SerializeToString(),
+            options,
+            providers=["CPUExecutionProvider"],
             disabled_optimizers=LAYOUT,
-        )  # fmt: skip
+        )
         return onnx.load(place / "optimised.onnx", load_external_data=False)
 
 

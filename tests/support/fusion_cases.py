@@ -114,8 +114,18 @@ def add_cases() -> None:
         "transpose_gemm": lambda m, x: m("Gemm", m("Transpose", x, perm=[1, 0]), m.weight(8, 16)),
         "gemm_bn": lambda m, x: norm(m, m("Gemm", x, m.weight(16, 16), m.weight(16))),
     }
-    for op in ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "HardSigmoid", "Selu", "Softplus",
-               "Softsign", "ThresholdedRelu"):  # fmt: skip
+    for op in (
+        "Relu",
+        "Sigmoid",
+        "Tanh",
+        "LeakyRelu",
+        "Elu",
+        "HardSigmoid",
+        "Selu",
+        "Softplus",
+        "Softsign",
+        "ThresholdedRelu",
+    ):
         matrix[f"gemm_{op}"] = lambda m, x, op=op: m(
             op, m("Gemm", x, m.weight(16, 16), m.weight(16))
         )
@@ -163,8 +173,11 @@ def add_cases() -> None:
         ),
     }
     for shape, bodies in (
-        (IMAGE, image), (MATRIX, matrix), (SEQUENCE, sequence), ((2, 8, 8), square)
-    ):  # fmt: skip
+        (IMAGE, image),
+        (MATRIX, matrix),
+        (SEQUENCE, sequence),
+        ((2, 8, 8), square),
+    ):
         for name, body in bodies.items():
             CASES[name] = (shape, 17, body)
 
@@ -283,25 +296,32 @@ def add_quantised_cases() -> None:
         "q_tanh": (MATRIX, lambda m, x: m("Tanh", through(m, x))),
         "q_shared": (
             IMAGE,
-            lambda m, x: (lambda d: m("Add", *(
-                through(m, m("Conv", d, stored(m, 16, 16, 3, 3))) for _ in range(2)
-            )))(through(m, x)),
+            lambda m, x: (
+                lambda d: m(
+                    "Add", *(through(m, m("Conv", d, stored(m, 16, 16, 3, 3))) for _ in range(2))
+                )
+            )(through(m, x)),
         ),
-    }  # fmt: skip
+    }
     for name, (shape, body) in bodies.items():
         CASES[name] = (shape, 17, lambda m, x, body=body: through(m, body(m, x)))
     CASES["q_matmul_to_float"] = (
-        SEQUENCE, 17, lambda m, x: m("MatMul", through(m, x), stored(m, 16, 16))
-    )  # fmt: skip
+        SEQUENCE,
+        17,
+        lambda m, x: m("MatMul", through(m, x), stored(m, 16, 16)),
+    )
 
 
 @case(SEQUENCE)
 def dynamic_quantise_matmul(m: Model, x: str) -> str:
     y, scale, zero = m("DynamicQuantizeLinear", x, outputs=3)
     whole = m(
-        "MatMulInteger", y, m.constant(np.full((16, 16), 3, np.uint8)), zero,
+        "MatMulInteger",
+        y,
+        m.constant(np.full((16, 16), 3, np.uint8)),
+        zero,
         m.constant(128, np.uint8),
-    )  # fmt: skip
+    )
     scaled = m("Mul", m("Cast", whole, to=TensorProto.FLOAT), m("Mul", scale, m.constant(0.1)))
     return m("Add", scaled, m.weight(16))
 

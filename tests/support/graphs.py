@@ -11,9 +11,14 @@ from dnnp.formats.stream import Stream, write
 def header(**fields: object) -> dict:
     """A minimal header."""
     return {
-        "type": "header", "format": "dnnp", "version": 1, "model": "test",
-        "units": {"time": "s"}, "provenance": [], **fields,
-    }  # fmt: skip
+        "type": "header",
+        "format": "dnnp",
+        "version": 1,
+        "model": "test",
+        "units": {"time": "s"},
+        "provenance": [],
+        **fields,
+    }
 
 
 def random_stream(seed: int, n: int, **options: object) -> Stream:
@@ -31,10 +36,16 @@ def random_stream(seed: int, n: int, **options: object) -> Stream:
     tensors, nodes = [], []
 
     def tensor(kind: str, **fields: object) -> int:
-        tensors.append({
-            "type": "tensor", "id": len(tensors), "name": f"t{len(tensors)}", "kind": kind,
-            "size_bytes": rng.randint(0, 20), **fields,
-        })  # fmt: skip
+        tensors.append(
+            {
+                "type": "tensor",
+                "id": len(tensors),
+                "name": f"t{len(tensors)}",
+                "kind": kind,
+                "size_bytes": rng.randint(0, 20),
+                **fields,
+            }
+        )
         return len(tensors) - 1
 
     inputs = [tensor("input") for _ in range(rng.randint(1, 2))]
@@ -56,9 +67,14 @@ def random_stream(seed: int, n: int, **options: object) -> Stream:
             if rng.random() < 0.9:
                 times[name] = rng.randint(1, 30)
         node = {
-            "type": "node", "id": v, "name": f"n{v}", "op": "Op", "inputs": sorted(set(reads)),
-            "outputs": outputs, "time_s": times,
-        }  # fmt: skip
+            "type": "node",
+            "id": v,
+            "name": f"n{v}",
+            "op": "Op",
+            "inputs": sorted(set(reads)),
+            "outputs": outputs,
+            "time_s": times,
+        }
         if options.get("colors") and rng.random() < 0.3:
             node["color"] = rng.randint(0, max(1, n // 3))
         nodes.append(node)
@@ -97,18 +113,28 @@ def _add_backward(rng: random.Random, tensors: list[dict], nodes: list[dict], co
                 reads.add(made[j])
         reads |= {t for t in twin["inputs"] + twin["outputs"] if rng.random() < shared}
         reads |= {t for t in activations if rng.random() < 0.05}
-        tensors.append({
-            "type": "tensor", "id": len(tensors), "name": f"t{len(tensors)}",
-            "kind": "activation", "size_bytes": rng.randint(0, 20),
-        })  # fmt: skip
+        tensors.append(
+            {
+                "type": "tensor",
+                "id": len(tensors),
+                "name": f"t{len(tensors)}",
+                "kind": "activation",
+                "size_bytes": rng.randint(0, 20),
+            }
+        )
         made.append(len(tensors) - 1)
         if rng.random() < 0.1:
             tensors[-1]["transfer_s"] = rng.randint(0, 9)
         node = {
-            "type": "node", "id": len(nodes), "name": f"b{i}", "op": "Op",
-            "inputs": sorted(reads), "outputs": made[-1:],
-            "time_s": {name: rng.randint(0, 30) for name in classes[partner]}, "backward": True,
-        }  # fmt: skip
+            "type": "node",
+            "id": len(nodes),
+            "name": f"b{i}",
+            "op": "Op",
+            "inputs": sorted(reads),
+            "outputs": made[-1:],
+            "time_s": {name: rng.randint(0, 30) for name in classes[partner]},
+            "backward": True,
+        }
         if paired[i]:
             node["color"] = twin.setdefault("color", ahead + i)
         nodes.append(node)

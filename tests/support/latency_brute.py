@@ -139,9 +139,10 @@ class _Blocks:
             if np.isinf(self.problem.tasks.time[d, item]).any() or not used >= set(earlier):
                 continue
             mine = {
-                b for j, (e, b) in enumerate(self.place[:i])
+                b
+                for j, (e, b) in enumerate(self.place[:i])
                 if e == d and self.late[j] == self.late[i]
-            }  # fmt: skip
+            }
             for b in range(min(len(mine) + 1, self.q)):
                 yield d, b
         if not np.isinf(self.pool[item]).any():
@@ -269,19 +270,25 @@ class _Operators:
                 d = self.home[what]
                 length.append(float(self.tasks.time[d, what]))
                 lanes.append([("runs", d)])
-                before.append([
-                    number[TASK, self.maker[f]] if self.home[self.maker[f]] == d else number[f, d]
-                    for f in self.reads[what]
-                ])  # fmt: skip
+                before.append(
+                    [
+                        number[TASK, self.maker[f]]
+                        if self.home[self.maker[f]] == d
+                        else number[f, d]
+                        for f in self.reads[what]
+                    ]
+                )
                 continue
             source = self.home[self.maker[flow]]
             length.append(self.move(flow, what))
             before.append([number[TASK, self.maker[flow]]])
-            lanes.append({
-                "device": [("sends", source), ("receives", what)],
-                "channel": [("link", source * self.machine.count + what)],
-                "none": [],
-            }[self.congestion])  # fmt: skip
+            lanes.append(
+                {
+                    "device": [("sends", source), ("receives", what)],
+                    "channel": [("link", source * self.machine.count + what)],
+                    "none": [],
+                }[self.congestion]
+            )
         _Sequences(self, events, length, lanes, before).run()
 
     def offer(self, value: float, events: list[tuple[int, int]]) -> None:
@@ -341,9 +348,10 @@ class _Sequences:
                 self.owner.offer(value, [self.events[e] for e in self.sequence])
             return
         ready = [
-            e for e in range(len(self.events))
+            e
+            for e in range(len(self.events))
             if e not in self.end and all(b in self.end for b in self.before[e])
-        ]  # fmt: skip
+        ]
         starts = {e: self.start(e) for e in ready}
         if max(starts[e] + self.tail[e] for e in ready) >= self.owner.value:
             return

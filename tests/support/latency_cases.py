@@ -57,9 +57,14 @@ def random_problem(
     cpu = rng.random() < (6 / 7 if blocks else 0.3)
     classes = ["other"] * mixed + ["cpu"] * cpu
     stream = random_stream(
-        rng.randrange(10**9), n, params=rng.random() < 0.3, colors=colors,
-        training=training and n > 1, classes=classes, memory=True,
-    )  # fmt: skip
+        rng.randrange(10**9),
+        n,
+        params=rng.random() < 0.3,
+        colors=colors,
+        training=training and n > 1,
+        classes=classes,
+        memory=True,
+    )
     real = rng.random() < 0.5
     for node in stream.records["node"]:
         times = node["time_s"]
@@ -90,9 +95,14 @@ def random_problem(
     offered += [accelerators("other", 1)] if mixed else []
     offered += [host] if cpu else []
     options = CostOptions(
-        objective="latency", execution=execution, memory_model="sum", invocations=q,
-        transfers=transfers, congestion=congestion, charge_io=blocks and rng.random() < 0.2,
-    )  # fmt: skip
+        objective="latency",
+        execution=execution,
+        memory_model="sum",
+        invocations=q,
+        transfers=transfers,
+        congestion=congestion,
+        charge_io=blocks and rng.random() < 0.2,
+    )
     mesh = _links(rng, offered) if links and not blocks else []
     return latency_problem(
         SplitProblem(graph, singletons(graph), tuple(offered), options, tuple(mesh))

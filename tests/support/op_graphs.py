@@ -33,9 +33,12 @@ def op_stream(
     def tensor(name: str, kind: str) -> int:
         if name not in tensors:
             tensors[name] = {
-                "type": "tensor", "id": len(tensors), "name": name, "kind": kind,
+                "type": "tensor",
+                "id": len(tensors),
+                "name": name,
+                "kind": kind,
                 "size_bytes": 4,
-            }  # fmt: skip
+            }
         return tensors[name]["id"]
 
     parsed = []
@@ -46,12 +49,17 @@ def op_stream(
     for made, op, read in parsed:
         kinds = {r: "parameter" if r.startswith("w") else "input" for r in read}
         inputs = [tensor(r, "activation" if r in made_here else kinds[r]) for r in read]
-        records.append({
-            "type": "node", "id": len(records), "name": made[0], "op": op,
-            "inputs": list(dict.fromkeys(inputs)),
-            "outputs": [tensor(m, "activation") for m in made],
-            **(nodes or {}).get(made[0], {}),
-        })  # fmt: skip
+        records.append(
+            {
+                "type": "node",
+                "id": len(records),
+                "name": made[0],
+                "op": op,
+                "inputs": list(dict.fromkeys(inputs)),
+                "outputs": [tensor(m, "activation") for m in made],
+                **(nodes or {}).get(made[0], {}),
+            }
+        )
     for name in _words(outputs):
         tensors[name]["output"] = True
     for name, shape in (shapes or {}).items():

@@ -89,14 +89,17 @@ def charts_of_problem(problem: SplitProblem) -> list[Chart]:
         nothing = np.full(line.n, np.inf)
         ends = zip(line.pin_ptr[:-1], line.pin_ptr[1:], strict=True)
         costs = line.cost[rows[accelerators.name]].tolist()
-        charts.append(Chart(
-            line.work[rows[accelerators.name]],
-            line.work[rows[cpus.name]] if cpus.count else nothing,
-            line.memory,
-            [(cost, line.pins[a:b].tolist()) for cost, (a, b) in zip(costs, ends, strict=True)],
-            list(zip(line.tail.tolist(), line.head.tolist(), strict=True)),
-            accelerators, cpus,
-        ))  # fmt: skip
+        charts.append(
+            Chart(
+                line.work[rows[accelerators.name]],
+                line.work[rows[cpus.name]] if cpus.count else nothing,
+                line.memory,
+                [(cost, line.pins[a:b].tolist()) for cost, (a, b) in zip(costs, ends, strict=True)],
+                list(zip(line.tail.tolist(), line.head.tolist(), strict=True)),
+                accelerators,
+                cpus,
+            )
+        )
     return charts
 
 
@@ -151,14 +154,18 @@ def plain_dp(chart: Chart, stop: Callable[[], bool] = lambda: False) -> Referenc
         for v in pins:
             of_item[v].append(e)
     problem = (
-        chart.fast.astype(np.float64), chart.slow.astype(np.float64),
-        chart.memory.astype(np.float64), float(chart.accelerators.memory_bytes),
+        chart.fast.astype(np.float64),
+        chart.slow.astype(np.float64),
+        chart.memory.astype(np.float64),
+        float(chart.accelerators.memory_bytes),
         np.cumsum([0, *map(len, of_item)]),
         np.array([e for own in of_item for e in own], dtype=np.int64),
         np.array([len(pins) for _, pins in chart.nets], dtype=np.int64),
         np.array([cost for cost, _ in chart.nets], dtype=np.float64),
-        child_ptr, edges[:, 0].copy(), edges[:, 1].copy(),
-    )  # fmt: skip
+        child_ptr,
+        edges[:, 0].copy(),
+        edges[:, 1].copy(),
+    )
     table = np.full((len(ideals), chart.accelerators.count + 1, chart.cpus.count + 1), np.inf)
     table[0] = 0.0
     done = pairs = 0
@@ -196,9 +203,21 @@ def _ideals(n: int, edges: list[tuple[int, int]]) -> tuple[list[int], list[list[
 
 @numba.njit(cache=True)
 def _supersets(  # type: ignore[no-untyped-def]
-    fast, slow, size, capacity, net_ptr, net_idx, pins, cost,
-    child_ptr, child_item, child_ideal, table, first, last,
-):  # fmt: skip
+    fast,
+    slow,
+    size,
+    capacity,
+    net_ptr,
+    net_idx,
+    pins,
+    cost,
+    child_ptr,
+    child_item,
+    child_ideal,
+    table,
+    first,
+    last,
+):
     """Price every block that starts at the ideals first..last-1; their number."""
     n = len(fast)
     room = table.shape[1], table.shape[2]

@@ -43,15 +43,29 @@ def workload(folder: Path, name: str) -> SplitProblem:
 def chain(*times: float, transfer: float = 1.0, **fields: object) -> Graph:
     """A path of nodes for classes `dev` and, ten times slower, `cpu`."""
     tensors = [
-        {"type": "tensor", "id": i, "name": f"t{i}", "kind": "activation", "size_bytes": 1,
-         "transfer_s": transfer}
+        {
+            "type": "tensor",
+            "id": i,
+            "name": f"t{i}",
+            "kind": "activation",
+            "size_bytes": 1,
+            "transfer_s": transfer,
+        }
         for i in range(len(times))
-    ]  # fmt: skip
+    ]
     nodes = [
-        {"type": "node", "id": i, "name": f"n{i}", "op": "Op", "inputs": [i - 1] if i else [],
-         "outputs": [i], "time_s": {"dev": t, "cpu": 10 * t}, **fields}
+        {
+            "type": "node",
+            "id": i,
+            "name": f"n{i}",
+            "op": "Op",
+            "inputs": [i - 1] if i else [],
+            "outputs": [i],
+            "time_s": {"dev": t, "cpu": 10 * t},
+            **fields,
+        }
         for i, t in enumerate(times)
-    ]  # fmt: skip
+    ]
     return graph_of(Stream(header=header(), records={"tensor": tensors, "node": nodes}))
 
 

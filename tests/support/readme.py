@@ -27,10 +27,15 @@ def run(script: str, folder: Path) -> str:
     """What a script prints; it must succeed."""
     path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script], cwd=folder, text=True, timeout=1800,
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        text=True,
+        timeout=1800,
         env={**os.environ, "PATH": path, "LC_ALL": "C.UTF-8"},
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     if done.returncode != 0:
         raise RuntimeError(f"status {done.returncode} from\n{script}\n{done.stdout}")
     return done.stdout

@@ -63,15 +63,21 @@ def executable(name: str) -> str:
 
 
 def dnnp_process(
-    name: str, *arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None,
+    name: str,
+    *arguments: str | Path,
+    stdin: bytes = b"",
+    cwd: Path | None = None,
     env: dict[str, str] | None = None,
-) -> Result:  # fmt: skip
+) -> Result:
     """Run `dnnp-NAME` as a process of its own."""
     done = subprocess.run(
         [sys.executable, executable(name), *map(str, arguments)],
-        input=stdin, capture_output=True, cwd=cwd, timeout=PATIENCE_S,
+        input=stdin,
+        capture_output=True,
+        cwd=cwd,
+        timeout=PATIENCE_S,
         env={**os.environ, **(env or {})},
-    )  # fmt: skip
+    )
     return Result(done.returncode, done.stdout, done.stderr.decode())
 
 
@@ -84,8 +90,10 @@ def interrupted(
     """
     process = subprocess.Popen(
         [sys.executable, executable(name), *map(str, arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(env or {})},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **(env or {})},
+    )
     assert process.stderr is not None
     said = b""
     for line in process.stderr:
@@ -110,9 +118,11 @@ def interrupted_at_terminal(name: str, *arguments: str | Path, after: str) -> Re
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(
             [sys.executable, executable(name), *map(str, arguments)],
-            stdin=subprocess.DEVNULL, stdout=out, stderr=theirs,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=theirs,
             env={**os.environ, "TERM": "xterm"},
-        )  # fmt: skip
+        )
         os.close(theirs)
         shown, told = b"", False
         for part in _shown(ours):

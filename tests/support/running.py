@@ -40,9 +40,10 @@ def network() -> onnx.ModelProto:
         node("Add", ["d", "x"], ["y"]),
     ]
     stored = [
-        array("w1", rng.standard_normal((8, 8))), array("w2", rng.standard_normal((8, 8))),
+        array("w1", rng.standard_normal((8, 8))),
+        array("w2", rng.standard_normal((8, 8))),
         array("table", rng.standard_normal((11, 8))),
-    ]  # fmt: skip
+    ]
     inputs = [value("x", [5, 8]), value("ids", [5], TensorProto.INT64)]
     outputs = [value("y", [5, 8]), value("m", [5, 8])]
     return make(graph(nodes, "net", inputs, outputs, stored))

@@ -59,8 +59,14 @@ def graph_records() -> list[Record]:
     """
     return [
         header(),
-        {"type": "device", "class": "acc", "kind": "accelerator", "count": 3,
-         "memory_bytes": 1000, "bandwidth_bytes_per_s": 8.0},
+        {
+            "type": "device",
+            "class": "acc",
+            "kind": "accelerator",
+            "count": 3,
+            "memory_bytes": 1000,
+            "bandwidth_bytes_per_s": 8.0,
+        },
         {"type": "device", "class": "cpu", "kind": "cpu", "count": 1},
         tensor(0, "input", 8),
         tensor(1, "activation", 80),
@@ -77,7 +83,7 @@ def graph_records() -> list[Record]:
         node(3, [2, 7], [4], 4.0),
         node(4, [3, 4], [5], 5.0),
         node(5, [5, 1], [6], 6.0),
-    ]  # fmt: skip
+    ]
 
 
 def plan_records() -> list[Record]:
@@ -96,28 +102,51 @@ def plan_records() -> list[Record]:
         ([5], 19.0, 13.0, 6.0, 0.0, 112.0),
     ]
     plan = {
-        "type": "plan", "id": 0, "k": 3, "method": "slice", "objective": "throughput",
-        "validity": "ordered", "value": 19.0, "bound": 6.0, "gap": 13 / 19,
-        "status": "feasible", "comm": "sum", "memory_model": "peak", "memory_mode": "hard",
+        "type": "plan",
+        "id": 0,
+        "k": 3,
+        "method": "slice",
+        "objective": "throughput",
+        "validity": "ordered",
+        "value": 19.0,
+        "bound": 6.0,
+        "gap": 13 / 19,
+        "status": "feasible",
+        "comm": "sum",
+        "memory_model": "peak",
+        "memory_mode": "hard",
         "charge_io": False,
         "devices": [
-            {"class": "acc", "kind": "accelerator", "count": 3, "memory_bytes": 1000,
-             "bandwidth_bytes_per_s": 8.0},
+            {
+                "class": "acc",
+                "kind": "accelerator",
+                "count": 3,
+                "memory_bytes": 1000,
+                "bandwidth_bytes_per_s": 8.0,
+            },
             {"class": "cpu", "kind": "cpu", "count": 1},
         ],
         "digest": "0" * 64,
-    }  # fmt: skip
+    }
     return [
         plan,
         *(
             {
-                "type": "stage", "id": i, "device": f"acc/{i}", "class": "acc", "nodes": nodes,
-                "load_s": load, "in_s": in_s, "compute_s": compute, "overflow_s": 0.0,
-                "out_s": out, "memory_bytes": memory,
+                "type": "stage",
+                "id": i,
+                "device": f"acc/{i}",
+                "class": "acc",
+                "nodes": nodes,
+                "load_s": load,
+                "in_s": in_s,
+                "compute_s": compute,
+                "overflow_s": 0.0,
+                "out_s": out,
+                "memory_bytes": memory,
             }
             for i, (nodes, load, in_s, compute, out, memory) in enumerate(stages)
         ),
-    ]  # fmt: skip
+    ]
 
 
 def group_records() -> list[Record]:

@@ -80,10 +80,13 @@ def skips_and_outputs() -> onnx.ModelProto:
     shapes = {"b0": [2]}
     return make(
         graph(
-            nodes, "outputs", [value("x"), value("unused")],
-            [value(n, shapes.get(n, [4])) for n in outputs], [W, V],
+            nodes,
+            "outputs",
+            [value("x"), value("unused")],
+            [value(n, shapes.get(n, [4])) for n in outputs],
+            [W, V],
         )
-    )  # fmt: skip
+    )
 
 
 @feature
@@ -91,16 +94,20 @@ def branches() -> onnx.ModelProto:
     """Nested `If` whose bodies capture everything there is to capture."""
     inner = graph(
         [node("Add", ["a", "W"], ["i1"]), node("Mul", ["i1", "made"], ["i2"])],
-        "inner", [], [value("i2")],
-    )  # fmt: skip
+        "inner",
+        [],
+        [value("i2")],
+    )
     other = graph([node("Sub", ["x", "local"], ["i3"])], "other", [], [value("i3")])
     then = graph(
         [
             node("Constant", [], ["local"], value=array("", [1, 2, 3, 4])),
             node("If", ["flag"], ["t"], then_branch=inner, else_branch=other),
         ],
-        "then", [], [value("t")],
-    )  # fmt: skip
+        "then",
+        [],
+        [value("t")],
+    )
     orelse = graph(
         [node("Add", ["b", "own"], ["e"])], "else", [], [value("e")], [array("own", [5, 5, 5, 5])]
     )
@@ -133,10 +140,15 @@ def loops() -> onnx.ModelProto:
         [value("going_out", [], TensorProto.BOOL), value("state_out"), value("row")],
     )
     scan = graph(
-        [node("Add", ["acc", "item"], ["t"]), node("Mul", ["t", "V"], ["acc_out"]),
-         node("Sub", ["acc_out", "a"], ["out"])],
-        "scan", [value("acc"), value("item")], [value("acc_out"), value("out")],
-    )  # fmt: skip
+        [
+            node("Add", ["acc", "item"], ["t"]),
+            node("Mul", ["t", "V"], ["acc_out"]),
+            node("Sub", ["acc_out", "a"], ["out"]),
+        ],
+        "scan",
+        [value("acc"), value("item")],
+        [value("acc_out"), value("out")],
+    )
     nodes = [
         node("Abs", ["x"], ["a"]),
         node("Neg", ["a"], ["b"]),
@@ -159,14 +171,17 @@ def _function(name: str, nodes: list, inputs: list[str], outputs: list[str], **e
 def functions() -> onnx.ModelProto:
     """Functions that call functions, one called in a branch only, overloads, a reused body."""
     scale = _function(
-        "Scale", [node("Constant", [], ["k"], value_float=2.0), node("Mul", ["p", "k"], ["q"])],
-        ["p"], ["q"],
-    )  # fmt: skip
+        "Scale",
+        [node("Constant", [], ["k"], value_float=2.0), node("Mul", ["p", "k"], ["q"])],
+        ["p"],
+        ["q"],
+    )
     twice = _function(
         "Twice",
         [node("Scale", ["p"], ["m"], domain="local"), node("Scale", ["m"], ["q"], domain="local")],
-        ["p"], ["q"],
-    )  # fmt: skip
+        ["p"],
+        ["q"],
+    )
     shift = _function("Shift", [node("Neg", ["p"], ["q"])], ["p"], ["q"])
     over = _function("Over", [node("Abs", ["p"], ["q"])], ["p"], ["q"], overload="a")
     over2 = _function("Over", [node("Exp", ["p"], ["q"])], ["p"], ["q"], overload="b")
@@ -184,8 +199,9 @@ def functions() -> onnx.ModelProto:
     flag = value("flag", [], TensorProto.BOOL)
     return make(
         graph(nodes, "functions", [value("x"), flag], [value("y")]),
-        ir=10, functions=[scale, twice, shift, over, over2, spare],
-    )  # fmt: skip
+        ir=10,
+        functions=[scale, twice, shift, over, over2, spare],
+    )
 
 
 @feature
@@ -257,9 +273,11 @@ def quantized() -> onnx.ModelProto:
         node("Add", ["s", "r"], ["y"]),
     ]
     stored = [
-        array("scale", 0.05), array("wscale", 0.02), array("zero", 3, np.int8),
+        array("scale", 0.05),
+        array("wscale", 0.02),
+        array("zero", 3, np.int8),
         array("wq", [10, -20, 30, 40], np.int8),
-    ]  # fmt: skip
+    ]
     body = graph(nodes, "quantized", [value("x")], [value("y")], stored)
     for name in ("md", "s"):
         entry = body.quantization_annotation.add(tensor_name=name)
@@ -286,9 +304,11 @@ def left_out() -> onnx.ModelProto:
         node("Add", ["picked", "sum"], ["y"]),
     ]
     stored = [
-        W, array("top", 1.0), array("cube", [1, 1, 4], np.int64),
+        W,
+        array("top", 1.0),
+        array("cube", [1, 1, 4], np.int64),
         array("square", np.linspace(-1, 1, 16).reshape(1, 4, 4)),
-    ]  # fmt: skip
+    ]
     outputs = [value("y", [1, 1], TensorProto.DOUBLE)]
     return make(graph(nodes, "left_out", [value("x")], outputs, stored))
 

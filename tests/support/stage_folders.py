@@ -20,9 +20,7 @@ def external(
     name: str, location: str, offset: int | str, length: int | None = 4 * SIZE, dims=(SIZE,), kind=1
 ) -> TensorProto:
     """An initializer whose data is elsewhere; float32 by default."""
-    tensor = TensorProto(
-        name=name, data_type=kind, dims=dims, data_location=TensorProto.EXTERNAL
-    )
+    tensor = TensorProto(name=name, data_type=kind, dims=dims, data_location=TensorProto.EXTERNAL)
     fields = {"location": location, "offset": offset, "length": length}
     for key, item in fields.items():
         if item is not None:

@@ -32,11 +32,17 @@ def graph_records() -> Records:
         *(seeds.tensor(i, "activation", size) for i, size in enumerate(sizes)),
         seeds.tensor(8, "parameter", 64),
         *(
-            seeds.node(v, reads[v], writes[v], times[v], color=pairs[v],
-                       **({"backward": True} if v > 2 else {}))
+            seeds.node(
+                v,
+                reads[v],
+                writes[v],
+                times[v],
+                color=pairs[v],
+                **({"backward": True} if v > 2 else {}),
+            )
             for v in range(6)
         ),
-    ]  # fmt: skip
+    ]
 
 
 def planned() -> Records:
@@ -52,20 +58,61 @@ def planned() -> Records:
     Value 24; for GPipe 12 + 13.
     """
     stages = [
-        {"device": "acc/0", "nodes": [0, 5], "load_s": 15.0, "in_s": 6.0, "compute_s": 5.0,
-         "out_s": 4.0, "memory_bytes": 52, "forward_s": 6.0, "backward_s": 9.0},
-        {"device": "acc/2", "nodes": [1, 4], "load_s": 18.0, "in_s": 5.0, "compute_s": 14.0,
-         "out_s": 9.0, "memory_bytes": 200, "forward_s": 5.0, "backward_s": 13.0,
-         "replicas": 2, "sync_s": 4.0},
-        {"device": "acc/1", "nodes": [2, 3], "load_s": 24.0, "in_s": 6.0, "compute_s": 14.0,
-         "out_s": 4.0, "memory_bytes": 48, "forward_s": 12.0, "backward_s": 12.0},
-    ]  # fmt: skip
+        {
+            "device": "acc/0",
+            "nodes": [0, 5],
+            "load_s": 15.0,
+            "in_s": 6.0,
+            "compute_s": 5.0,
+            "out_s": 4.0,
+            "memory_bytes": 52,
+            "forward_s": 6.0,
+            "backward_s": 9.0,
+        },
+        {
+            "device": "acc/2",
+            "nodes": [1, 4],
+            "load_s": 18.0,
+            "in_s": 5.0,
+            "compute_s": 14.0,
+            "out_s": 9.0,
+            "memory_bytes": 200,
+            "forward_s": 5.0,
+            "backward_s": 13.0,
+            "replicas": 2,
+            "sync_s": 4.0,
+        },
+        {
+            "device": "acc/1",
+            "nodes": [2, 3],
+            "load_s": 24.0,
+            "in_s": 6.0,
+            "compute_s": 14.0,
+            "out_s": 4.0,
+            "memory_bytes": 48,
+            "forward_s": 12.0,
+            "backward_s": 12.0,
+        },
+    ]
     plan = {
-        "type": "plan", "id": 0, "k": 4, "method": "hand", "objective": "throughput",
-        "validity": "ordered", "value": 24.0, "bound": 12.0, "gap": 0.5, "status": "feasible",
-        "comm": "sum", "memory_model": "sum", "memory_mode": "hard", "charge_io": False,
-        "max_replicas": 2, "devices": [dict(DEVICE)], "digest": "0" * 64,
-    }  # fmt: skip
+        "type": "plan",
+        "id": 0,
+        "k": 4,
+        "method": "hand",
+        "objective": "throughput",
+        "validity": "ordered",
+        "value": 24.0,
+        "bound": 12.0,
+        "gap": 0.5,
+        "status": "feasible",
+        "comm": "sum",
+        "memory_model": "sum",
+        "memory_mode": "hard",
+        "charge_io": False,
+        "max_replicas": 2,
+        "devices": [dict(DEVICE)],
+        "digest": "0" * 64,
+    }
     extra = [
         {"type": "stage", "id": i, "class": "acc", "overflow_s": 0.0, **stage}
         for i, stage in enumerate(stages)

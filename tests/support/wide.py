@@ -70,13 +70,20 @@ def wide_stream(
         last = net.join(ends)
     net.conv(last, "1x1", 1000, 1)
     devices = [
-        {"type": "device", "class": "acc", "kind": "accelerator", "count": k,
-         "bandwidth_bytes_per_s": BYTES_PER_S},
+        {
+            "type": "device",
+            "class": "acc",
+            "kind": "accelerator",
+            "count": k,
+            "bandwidth_bytes_per_s": BYTES_PER_S,
+        },
         {"type": "device", "class": "cpu", "kind": "cpu", "count": cpus},
-    ]  # fmt: skip
+    ]
     records = {
-        "device": [d for d in devices if d["count"]], "tensor": net.tensors, "node": net.nodes
-    }  # fmt: skip
+        "device": [d for d in devices if d["count"]],
+        "tensor": net.tensors,
+        "node": net.nodes,
+    }
     return Stream(header=header(), records=records)
 
 
@@ -88,14 +95,26 @@ def branches(count: int, length: int) -> bytes:
 
     def node(reads: list[int]) -> int:
         out = len(tensors)
-        tensors.append({
-            "type": "tensor", "id": out, "name": f"t{out}", "kind": "activation",
-            "size_bytes": rng.randint(1, 30),
-        })  # fmt: skip
-        nodes.append({
-            "type": "node", "id": len(nodes), "name": f"n{len(nodes)}", "op": "Op",
-            "inputs": reads, "outputs": [out], "time_s": {"dev": rng.randint(100, 900)},
-        })  # fmt: skip
+        tensors.append(
+            {
+                "type": "tensor",
+                "id": out,
+                "name": f"t{out}",
+                "kind": "activation",
+                "size_bytes": rng.randint(1, 30),
+            }
+        )
+        nodes.append(
+            {
+                "type": "node",
+                "id": len(nodes),
+                "name": f"n{len(nodes)}",
+                "op": "Op",
+                "inputs": reads,
+                "outputs": [out],
+                "time_s": {"dev": rng.randint(100, 900)},
+            }
+        )
         return out
 
     fork = node([])
@@ -131,18 +150,30 @@ class _Network:
     def _tensor(self, kind: str, channels: int, side: int) -> int:
         self.channels.append(channels)
         self.side.append(side)
-        self.tensors.append({
-            "type": "tensor", "id": len(self.tensors), "name": f"t{len(self.tensors)}",
-            "kind": kind, "size_bytes": 4 * channels * side**2,
-        })  # fmt: skip
+        self.tensors.append(
+            {
+                "type": "tensor",
+                "id": len(self.tensors),
+                "name": f"t{len(self.tensors)}",
+                "kind": kind,
+                "size_bytes": 4 * channels * side**2,
+            }
+        )
         return len(self.tensors) - 1
 
     def _node(self, op: str, inputs: list[int], channels: int, side: int, flop: int) -> int:
         output = self._tensor("activation", channels, side)
         time = OVERHEAD_S + flop / FLOP_PER_S
         times = {"acc": time, "cpu": CPU_FACTOR * time}
-        self.nodes.append({
-            "type": "node", "id": len(self.nodes), "name": f"n{len(self.nodes)}", "op": op,
-            "inputs": inputs, "outputs": [output], "time_s": times,
-        })  # fmt: skip
+        self.nodes.append(
+            {
+                "type": "node",
+                "id": len(self.nodes),
+                "name": f"n{len(self.nodes)}",
+                "op": op,
+                "inputs": inputs,
+                "outputs": [output],
+                "time_s": times,
+            }
+        )
         return output

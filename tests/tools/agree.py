@@ -83,9 +83,12 @@ class Judge:
         """Objective of a split that the checker has judged."""
         case = self.case
         plan = make_plan(
-            case.problem, blocks,
-            method="test", bound=0.0, digest="0" * 64,
-        )  # fmt: skip
+            case.problem,
+            blocks,
+            method="test",
+            bound=0.0,
+            digest="0" * 64,
+        )
         violations = check_plan(case.graph, case.units, plan).violations
         self.wrong += [f"{name}: {v}" for v in violations]
         self.expect(plan.validity in validity, f"{name}: the split is {plan.validity}")
@@ -108,9 +111,7 @@ class Judge:
     def search(self, name: str, expected: float, guess: float = math.inf) -> None:
         """The ideal search finds and proves a value."""
         case = self.case
-        found = ideal_search(
-            case.problem, incumbent=guess
-        )  # fmt: skip
+        found = ideal_search(case.problem, incumbent=guess)
         if found.blocks is not None:
             reached = self.value(name, found.blocks, ("ordered",))
             self.expect(same(reached, found.value), f"{name}: says {found.value}, is {reached}")
@@ -152,9 +153,7 @@ def disagreements(seed: int, nodes: int, counts: Counter[str]) -> list[str]:
     any_split, _ = brute_force(problem, "free")
     judge.expect(any_split <= least * (1 + ROUNDING), f"free optimum {any_split} above {least}")
     annealed = judge.run("anneal", validity="free", effort=ANNEAL_EFFORT)
-    judge.expect(
-        annealed >= any_split * (1 - ROUNDING), f"anneal: {annealed} below {any_split}"
-    )  # fmt: skip
+    judge.expect(annealed >= any_split * (1 - ROUNDING), f"anneal: {annealed} below {any_split}")
     counts["annealed to the optimum"] += same(annealed, any_split)
     return judge.wrong + chain_disagreements(seed, counts)
 

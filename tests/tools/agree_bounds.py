@@ -112,9 +112,11 @@ def unverified(
     if claim.certificate is None or claim.value <= 0:
         return []
     record = {
-        "method": name, "value": claim.value, "validity": validity,
+        "method": name,
+        "value": claim.value,
+        "validity": validity,
         "certificate": storable(claim.certificate),
-    }  # fmt: skip
+    }
     report = check_certificate(
         problem.graph, problem.units, problem.devices, problem.options, record
     )

@@ -67,9 +67,10 @@ def lanes_case(seed: int, most: int = 9) -> Case:
     graph = graph_of(stream)
     devices = (DeviceClass("dev", count=rng.randint(2, 3)),)
     options = CostOptions(
-        comm=rng.choice(["sum", "duplex", "overlap"]), memory_model="sum",
+        comm=rng.choice(["sum", "duplex", "overlap"]),
+        memory_model="sum",
         charge_io=rng.random() < 0.2,
-    )  # fmt: skip
+    )
     return Case(seed, graph, units_of(stream, graph), devices, options)
 
 
@@ -86,9 +87,11 @@ def disagreements(case: Case, solver: str = "cbc", counts: Counter[str] | None =
             start = stronger[1] if stronger else [Block(nodes, case.devices[0])]
         try:
             result = solve_ip(
-                case.problem, validity,
-                solver=solver, incumbent=start,
-            )  # fmt: skip
+                case.problem,
+                validity,
+                solver=solver,
+                incumbent=start,
+            )
         except InfeasibleError:
             counts["infeasible"] += 1
             if want < math.inf:
@@ -107,9 +110,12 @@ def _judged(case: Case, result: IpResult, validity: str, want: float) -> tuple[f
     """The value of a result, and what is wrong with it."""
     wrong = []
     plan = make_plan(
-        case.problem, result.blocks or [],
-        method="ip", bound=result.bound, digest="0" * 64,
-    )  # fmt: skip
+        case.problem,
+        result.blocks or [],
+        method="ip",
+        bound=result.bound,
+        digest="0" * 64,
+    )
     report = check_plan(case.graph, case.units, plan)
     wrong += [str(v) for v in report.violations]
     if VALIDITIES.index(report.validity) > VALIDITIES.index(validity):

@@ -44,13 +44,17 @@ def latency_case(seed: int, execution: str, most: int = 7) -> LatencyProblem:
     rng = random.Random(f"latency {seed} {execution}")
     blocks = execution == "blocks"
     return random_problem(
-        rng, rng.randint(1, most), execution=execution, tight=seed % 2 == 1,
-        training=rng.random() < 0.3, colors=rng.random() < 0.3,
+        rng,
+        rng.randint(1, most),
+        execution=execution,
+        tight=seed % 2 == 1,
+        training=rng.random() < 0.3,
+        colors=rng.random() < 0.3,
         q=rng.choice([1, 1, 2]) if blocks else 1,
         transfers=rng.choice(["tensor", "tensor", "edge"]),
         congestion=rng.choice(["device", "channel", "none"]),
         links=rng.random() < 0.3,
-    )  # fmt: skip
+    )
 
 
 def installed() -> list[str]:

@@ -118,11 +118,15 @@ def random_chain(rng: random.Random) -> Placement:
     parts += [(d, -1.0) for d in reversed(pairs)]
     blocks = (
         PlacedBlock(
-            f"X{i}", "forward", ((d,),), float(rng.randint(1, 4)), held,
+            f"X{i}",
+            "forward",
+            ((d,),),
+            float(rng.randint(1, 4)),
+            held,
             (Wait(i - 1),) if i else (),
         )
         for i, (d, held) in enumerate(parts)
-    )  # fmt: skip
+    )
     return Placement("chain", tuple(Unit(f"d/{d}") for d in range(devices)), tuple(blocks))
 
 
@@ -291,9 +295,11 @@ def against_cpsat(
     load = float(problem.load().max(initial=0.0))
     if found.period_bound_s >= found.period_s - CLOSE and found.period_s > load + CLOSE:
         status, _ = cpsat_best(
-            scaled(problem, factor * STEPS), exact.numerator * STEPS - 1,
-            limit_s=limit_s, only_feasible=True,
-        )  # fmt: skip
+            scaled(problem, factor * STEPS),
+            exact.numerator * STEPS - 1,
+            limit_s=limit_s,
+            only_feasible=True,
+        )
         counts[f"CP-SAT a little shorter: {status}"] += 1
         if status == "optimal":
             wrong.append(f"CP-SAT: there is a repetend shorter than {found.period_s}")

@@ -29,9 +29,10 @@ def check(path: Path, rules: str, k: int) -> bool:
     options = ("--rules", rules) if rules else ()
     data = dnnp("import", "-q", path).out
     for name, *arguments in (
-        ("coarsen", "-q", *options), ("profile", "-q"),
+        ("coarsen", "-q", *options),
+        ("profile", "-q"),
         ("partition", "-q", "-k", str(k), "--effort", "0.1"),
-    ):  # fmt: skip
+    ):
         result = dnnp(name, *arguments, stdin=data)
         if result.status:
             print(f"{path.stem:20} {rules or 'default':8} k={k}  FAILED: {result.err.strip()}")

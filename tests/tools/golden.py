@@ -242,9 +242,9 @@ def main() -> int:
                 file.write_text(json.dumps(result))
                 print(f"{result['seconds']:8.1f} s  {result['status']}  {case.name}", flush=True)
         elif file.exists():
-            verdict, how = compared(json.loads(file.read_text()), json.loads(
-                json.dumps(result_of(case))
-            ))  # fmt: skip
+            verdict, how = compared(
+                json.loads(file.read_text()), json.loads(json.dumps(result_of(case)))
+            )
             counts[verdict] = counts.get(verdict, 0) + 1
             if verdict != "same":
                 print(f"{verdict}: {case.name}: {' | '.join(case.commands)}", *how, sep="\n")

@@ -52,8 +52,11 @@ def command(line: Line, name: str, *arguments: str, data: bytes = b"") -> bytes:
     started = time.perf_counter()
     done = subprocess.run(
         [sys.executable, SCRIPTS / f"dnnp-{name}", *arguments],
-        input=data, capture_output=True, cwd=ROOT, timeout=900,
-    )  # fmt: skip
+        input=data,
+        capture_output=True,
+        cwd=ROOT,
+        timeout=900,
+    )
     line.cells[name] = f"{time.perf_counter() - started:.1f}"
     messages = done.stderr.decode(errors="replace").strip().splitlines()
     if done.returncode != 0 or any("Traceback" in m for m in messages):
@@ -80,9 +83,7 @@ def check_model(path: Path, counts: list[int]) -> list[Line]:
     priced = b""
     for line in lines:
         try:
-            priced = priced or command(
-                line, "profile", data=command(line, "import", str(path))
-            )  # fmt: skip
+            priced = priced or command(line, "profile", data=command(line, "import", str(path)))
             plan = command(line, "partition", "-k", str(line.k), data=priced)
             command(line, "check", "--json", data=plan)
             if absent:
@@ -92,9 +93,7 @@ def check_model(path: Path, counts: list[int]) -> list[Line]:
             ran = command(
                 line, "run", "--verify", "-n", str(SAMPLES), "--warmup", "1", *weights, data=plan
             )
-            record = next(
-                r for r in map(json.loads, ran.splitlines()) if r["type"] == "run"
-            )  # fmt: skip
+            record = next(r for r in map(json.loads, ran.splitlines()) if r["type"] == "run")
             line.cells["error"] = f"{record['max_rel_error']:.1e}"
             line.cells["result"] = "verified" if record["verified"] is True else "?"
             if record["verified"] is not True:

@@ -100,10 +100,14 @@ def start(folder: Path, mark: str, command: Sequence[str]) -> subprocess.Popen[b
     name, *arguments = command
     with open(folder / "err", "wb") as err:
         return subprocess.Popen(
-            [sys.executable, executable(name), *arguments], cwd=folder, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=err, start_new_session=True,
+            [sys.executable, executable(name), *arguments],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=err,
+            start_new_session=True,
             env={**os.environ, "TMPDIR": str(folder / "tmp"), MARK: mark},
-        )  # fmt: skip
+        )
 
 
 def strike(
@@ -156,9 +160,13 @@ def files(folder: Path) -> set[str]:
 
 
 def try_command(
-    folder: Path, name: str, count: int, numbers: Sequence[int], rng: random.Random,
+    folder: Path,
+    name: str,
+    count: int,
+    numbers: Sequence[int],
+    rng: random.Random,
     within: float = math.inf,
-) -> Counter[str]:  # fmt: skip
+) -> Counter[str]:
     """Strike one command `count` times by each signal; what went wrong, and how often."""
     command = COMMANDS[name]
     began = time.monotonic()
@@ -183,14 +191,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=10, help="signals of each kind a command")
     parser.add_argument(
-        "--within", type=float, default=math.inf, metavar="SECONDS",
+        "--within",
+        type=float,
+        default=math.inf,
+        metavar="SECONDS",
         help="send signals at most so long after the start (default: as long as the command takes)",
-    )  # fmt: skip
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--signals", nargs="+", type=lambda name: signal.Signals[f"SIG{name}"], default=SIGNALS,
-        metavar="NAME", help="INT, TERM, HUP, KILL (default: all)",
-    )  # fmt: skip
+        "--signals",
+        nargs="+",
+        type=lambda name: signal.Signals[f"SIG{name}"],
+        default=SIGNALS,
+        metavar="NAME",
+        help="INT, TERM, HUP, KILL (default: all)",
+    )
     parser.add_argument("--commands", nargs="+", choices=tuple(COMMANDS), default=list(COMMANDS))
     args = parser.parse_args()
     rng = random.Random(args.seed)

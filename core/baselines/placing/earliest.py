@@ -98,9 +98,15 @@ def _start(net: Net, rules: Rules, home: Ints) -> Ready:
         if rules.favourite[u] >= 0:
             parent[rules.favourite[u]] = u
     return Ready(
-        home.copy(), room, waits, np.zeros(n), place, np.zeros(n, dtype=np.int64), parent,
+        home.copy(),
+        room,
+        waits,
+        np.zeros(n),
+        place,
+        np.zeros(n, dtype=np.int64),
+        parent,
         np.full(count, -1, dtype=np.int64),
-    )  # fmt: skip
+    )
 
 
 @kernel

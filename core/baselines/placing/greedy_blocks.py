@@ -56,9 +56,15 @@ def greedy_blocks(
     for squeeze in (False, True):
         for order in (np.arange(len(accelerators)), large):
             filled = _fill(
-                tail, head, able[order], memory.tolist(), limit[accelerators[order]].tolist(),
-                pool, problem.options.invocations, squeeze=squeeze,
-            )  # fmt: skip
+                tail,
+                head,
+                able[order],
+                memory.tolist(),
+                limit[accelerators[order]].tolist(),
+                pool,
+                problem.options.invocations,
+                squeeze=squeeze,
+            )
             if filled is not None:
                 used = accelerators[order][filled[1]].tolist()
                 return _split(tasks, filled[0][item], used, mirrored)
@@ -122,9 +128,16 @@ def training_items(tasks: Tasks) -> tuple[Ints, Ints, Ints, bool]:
 
 
 def _fill(
-    tail: Ints, head: Ints, able: Bools, memory: list[float], limit: list[float], pool: Bools,
-    most: int, *, squeeze: bool,
-) -> tuple[Ints, list[int]] | None:  # fmt: skip
+    tail: Ints,
+    head: Ints,
+    able: Bools,
+    memory: list[float],
+    limit: list[float],
+    pool: Bools,
+    most: int,
+    *,
+    squeeze: bool,
+) -> tuple[Ints, list[int]] | None:
     """Block of each item, in the order in which blocks run, and the accelerator of each block.
 
     `squeeze`: an accelerator skips items that do not fit as long as others do. None: it cannot be.

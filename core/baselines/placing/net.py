@@ -52,11 +52,23 @@ def net_of(problem: LatencyProblem) -> Net:
     return Net(
         CODES[problem.options.congestion],
         *plain(
-            tasks.time, tasks.order, tasks.together, tasks.maker, tasks.size, tasks.fixed,
-            tasks.use_ptr, tasks.use_idx, tasks.in_ptr, tasks.in_idx, tasks.out_ptr, tasks.out_idx,
-            machine.rate, machine.latency, machine.charged,
+            tasks.time,
+            tasks.order,
+            tasks.together,
+            tasks.maker,
+            tasks.size,
+            tasks.fixed,
+            tasks.use_ptr,
+            tasks.use_idx,
+            tasks.in_ptr,
+            tasks.in_idx,
+            tasks.out_ptr,
+            tasks.out_idx,
+            machine.rate,
+            machine.latency,
+            machine.charged,
         ),
-    )  # fmt: skip
+    )
 
 
 def mean_times(time: Floats) -> Floats:

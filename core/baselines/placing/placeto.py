@@ -52,9 +52,18 @@ ENTROPY = 0.01
 
 @kernel
 def _sample(
-    net: Net, order: Ints, logits: Floats, near: float, home: Ints, able: Bools, memory: Floats,
-    limit: Floats, chance: Floats, push: Floats, spread: float,
-) -> tuple[int, float]:  # fmt: skip
+    net: Net,
+    order: Ints,
+    logits: Floats,
+    near: float,
+    home: Ints,
+    able: Bools,
+    memory: Floats,
+    limit: Floats,
+    chance: Floats,
+    push: Floats,
+    spread: float,
+) -> tuple[int, float]:
     """Draw a device for every colour without one, at its first task in `order`.
 
     Parameters
@@ -298,9 +307,18 @@ class _Drawer:
         while True:
             home, push = self.home.copy(), np.zeros(logits.shape)
             lost, by_near = _sample(
-                self.net, self.order, logits, near, home, room.able, room.memory, room.limit,
-                chance, push, ENTROPY,
-            )  # fmt: skip
+                self.net,
+                self.order,
+                logits,
+                near,
+                home,
+                room.able,
+                room.memory,
+                room.limit,
+                chance,
+                push,
+                ENTROPY,
+            )
             if lost < 0:
                 break
             # The last of these leaves nothing to be drawn.

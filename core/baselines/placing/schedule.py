@@ -92,8 +92,12 @@ def schedule_homes(
     start = insertion(net, listed, home, able, needs, holds)[2]
     gaps = by_start(listed, start)
     for order, eager in (
-        (listed, False), (listed, True), (soon, True), (gaps, False), (gaps, True),
-    ):  # fmt: skip
+        (listed, False),
+        (listed, True),
+        (soon, True),
+        (gaps, False),
+        (gaps, True),
+    ):
         other, found = follow(net, device, order, eager)
         if other < value:
             value, events = other, found

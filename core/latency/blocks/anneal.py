@@ -238,9 +238,7 @@ def _round(
 ) -> Labels | None:
     """Anneal once; the labels of the best valid split that was seen, if any."""
     state = new_state(fixed, given.at, given.slot, given.device)
-    search: Search = new_search(
-        fixed, seed * MOST_ROUNDS + number, how.mix, tied=items.tied
-    )
+    search: Search = new_search(fixed, seed * MOST_ROUNDS + number, how.mix, tied=items.tied)
     scale = max(latency(fixed, state), 1e-300)
     price = how.price
     for step in range(STEPS):

@@ -69,9 +69,21 @@ def game_values(items: BlockItems, fixed: Fixed, stop: Callable[[], bool]) -> Fl
     values = np.zeros(count)
     for last in range(count, 0, -CHUNK):
         path_game(
-            fixed, reach, kinds, edge_of, entry_ptr, entry_task, load, most, loose,
-            max(last - CHUNK, 0), last, pool, rest, values,
-        )  # fmt: skip
+            fixed,
+            reach,
+            kinds,
+            edge_of,
+            entry_ptr,
+            entry_task,
+            load,
+            most,
+            loose,
+            max(last - CHUNK, 0),
+            last,
+            pool,
+            rest,
+            values,
+        )
         if stop():
             break
     return values

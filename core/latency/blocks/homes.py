@@ -39,9 +39,7 @@ class _Run:
     def __init__(self, problem: LatencyProblem, home: Ints) -> None:
         tasks = problem.tasks
         late = tasks.backward.tolist()
-        self.part = [
-            (h, late[v]) if h >= 0 else (POOL, False) for v, h in enumerate(home.tolist())
-        ]
+        self.part = [(h, late[v]) if h >= 0 else (POOL, False) for v, h in enumerate(home.tolist())]
         """Device and pass of each task."""
         self.number = np.full(tasks.n, POOL, dtype=np.int64)
         self.device: list[int] = []

@@ -123,20 +123,36 @@ def block_items(problem: LatencyProblem) -> BlockItems:
     time = time.reshape(len(devices), count)
     time[:, mixed] = np.inf
     return BlockItems(
-        label=label, backward=late & ~mixed, mixed=mixed,
+        label=label,
+        backward=late & ~mixed,
+        mixed=mixed,
         group=_ties(label, tasks.together, count),
-        devices=devices, time=time, memory=totals(label, tasks.memory, count),
-        capacity=machine.capacity[devices] * SAFE_ROOM, pool=pool,
+        devices=devices,
+        time=time,
+        memory=totals(label, tasks.memory, count),
+        capacity=machine.capacity[devices] * SAFE_ROOM,
+        pool=pool,
         pooled=np.isfinite(totals(label, pool, count)),
-        maker=maker, leaves=tasks.leaves[kept],
+        maker=maker,
+        leaves=tasks.leaves[kept],
         move=np.array(move).reshape(len(devices), flows),
-        use_ptr=use_ptr, use_idx=use_idx, in_ptr=in_ptr, in_idx=in_idx,
-        out_ptr=out_ptr, out_idx=out_idx,
-        before_ptr=before_ptr, before_idx=before_idx, after_ptr=after_ptr, after_idx=after_idx,
-        member_ptr=member_ptr, member_idx=member,
-        task_before_ptr=task_before_ptr, task_before_idx=task_before_idx,
-        task_after_ptr=task_after_ptr, task_after_idx=task_after_idx,
-    )  # fmt: skip
+        use_ptr=use_ptr,
+        use_idx=use_idx,
+        in_ptr=in_ptr,
+        in_idx=in_idx,
+        out_ptr=out_ptr,
+        out_idx=out_idx,
+        before_ptr=before_ptr,
+        before_idx=before_idx,
+        after_ptr=after_ptr,
+        after_idx=after_idx,
+        member_ptr=member_ptr,
+        member_idx=member,
+        task_before_ptr=task_before_ptr,
+        task_before_idx=task_before_idx,
+        task_after_ptr=task_after_ptr,
+        task_after_idx=task_after_idx,
+    )
 
 
 def _contract(tasks: Tasks, tied: bool) -> Ints:

@@ -78,9 +78,7 @@ def push(fixed, state, stack, i, label, limit):  # type: ignore[no-untyped-def]
     if label == at[i]:
         return True
     up = label > at[i]
-    ptr, others = (
-        (fixed.after_ptr, fixed.after_idx) if up else (fixed.before_ptr, fixed.before_idx)
-    )
+    ptr, others = (fixed.after_ptr, fixed.after_idx) if up else (fixed.before_ptr, fixed.before_idx)
     stack[0, 0], stack[1, 0] = i, label
     top = 1
     while top > 0:
@@ -144,9 +142,10 @@ def border(fixed, state, rng, item):  # type: ignore[no-untyped-def]
         seen, found = 0, -1
         for q in range(first + last):
             j = (
-                fixed.before_idx[fixed.before_ptr[i] + q] if q < first
+                fixed.before_idx[fixed.before_ptr[i] + q]
+                if q < first
                 else fixed.after_idx[fixed.after_ptr[i] + q - first]
-            )  # fmt: skip
+            )
             if at[j] != at[i]:
                 seen += 1
                 if below(rng, seen) == 0:

@@ -48,9 +48,21 @@ def reaches(after_ptr, after_idx, count):  # type: ignore[no-untyped-def]
 
 @kernel
 def path_game(  # type: ignore[no-untyped-def]
-    fixed, reach, kinds, edge_of, entry_ptr, entry_task, group_memory, most, loose, first_item,
-    last_item, pool, rest, value,
-):  # fmt: skip
+    fixed,
+    reach,
+    kinds,
+    edge_of,
+    entry_ptr,
+    entry_task,
+    group_memory,
+    most,
+    loose,
+    first_item,
+    last_item,
+    pool,
+    rest,
+    value,
+):
     """Write the value of the game from each item on, as the first of the path, into `value`.
 
     The items are last_item - 1 down to first_item; those after them must be done. O(c^2) hulls,

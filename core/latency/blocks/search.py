@@ -63,12 +63,17 @@ def new_search(fixed: Fixed, seed: int, mix: tuple[int, ...], *, tied: bool) -> 
     """Memory for annealing."""
     count, slots = len(fixed.memory), len(fixed.slot_late)
     return Search(
-        rng=generator(seed), dice=exponential_table(), mix=np.array(mix, dtype=np.int64),
-        price=np.zeros(3), tied=np.array([int(tied)]), value=np.full(2, np.inf),
-        best_at=np.zeros(count, np.int64), best_slot=np.zeros(slots, np.int64),
+        rng=generator(seed),
+        dice=exponential_table(),
+        mix=np.array(mix, dtype=np.int64),
+        price=np.zeros(3),
+        tied=np.array([int(tied)]),
+        value=np.full(2, np.inf),
+        best_at=np.zeros(count, np.int64),
+        best_slot=np.zeros(slots, np.int64),
         best_device=np.zeros(slots, np.int64),
         stack=np.zeros((2, 8 * count + 4 * len(fixed.after_idx) + 64), np.int64),
-    )  # fmt: skip
+    )
 
 
 @kernel

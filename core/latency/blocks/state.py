@@ -110,20 +110,46 @@ def fixed_of(items: BlockItems, most: int) -> Fixed:
     groups = int(items.group.max(initial=-1)) + 1
     group_ptr, group_idx = csr(items.group, np.arange(items.count), groups)
     integers = (
-        items.maker, items.use_ptr, items.use_idx, items.in_ptr, items.in_idx,
-        items.out_ptr, items.out_idx, items.before_ptr, items.before_idx, items.after_ptr,
-        items.after_idx, items.member_ptr, items.member_idx, items.task_before_ptr,
-        items.task_before_idx, items.task_after_ptr, items.task_after_idx, items.label,
-    )  # fmt: skip
+        items.maker,
+        items.use_ptr,
+        items.use_idx,
+        items.in_ptr,
+        items.in_idx,
+        items.out_ptr,
+        items.out_idx,
+        items.before_ptr,
+        items.before_idx,
+        items.after_ptr,
+        items.after_idx,
+        items.member_ptr,
+        items.member_idx,
+        items.task_before_ptr,
+        items.task_before_idx,
+        items.task_after_ptr,
+        items.task_after_idx,
+        items.label,
+    )
     maker, *rest = plain(*(x.astype(np.int64) for x in integers))
-    return Fixed._make([
-        *plain(
-            items.time, items.memory, items.capacity, items.pool, items.pooled,
-            items.backward.astype(np.int64), items.mixed, items.group, group_ptr, group_idx,
-        ),
-        maker, *plain(items.leaves, items.move), *rest,
-        np.repeat(np.array(passes, dtype=np.int64), count),
-    ])  # fmt: skip
+    return Fixed._make(
+        [
+            *plain(
+                items.time,
+                items.memory,
+                items.capacity,
+                items.pool,
+                items.pooled,
+                items.backward.astype(np.int64),
+                items.mixed,
+                items.group,
+                group_ptr,
+                group_idx,
+            ),
+            maker,
+            *plain(items.leaves, items.move),
+            *rest,
+            np.repeat(np.array(passes, dtype=np.int64), count),
+        ]
+    )
 
 
 def devices_of(items: BlockItems, fixed: Fixed, *, along: bool = False) -> Ints:
@@ -145,16 +171,27 @@ def new_state(fixed: Fixed, at: Ints, slot: Ints, device: Ints) -> State:
     slots, count, flows = len(fixed.slot_late), len(fixed.memory), len(fixed.maker)
     accelerators, groups = len(fixed.capacity), len(fixed.group_ptr) - 1
     state = State(
-        at=at.copy(), home=np.zeros(count, np.int64), slot=slot.copy(),
-        place=np.zeros(slots, np.int64), device=device.copy(), size=np.zeros(slots, np.int64),
-        readers=np.zeros((flows, slots), np.int64), needs=np.zeros((slots, slots), np.int64),
-        spent=np.zeros(slots), used=np.zeros(accelerators),
-        spread=np.zeros((groups, accelerators + 1), np.int64), wrong=np.zeros(2, np.int64),
-        pool=np.zeros(count, np.int64), counts=np.zeros(2, np.int64),
-        log_item=np.zeros(8 * count + 64, np.int64), log_from=np.zeros(8 * count + 64, np.int64),
-        start=np.zeros(slots), end=np.zeros(slots), last=np.zeros(accelerators),
+        at=at.copy(),
+        home=np.zeros(count, np.int64),
+        slot=slot.copy(),
+        place=np.zeros(slots, np.int64),
+        device=device.copy(),
+        size=np.zeros(slots, np.int64),
+        readers=np.zeros((flows, slots), np.int64),
+        needs=np.zeros((slots, slots), np.int64),
+        spent=np.zeros(slots),
+        used=np.zeros(accelerators),
+        spread=np.zeros((groups, accelerators + 1), np.int64),
+        wrong=np.zeros(2, np.int64),
+        pool=np.zeros(count, np.int64),
+        counts=np.zeros(2, np.int64),
+        log_item=np.zeros(8 * count + 64, np.int64),
+        log_from=np.zeros(8 * count + 64, np.int64),
+        start=np.zeros(slots),
+        end=np.zeros(slots),
+        last=np.zeros(accelerators),
         ready=np.zeros(len(fixed.pool)),
-    )  # fmt: skip
+    )
     rebuild(fixed, state)
     return state
 
@@ -218,9 +255,7 @@ def pool_insert(state, i):  # type: ignore[no-untyped-def]
     """Add an item to the sorted items of the pool."""
     pool, at = state.pool, state.at
     k = state.counts[0]
-    while k > 0 and (
-        at[pool[k - 1]] > at[i] or (at[pool[k - 1]] == at[i] and pool[k - 1] > i)
-    ):  # fmt: skip
+    while k > 0 and (at[pool[k - 1]] > at[i] or (at[pool[k - 1]] == at[i] and pool[k - 1] > i)):
         pool[k] = pool[k - 1]
         k -= 1
     pool[k] = i

@@ -12,8 +12,12 @@ from dnnp.core.latency.blocks.state import POOL_SLOT, pool_insert, pool_remove
 def relocate(fixed, state, i, label):  # type: ignore[no-untyped-def]
     """Give an item another label; O(its flows and their readers). Order is the caller's matter."""
     home, readers, needs, spent, move = (
-        state.home, state.readers, state.needs, state.spent, fixed.move,
-    )  # fmt: skip
+        state.home,
+        state.readers,
+        state.needs,
+        state.spent,
+        fixed.move,
+    )
     a = home[i]
     b = state.slot[label // 2] if label % 2 else POOL_SLOT
     if a < 0:
@@ -106,8 +110,13 @@ def latency(fixed, state):  # type: ignore[no-untyped-def]
     O(S^2 + flows of the pool). What is not supported takes no time.
     """
     start, end, last, ready, home, device = (
-        state.start, state.end, state.last, state.ready, state.home, state.device,
-    )  # fmt: skip
+        state.start,
+        state.end,
+        state.last,
+        state.ready,
+        state.home,
+        state.device,
+    )
     start[:] = 0.0
     last[:] = 0.0
     value = 0.0

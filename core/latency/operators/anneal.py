@@ -190,15 +190,25 @@ def placed(board: Board, listed: Listed) -> Placement:
     pairs = np.unique(flow[crosses] * count + target[crosses])
     flow, target = pairs // count, pairs % count
     return by_start(
-        board, state.place, device, (state.start, state.end), flow, target,
+        board,
+        state.place,
+        device,
+        (state.start, state.end),
+        flow,
+        target,
         (state.begun[flow, target], state.arrive[flow, target]),
-    )  # fmt: skip
+    )
 
 
 def by_start(
-    board: Board, rank: Ints, device: Ints, span: tuple[Floats, Floats],
-    flow: Ints, target: Ints, moved: tuple[Floats, Floats],
-) -> Placement:  # fmt: skip
+    board: Board,
+    rank: Ints,
+    device: Ints,
+    span: tuple[Floats, Floats],
+    flow: Ints,
+    target: Ints,
+    moved: tuple[Floats, Floats],
+) -> Placement:
     """Events by start: tasks, i64[n] by rank, and transfers of flows to targets, i64[m] each.
 
     Both with starts and ends. Of what starts at the same time, that comes first which ends
@@ -286,9 +296,14 @@ def inserted(
         + board.fixed[flow] * board.charged[source, target]
     )
     placement = by_start(
-        board, rank, device, (start, start + board.time[np.arange(n), device]), flow, target,
+        board,
+        rank,
+        device,
+        (start, start + board.time[np.arange(n), device]),
+        flow,
+        target,
         (sent, sent + length),
-    )  # fmt: skip
+    )
     return np.lexsort((rank, start)), placement
 
 
@@ -305,9 +320,7 @@ def _judged(problem: LatencyProblem, board: Board, placement: Placement) -> tupl
         placement.device, weights=problem.tasks.memory, minlength=problem.machine.count
     )
     over = float(np.maximum(used - board.capacity, 0.0).sum())
-    value = simulate(
-        problem.tasks, problem.machine, placement, problem.options.congestion
-    ).value
+    value = simulate(problem.tasks, problem.machine, placement, problem.options.congestion).value
     if over > 0:
         return value * (2 + over / float(problem.tasks.memory.sum())), False
     return value, True
@@ -374,9 +387,7 @@ def _polished(problem: LatencyProblem, board: Board, listed: Listed) -> Iterator
     placement = placed(board, listed)
     yield placement
     for _ in range(POLISHINGS):
-        times = simulate(
-            problem.tasks, problem.machine, placement, problem.options.congestion
-        )
+        times = simulate(problem.tasks, problem.machine, placement, problem.options.congestion)
         rank = np.empty(problem.tasks.n, dtype=np.int64)
         rank[placement.events[placement.events[:, 0] == TASK, 1]] = np.arange(problem.tasks.n)
         order = np.lexsort((rank, times.start_s))

@@ -95,9 +95,13 @@ def operators_bound(
     if not stop():
         least = max(found)[0]
         found.append(
-            (_destroyed(board, order, place, usable, head, tail, weights, least, upper, effort,
-                        stop), "windows")
-        )  # fmt: skip
+            (
+                _destroyed(
+                    board, order, place, usable, head, tail, weights, least, upper, effort, stop
+                ),
+                "windows",
+            )
+        )
     value, name = max(found, key=lambda x: x[0])
     if name == "windows" and value <= max(found[:-1])[0] * (1 + 1e-9):
         value, name = max(found[:-1], key=lambda x: x[0])
@@ -105,9 +109,18 @@ def operators_bound(
 
 
 def _destroyed(
-    board: Board, order: Ints, place: Ints, usable: Bools, head: Floats, tail: Floats,
-    weights: Floats, least: float, upper: float, effort: float, stop: Callable[[], bool],
-) -> float:  # fmt: skip
+    board: Board,
+    order: Ints,
+    place: Ints,
+    usable: Bools,
+    head: Floats,
+    tail: Floats,
+    weights: Floats,
+    least: float,
+    upper: float,
+    effort: float,
+    stop: Callable[[], bool],
+) -> float:
     """Best bound by windows among several latencies that may or may not be refuted.
 
     For any T, every latency is at least T or what windows prove about those below T.
@@ -128,9 +141,17 @@ def _destroyed(
 
 
 def _windows(
-    board: Board, order: Ints, place: Ints, usable: Bools, head: Floats, tail: Floats,
-    weights: Floats, upper: float, effort: float, stop: Callable[[], bool],
-) -> float:  # fmt: skip
+    board: Board,
+    order: Ints,
+    place: Ints,
+    usable: Bools,
+    head: Floats,
+    tail: Floats,
+    weights: Floats,
+    upper: float,
+    effort: float,
+    stop: Callable[[], bool],
+) -> float:
     """Bound by windows; as far as it came when it was stopped."""
     n, count = usable.shape
     usable = usable.copy()
@@ -172,9 +193,7 @@ def _crowds(
     return float(crowded(board, usable, weights, head, tail, upper, at, order))
 
 
-def _area(
-    problem: LatencyProblem, board: Board, usable: Bools
-) -> tuple[float, Floats, Floats]:
+def _area(problem: LatencyProblem, board: Board, usable: Bools) -> tuple[float, Floats, Floats]:
     """Area bound; prices of memory f64[D] (time per byte); weights of devices f64[k, D].
 
     The bound is computed from the prices, so that it holds however exact the program was solved.
@@ -239,15 +258,19 @@ def _program(time: Floats, memory: Floats, capacity: Floats) -> tuple[Floats, Fl
         above = vstack([above, hstack([bytes_[limited], zero])])
         limit = np.concatenate([limit, capacity[limited]])
     once = hstack(
-        [coo_array((np.ones(len(task)), (task, columns)), shape=(n, len(task))),
-         coo_array((n, 1))]
-    )  # fmt: skip
+        [coo_array((np.ones(len(task)), (task, columns)), shape=(n, len(task))), coo_array((n, 1))]
+    )
     cost = np.zeros(len(task) + 1)
     cost[-1] = 1.0
     done = linprog(
-        cost, A_ub=above.tocsr(), b_ub=limit, A_eq=once.tocsr(), b_eq=np.ones(n),
-        bounds=(0, None), method="highs",
-    )  # fmt: skip
+        cost,
+        A_ub=above.tocsr(),
+        b_ub=limit,
+        A_eq=once.tocsr(),
+        b_eq=np.ones(n),
+        bounds=(0, None),
+        method="highs",
+    )
     if done.status != 0:
         return None
     dual = np.maximum(-done.ineqlin.marginals, 0.0)
@@ -256,9 +279,7 @@ def _program(time: Floats, memory: Floats, capacity: Floats) -> tuple[Floats, Fl
     return dual[:count], prices
 
 
-def _memory_path(
-    board: Board, order: Ints, place: Ints, usable: Bools, prices: Floats
-) -> float:
+def _memory_path(board: Board, order: Ints, place: Ints, usable: Bools, prices: Floats) -> float:
     """Longest way where a task also pays for memory, less what the capacities are worth.
 
     The way to the last task visits some tasks of each device, which fit; so what it pays is at

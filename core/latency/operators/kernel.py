@@ -209,8 +209,10 @@ def new_state(board: Board, order: Ints, device: Ints) -> State:
 @kernel
 def move_time(board, f, a, b):  # type: ignore[no-untyped-def]
     """Time of a transfer, as `core.cost.timeline` adds it up."""
-    return board.latency[a, b] + board.size[f] * board.rate[a, b] + board.fixed[f] * (
-        board.charged[a, b]
+    return (
+        board.latency[a, b]
+        + board.size[f] * board.rate[a, b]
+        + board.fixed[f] * (board.charged[a, b])
     )
 
 
@@ -269,8 +271,12 @@ def replay(board, state, first, last, limit):  # type: ignore[no-untyped-def]
     log_task, log_end, log_flow = state.log_task, state.log_end, state.log_flow
     log_to, log_came, log_arrive = state.log_to, state.log_came, state.log_arrive
     time, tail, maker, in_ptr, in_idx = (
-        board.time, board.tail, board.maker, board.in_ptr, board.in_idx
-    )  # fmt: skip
+        board.time,
+        board.tail,
+        board.maker,
+        board.in_ptr,
+        board.in_idx,
+    )
     out_ptr, out_idx, use_ptr, use_idx = board.out_ptr, board.out_idx, board.use_ptr, board.use_idx
     rate, latency, charged = board.rate, board.latency, board.charged
     size, fixed, send, receive = board.size, board.fixed, board.send, board.receive

@@ -24,9 +24,14 @@ def mean_rank(board: Board, order: Ints) -> Floats:
     pairs = max(count * (count - 1), 1)
     rank = np.zeros(len(times))
     _ranks(
-        board, order, times, board.rate.sum() / pairs, board.latency.sum() / pairs,
-        board.charged.sum() / pairs, rank,
-    )  # fmt: skip
+        board,
+        order,
+        times,
+        board.rate.sum() / pairs,
+        board.latency.sum() / pairs,
+        board.charged.sum() / pairs,
+        rank,
+    )
     return rank
 
 

@@ -92,15 +92,20 @@ class _Builder:
             if not np.isinf(limit) and game.memory.sum() > limit:
                 unit = max(limit, 1.0)
                 model.row(
-                    [(self.x(i, s), float(game.memory[i]) / unit)
-                     for i in range(len(game.members)) for s in mine],
-                    "<", limit / unit * (1 + MARGIN),
-                )  # fmt: skip
+                    [
+                        (self.x(i, s), float(game.memory[i]) / unit)
+                        for i in range(len(game.members))
+                        for s in mine
+                    ],
+                    "<",
+                    limit / unit * (1 + MARGIN),
+                )
             for i, j in game.tied:
                 model.row(
                     [*((self.x(i, s), 1.0) for s in mine), *((self.x(j, s), -1.0) for s in mine)],
-                    "=", 0.0,
-                )  # fmt: skip
+                    "=",
+                    0.0,
+                )
         for i, j in game.tied:
             model.row([(self.x(i, POOL), 1.0), (self.x(j, POOL), -1.0)], "=", 0.0)
 
@@ -110,9 +115,10 @@ class _Builder:
         makes = np.diff(tasks.out_ptr) > 0
         for s, slot in enumerate(game.slots):
             terms = [
-                (self.x(i, s), float(game.time[slot.device, i])) for i in range(len(game.members))
+                (self.x(i, s), float(game.time[slot.device, i]))
+                for i in range(len(game.members))
                 if self.x(i, s) != NEVER
-            ]  # fmt: skip
+            ]
             for net in game.nets:
                 cost = float(net.cost[slot.device])
                 enters = self._enters(net, s)
@@ -244,9 +250,10 @@ class _Builder:
         reaches = _reaches(inner, len(game.members))
         makes = np.diff(self.problem.tasks.out_ptr) > 0
         steps = [
-            edge for edge in self.f.edges
+            edge
+            for edge in self.f.edges
             if makes[edge[1]] and game.label[edge[0]] != game.label[edge[1]]
-        ]  # fmt: skip
+        ]
         for s in range(len(game.slots)):
             device = game.slots[s].device
             for (u, v), left in rest.items():

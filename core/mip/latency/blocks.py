@@ -105,10 +105,7 @@ class BlockFormulation:
             if vertex[u] != vertex[v]
         }
         used = sorted(set(place.tolist()) - {POOL})
-        order = [
-            (a, b) for a, b in pairwise(used)
-            if game.slots[a][:2] == game.slots[b][:2]
-        ]  # fmt: skip
+        order = [(a, b) for a, b in pairwise(used) if game.slots[a][:2] == game.slots[b][:2]]
         took = _lengths(game, place)
         when = {s: 2 * times[1 + 2 * s] + float(took[s]) for s in used}
         for v in np.flatnonzero(of_task < 0).tolist():

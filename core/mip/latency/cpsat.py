@@ -44,9 +44,14 @@ def cpsat_blocks(
 ) -> ExactResult[Invocations]:
     """Find the split into blocks with the least latency; see `solve_intervals`."""
     return solve_intervals(
-        BlockProgram(problem), start=start, bound=bound, seconds=seconds,
-        threads=threads, seed=seed, stop=stop,
-    )  # fmt: skip
+        BlockProgram(problem),
+        start=start,
+        bound=bound,
+        seconds=seconds,
+        threads=threads,
+        seed=seed,
+        stop=stop,
+    )
 
 
 def cpsat_operators(
@@ -61,9 +66,14 @@ def cpsat_operators(
 ) -> ExactResult[Placement]:
     """Find the placement with the least latency; see `solve_intervals`."""
     return solve_intervals(
-        PlacementProgram(problem), start=start, bound=bound, seconds=seconds,
-        threads=threads, seed=seed, stop=stop,
-    )  # fmt: skip
+        PlacementProgram(problem),
+        start=start,
+        bound=bound,
+        seconds=seconds,
+        threads=threads,
+        seed=seed,
+        stop=stop,
+    )
 
 
 def solve_intervals(
@@ -161,9 +171,15 @@ def _run(
 
         search.asked = True
         outcome = process.cpsat(
-            program.program, hint, left, threads, seed,
-            news=take, patience=None if left is None else left + GRACE_S, stop=stop,
-        )  # fmt: skip
+            program.program,
+            hint,
+            left,
+            threads,
+            seed,
+            news=take,
+            patience=None if left is None else left + GRACE_S,
+            stop=stop,
+        )
         if outcome.status == "missing":
             raise UnavailableError("CP-SAT is not installed: pip install 'dnnp[cpsat]'")
         if outcome.status == "infeasible":

@@ -69,10 +69,16 @@ class TickProgram:
             variables = [self.first_flag + flag for flag in row.flags]
             self._row(variables, row.weights, row.sense, row.bound)
         for lane in model.lanes:
-            program.lanes.append([
-                (model.spans[turn.span][0], self.ticks(turn.seconds), self.first_flag + turn.flag)
-                for turn in lane
-            ])  # fmt: skip
+            program.lanes.append(
+                [
+                    (
+                        model.spans[turn.span][0],
+                        self.ticks(turn.seconds),
+                        self.first_flag + turn.flag,
+                    )
+                    for turn in lane
+                ]
+            )
 
     def ticks(self, seconds: float) -> int:
         """A time in ticks, rounded down."""

@@ -21,6 +21,10 @@ def latency_ip(
 ) -> ExactResult[Invocations]:
     """Find the split into blocks with the least latency; see `solve_model`."""
     return solve_model(
-        BlockProgram(problem), solver=solver, start=start, bound=bound, seconds=seconds,
+        BlockProgram(problem),
+        solver=solver,
+        start=start,
+        bound=bound,
+        seconds=seconds,
         stop=stop,
-    )  # fmt: skip
+    )

@@ -102,10 +102,16 @@ def game_of(problem: LatencyProblem) -> BlockGame:
         for j in range(min(problem.options.invocations, int((late == backward).sum())))
     ]
     return BlockGame(
-        problem, label, members, late, time,
-        np.array([tasks.memory[own].sum() for own in members]), slots,
-        _nets(problem, label), _tied(tasks, label),
-    )  # fmt: skip
+        problem,
+        label,
+        members,
+        late,
+        time,
+        np.array([tasks.memory[own].sum() for own in members]),
+        slots,
+        _nets(problem, label),
+        _tied(tasks, label),
+    )
 
 
 def _nets(problem: LatencyProblem, label: Ints) -> list[Net]:
@@ -120,11 +126,14 @@ def _nets(problem: LatencyProblem, label: Ints) -> list[Net]:
             found.setdefault(key, []).append(f)
     return [
         Net(
-            maker, readers, leaves,
-            tuple(sorted(set(tasks.maker[flows].tolist()) - {-1})), cost[:, flows].sum(axis=1),
+            maker,
+            readers,
+            leaves,
+            tuple(sorted(set(tasks.maker[flows].tolist()) - {-1})),
+            cost[:, flows].sum(axis=1),
         )
         for (maker, readers, leaves), flows in sorted(found.items())
-    ]  # fmt: skip
+    ]
 
 
 def _tied(tasks: Tasks, label: Ints) -> list[tuple[int, int]]:

@@ -138,9 +138,7 @@ class Search(Generic[S]):
             raise LimitError(self.failure)
         status = "limit" if self.best is None else "optimal" if closed else "feasible"
         bound = min(self.low, self.value)
-        return ExactResult(
-            self.best, self.value, bound, status, solver, self.failure, self.asked
-        )
+        return ExactResult(self.best, self.value, bound, status, solver, self.failure, self.asked)
 
 
 def solve_model(
@@ -267,10 +265,15 @@ class _Slices(Generic[S]):
         for tolerance in TOLERANCES:
             seconds, patience = self._times()
             outcome = self.process.solve(
-                self.solver, program.program, start, seconds, tolerance,
-                patience=patience, stop=self.stop,
+                self.solver,
+                program.program,
+                start,
+                seconds,
+                tolerance,
+                patience=patience,
+                stop=self.stop,
                 presolve=not self.again and tolerance == TOLERANCES[0],
-            )  # fmt: skip
+            )
             if outcome.status != "infeasible":
                 return outcome
             program.program.lower[0] = 0.0

@@ -27,6 +27,10 @@ def moirai(
 ) -> ExactResult[Placement]:
     """Find the placement with the least latency by Moirai's program; see `solve_model`."""
     return solve_model(
-        PlacementProgram(problem), solver=solver, start=start, bound=bound, seconds=seconds,
+        PlacementProgram(problem),
+        solver=solver,
+        start=start,
+        bound=bound,
+        seconds=seconds,
         stop=stop,
-    )  # fmt: skip
+    )

@@ -83,11 +83,7 @@ def operator_windows(problem: LatencyProblem) -> Windows:
 
 def flow_times(tasks: Tasks, machine: Machine, flow: int) -> Floats:
     """Time of a flow from every device to every other; f64[D, D]."""
-    return (
-        machine.latency
-        + tasks.size[flow] * machine.rate
-        + tasks.fixed[flow] * machine.charged
-    )  # fmt: skip
+    return machine.latency + tasks.size[flow] * machine.rate + tasks.fixed[flow] * machine.charged
 
 
 def _windows(tasks: Tasks, time: Floats, move: dict[tuple[int, int], Floats]) -> Windows:

@@ -45,9 +45,10 @@ def places_of_blocks(draft: Draft, item_of_node: Ints, blocks: Sequence[Block]) 
     free = list(range(len(draft.places)))
     for step, b in enumerate(order):
         kind = Place(
-            names.index(blocks[b].device.name), blocks[b].replicas,
+            names.index(blocks[b].device.name),
+            blocks[b].replicas,
             step if draft.task.ordered else -1,
-        )  # fmt: skip
+        )
         i = next((i for i in free if draft.places[i] == kind), None)
         if i is None:
             return None

@@ -112,9 +112,14 @@ class Loop:
         for tolerance in TOLERANCES:
             seconds, patience = self._times()
             outcome = self.process.solve(
-                self.solver, draft.program, start, seconds, tolerance,
-                patience=patience, stop=self._stop,
-            )  # fmt: skip
+                self.solver,
+                draft.program,
+                start,
+                seconds,
+                tolerance,
+                patience=patience,
+                stop=self._stop,
+            )
             if outcome.status != "infeasible":
                 return outcome
             for top in draft.tops:

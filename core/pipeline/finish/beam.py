@@ -179,18 +179,50 @@ def _expanded(
         parent, kind = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
         at, least, tie = np.empty(room), np.empty(room), np.empty(room)
         made = expand(
-            begin, until, *level.state,
-            shop.total, shop.first, shop.time, shop.memory, shop.unit_ptr, shop.unit, shop.runs,
-            shop.before_ptr, shop.before, shop.delay, shop.tail, shop.least_tail,
-            shop.idle_ptr, shop.idle_kind, shop.idle, shop.cap, shop.slack, upper,
-            parent, kind, at, least, tie, blocked,
-        )  # fmt: skip
+            begin,
+            until,
+            *level.state,
+            shop.total,
+            shop.first,
+            shop.time,
+            shop.memory,
+            shop.unit_ptr,
+            shop.unit,
+            shop.runs,
+            shop.before_ptr,
+            shop.before,
+            shop.delay,
+            shop.tail,
+            shop.least_tail,
+            shop.idle_ptr,
+            shop.idle_kind,
+            shop.idle,
+            shop.cap,
+            shop.slack,
+            upper,
+            parent,
+            kind,
+            at,
+            least,
+            tie,
+            blocked,
+        )
         risk = np.zeros(made, dtype=np.bool_)
         if careful:
             find_risks(
-                parent[:made], kind[:made], level.count, level.risk, shop.total, shop.memory,
-                shop.unit_ptr, shop.unit, shop.group_ptr, shop.cap, shop.slack, risk,
-            )  # fmt: skip
+                parent[:made],
+                kind[:made],
+                level.count,
+                level.risk,
+                shop.total,
+                shop.memory,
+                shop.unit_ptr,
+                shop.unit,
+                shop.group_ptr,
+                shop.cap,
+                shop.slack,
+                risk,
+            )
         parts.append([*(array[:made] for array in (parent, kind, at, least, tie)), risk])
     return _Children(*(np.concatenate(list(part)) for part in zip(*parts, strict=True)))
 
@@ -215,22 +247,47 @@ def _kept(
             return None
         until = min(place + chunk, len(order))
         count, place = keep(
-            place, until, count, order, children.parent, children.kind, children.at,
-            children.least, children.risk, room, *level.state,
-            *fresh.state, fresh.least, fresh.risk,
-            shop.first, shop.time, shop.memory, shop.unit_ptr, shop.unit, shop.after_ptr,
-            shop.after, shop.wait, shop.final, shop.cap, shop.slack, shop.loose, head, link, key,
+            place,
+            until,
+            count,
+            order,
+            children.parent,
+            children.kind,
+            children.at,
+            children.least,
+            children.risk,
+            room,
+            *level.state,
+            *fresh.state,
+            fresh.least,
+            fresh.risk,
+            shop.first,
+            shop.time,
+            shop.memory,
+            shop.unit_ptr,
+            shop.unit,
+            shop.after_ptr,
+            shop.after,
+            shop.wait,
+            shop.final,
+            shop.cap,
+            shop.slack,
+            shop.loose,
+            head,
+            link,
+            key,
             chosen,
-        )  # fmt: skip
+        )
         if place < until:
             break
     for name in ("count", "end", "free", "now", "value", "least", "risk"):
         setattr(fresh, name, getattr(fresh, name)[:count])
     chosen = chosen[:count]
     made = _Steps(
-        children.parent[chosen].astype(np.int32), children.kind[chosen].astype(np.int32),
+        children.parent[chosen].astype(np.int32),
+        children.kind[chosen].astype(np.int32),
         children.at[chosen],
-    )  # fmt: skip
+    )
     return fresh, made, float(children.least[order[place:]].min(initial=np.inf))
 
 

@@ -38,9 +38,14 @@ def unrolled(repetend: Repetend, micro_batches: int) -> Floats:
 
 
 def warm_up(
-    placement: Placement, repetend: Repetend, micro_batches: int, spare: int, width: int,
-    most: float, stop: Callable[[], bool],
-) -> End | None:  # fmt: skip
+    placement: Placement,
+    repetend: Repetend,
+    micro_batches: int,
+    spare: int,
+    width: int,
+    most: float,
+    stop: Callable[[], bool],
+) -> End | None:
     """Schedule the blocks anew that start before all kinds have, and `spare` periods later.
 
     `width` is that of the beam, less if its work would exceed `most`. None: there are too few
@@ -55,9 +60,14 @@ def warm_up(
 
 
 def cool_down(
-    placement: Placement, repetend: Repetend, micro_batches: int, spare: int, width: int,
-    most: float, stop: Callable[[], bool],
-) -> End | None:  # fmt: skip
+    placement: Placement,
+    repetend: Repetend,
+    micro_batches: int,
+    spare: int,
+    width: int,
+    most: float,
+    stop: Callable[[], bool],
+) -> End | None:
     """The same at the end of the schedule of so many micro-batches, all backwards."""
     u, period = repetend.unroll, repetend.period_s
     time = np.array([block.time_s for block in placement.blocks])

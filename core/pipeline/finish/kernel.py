@@ -17,9 +17,27 @@ CHAIN = 64
 
 @kernel
 def _append(  # type: ignore[no-untyped-def]
-    s, i, at, made, count, free, first, time, runs, tail, least, rest, soon, short, upper,
-    parent, child, child_at, child_least, child_tie,
-):  # fmt: skip
+    s,
+    i,
+    at,
+    made,
+    count,
+    free,
+    first,
+    time,
+    runs,
+    tail,
+    least,
+    rest,
+    soon,
+    short,
+    upper,
+    parent,
+    child,
+    child_at,
+    child_least,
+    child_tie,
+):
     """Note that kind i may start at `at` in partial schedule s, if that can end before `upper`."""
     after = at + time[i]
     bound = max(least, after + tail[first[i] + count[s, i]])
@@ -45,11 +63,38 @@ def _append(  # type: ignore[no-untyped-def]
 
 @kernel
 def expand(  # type: ignore[no-untyped-def]
-    first_state, last_state, count, end, free, now, value,
-    total, first, time, memory, unit_ptr, unit, runs, before_ptr, before, delay,
-    tail, least_tail, idle_ptr, idle_kind, idle, cap, slack, upper,
-    parent, child, child_at, child_least, child_tie, blocked,
-):  # fmt: skip
+    first_state,
+    last_state,
+    count,
+    end,
+    free,
+    now,
+    value,
+    total,
+    first,
+    time,
+    memory,
+    unit_ptr,
+    unit,
+    runs,
+    before_ptr,
+    before,
+    delay,
+    tail,
+    least_tail,
+    idle_ptr,
+    idle_kind,
+    idle,
+    cap,
+    slack,
+    upper,
+    parent,
+    child,
+    child_at,
+    child_least,
+    child_tie,
+    blocked,
+):
     """Append one block to partial schedules; returns how many came of it.
 
     For each: `parent`, kind `child`, start `child_at`, `child_least`, below which no schedule
@@ -136,9 +181,27 @@ def expand(  # type: ignore[no-untyped-def]
             if not ready[i] or (i != chosen and earliest[i] >= done):
                 continue
             made = _append(
-                s, i, earliest[i], made, count, free, first, time, runs, tail, least, rest, soon,
-                short, upper, parent, child, child_at, child_least, child_tie,
-            )  # fmt: skip
+                s,
+                i,
+                earliest[i],
+                made,
+                count,
+                free,
+                first,
+                time,
+                runs,
+                tail,
+                least,
+                rest,
+                soon,
+                short,
+                upper,
+                parent,
+                child,
+                child_at,
+                child_least,
+                child_tie,
+            )
             if time[i] > 0 or over:
                 continue
             beyond = False
@@ -152,9 +215,27 @@ def expand(  # type: ignore[no-untyped-def]
                     fresh = fresh and (count[s, x] == total[x] or earliest[x] != at)
                 if fresh:
                     made = _append(
-                        s, i, at, made, count, free, first, time, runs, tail, least, rest, soon,
-                        short, upper, parent, child, child_at, child_least, child_tie,
-                    )  # fmt: skip
+                        s,
+                        i,
+                        at,
+                        made,
+                        count,
+                        free,
+                        first,
+                        time,
+                        runs,
+                        tail,
+                        least,
+                        rest,
+                        soon,
+                        short,
+                        upper,
+                        parent,
+                        child,
+                        child_at,
+                        child_least,
+                        child_tie,
+                    )
     return made
 
 
@@ -221,12 +302,45 @@ def find_risks(  # type: ignore[no-untyped-def]
 
 @kernel
 def keep(  # type: ignore[no-untyped-def]
-    begin, until, kept, order, parent, child, child_at, child_least, child_risk, width,
-    count, end, free, now, value,
-    new_count, new_end, new_free, new_now, new_value, new_least, new_risk,
-    first, time, memory, unit_ptr, unit, after_ptr, followers, wait, final, cap, slack, loose,
-    head, link, key, chosen,
-):  # fmt: skip
+    begin,
+    until,
+    kept,
+    order,
+    parent,
+    child,
+    child_at,
+    child_least,
+    child_risk,
+    width,
+    count,
+    end,
+    free,
+    now,
+    value,
+    new_count,
+    new_end,
+    new_free,
+    new_now,
+    new_value,
+    new_least,
+    new_risk,
+    first,
+    time,
+    memory,
+    unit_ptr,
+    unit,
+    after_ptr,
+    followers,
+    wait,
+    final,
+    cap,
+    slack,
+    loose,
+    head,
+    link,
+    key,
+    chosen,
+):
     """The first `width` partial schedules of `order` that no other one beats.
 
     Goes on from place `begin` of `order`, with `kept` of them, to `until`; returns how many they

@@ -102,11 +102,8 @@ def shop_of(problem: Problem, included: Ints | None = None, final: Floats | None
                 kinds.append(blocks)
         sizes.append(len(kinds) - before_these)
     forth: list[Edge] = [
-        (at[g, a], at[g, b], w)
-        for g in range(len(groups))
-        for a, b, w in edges
-        if (g, b) in at
-    ]  # fmt: skip
+        (at[g, a], at[g, b], w) for g in range(len(groups)) for a, b, w in edges if (g, b) in at
+    ]
     head = np.array([blocks[0] for blocks in kinds], dtype=np.int64)
     total = np.array([len(blocks) for blocks in kinds], dtype=np.int64)
     first = np.cumsum(total) - total
@@ -135,12 +132,32 @@ def shop_of(problem: Problem, included: Ints | None = None, final: Floats | None
     after_ptr, after, _ = _rows(forth, len(kinds))
     idle_ptr, idle_kind, idle_time = _rows(by_unit, problem.units)
     return Shop(
-        problem.b, total, first, block, time, memory, offsets([n for n in sizes if n]),
-        offsets([len(mine) for mine in units]), np.concatenate(units).astype(np.int64), runs,
-        before_ptr, before, delay, after_ptr, after, wait,
-        last, tail, _least(tail, first, total), idle_ptr, idle_kind, idle_time,
-        cap, slack, loose,
-    )  # fmt: skip
+        problem.b,
+        total,
+        first,
+        block,
+        time,
+        memory,
+        offsets([n for n in sizes if n]),
+        offsets([len(mine) for mine in units]),
+        np.concatenate(units).astype(np.int64),
+        runs,
+        before_ptr,
+        before,
+        delay,
+        after_ptr,
+        after,
+        wait,
+        last,
+        tail,
+        _least(tail, first, total),
+        idle_ptr,
+        idle_kind,
+        idle_time,
+        cap,
+        slack,
+        loose,
+    )
 
 
 def root_bound(shop: Shop) -> float:
@@ -207,9 +224,7 @@ def releases_early(problem: Problem) -> Ints:
     return topological(problem.k, tail, head, problem.memory[: problem.k])
 
 
-def _tails(
-    total: Ints, first: Ints, time: Floats, forth: list[Edge], final: Floats
-) -> Floats:  # fmt: skip
+def _tails(total: Ints, first: Ints, time: Floats, forth: list[Edge], final: Floats) -> Floats:
     """`Shop.tail`; of the kind waited for there may be blocks whose followers are left out."""
     tail = final.copy()
     for a, b, w in sorted(forth, reverse=True):

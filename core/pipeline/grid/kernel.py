@@ -127,10 +127,40 @@ def _store(row, cost, period, component, wish, out, out_cost, chain, heads, coun
 
 @kernel
 def extend(  # type: ignore[no-untyped-def]
-    states, costs, first, period, new, time, conflict, least, most, anchor, moved, pick, level,
-    unit_ptr, unit_slot, unit_gain, unit_limit, ends, is_first, is_last, most_span,
-    keep, component, wish, out, out_cost, parent, phase, shift, chain, heads, count, work,
-):  # fmt: skip
+    states,
+    costs,
+    first,
+    period,
+    new,
+    time,
+    conflict,
+    least,
+    most,
+    anchor,
+    moved,
+    pick,
+    level,
+    unit_ptr,
+    unit_slot,
+    unit_gain,
+    unit_limit,
+    ends,
+    is_first,
+    is_last,
+    most_span,
+    keep,
+    component,
+    wish,
+    out,
+    out_cost,
+    parent,
+    phase,
+    shift,
+    chain,
+    heads,
+    count,
+    work,
+):
     """All next states of the rows from `first` on; returns the row to go on from, or `FULL`.
 
     Ends early once `work[0]` places were tried and states compared.
@@ -254,7 +284,7 @@ def extend(  # type: ignore[no-untyped-def]
                 at = count[0]
                 if _store(
                     kept, cost, period, component, wish, out, out_cost, chain, heads, count, work
-                ):  # fmt: skip
+                ):
                     parent[at] = n
                     phase[at] = r
                     shift[at] = z

@@ -224,14 +224,40 @@ class Program:
             work[0] = CHUNK
             self.left -= CHUNK
             row = extend(
-                before.states, before.costs, row, self.ticks.period, int(step.block >= 0),
-                arrays.time, step.conflict, near, far,
-                step.anchor, step.moved, step.pick, step.level,
-                arrays.unit_ptr, arrays.unit_slot, arrays.unit_gain, limit[arrays.unit],
-                step.span, arrays.is_first, arrays.is_last, self.most_span,
-                step.keep, step.component, step.wish,
-                out, cost, parent, phase, shift, chain, heads, count, work,
-            )  # fmt: skip
+                before.states,
+                before.costs,
+                row,
+                self.ticks.period,
+                int(step.block >= 0),
+                arrays.time,
+                step.conflict,
+                near,
+                far,
+                step.anchor,
+                step.moved,
+                step.pick,
+                step.level,
+                arrays.unit_ptr,
+                arrays.unit_slot,
+                arrays.unit_gain,
+                limit[arrays.unit],
+                step.span,
+                arrays.is_first,
+                arrays.is_last,
+                self.most_span,
+                step.keep,
+                step.component,
+                step.wish,
+                out,
+                cost,
+                parent,
+                phase,
+                shift,
+                chain,
+                heads,
+                count,
+                work,
+            )
             self.left += int(work[0])
             if row == FULL or self.left <= 0 or self.stop():
                 return None

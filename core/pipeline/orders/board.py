@@ -195,8 +195,9 @@ def start_matrix(field: Field, period: float, span: float | None) -> Floats:
     np.maximum(gap, (problem.time - far)[:, None], out=gap)
     np.fill_diagonal(gap, np.maximum(0.0, problem.time - far))
     for tail, head, weight, lag in (
-        *field.extra, *(field.bridges if span is None else field.short_bridges)
-    ):  # fmt: skip
+        *field.extra,
+        *(field.bridges if span is None else field.short_bridges),
+    ):
         gap[tail, head] = max(gap[tail, head], weight + lag * period)
     if span is None:
         for root in field.roots:

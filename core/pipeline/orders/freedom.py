@@ -27,15 +27,18 @@ def copies_in_order(problem: Problem) -> tuple[Arc, ...]:
         mine = slice(j * k, (j + 1) * k)
         waits = (problem.tail >= j * k) & (problem.tail < (j + 1) * k)
         edges = zip(
-            (problem.tail[waits] - j * k).tolist(), (problem.head[waits] - j * k).tolist(),
-            problem.delay[waits].tolist(), strict=True,
-        )  # fmt: skip
+            (problem.tail[waits] - j * k).tolist(),
+            (problem.head[waits] - j * k).tolist(),
+            problem.delay[waits].tolist(),
+            strict=True,
+        )
         key = (
-            tuple(problem.time[mine].tolist()), tuple(problem.memory[mine].tolist()),
+            tuple(problem.time[mine].tolist()),
+            tuple(problem.memory[mine].tolist()),
             tuple(np.diff(problem.ptr[j * k : (j + 1) * k + 1]).tolist()),
             tuple(problem.unit[problem.ptr[j * k] : problem.ptr[(j + 1) * k]].tolist()),
             tuple(sorted(edges)),
-        )  # fmt: skip
+        )
         alike.setdefault(key, []).append(j)
     arcs: list[Arc] = []
     for same in alike.values():
@@ -61,9 +64,11 @@ def bridges_of(problem: Problem, path: Floats) -> tuple[tuple[Arc, ...], tuple[A
     waits: dict[tuple[int, int], float] = {}
     mine = problem.tail < k
     for i, j, delay in zip(
-        problem.tail[mine].tolist(), problem.head[mine].tolist(), problem.delay[mine].tolist(),
+        problem.tail[mine].tolist(),
+        problem.head[mine].tolist(),
+        problem.delay[mine].tolist(),
         strict=True,
-    ):  # fmt: skip
+    ):
         waits[i, j] = max(waits.get((i, j), 0.0), float(problem.time[i]) + delay)
     near: list[list[int]] = [[] for _ in range(k)]
     for i, j in waits:

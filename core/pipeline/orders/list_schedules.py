@@ -83,9 +83,10 @@ def _place(order, first, snug, period, eps, time, ptr, unit, near_ptr, near, wai
                     for base in (phase[j] + time[j], phase[j] - time[i]):
                         new = base + np.ceil((ready - base - eps) / period) * period
                         new = max(new, ready)
-                        if new < at and _overlap(
-                            lists, i, new, period, eps, time, ptr, unit, phase
-                        ) == 0.0:  # fmt: skip
+                        if (
+                            new < at
+                            and _overlap(lists, i, new, period, eps, time, ptr, unit, phase) == 0.0
+                        ):
                             at = new
                     other = earlier[other]
         if not touches:
@@ -137,15 +138,31 @@ def listed(problem: Problem, order: Ints, period: float, tight: bool = False) ->
         csr(ends, np.arange(len(ends)), problem.b) for ends in (problem.head, problem.tail)
     )
     start: Floats = _place(
-        order, first, tight, period, eps, problem.time, problem.ptr, problem.unit, near_ptr,
-        problem.tail[by_head], waits[by_head],
-    )  # fmt: skip
+        order,
+        first,
+        tight,
+        period,
+        eps,
+        problem.time,
+        problem.ptr,
+        problem.unit,
+        near_ptr,
+        problem.tail[by_head],
+        waits[by_head],
+    )
     if np.isnan(start).any():
         return None
     _delay(
-        order, period, eps, start, problem.time, problem.memory, tail_ptr,
-        problem.head[by_tail], waits[by_tail],
-    )  # fmt: skip
+        order,
+        period,
+        eps,
+        start,
+        problem.time,
+        problem.memory,
+        tail_ptr,
+        problem.head[by_tail],
+        waits[by_tail],
+    )
     return start - start.min()
 
 

@@ -169,9 +169,16 @@ def tessel(
         method="tessel",
     )
     return TesselResult(
-        repetend, best.index, best.order, warmup, cooldown, tuple(search.tried), search.improved,
-        search.complete, *search.seconds,
-    )  # fmt: skip
+        repetend,
+        best.index,
+        best.order,
+        warmup,
+        cooldown,
+        tuple(search.tried),
+        search.improved,
+        search.complete,
+        *search.seconds,
+    )
 
 
 def tessel_starts(
