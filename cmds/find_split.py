@@ -13,10 +13,10 @@ from dnnp.core.model.errors import FormatError, LimitError
 if TYPE_CHECKING:
     from dnnp.cmds.context import Context
     from dnnp.core.cost.problem import SplitProblem
+    from dnnp.core.model.asked import Evolution, Solution
     from dnnp.core.model.graph import Floats, Ints
     from dnnp.core.model.plan import Block
-    from dnnp.core.order.brkga import Evolution
-    from dnnp.core.portfolio.problem import Request, Solution
+    from dnnp.core.portfolio.problem import Request
 
 
 def find_split(args: argparse.Namespace, context: Context, problem: SplitProblem) -> Solution:
@@ -88,7 +88,7 @@ def request_of(
 
 def evolution_of(args: argparse.Namespace) -> Evolution:
     """How an order evolves, by the options that are given."""
-    from dnnp.core.order.brkga import Evolution
+    from dnnp.core.model.asked import Evolution
 
     names = ("population", "generations", "elite", "mutants", "bias")
     given = {name: getattr(args, name) for name in names}

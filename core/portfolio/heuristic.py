@@ -15,9 +15,9 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import window_search
 from dnnp.core.local.anneal import anneal
 from dnnp.core.local.sweep import sweep
+from dnnp.core.model.asked import Evolution
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import Block
-from dnnp.core.order.brkga import Evolution
 from dnnp.core.portfolio.multilevel import multilevel
 from dnnp.core.portfolio.orders import OrderSpace, evolved_order
 from dnnp.core.portfolio.problem import Request

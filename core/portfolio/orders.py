@@ -10,6 +10,7 @@ from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line, make_line, steps_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import slice_line
+from dnnp.core.model.asked import Evolution
 from dnnp.core.model.cluster import Clustering, contract
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Floats, Ints
@@ -21,7 +22,7 @@ from dnnp.core.order.appraise import (
     kahn_with_priorities,
     order_problem,
 )
-from dnnp.core.order.brkga import Evolution, brkga
+from dnnp.core.order.brkga import brkga
 
 BATCH_ITEMS = 50_000
 """Items that are put in order between two questions whether to stop."""

@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 
 from dnnp.core.baselines.table import Settings
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.asked import Evolution
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.order.brkga import Evolution
 
 S = TypeVar("S")
 
@@ -64,13 +64,3 @@ class Kept(Generic[S]):
         """Take over a split, if it is better."""
         if value < self.value:
             self.split, self.value, self.method = split, value, method
-
-
-@dataclass(frozen=True)
-class Solution:
-    """A split, and what was proven about it."""
-
-    blocks: list[Block]
-    bound: float
-    """No split of the validity asked for has a smaller objective."""
-    method: str

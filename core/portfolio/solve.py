@@ -23,6 +23,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.fast import decide_plain
 from dnnp.core.dp.ideal import coarse_search, ideal_search
 from dnnp.core.dp.sweep import sweep_for
+from dnnp.core.model.asked import Solution
 from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Ints
@@ -34,7 +35,7 @@ from dnnp.core.portfolio.methods import (
     method_asked,
     unplaceable_part,
 )
-from dnnp.core.portfolio.problem import Kept, Request, Solution
+from dnnp.core.portfolio.problem import Kept, Request
 from dnnp.core.portfolio.slices import best_slicing
 
 STEPS = ((0.05, (4, 6, 8)), (1.0, (10, 12, 14)))

@@ -18,11 +18,11 @@ import numpy as np
 from bench_models import SHARED, stream_of
 
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.asked import Evolution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.order.appraise import SLICING
-from dnnp.core.order.brkga import Evolution
 from dnnp.core.order.orders import ORDERS
 from dnnp.core.peak.order import peak_order
 from dnnp.core.portfolio.orders import OrderSpace

@@ -14,12 +14,13 @@ import pytest
 
 from dnnp.core.cost.line import steps_of
 from dnnp.core.dp.slice import slice_line
+from dnnp.core.model.asked import Evolution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.order.appraise import LENGTH, SLICING
-from dnnp.core.order.brkga import Evolution, brkga
+from dnnp.core.order.brkga import brkga
 from dnnp.core.portfolio.orders import OrderSpace, evolved_order, random_order
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.formats.graph import graph_of, units_of
@@ -135,7 +136,7 @@ def test_the_same_values_compiled_or_not():
         "import sys; sys.path.insert(0, 'tests')\n"
         "import numpy as np\n"
         "from partition.test_order_search import plain_case, space_of\n"
-        "from dnnp.core.order.brkga import Evolution\n"
+        "from dnnp.core.model.asked import Evolution\n"
         "from dnnp.core.portfolio.orders import evolved_order, random_order\n"
         "for seed in range(4):\n"
         "    space = space_of(plain_case(seed, 14, comm=('sum', 'duplex')[seed % 2]))\n"

@@ -1,0 +1,75 @@
+"""How a search goes about its work: from which seed, how hard, how long, and whom it tells.
+
+A run travels beside the problem. Whoever asks makes it; a step that may use a part of the time or
+of the effort gets a part of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+from time import monotonic
+from typing import Any
+
+
+def _unheard(*_: Any) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a search is told besides the problem, and whom it tells what it finds."""
+
+    seed: int = 0
+    """Of random choices."""
+    effort: float = 1.0
+    """Scales the work of searches that would not end."""
+    interrupted: Callable[[], bool] = lambda: False
+    """Whether somebody wants it to end."""
+    end: float = inf
+    """When its time is over, on the clock of `time.monotonic`."""
+    tell: Callable[[str], None] = _unheard
+    """Told what was found on the way."""
+    warn: Callable[[str], None] = _unheard
+    """Told what went wrong, or was cut short, without ending the search."""
+    progress: Callable[[float], None] = _unheard
+    """Told the share of a long step that is done."""
+    keep: Callable[[Any, float, str], None] = _unheard
+    """Told a split that fits, its objective, and what made it: it is the answer where the search
+    does not come to its end."""
+
+    def stop(self) -> bool:
+        """Whether to end now, with the best answer so far. Asked often."""
+        return self.interrupted() or monotonic() >= self.end
+
+    def left(self) -> float | None:
+        """Seconds that are left; None: no limit."""
+        return None if self.end == inf else max(self.end - monotonic(), 0.0)
+
+    def within(self, seconds: float | None) -> Run:
+        """The same run, over after so many seconds at the latest; None: no limit."""
+        if seconds is None:
+            return self
+        return replace(self, end=min(self.end, monotonic() + seconds))
+
+    def part(self, share: float, otherwise: float = inf) -> Run:
+        """The same run for a step that may use this share of the time that is left.
+
+        `otherwise`: the seconds that are left where there is no limit.
+        """
+        left = self.left()
+        return self.within(share * (otherwise if left is None else left))
+
+    def scaled(self, share: float) -> Run:
+        """The same run with this share of its effort."""
+        return replace(self, effort=share * self.effort)
+
+    def alone(self) -> Run:
+        """The same run for a step inside another, which shows its own progress and keeps no split
+        of its own as an answer."""
+        return replace(self, progress=_unheard, keep=_unheard)
+
+
+PLAIN = Run()
+"""Nobody ends it, and nobody listens."""
