@@ -30,7 +30,7 @@ from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.divisor import exact_divisor
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.placement import Placement
-from dnnp.core.pipeline.problem import TOLERANCE, Problem, problem_of
+from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, problem_of
 from dnnp.core.pipeline.shift import topological
 
 MOST_BLOCKS = 2_000
@@ -59,7 +59,7 @@ def left_out(placement: Placement) -> list[str]:
     return found
 
 
-def load_bound(problem: Problem) -> float:
+def load_bound(problem: ScheduleProblem) -> float:
     """Period: the largest total time of blocks that cannot overlap, s.
 
     On one unit, or on several of which every two blocks share some (found by a search of bounded
@@ -70,7 +70,7 @@ def load_bound(problem: Problem) -> float:
     return max(float(problem.load().max(initial=0.0)), _clique(problem))
 
 
-def rate_bound(problem: Problem) -> float:
+def rate_bound(problem: ScheduleProblem) -> float:
     """Least time per micro-batch within `problem.capacity`, whatever the unrolling, s.
 
     `max(load, residence / memory)` (see the module); inf if one block does not fit.
@@ -87,7 +87,7 @@ def rate_bound(problem: Problem) -> float:
     return bound / problem.unroll
 
 
-def memory_bound(problem: Problem, period: float) -> float:
+def memory_bound(problem: ScheduleProblem, period: float) -> float:
     """No repetend of this period holds less at most; `fixed` included.
 
     Residence over the period, rounded up to a multiple of the quantum of all memories of a unit.
@@ -145,7 +145,7 @@ def makespan_bound(placement: Placement, micro_batches: int) -> float:
     return best
 
 
-def longest_paths(problem: Problem) -> Floats:
+def longest_paths(problem: ScheduleProblem) -> Floats:
     """Least time from the start of i to that of j, by dependencies; f64[b, b], -inf: none."""
     into = np.full((problem.b, problem.b), -np.inf)
     np.fill_diagonal(into, 0.0)
@@ -155,14 +155,14 @@ def longest_paths(problem: Problem) -> Floats:
     return into.T
 
 
-def by_depth(problem: Problem) -> Ints:
+def by_depth(problem: ScheduleProblem) -> Ints:
     """Dependencies in an order where all that lead to a block come before those that leave it."""
     place = np.empty(problem.b, dtype=np.int64)
     place[topological(problem.b, problem.tail, problem.head)] = np.arange(problem.b)
     return np.argsort(place[problem.tail], kind="stable")
 
 
-def _ends(problem: Problem) -> tuple[Floats, Floats]:
+def _ends(problem: ScheduleProblem) -> tuple[Floats, Floats]:
     """Longest path that leads to the start of each block, and that follows its end; f64[b]."""
     head, tail = np.zeros(problem.b), np.zeros(problem.b)
     order = by_depth(problem).tolist()
@@ -208,7 +208,7 @@ class _Held:
         Memory that one block takes at most, f64[D]; 0 where it might be released at once.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ScheduleProblem) -> None:
         self.problem = problem
         shared = _on_all(problem)
         self.versions, self.cut = [problem], [np.zeros(problem.unroll)]
@@ -266,7 +266,7 @@ def _residence(gain: Floats, between: Floats) -> float:
     return float((flow[used] * between[used]).sum())
 
 
-def _part(problem: Problem, j: int) -> Problem:
+def _part(problem: ScheduleProblem, j: int) -> ScheduleProblem:
     """Times and dependencies of micro-batch j alone."""
     k = problem.k
     mine = problem.tail // k == j
@@ -280,12 +280,12 @@ def _part(problem: Problem, j: int) -> Problem:
     )
 
 
-def _owner(problem: Problem) -> Ints:
-    """The block of each entry of `Problem.unit`."""
+def _owner(problem: ScheduleProblem) -> Ints:
+    """The block of each entry of `ScheduleProblem.unit`."""
     return np.repeat(np.arange(problem.b), np.diff(problem.ptr))
 
 
-def _on_all(problem: Problem) -> Bools:
+def _on_all(problem: ScheduleProblem) -> Bools:
     """Blocks that run on all devices that have anything to do, if there are several; bool[b]."""
     used = (problem.load() > 0) & ~problem.is_link
     if used.sum() < 2:
@@ -359,7 +359,7 @@ def _above(new: Floats, old: Floats) -> Bools:
     return longer
 
 
-def _clique(problem: Problem) -> float:
+def _clique(problem: ScheduleProblem) -> float:
     """Largest total time found of blocks of which every two share a unit, but not all the same.
 
     Such blocks run on several units each.

@@ -34,7 +34,7 @@ MOST_BLOCKS = 20_000
 
 
 @dataclass
-class _Part:
+class _StagePart:
     """What one device runs in one go."""
 
     stage: int
@@ -76,7 +76,7 @@ def placement_of_plan(
     names, homes = _homes(plan)
     devices = _devices(plan, classes, parts, names)
     carried = _carried(graph, plan, classes, parts, waits) if explicit else {}
-    builder = _Builder(devices, [], plan, parts, homes, explicit)
+    builder = _PlacementBuilder(devices, [], plan, parts, homes, explicit)
     for i in TopologicalSorter(waits).static_order():
         part, stage = parts[i], plan.stages[parts[i].stage]
         whole = len(part.nodes) == len(stage.nodes)
@@ -93,7 +93,9 @@ def placement_of_plan(
     return placement
 
 
-def _parts(graph: Graph, units: Clustering, plan: Plan) -> tuple[list[_Part], dict[int, set[int]]]:
+def _parts(
+    graph: Graph, units: Clustering, plan: Plan
+) -> tuple[list[_StagePart], dict[int, set[int]]]:
     """Parts of all stages, and for each of them those that it waits for."""
     position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
     rows = [np.array([position[n] for n in s.nodes], dtype=np.int64) for s in plan.stages]
@@ -107,13 +109,15 @@ def _parts(graph: Graph, units: Clustering, plan: Plan) -> tuple[list[_Part], di
     _, dense = np.unique(label, return_inverse=True)
     part_of = cut_into_parts(graph, units, dense.ravel(), place)
     count = int(part_of.max(initial=-1)) + 1
-    found: list[_Part] = []
+    found: list[_StagePart] = []
     for p in range(count):
         mine = np.flatnonzero(part_of == p)
         s, late = divmod(int(label[mine[0]]), 2)
         row = rows[s]
         time = units.times[plan.stages[s].device_class][mine]
-        found.append(_Part(s, bool(late), row[part_of[units.label[row]] == p], float(time.sum())))
+        found.append(
+            _StagePart(s, bool(late), row[part_of[units.label[row]] == p], float(time.sum()))
+        )
     tail, head = graph.edges
     pairs = np.unique(part_of[units.label[tail]] * count + part_of[units.label[head]])
     waits: dict[int, set[int]] = {p: set() for p in range(count)}
@@ -141,7 +145,7 @@ def _parts(graph: Graph, units: Clustering, plan: Plan) -> tuple[list[_Part], di
 
 
 def _price(
-    graph: Graph, plan: Plan, classes: dict[str, DeviceClass], parts: Sequence[_Part]
+    graph: Graph, plan: Plan, classes: dict[str, DeviceClass], parts: Sequence[_StagePart]
 ) -> None:
     """Give each part its share of the transfers of its stage.
 
@@ -174,7 +178,7 @@ def _price(
         mine[-1].sync_s = stage.sync_s * stage.replicas
 
 
-def _hold(graph: Graph, parts: Sequence[_Part]) -> None:
+def _hold(graph: Graph, parts: Sequence[_StagePart]) -> None:
     """What each part adds to its device: tensors stay from their first part to their last."""
     for s in {part.stage for part in parts}:
         mine = [part for part in parts if part.stage == s]
@@ -205,7 +209,7 @@ def _homes(plan: Plan) -> tuple[list[str], list[tuple[tuple[int, ...], ...]]]:
 
 
 def _devices(
-    plan: Plan, classes: dict[str, DeviceClass], parts: Sequence[_Part], names: Sequence[str]
+    plan: Plan, classes: dict[str, DeviceClass], parts: Sequence[_StagePart], names: Sequence[str]
 ) -> list[Unit]:
     """The devices with their limits."""
     fixed: dict[str, float] = dict.fromkeys(names, 0.0)
@@ -228,7 +232,7 @@ def _carried(
     graph: Graph,
     plan: Plan,
     classes: dict[str, DeviceClass],
-    parts: Sequence[_Part],
+    parts: Sequence[_StagePart],
     waits: dict[int, set[int]],
 ) -> dict[tuple[int, int], float]:
     """Time of what moves from one part to another, over the link of the device that sends."""
@@ -251,13 +255,13 @@ def _carried(
 
 
 @dataclass
-class _Builder:
+class _PlacementBuilder:
     """Turns parts into blocks."""
 
     units: list[Unit]
     blocks: list[PlacedBlock]
     plan: Plan
-    parts: Sequence[_Part]
+    parts: Sequence[_StagePart]
     homes: Sequence[tuple[tuple[int, ...], ...]]
     explicit: bool
 
@@ -312,7 +316,9 @@ class _Builder:
         if apart and part.sync_s > 0:
             self._aside("sync", name, part, part.sync_s, [Wait(self._done[i])])
 
-    def _aside(self, what: str, name: str, part: _Part, time: float, after: Sequence[Wait]) -> int:
+    def _aside(
+        self, what: str, name: str, part: _StagePart, time: float, after: Sequence[Wait]
+    ) -> int:
         """Add a block on the link of the part's device; returns its position."""
         label = "link" if self.plan.options.comm == "overlap" and what != "sync" else what
         homes = []

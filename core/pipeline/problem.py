@@ -1,6 +1,6 @@
 """The blocks of consecutive micro-batches as arrays: what every schedule search works on.
 
-A `Problem` of u micro-batches serves two purposes: a *repetend* repeats all of its blocks every
+A problem of u micro-batches serves two purposes: a *repetend* repeats all of its blocks every
 period (modulo scheduling; u is the unrolling), and a *finite* schedule runs each of them once.
 Block i of micro-batch j is block j * k + i, where k is the number of blocks of a micro-batch.
 """
@@ -23,7 +23,7 @@ SAME_START = 2.0**-48
 
 
 @dataclass(frozen=True)
-class Problem:
+class ScheduleProblem:
     """b = u * k blocks on D units, links among them."""
 
     unroll: int
@@ -81,7 +81,7 @@ class Problem:
         return np.bincount(self.unit, held, minlength=self.units).astype(np.float64)
 
 
-def problem_of(placement: Placement, unroll: int) -> Problem:
+def problem_of(placement: Placement, unroll: int) -> ScheduleProblem:
     """Blocks of micro-batches 0 to unroll - 1; their homes follow `PlacedBlock.homes`.
 
     `Wait.transfer_s` is not looked at: `core.pipeline.transfers` has made blocks of it.
@@ -97,7 +97,7 @@ def problem_of(placement: Placement, unroll: int) -> Problem:
     shift = k * np.arange(unroll, dtype=np.int64)[:, None]
     limits = np.array([unit.memory_bytes for unit in placement.units], dtype=np.float64)
     fixed = np.array([unit.fixed_bytes for unit in placement.units], dtype=np.float64)
-    return Problem(
+    return ScheduleProblem(
         unroll=unroll,
         time=np.tile(np.array([b.time_s for b in placement.blocks], dtype=np.float64), unroll),
         memory=np.tile(
@@ -115,22 +115,22 @@ def problem_of(placement: Placement, unroll: int) -> Problem:
     )
 
 
-def limited(problem: Problem, most: float) -> Problem:
+def limited(problem: ScheduleProblem, most: float) -> ScheduleProblem:
     """The same problem where no unit may hold more than `most`, what it always holds included."""
     return replace(problem, capacity=np.minimum(problem.capacity, most - problem.fixed))
 
 
-def span_of(problem: Problem, start: Floats) -> float:
+def span_of(problem: ScheduleProblem, start: Floats) -> float:
     """First start to last end."""
     return float((start + problem.time).max() - start.min()) if problem.b else 0.0
 
 
-def steady_memory(problem: Problem, start: Floats, period: float) -> Floats:
+def steady_memory(problem: ScheduleProblem, start: Floats, period: float) -> Floats:
     """Peak of what each unit holds while blocks repeat every `period`; f64[D], `fixed` included.
 
     The first instance of block i starts at start[i]. Memory counts from the start of a block on;
     blocks that start at the same time count together (Tessel, Eq. 1). Units where something is
-    left behind (`Problem.left_behind`) have no peak: inf if it grows, what the first period
+    left behind (`ScheduleProblem.left_behind`) have no peak: inf if it grows, what the first period
     holds at most if it shrinks.
     """
     peak = problem.fixed.copy()
@@ -158,7 +158,7 @@ def steady_memory(problem: Problem, start: Floats, period: float) -> Floats:
     return peak
 
 
-def peak_memory(problem: Problem, start: Floats) -> Floats:
+def peak_memory(problem: ScheduleProblem, start: Floats) -> Floats:
     """Peak of what each unit holds while every block runs once; f64[D], `fixed` included."""
     peak = problem.fixed.copy()
     ptr, block = problem.on_unit()
@@ -175,7 +175,7 @@ def peak_memory(problem: Problem, start: Floats) -> Floats:
     return peak
 
 
-def faults(problem: Problem, start: Floats, period: float | None = None) -> list[str]:
+def faults(problem: ScheduleProblem, start: Floats, period: float | None = None) -> list[str]:
     """What is wrong with start times, in words; for tests and for refusing one's own results.
 
     With a period the blocks repeat, else each runs once. Limits of memory are looked at too.

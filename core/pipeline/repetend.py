@@ -24,8 +24,8 @@ from dnnp.core.pipeline.orders import phases as phases
 from dnnp.core.pipeline.orders.board import Field, field_of, matches_of
 from dnnp.core.pipeline.orders.cycle import tightened
 from dnnp.core.pipeline.orders.list_schedules import list_schedules, too_many_to_list
-from dnnp.core.pipeline.orders.search import MOST_BLOCKS, Asked, Found, Meter, search_orders
-from dnnp.core.pipeline.problem import TOLERANCE, Problem, span_of, steady_memory
+from dnnp.core.pipeline.orders.search import MOST_BLOCKS, Demand, Found, Meter, search_orders
+from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
 from dnnp.core.pipeline.shift import left_shift, merged
 
 Stop = Callable[[], bool]
@@ -53,7 +53,7 @@ SHARES = (0.5, 0.6)
 
 
 def find_repetend(
-    problem: Problem,
+    problem: ScheduleProblem,
     *,
     known: tuple[Floats, float] | None = None,
     effort: float = 1.0,
@@ -115,7 +115,7 @@ def find_repetend(
     return replace(_made(problem, first, second, third, meter), method=method)
 
 
-def _without_dust(problem: Problem) -> Problem:
+def _without_dust(problem: ScheduleProblem) -> ScheduleProblem:
     """The same with times of 0 where they are lost beside the others when they are added up."""
     least = ROUNDING * float(problem.time.sum() + problem.delay.sum())
     return replace(
@@ -125,7 +125,7 @@ def _without_dust(problem: Problem) -> Problem:
     )
 
 
-def check_repeats(problem: Problem) -> None:
+def check_repeats(problem: ScheduleProblem) -> None:
     """Refuse what cannot be repeated.
 
     Raises
@@ -205,7 +205,7 @@ def _culprit(field: Field, period: float, meter: Meter) -> str:
     for d in limited:
         alone = np.full(len(capacity), np.inf)
         alone[d] = capacity[d]
-        found, proven = search_orders(field, Asked(period, alone), meter.part(0.1))
+        found, proven = search_orders(field, Demand(period, alone), meter.part(0.1))
         if found is None and proven:
             return field.problem.names[d]
     return " and ".join(field.problem.names[d] for d in limited)
@@ -227,7 +227,9 @@ def _third(field: Field, first: Found, second: Found, meter: Meter) -> Found:
     return phases.least_span(field, first.value, cap, meter, second.start)
 
 
-def _made(problem: Problem, first: Found, second: Found, third: Found, meter: Meter) -> Repetend:
+def _made(
+    problem: ScheduleProblem, first: Found, second: Found, third: Found, meter: Meter
+) -> Repetend:
     """The repetend; a bound on what depends on a number that is not proven holds for it only."""
     start = third.start if third.start is not None else second.start
     if start is None:
@@ -248,7 +250,7 @@ def _made(problem: Problem, first: Found, second: Found, third: Found, meter: Me
 
 
 def _unproven(
-    problem: Problem, start: Floats | None, period: float, load: float, meter: Meter
+    problem: ScheduleProblem, start: Floats | None, period: float, load: float, meter: Meter
 ) -> Repetend:
     """What list scheduling found, with simple bounds: too many blocks to search."""
     if start is None:
@@ -267,7 +269,7 @@ def _unproven(
     return replace(_made(problem, first, second, third, meter), method=method)
 
 
-def _least_held(problem: Problem, period: float) -> float:
+def _least_held(problem: ScheduleProblem, period: float) -> float:
     """What some unit holds at least at this period: what it takes by when it is released.
 
     Where block f takes what block r releases and r starts at least x after f, the next starts of f
@@ -298,7 +300,7 @@ def _least_held(problem: Problem, period: float) -> float:
     return float(memory.max(initial=0.0))
 
 
-def _critical(problem: Problem) -> float:
+def _critical(problem: ScheduleProblem) -> float:
     """The longest path of blocks and waits."""
     free = replace(
         problem, unit=np.zeros(0, dtype=np.int64), ptr=np.zeros(problem.b + 1, dtype=np.int64)
@@ -306,7 +308,7 @@ def _critical(problem: Problem) -> float:
     return span_of(free, left_shift(free, merged(free, [])))
 
 
-def _at_once(problem: Problem) -> Repetend:
+def _at_once(problem: ScheduleProblem) -> Repetend:
     """Blocks that take no time: all at time 0, again and again."""
     start = np.zeros((problem.unroll, problem.k))
     return Repetend(

@@ -29,7 +29,7 @@ Part = tuple[str, tuple[int, ...], float]
 """Name, devices, memory of a forward block."""
 
 
-class _Builder:
+class _ShapeBuilder:
     """Collects blocks; the times of a stage's and of a shared block are given by kind."""
 
     def __init__(self, stage_s: dict[str, float], shared_s: float) -> None:
@@ -73,7 +73,7 @@ def shape(
     if name in EVEN and devices % 2:
         raise UsageError(f"shape {name} needs an even number of devices, not {devices}")
     held = 0.0 if inference else 1.0
-    builder = _Builder({"forward": forward_s, "backward": backward_s}, shared_s)
+    builder = _ShapeBuilder({"forward": forward_s, "backward": backward_s}, shared_s)
     ranks, half = list(range(devices)), devices // 2
     everywhere = tuple(ranks)
 

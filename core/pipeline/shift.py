@@ -10,7 +10,7 @@ import numpy as np
 from dnnp.core.cost.kernel import interpreted, kernel
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Floats, Ints, csr
-from dnnp.core.pipeline.problem import Problem
+from dnnp.core.pipeline.problem import ScheduleProblem
 
 
 @kernel
@@ -35,7 +35,7 @@ def _shift(sequence, ptr, unit, time, before_ptr, before, delay, units):  # type
     return start
 
 
-def left_shift(problem: Problem, sequence: Ints, *, compiled: bool = True) -> Floats:
+def left_shift(problem: ScheduleProblem, sequence: Ints, *, compiled: bool = True) -> Floats:
     """Earliest start times where every unit runs its blocks in the order of `sequence`.
 
     `sequence` holds every block once, predecessors first. What a unit holds depends on the order
@@ -57,7 +57,7 @@ def left_shift(problem: Problem, sequence: Ints, *, compiled: bool = True) -> Fl
     return start
 
 
-def merged(problem: Problem, orders: Sequence[Ints]) -> Ints:
+def merged(problem: ScheduleProblem, orders: Sequence[Ints]) -> Ints:
     """One sequence that agrees with the order of blocks on every unit and with all waits.
 
     Of the blocks that could be next the one with the least number is.

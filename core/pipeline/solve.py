@@ -22,7 +22,7 @@ from dnnp.core.pipeline.orders.kernel import search
 from dnnp.core.pipeline.orders.search import MOST_BLOCKS
 from dnnp.core.pipeline.problem import (
     TOLERANCE,
-    Problem,
+    ScheduleProblem,
     faults,
     limited,
     peak_memory,
@@ -331,7 +331,9 @@ def _add_points(placement: Placement, request: Request, points: list[Point]) -> 
     return False
 
 
-def _check_memory(placement: Placement, problem: Problem, start: Floats, method: str) -> None:
+def _check_memory(
+    placement: Placement, problem: ScheduleProblem, start: Floats, method: str
+) -> None:
     """Refuse a recipe that exceeds a limit."""
     peak = peak_memory(problem, start)
     limit = np.array([unit.memory_bytes for unit in placement.units])

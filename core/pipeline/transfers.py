@@ -17,7 +17,7 @@ import numpy as np
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.pipeline.problem import TOLERANCE, Problem
+from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem
 from dnnp.core.pipeline.shift import topological
 from dnnp.core.pipeline.split_backward import unused
 
@@ -60,7 +60,7 @@ def with_transfers(
     if mode != "none" and any(block.kind == "transfer" for block in placement.blocks):
         raise UsageError("the placement has transfer blocks already")
     latency = 0.0 if mode == "none" or delay_s is None else delay_s
-    board = _Board(placement, mode)
+    board = _Transfers(placement, mode)
     blocks = []
     for block in placement.blocks:
         after: list[Wait] = []
@@ -79,7 +79,7 @@ def with_transfers(
 
 
 @dataclass
-class _Board:
+class _Transfers:
     """The transfers that are needed so far."""
 
     placement: Placement
@@ -164,7 +164,7 @@ def without_transfers(placement: Placement) -> tuple[Placement, Ints]:
     return replace(placement, blocks=tuple(core)), np.array(kept, dtype=np.int64)
 
 
-def global_order(problem: Problem, start: Floats) -> Ints:
+def global_order(problem: ScheduleProblem, start: Floats) -> Ints:
     """All blocks of all micro-batches by start, predecessors first (Tessel, IV-D).
 
     Devices that run their blocks, and post their sends and receives, in this order never wait

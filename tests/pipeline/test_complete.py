@@ -15,7 +15,7 @@ from dnnp.core.pipeline.finish.ends import cool_down, reversed_problem, unrolled
 from dnnp.core.pipeline.finish.optimal import in_turn, optimal
 from dnnp.core.pipeline.finish.shop import root_bound, shop_of
 from dnnp.core.pipeline.problem import (
-    Problem,
+    ScheduleProblem,
     faults,
     peak_memory,
     problem_of,
@@ -43,7 +43,7 @@ OFFSET = {"V": 12, "M": 12, "NN": 12, "K": 4, "X": 6}
 """Least makespan of N > 1 micro-batches, less N periods."""
 
 
-def made(problem: Problem, starts: list[int], period: float) -> Repetend:
+def made(problem: ScheduleProblem, starts: list[int], period: float) -> Repetend:
     start = np.array(starts, dtype=np.float64)
     assert not faults(problem, start, period)
     memory = steady_memory(problem, start, period)

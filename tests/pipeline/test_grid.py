@@ -12,7 +12,7 @@ from dnnp.core.cost.kernel import kernel
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.pipeline.bound import memory_bound, rate_bound
 from dnnp.core.pipeline.grid.solve import GridAnswer, on_grid, ticks_of
-from dnnp.core.pipeline.problem import Problem, faults, limited, problem_of, steady_memory
+from dnnp.core.pipeline.problem import ScheduleProblem, faults, limited, problem_of, steady_memory
 from dnnp.core.pipeline.shapes import shape
 from support.placements import random_placement
 
@@ -85,7 +85,9 @@ def _exhaust(order, waits, on, time, memory, fixed, most, period, horizon, steps
     return best
 
 
-def _best(problem: Problem, period: int, steps: int = 300_000) -> tuple[float, float] | None:
+def _best(
+    problem: ScheduleProblem, period: int, steps: int = 300_000
+) -> tuple[float, float] | None:
     """Memory and span of the best repetend, inf if there is none; None: it takes too long."""
     waits = np.full((problem.b, problem.b), -1, dtype=np.int64)
     np.maximum.at(waits, (problem.tail, problem.head), problem.delay.astype(np.int64))
@@ -111,7 +113,7 @@ def _best(problem: Problem, period: int, steps: int = 300_000) -> tuple[float, f
     return None if held < 0 else (float(held), float(span))
 
 
-def _case(seed: int) -> tuple[Problem, int]:
+def _case(seed: int) -> tuple[ScheduleProblem, int]:
     """A small problem of one of several kinds, and a period around the load of its units."""
     rng = np.random.default_rng([seed, 5])
     devices, pairs, kind = (int(rng.integers(2, n)) for n in (4, 4, 7))
@@ -135,7 +137,7 @@ def _case(seed: int) -> tuple[Problem, int]:
     return problem, period
 
 
-def _found(problem: Problem, period: float, **options: float) -> GridAnswer:
+def _found(problem: ScheduleProblem, period: float, **options: float) -> GridAnswer:
     answer = on_grid(problem, period, **options)
     assert answer is not None
     if answer.start is not None:

@@ -14,14 +14,14 @@ from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.pipeline.finish.beam import beam
 from dnnp.core.pipeline.finish.optimal import in_turn, optimal
 from dnnp.core.pipeline.finish.shop import root_bound, shop_of
-from dnnp.core.pipeline.problem import Problem, faults, problem_of, span_of
+from dnnp.core.pipeline.problem import ScheduleProblem, faults, problem_of, span_of
 from dnnp.core.pipeline.shapes import SHAPES, shape
 from support.placements import random_placement
 
 CLOSE = 1e-7
 
 
-def brute_force(problem: Problem) -> float:
+def brute_force(problem: ScheduleProblem) -> float:
     """Least last end over all orders in which blocks could start, inf if memory allows none.
 
     Every unit keeps the order for its memory. A block without duration waits for no unit.
@@ -73,7 +73,7 @@ def brute_force(problem: Problem) -> float:
     return best
 
 
-def small(seed: int) -> tuple[Problem, float]:
+def small(seed: int) -> tuple[ScheduleProblem, float]:
     """A small problem, every other one with tight limits, and its least last end."""
     rng = np.random.default_rng(seed)
     pairs, many = [(1, 3), (2, 2), (3, 1), (1, 4), (4, 1), (2, 2), (1, 2)][seed % 7]
@@ -168,7 +168,7 @@ def test_shapes_within_limits(name: str, memory: float, many: int, least: float)
     assert span_of(problem, found.start) == least
 
 
-def hard() -> Problem:
+def hard() -> ScheduleProblem:
     """Too much for a small effort."""
     return problem_of(shape("X", 6, memory_bytes=5), 6)
 

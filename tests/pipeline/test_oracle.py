@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.pipeline.problem import Problem, faults, limited, problem_of, steady_memory
+from dnnp.core.pipeline.problem import ScheduleProblem, faults, limited, problem_of, steady_memory
 from dnnp.core.pipeline.shapes import shape
 from support.placements import random_placement
 from support.repetend_brute import (
@@ -146,7 +146,7 @@ def test_too_many() -> None:
         best_at(problem_of(shape("V", 8), 1), 16)
 
 
-def all_starts(problem: Problem, period: int, most: int) -> tuple[float, float] | None:
+def all_starts(problem: ScheduleProblem, period: int, most: int) -> tuple[float, float] | None:
     """Least memory and span over all whole starts below a number, judged by `run_for_long`."""
     best: tuple[float, float] | None = None
 
@@ -173,7 +173,7 @@ def all_starts(problem: Problem, period: int, most: int) -> tuple[float, float] 
     return best
 
 
-def tiny(seed: int) -> Problem:
+def tiny(seed: int) -> ScheduleProblem:
     """Two pairs at most, short times, small limits now and then."""
     rng = random.Random(seed)
     placement = random_placement(seed, devices=2, pairs=rng.randint(1, 2))

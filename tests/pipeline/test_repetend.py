@@ -19,9 +19,9 @@ from dnnp.core.pipeline.orders.board import field_of
 from dnnp.core.pipeline.orders.cycle import tightened
 from dnnp.core.pipeline.orders.list_schedules import list_schedules
 from dnnp.core.pipeline.orders.phases import least_memory, least_span
-from dnnp.core.pipeline.orders.search import Asked, Meter, search_orders
+from dnnp.core.pipeline.orders.search import Demand, Meter, search_orders
 from dnnp.core.pipeline.problem import (
-    Problem,
+    ScheduleProblem,
     faults,
     limited,
     problem_of,
@@ -86,7 +86,7 @@ def _exhaust(order, period, time, memory, on, wait, cap):  # type: ignore[no-unt
     return least, short
 
 
-def exhaust(problem: Problem, period: int, scale: int = 1) -> tuple[float, float]:
+def exhaust(problem: ScheduleProblem, period: int, scale: int = 1) -> tuple[float, float]:
     """Least memory and span where times are multiplied by `scale`; NONE: no schedule."""
     on = np.zeros((problem.b, problem.units), dtype=np.bool_)
     on[np.repeat(np.arange(problem.b), np.diff(problem.ptr)), problem.unit] = True
@@ -102,7 +102,7 @@ def exhaust(problem: Problem, period: int, scale: int = 1) -> tuple[float, float
     return found
 
 
-def least_whole(problem: Problem) -> int:
+def least_whole(problem: ScheduleProblem) -> int:
     """The least whole period; 0: there is none."""
     whole = int(problem.time.sum() + problem.delay.sum())
     for period in range(max(int(problem.load().max()), 1), whole + 1):
@@ -111,7 +111,7 @@ def least_whole(problem: Problem) -> int:
     return 0
 
 
-def check(problem: Problem, found: Repetend) -> None:
+def check(problem: ScheduleProblem, found: Repetend) -> None:
     start = found.start_s.ravel()
     assert faults(problem, start, found.period_s) == []
     assert start.min() == 0
@@ -126,7 +126,7 @@ def check(problem: Problem, found: Repetend) -> None:
         assert found.span_bound_s == pytest.approx(found.span_s)
 
 
-def compare(problem: Problem) -> Repetend | None:
+def compare(problem: ScheduleProblem) -> Repetend | None:
     """Find a repetend and compare it with an exhaustive search; None: there is none."""
     whole = least_whole(problem)
     if whole == 0:
@@ -148,7 +148,7 @@ def compare(problem: Problem) -> Repetend | None:
     return found
 
 
-def limit_below(problem: Problem, seed: int) -> Problem:
+def limit_below(problem: ScheduleProblem, seed: int) -> ScheduleProblem:
     """A limit somewhere below what is needed without one."""
     held = find_repetend(problem).memory_bytes.max()
     return limited(problem, float(np.random.default_rng(seed).integers(0, max(int(held), 1))))
@@ -329,7 +329,7 @@ def test_three_micro_batches_in_one_period_beat_one() -> None:
     assert (found.status, found.period_s, found.rate_s) == ("optimal", 16, 16 / 3)
 
 
-def chain_with_memory(last_s: float) -> Problem:
+def chain_with_memory(last_s: float) -> ScheduleProblem:
     """Blocks f, g, b on devices 0, 1, 0; room for two micro-batches from the start of f to b's."""
     blocks = (
         PlacedBlock("f", "forward", ((0,),), 1.0, 1.0),
@@ -352,11 +352,11 @@ def test_a_period_may_be_a_fraction(last_s: float, period: float) -> None:
 def test_the_phases_alone() -> None:
     problem = problem_of(shape("M", 4), 1)
     field, meter = field_of(problem), Meter(WORK)
-    some, proven = search_orders(field, Asked(7.0, problem.capacity), meter)
+    some, proven = search_orders(field, Demand(7.0, problem.capacity), meter)
     assert proven
     assert some is not None
     assert faults(problem, some, 7.0) == []
-    assert search_orders(field, Asked(5.9, problem.capacity), meter) == (None, True)
+    assert search_orders(field, Demand(5.9, problem.capacity), meter) == (None, True)
     memory = least_memory(field, 7.0, meter, some)
     assert (memory.value, memory.bound, memory.complete) == (4.0, 4.0, True)
     tight = limited(problem, 4.0)

@@ -21,7 +21,7 @@ from dnnp.core.pipeline.bound import (
     window,
 )
 from dnnp.core.pipeline.problem import (
-    Problem,
+    ScheduleProblem,
     limited,
     peak_memory,
     problem_of,
@@ -36,7 +36,7 @@ MAKESPANS = {"V": (4, 12), "M": (6, 12), "NN": (8, 12), "K": (6, 4), "X": (8, 4)
 """Of 4 devices and N micro-batches: a N + b."""
 
 
-def _orders(problem: Problem) -> Iterator[list[int]]:
+def _orders(problem: ScheduleProblem) -> Iterator[list[int]]:
     """Every sequence of the blocks that respects dependencies."""
     before = [set(problem.tail[problem.head == i].tolist()) for i in range(problem.b)]
 

@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.pipeline.problem import (
-    Problem,
+    ScheduleProblem,
     faults,
     problem_of,
     span_of,
@@ -56,7 +56,9 @@ def check(placement: Placement, found: TesselResult) -> None:
         assert faults(whole, start.ravel()) == []
 
 
-def least_period(problem: Problem, index: tuple[int, ...], before: list[tuple[int, int]]) -> float:
+def least_period(
+    problem: ScheduleProblem, index: tuple[int, ...], before: list[tuple[int, int]]
+) -> float:
     """Of an index set with an order on every unit, by a linear program; inf: there is none."""
     rows, right = [], []
 
@@ -80,7 +82,7 @@ def least_period(problem: Problem, index: tuple[int, ...], before: list[tuple[in
     return float(done.fun) if done.status == 0 else np.inf
 
 
-def brute(problem: Problem, most: int) -> list[tuple[float, float]]:
+def brute(problem: ScheduleProblem, most: int) -> list[tuple[float, float]]:
     """Period and memory of all index sets and orders with up to `most` micro-batches."""
     ptr, on = problem.on_unit()
     mine = [on[ptr[d] : ptr[d + 1]].tolist() for d in range(problem.units)]

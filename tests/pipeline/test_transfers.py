@@ -12,7 +12,7 @@ import pytest
 
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait, check_placement
-from dnnp.core.pipeline.problem import Problem, faults, problem_of
+from dnnp.core.pipeline.problem import ScheduleProblem, faults, problem_of
 from dnnp.core.pipeline.shapes import shape
 from dnnp.core.pipeline.shift import left_shift
 from dnnp.core.pipeline.transfers import MODES, global_order, with_transfers, without_transfers
@@ -173,7 +173,7 @@ def test_without_transfers(seed: int, mode: str) -> None:
             assert delay == (0.0 if local else 0.75)
 
 
-def random_start(problem: Problem, rng: random.Random) -> np.ndarray:
+def random_start(problem: ScheduleProblem, rng: random.Random) -> np.ndarray:
     """Start times of a random schedule."""
     waiting = np.bincount(problem.head, minlength=problem.b).tolist()
     ready = [i for i, w in enumerate(waiting) if not w]
@@ -188,7 +188,9 @@ def random_start(problem: Problem, rng: random.Random) -> np.ndarray:
     return left_shift(problem, np.array(sequence, dtype=np.int64))
 
 
-def programs(placement: Placement, problem: Problem, order: np.ndarray) -> dict[str, list[int]]:
+def programs(
+    placement: Placement, problem: ScheduleProblem, order: np.ndarray
+) -> dict[str, list[int]]:
     """What each device runs, sends and receives, in order."""
     found: dict[str, list[int]] = {unit.name: [] for unit in placement.units if not unit.link}
     for i in order.tolist():
@@ -199,7 +201,7 @@ def programs(placement: Placement, problem: Problem, order: np.ndarray) -> dict[
     return found
 
 
-def completed(programs: dict[str, list[int]], problem: Problem) -> int:
+def completed(programs: dict[str, list[int]], problem: ScheduleProblem) -> int:
     """Blocks that run before all devices wait, if both ends of a transfer wait for the other."""
     done: set[int] = set()
     at = dict.fromkeys(programs, 0)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from dnnp.core.pipeline.problem import Problem
+from dnnp.core.pipeline.problem import ScheduleProblem
 
 MOST_ROWS = 400_000
 """Residues of all blocks that are listed at most."""
@@ -45,7 +45,7 @@ class Best:
     """Smallest span at that memory."""
 
 
-def held_pairs(problem: Problem) -> list[tuple[int, int]]:
+def held_pairs(problem: ScheduleProblem) -> list[tuple[int, int]]:
     """Blocks F that hold memory, each with the block B after it that releases as much.
 
     Raises
@@ -76,12 +76,12 @@ def held_pairs(problem: Problem) -> list[tuple[int, int]]:
     return [(holding[r], releasing[c]) for r, c in zip(rows, columns, strict=True)]
 
 
-def units_of(problem: Problem, i: int) -> list[int]:
+def units_of(problem: ScheduleProblem, i: int) -> list[int]:
     """Units of a block."""
     return problem.unit[problem.ptr[i] : problem.ptr[i + 1]].tolist()
 
 
-def reach(problem: Problem) -> list[set[int]]:
+def reach(problem: ScheduleProblem) -> list[set[int]]:
     """Blocks that come after each one."""
     found: list[set[int]] = [set() for _ in range(problem.b)]
     changed = True
@@ -94,12 +94,12 @@ def reach(problem: Problem) -> list[set[int]]:
     return found
 
 
-def scaled(problem: Problem, factor: int) -> Problem:
+def scaled(problem: ScheduleProblem, factor: int) -> ScheduleProblem:
     """The problem with times multiplied by a whole number."""
     return replace(problem, time=problem.time * factor, delay=problem.delay * factor)
 
 
-def best_at(problem: Problem, period: int) -> Best | None:
+def best_at(problem: ScheduleProblem, period: int) -> Best | None:
     """The best repetend of a whole period within the capacities; None if there is none.
 
     Raises
@@ -146,14 +146,14 @@ def best_at(problem: Problem, period: int) -> Best | None:
     return Best(best, span)
 
 
-def _most(problem: Problem, level: np.ndarray) -> np.ndarray:
+def _most(problem: ScheduleProblem, level: np.ndarray) -> np.ndarray:
     """The largest memory of a unit, inf where a capacity is exceeded; level f64[n, units]."""
     over = (level > problem.capacity + ROUNDING).any(axis=1)
     held = (np.maximum(level, 0.0) + problem.fixed).max(axis=1)
     return np.where(over, np.inf, np.round(held, 9))
 
 
-def _critical(problem: Problem) -> float:
+def _critical(problem: ScheduleProblem) -> float:
     """The longest path."""
     end = problem.time.copy()
     for _ in range(problem.b):
@@ -163,7 +163,7 @@ def _critical(problem: Problem) -> float:
     return float(end.max())
 
 
-def _residues(problem: Problem, period: int) -> np.ndarray:
+def _residues(problem: ScheduleProblem, period: int) -> np.ndarray:
     """All residues where no unit runs two blocks at a time; i64[n, b]. The first block's is 0."""
     rows = np.zeros((1, 0), dtype=np.int64)
     for i in range(problem.b):
@@ -185,7 +185,7 @@ def _residues(problem: Problem, period: int) -> np.ndarray:
     return rows
 
 
-def _held(problem: Problem, rows: np.ndarray) -> np.ndarray:
+def _held(problem: ScheduleProblem, rows: np.ndarray) -> np.ndarray:
     """What each unit holds at most if all lags are 0, less what pairs hold; f64[n, units].
 
     At the residue of block j, block i has started once more than its lag says if its residue is
@@ -202,7 +202,9 @@ def _held(problem: Problem, rows: np.ndarray) -> np.ndarray:
     return found
 
 
-def _of_pairs(problem: Problem, pairs: list[tuple[int, int]], gaps: tuple[int, ...]) -> np.ndarray:
+def _of_pairs(
+    problem: ScheduleProblem, pairs: list[tuple[int, int]], gaps: tuple[int, ...]
+) -> np.ndarray:
     """What each unit holds because of the lags between the blocks of pairs; f64[units]."""
     found = np.zeros(problem.units)
     for (i, _), gap in zip(pairs, gaps, strict=True):
@@ -211,7 +213,7 @@ def _of_pairs(problem: Problem, pairs: list[tuple[int, int]], gaps: tuple[int, .
 
 
 def _gaps(
-    problem: Problem,
+    problem: ScheduleProblem,
     lag: np.ndarray,
     pairs: list[tuple[int, int]],
     least: tuple[int, ...],
@@ -249,7 +251,7 @@ def _gaps(
     return found
 
 
-def _waits(problem: Problem, lag: np.ndarray) -> np.ndarray:
+def _waits(problem: ScheduleProblem, lag: np.ndarray) -> np.ndarray:
     """Least differences of lags: entry [i, j] of that of j less that of i."""
     far = np.full((problem.b, problem.b), -np.inf)
     np.fill_diagonal(far, 0.0)
@@ -266,7 +268,7 @@ def _closed(far: np.ndarray) -> np.ndarray | None:
 
 
 def _span(
-    problem: Problem,
+    problem: ScheduleProblem,
     period: int,
     row: np.ndarray,
     lag: np.ndarray,
@@ -300,7 +302,7 @@ def _span(
     return high
 
 
-def possible_at_all(problem: Problem) -> bool:
+def possible_at_all(problem: ScheduleProblem) -> bool:
     """Whether micro-batches one after another, blocks in some order, keep within capacities.
 
     If they do not, no repetend does: what a unit holds of one micro-batch, it holds at least.
@@ -336,7 +338,7 @@ def possible_at_all(problem: Problem) -> bool:
     return (frozenset(range(problem.b)), none) in seen
 
 
-def least_period(problem: Problem, deepest: int = 1) -> tuple[Fraction, Best] | None:
+def least_period(problem: ScheduleProblem, deepest: int = 1) -> tuple[Fraction, Best] | None:
     """The shortest period p / q, q at most `deepest`, and the best repetend of it.
 
     None if there is none of any period. A longer period never makes a repetend impossible.
@@ -368,7 +370,7 @@ def least_period(problem: Problem, deepest: int = 1) -> tuple[Fraction, Best] | 
 
 
 def run_for_long(
-    problem: Problem, start: np.ndarray, period: float
+    problem: ScheduleProblem, start: np.ndarray, period: float
 ) -> tuple[list[str], np.ndarray]:
     """What is wrong with a repetend, and the peak memory of each unit, from many repetitions.
 
@@ -410,7 +412,7 @@ def run_for_long(
 
 
 def cpsat_best(
-    problem: Problem,
+    problem: ScheduleProblem,
     period: int,
     *,
     known: tuple[np.ndarray, Best] | None = None,

@@ -42,7 +42,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.schedule import Repetend, Schedule
 from dnnp.core.pipeline.finish.complete import complete
-from dnnp.core.pipeline.problem import Problem, peak_memory, problem_of
+from dnnp.core.pipeline.problem import ScheduleProblem, peak_memory, problem_of
 from dnnp.core.pipeline.recipes.classics import classic
 from dnnp.core.pipeline.repetend import find_repetend
 from dnnp.core.pipeline.transfers import global_order, with_transfers
@@ -79,7 +79,7 @@ STEPS = 8
 ROUNDING = 1e-9
 CLOSE = 1e-7
 
-Search = Callable[[Problem], Repetend]
+Search = Callable[[ScheduleProblem], Repetend]
 
 
 def random_case(seed: int, most: int = 8) -> tuple[Placement, int]:
@@ -202,7 +202,7 @@ def refused(schedule: Schedule) -> list[str]:
     return [str(v) for v in check_schedule(*schedule_records(schedule, peak, order)).violations]
 
 
-def faulty(problem: Problem, found: Repetend) -> list[str]:
+def faulty(problem: ScheduleProblem, found: Repetend) -> list[str]:
     """What is wrong with a repetend by itself."""
     start = found.start_s.ravel()
     wrong, peaks = run_for_long(problem, start, found.period_s)
@@ -242,7 +242,9 @@ def compared(found: Repetend, memory: float, span: float) -> list[str]:
     return wrong
 
 
-def against_exhaustion(problem: Problem, found: Repetend, counts: Counter[str]) -> list[str]:
+def against_exhaustion(
+    problem: ScheduleProblem, found: Repetend, counts: Counter[str]
+) -> list[str]:
     """What exhaustion finds wrong."""
     least = least_period(problem, DEEPEST)
     if least is None:
@@ -269,7 +271,7 @@ def against_exhaustion(problem: Problem, found: Repetend, counts: Counter[str]) 
 
 
 def against_cpsat(
-    problem: Problem, found: Repetend, limit_s: float, counts: Counter[str]
+    problem: ScheduleProblem, found: Repetend, limit_s: float, counts: Counter[str]
 ) -> list[str]:
     """What CP-SAT finds wrong."""
     parts = PARTS if (problem.time % 1).any() else 1
@@ -323,7 +325,7 @@ def main() -> int:
     for seed in range(args.seed, args.seed + args.count):
         seconds = [0.0]
 
-        def search(problem: Problem, seconds: list[float] = seconds) -> Repetend:
+        def search(problem: ScheduleProblem, seconds: list[float] = seconds) -> Repetend:
             started = time.monotonic()
             try:
                 return find_repetend(problem, effort=args.effort)

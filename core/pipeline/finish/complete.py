@@ -20,7 +20,7 @@ from dnnp.core.pipeline.finish.ends import End, cool_down, unrolled, warm_up
 from dnnp.core.pipeline.finish.optimal import WORK as WORK_OF_OPTIMAL
 from dnnp.core.pipeline.finish.optimal import optimal
 from dnnp.core.pipeline.finish.shop import releases_early, root_bound, shop_of
-from dnnp.core.pipeline.problem import TOLERANCE, Problem, faults, problem_of, span_of
+from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, faults, problem_of, span_of
 from dnnp.core.pipeline.shift import left_shift, merged
 
 MOST_BLOCKS = 5_000_000
@@ -126,7 +126,7 @@ def complete(
     return Completed(best.reshape(micro_batches, count), bound, status, method)
 
 
-def _valid(problem: Problem, made: Floats) -> Floats | None:
+def _valid(problem: ScheduleProblem, made: Floats) -> Floats | None:
     """Start times left-shifted, or as they are; f64[b], None if neither is valid.
 
     Shifting may part blocks that only fit the memory because they start at the same time.
@@ -137,7 +137,7 @@ def _valid(problem: Problem, made: Floats) -> Floats | None:
     return None
 
 
-def shifted(problem: Problem, start: Floats) -> Floats:
+def shifted(problem: ScheduleProblem, start: Floats) -> Floats:
     """Earliest start times in the order of the given ones, f64[b]; that order keeps all waits."""
     rank = np.empty(problem.k)
     rank[_at_once(problem)] = np.arange(problem.k)
@@ -156,7 +156,7 @@ def shifted(problem: Problem, start: Floats) -> Floats:
     return left_shift(problem, sequence)
 
 
-def _at_once(problem: Problem) -> Ints:
+def _at_once(problem: ScheduleProblem) -> Ints:
     """Order, i64[k], of blocks that start at the same time: memory is released before it is held.
 
     Blocks that come after one that takes no time and holds memory come after it all the same.

@@ -18,7 +18,7 @@ from dnnp.core.model.placement import Placement
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.pipeline.finish.beam import beam, work_of
 from dnnp.core.pipeline.finish.shop import shop_of
-from dnnp.core.pipeline.problem import Problem, problem_of
+from dnnp.core.pipeline.problem import ScheduleProblem, problem_of
 
 
 class End(NamedTuple):
@@ -83,7 +83,7 @@ def cool_down(
     return _end(problem, np.concatenate([start, extra + np.inf]), cut, width, most, stop)
 
 
-def reversed_problem(problem: Problem) -> Problem:
+def reversed_problem(problem: ScheduleProblem) -> ScheduleProblem:
     """The problem whose schedules are those of `problem` backwards; the last micro-batch first.
 
     Between two blocks a unit holds the same as in the schedule itself if nothing is left behind
@@ -106,7 +106,12 @@ def reversed_problem(problem: Problem) -> Problem:
 
 
 def _end(
-    problem: Problem, start: Floats, cut: float, width: int, most: float, stop: Callable[[], bool]
+    problem: ScheduleProblem,
+    start: Floats,
+    cut: float,
+    width: int,
+    most: float,
+    stop: Callable[[], bool],
 ) -> End | None:
     """Schedule the blocks that start before `cut` anew; the others keep their places."""
     flat = start.ravel()
@@ -125,7 +130,7 @@ def _end(
     return End(found.start.reshape(start.shape), found.value - latest)
 
 
-def _deadlines(problem: Problem, start: Floats, fixed: Bools) -> Floats:
+def _deadlines(problem: ScheduleProblem, start: Floats, fixed: Bools) -> Floats:
     """When each block that is not fixed has to end for the sake of the fixed ones; f64[b]."""
     size = np.diff(problem.ptr)
     owner = np.repeat(np.arange(problem.b), size)

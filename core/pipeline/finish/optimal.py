@@ -11,7 +11,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats
 from dnnp.core.pipeline.finish.beam import Beamed, beam, widest_of, work_of
 from dnnp.core.pipeline.finish.shop import releases_early, root_bound, shop_of
-from dnnp.core.pipeline.problem import TOLERANCE, Problem, faults, span_of
+from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, faults, span_of
 from dnnp.core.pipeline.shift import left_shift
 
 WORK = 1e9
@@ -52,7 +52,7 @@ class Finite(NamedTuple):
 
 
 def optimal(
-    problem: Problem,
+    problem: ScheduleProblem,
     *,
     effort: float = 1.0,
     stop: Callable[[], bool] = lambda: False,
@@ -108,7 +108,7 @@ def optimal(
     return Finite(best, bound, "interrupted" if stop() else "feasible", method, widest)
 
 
-def in_turn(problem: Problem) -> Floats:
+def in_turn(problem: ScheduleProblem) -> Floats:
     """Start times, f64[b], where units run all blocks of a micro-batch before those of the next.
 
     Valid if a micro-batch alone is.
@@ -118,7 +118,7 @@ def in_turn(problem: Problem) -> Floats:
     return left_shift(problem, sequence.ravel())
 
 
-def _first(problem: Problem, upper: Floats | None) -> tuple[Floats | None, float, str]:
+def _first(problem: ScheduleProblem, upper: Floats | None) -> tuple[Floats | None, float, str]:
     """The better one of two schedules, its last end, and its name."""
     best, value, method = None, np.inf, ""
     for start, name in ((upper, "known"), (in_turn(problem), IN_TURN)):
@@ -127,7 +127,7 @@ def _first(problem: Problem, upper: Floats | None) -> tuple[Floats | None, float
     return best, value, method
 
 
-def _stuck(problem: Problem, found: Beamed) -> str:
+def _stuck(problem: ScheduleProblem, found: Beamed) -> str:
     """Why there is no schedule."""
     where = f"the memory of {problem.names[found.stuck]}" if found.stuck >= 0 else "the memory"
     return f"infeasible: {where} is too small: whatever the order, blocks wait for each other"

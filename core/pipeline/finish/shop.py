@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.model.graph import Bools, Floats, Ints, offsets
-from dnnp.core.pipeline.problem import TOLERANCE, Problem
+from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem
 from dnnp.core.pipeline.shift import topological
 
 MOST_IDLE = 100_000
@@ -73,7 +73,9 @@ class Shop(NamedTuple):
     though that waits for it: shifting them to the left could then exceed a limit."""
 
 
-def shop_of(problem: Problem, included: Ints | None = None, final: Floats | None = None) -> Shop:
+def shop_of(
+    problem: ScheduleProblem, included: Ints | None = None, final: Floats | None = None
+) -> Shop:
     """Kinds of blocks of a problem.
 
     Parameters
@@ -198,7 +200,7 @@ def root_bound(shop: Shop) -> float:
     return bound
 
 
-def _groups(problem: Problem) -> list[Ints]:
+def _groups(problem: ScheduleProblem) -> list[Ints]:
     """Micro-batches with the same homes of all blocks."""
     k = problem.k
     groups: dict[bytes, list[int]] = {}
@@ -210,14 +212,14 @@ def _groups(problem: Problem) -> list[Ints]:
     return [np.array(members, dtype=np.int64) for members in groups.values()]
 
 
-def _edges(problem: Problem) -> list[Edge]:
+def _edges(problem: ScheduleProblem) -> list[Edge]:
     """What waits for what within a micro-batch; the same in all."""
     first = problem.tail < problem.k
     columns = problem.tail[first].tolist(), problem.head[first].tolist()
     return list(zip(*columns, problem.delay[first].tolist(), strict=True))
 
 
-def releases_early(problem: Problem) -> Ints:
+def releases_early(problem: ScheduleProblem) -> Ints:
     """Blocks of a micro-batch, i64[k], each after those it waits for; releases come early."""
     first = problem.tail < problem.k
     tail, head = problem.tail[first], problem.head[first]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.pipeline.bound import by_depth
-from dnnp.core.pipeline.problem import TOLERANCE, Problem
+from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem
 
 MOST_STARTS = 12
 """Blocks to try as the first one."""
@@ -62,7 +62,7 @@ def members(bits: int) -> list[int]:
     return found
 
 
-def links_of(problem: Problem) -> Links:
+def links_of(problem: ScheduleProblem) -> Links:
     """Links among blocks; memory of units where something is left behind does not count."""
     b = problem.b
     before, after, conflict = [0] * b, [0] * b, [0] * b

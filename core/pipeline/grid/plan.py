@@ -55,7 +55,7 @@ def steps_of(links: Links, memory: list[float], order: list[int]) -> list[Step]:
     """Steps that place the blocks in an order. `memory` of each block."""
     near = links.near()
     left = (1 << len(near)) - 1
-    state = _State(links, memory, dict(links.memory), links.ends)
+    state = _KeptBlocks(links, memory, dict(links.memory), links.ends)
     steps: list[Step] = []
     for i in order:
         left &= ~(1 << i)
@@ -104,7 +104,7 @@ def _at(at: dict[int, int], blocks: int) -> Ints:
     return np.array([at[j] for j in members(blocks) if j in at], dtype=np.int64)
 
 
-class _State:
+class _KeptBlocks:
     """What is kept while blocks are placed in turn."""
 
     def __init__(

@@ -13,7 +13,7 @@ from dnnp.core.pipeline.bound import matching
 from dnnp.core.pipeline.grid.kernel import FULL, NONE, close_paths, extend
 from dnnp.core.pipeline.grid.order import best_order, links_of, members
 from dnnp.core.pipeline.grid.plan import Step, steps_of
-from dnnp.core.pipeline.problem import TOLERANCE, Problem
+from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem
 
 MOST_STATES = 1_000_000
 """After one step, at effort 1."""
@@ -40,7 +40,7 @@ class Ticks(NamedTuple):
     delay: Ints
 
 
-class Run(NamedTuple):
+class Pass(NamedTuple):
     """Result of one pass."""
 
     start: Ints | None
@@ -62,7 +62,7 @@ class Holding(NamedTuple):
     """`exact_divisor` of what its blocks take and release."""
 
 
-class _Arrays(NamedTuple):
+class GridStep(NamedTuple):
     """Of one step what kernels take; see `grid_kernel.extend`."""
 
     time: Ints
@@ -74,7 +74,7 @@ class _Arrays(NamedTuple):
     is_last: Bools
 
 
-class _Layer(NamedTuple):
+class GridLayer(NamedTuple):
     """All states after a step; see `grid_kernel.extend`."""
 
     states: Rows
@@ -84,10 +84,10 @@ class _Layer(NamedTuple):
     shift: Rows
 
 
-class _Plan:
+class _GridPlan:
     """Steps, and the parts of them that kernels take."""
 
-    def __init__(self, problem: Problem, ticks: Ticks) -> None:
+    def __init__(self, problem: ScheduleProblem, ticks: Ticks) -> None:
         self.links = links = links_of(problem)
         width, memory = np.diff(problem.ptr).tolist(), problem.memory.tolist()
         found = best_order(links, memory, width, ticks.time.tolist(), ticks.period)
@@ -102,7 +102,7 @@ class _Plan:
             slots = [s for _, s in step.units]
             slot = np.concatenate([np.zeros(0, dtype=np.int64), *slots])
             self.arrays.append(
-                _Arrays(
+                GridStep(
                     ticks.time[names],
                     offsets([len(s) for s in slots]),
                     slot,
@@ -114,7 +114,7 @@ class _Plan:
             )
 
 
-class Program:
+class GridProgram:
     """The dynamic program for one problem and period.
 
     Attributes
@@ -130,14 +130,14 @@ class Program:
     """
 
     def __init__(
-        self, problem: Problem, ticks: Ticks, effort: float, stop: Callable[[], bool]
+        self, problem: ScheduleProblem, ticks: Ticks, effort: float, stop: Callable[[], bool]
     ) -> None:
         self.problem, self.ticks, self.stop = problem, ticks, stop
         self.most_states = int(MOST_STATES * effort)
         self.most_kept = int(MOST_KEPT * effort)
         self.left = int(MOST_WORK * effort)
         self.slack = TOLERANCE * float(np.abs(problem.memory).sum() + problem.fixed.sum())
-        self.plan = _Plan(problem, ticks)
+        self.plan = _GridPlan(problem, ticks)
         self.least = np.full((problem.b, problem.b), NONE, dtype=np.int64)
         np.fill_diagonal(self.least, 0)
         links = ticks.time[problem.tail] + ticks.delay
@@ -149,25 +149,25 @@ class Program:
         self.holdings = [h for h in found if h is not None]
         self.unmatched = len(self.holdings) < len(found)
 
-    def run(self, most: float) -> Run:
+    def run(self, most: float) -> Pass:
         """Whether some repetend keeps to a limit on all units; one of the shortest span."""
         limit = np.minimum(self.problem.capacity, most - self.problem.fixed) + self.slack
         least = self._bounded(limit)
         if least is None:
-            return Run(None)
-        layers = [_Layer(*(np.zeros(s, dtype=np.int32) for s in ((1, 0), 1, 1, 1, 1)))]
+            return Pass(None)
+        layers = [GridLayer(*(np.zeros(s, dtype=np.int32) for s in ((1, 0), 1, 1, 1, 1)))]
         kept = 0
         for step, arrays in zip(self.plan.steps, self.plan.arrays, strict=True):
             layer = self._layer(step, arrays, layers[-1], least, limit)
             if layer is None:
-                return Run(None, True)
+                return Pass(None, True)
             layers.append(layer)
             kept += len(layer.costs)
             if not len(layer.costs):
-                return Run(None)
+                return Pass(None)
             if kept > self.most_kept:
-                return Run(None, True)
-        return Run(self._starts(layers), limit=most)
+                return Pass(None, True)
+        return Pass(self._starts(layers), limit=most)
 
     def _holding(self, unit: int, blocks: list[int]) -> Holding | None:
         """What a unit holds; None: some release needs not come after what it releases."""
@@ -207,8 +207,8 @@ class Program:
         return least if close_paths(least) else None
 
     def _layer(
-        self, step: Step, arrays: _Arrays, before: _Layer, least: Ints, limit: Floats
-    ) -> _Layer | None:
+        self, step: Step, arrays: GridStep, before: GridLayer, least: Ints, limit: Floats
+    ) -> GridLayer | None:
         """All states after a step; None: too many."""
         names = np.array(step.names)
         near = np.ascontiguousarray(least[np.ix_(names, names)])
@@ -262,9 +262,9 @@ class Program:
             if row == FULL or self.left <= 0 or self.stop():
                 return None
         alive = np.flatnonzero(chain[: count[0]] >= 0)
-        return _Layer(*(a[alive] for a in (out, cost, parent, phase, shift)))
+        return GridLayer(*(a[alive] for a in (out, cost, parent, phase, shift)))
 
-    def _starts(self, layers: list[_Layer]) -> Ints:
+    def _starts(self, layers: list[GridLayer]) -> Ints:
         """Starts of all blocks from the best last state, by going back."""
         period = self.ticks.period
         at = int(layers[-1].costs.argmin())

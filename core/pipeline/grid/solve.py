@@ -22,8 +22,8 @@ import numpy as np
 
 from dnnp.core.model.graph import Floats
 from dnnp.core.pipeline.bound import memory_bound
-from dnnp.core.pipeline.grid.run import Program, Run, Ticks
-from dnnp.core.pipeline.problem import TOLERANCE, Problem, span_of, steady_memory
+from dnnp.core.pipeline.grid.run import GridProgram, Pass, Ticks
+from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
 
 MOST_TICKS = 64
 """Ticks of a period."""
@@ -54,7 +54,7 @@ class GridAnswer(NamedTuple):
 IMPOSSIBLE = GridAnswer(None, np.inf, np.inf, np.inf, True)
 
 
-def ticks_of(problem: Problem, period: float) -> Ticks | None:
+def ticks_of(problem: ScheduleProblem, period: float) -> Ticks | None:
     """The coarsest tick that divides everything; None if the period has too many of them."""
     values = np.unique(np.concatenate([problem.time, problem.delay, [period]]))
     values = values[values > 0]
@@ -71,7 +71,7 @@ def ticks_of(problem: Problem, period: float) -> Ticks | None:
 
 
 def on_grid(
-    problem: Problem,
+    problem: ScheduleProblem,
     period: float,
     *,
     effort: float = 1.0,
@@ -106,16 +106,16 @@ def on_grid(
     left = np.abs(problem.left_behind()) > TOLERANCE * np.abs(problem.memory).sum()
     if (left & np.isfinite(problem.capacity)).any():
         return None
-    program = Program(problem, ticks, effort, stop)
+    program = GridProgram(problem, ticks, effort, stop)
     if not program.plan.steps or program.unmatched:
         return None
-    return _Search(problem, period, program).answer()
+    return _Passes(problem, period, program).answer()
 
 
-class _Search:
+class _Passes:
     """Passes with different limits of memory for one problem and period."""
 
-    def __init__(self, problem: Problem, period: float, program: Program) -> None:
+    def __init__(self, problem: ScheduleProblem, period: float, program: GridProgram) -> None:
         self.problem, self.period, self.program = problem, period, program
         self.units = np.array([d for d, _ in program.plan.links.memory], dtype=np.int64)
         self.fixed = problem.fixed[self.units]
@@ -127,7 +127,7 @@ class _Search:
         low, most = memory_bound(self.problem, self.period), self._most()
         if low > most + slack:
             return IMPOSSIBLE
-        best, high = Run(None), np.inf
+        best, high = Pass(None), np.inf
         failed, halve = 0, True
         while low < high - slack:
             limit = low
@@ -158,7 +158,7 @@ class _Search:
         span = span_of(self.problem, start)
         return GridAnswer(start, self._held(start), span, min(low, high), proven)
 
-    def _seconds(self, run: Run) -> Floats:
+    def _seconds(self, run: Pass) -> Floats:
         start: Floats = np.asarray(run.start, dtype=np.float64) * self.program.ticks.tick
         return start
 

@@ -12,13 +12,13 @@ from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.model.graph import Floats, Ints, offsets
 from dnnp.core.pipeline.orders.freedom import Arc, bridges_of, copies_in_order, roots_of
 from dnnp.core.pipeline.orders.gaps import Board, close
-from dnnp.core.pipeline.problem import TOLERANCE, Problem
+from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem
 
 
 class Field(NamedTuple):
     """A problem as the search sees it."""
 
-    problem: Problem
+    problem: ScheduleProblem
     board: Board
     path: Floats
     """f64[b, b], longest path of waits between two blocks; -inf: there is none."""
@@ -70,7 +70,7 @@ class Field(NamedTuple):
         return (2 if self.roots else 1) * (self.problem.b + 2)
 
 
-def field_of(problem: Problem) -> Field:
+def field_of(problem: ScheduleProblem) -> Field:
     """Pairs, longest paths and matches of a problem of b blocks: O(b^3) time, O(b^2) memory."""
     b = problem.b
     path = np.full((b, b), -np.inf)
@@ -127,7 +127,7 @@ def _ints(values: list[int]) -> Ints:
     return np.array(values, dtype=np.int64)
 
 
-def _delays(problem: Problem) -> Floats:
+def _delays(problem: ScheduleProblem) -> Floats:
     """Longest delay after each block; f64[b]."""
     delays = np.zeros(problem.b)
     np.maximum.at(delays, problem.tail, problem.delay)
@@ -135,7 +135,7 @@ def _delays(problem: Problem) -> Floats:
 
 
 def _pairs(
-    problem: Problem, tracked: NDArray[np.bool_]
+    problem: ScheduleProblem, tracked: NDArray[np.bool_]
 ) -> tuple[Ints, Ints, NDArray[np.bool_], tuple[tuple[int, ...], ...]]:
     """Pairs on one unit that exclude each other or, without time, share its memory.
 
@@ -156,7 +156,7 @@ def _pairs(
 
 
 def matches_of(
-    problem: Problem, path: Floats, mine: Ints, slack: float
+    problem: ScheduleProblem, path: Floats, mine: Ints, slack: float
 ) -> tuple[list[tuple[int, int, float]], bool]:
     """Which block releases how much of what which other one took: block, block, amount.
 

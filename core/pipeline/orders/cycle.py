@@ -10,13 +10,13 @@ import numpy as np
 
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.pipeline.cycle import Arcs, least_period
-from dnnp.core.pipeline.problem import TOLERANCE, Problem
+from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem
 
 CLOSE = 1e-13
 """Times this much apart, relative to the sum of all, count as equal."""
 
 
-def arcs_of(problem: Problem, start: Floats, period: float) -> Arcs:
+def arcs_of(problem: ScheduleProblem, start: Floats, period: float) -> Arcs:
     """Waits, and the orders on all units that starts f64[b] imply.
 
     Blocks without time follow only others that hold memory of a unit. Of blocks that start at the
@@ -67,7 +67,7 @@ def _releases_first(order: Ints, phase: Floats, memory: Floats, slack: float) ->
 
 
 def tightened(
-    problem: Problem, start: Floats, period: float, least: float = 0.0
+    problem: ScheduleProblem, start: Floats, period: float, least: float = 0.0
 ) -> tuple[float, Floats] | None:
     """The shortest period, but at least `least`, that keeps all orders, and earliest starts.
 

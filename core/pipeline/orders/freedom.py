@@ -7,13 +7,13 @@ from itertools import pairwise
 import numpy as np
 
 from dnnp.core.model.graph import Floats
-from dnnp.core.pipeline.problem import Problem
+from dnnp.core.pipeline.problem import ScheduleProblem
 
 Arc = tuple[int, int, float, int]
 """Tail, head, weight, lag: a block starts at least weight + lag * period after another one."""
 
 
-def copies_in_order(problem: Problem) -> tuple[Arc, ...]:
+def copies_in_order(problem: ScheduleProblem) -> tuple[Arc, ...]:
     """Order among micro-batches whose blocks all have the same homes.
 
     Sorting the starts of each block among them changes neither what units run and hold nor the
@@ -51,7 +51,7 @@ def copies_in_order(problem: Problem) -> tuple[Arc, ...]:
     return tuple(arcs)
 
 
-def bridges_of(problem: Problem, path: Floats) -> tuple[tuple[Arc, ...], tuple[Arc, ...]]:
+def bridges_of(problem: ScheduleProblem, path: Floats) -> tuple[tuple[Arc, ...], tuple[Arc, ...]]:
     """Longest waits between blocks that nothing else connects.
 
     Let waits connect a part A of a micro-batch, which holds block i, and the rest B, which holds
@@ -134,7 +134,7 @@ def _reached(near: list[list[int]], origin: int, other: int) -> set[int]:
     return seen
 
 
-def roots_of(problem: Problem, extra: tuple[Arc, ...]) -> tuple[int, ...]:
+def roots_of(problem: ScheduleProblem, extra: tuple[Arc, ...]) -> tuple[int, ...]:
     """The first block of every connected part but the first part."""
     group = list(range(problem.b))
 

@@ -20,7 +20,7 @@ from dnnp.core.model.graph import Floats, Ints
 Bools = NDArray[np.bool_]
 
 DEPTH, TRAIL, WORK, NODES, LEVEL, MODE, LIMIT, FRONT, REAR, COUNTS = range(10)
-"""Places in `State.counts`."""
+"""Places in `OrderState.counts`."""
 
 MOST_LAG = 1e9
 """More micro-batches than could be between two starts."""
@@ -48,7 +48,7 @@ class Board(NamedTuple):
     match_a: Floats
 
 
-class Limits(NamedTuple):
+class OrderLimits(NamedTuple):
     """Period and limits of one search."""
 
     period: float
@@ -64,7 +64,7 @@ class Limits(NamedTuple):
     """bool[P], pairs whose order matters."""
 
 
-class State(NamedTuple):
+class OrderState(NamedTuple):
     """What is changed by a search, so that it can be continued."""
 
     gap: Floats

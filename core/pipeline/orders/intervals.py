@@ -8,7 +8,7 @@ import numpy as np
 
 from dnnp.core.model.graph import Floats, Ints, offsets
 from dnnp.core.pipeline.orders.board import Field
-from dnnp.core.pipeline.orders.gaps import Limits
+from dnnp.core.pipeline.orders.gaps import OrderLimits
 from dnnp.core.pipeline.problem import TOLERANCE
 
 MOST_SUMS = 64
@@ -21,7 +21,7 @@ MOST_INTERVALS = 8
 """Intervals of a pair; those with the smallest gaps between them are merged beyond."""
 
 
-def limits_of(field: Field, period: float, cap: Floats) -> Limits | None:
+def limits_of(field: Field, period: float, cap: Floats) -> OrderLimits | None:
     """Intervals of all pairs at a period; None: some pair finds no place.
 
     `cap` f64[D]: what each unit may hold beyond what is fixed.
@@ -39,11 +39,11 @@ def limits_of(field: Field, period: float, cap: Floats) -> Limits | None:
     active = field.shared.copy()
     for p in np.flatnonzero(~active).tolist():
         active[p] = any(finite[d] for d in field.units[p])
-    return Limits(period, field.eps(period), *intervals, limit, active)
+    return OrderLimits(period, field.eps(period), *intervals, limit, active)
 
 
 def _intervals(field: Field, period: float) -> tuple[Ints, Floats, Floats] | None:
-    """`Limits.ptr`, `low` and `high`."""
+    """`OrderLimits.ptr`, `low` and `high`."""
     problem, eps = field.problem, field.eps(period)
     load = problem.load()
     ptr, block = problem.on_unit()

@@ -29,7 +29,7 @@ FOUND, NONE, MORE, GROW, RESTART = range(5)
 """How a call of `search` ends."""
 
 SELECT, BACK = range(2)
-"""What `search` goes on with: `State.counts[MODE]`."""
+"""What `search` goes on with: `OrderState.counts[MODE]`."""
 
 
 @kernel

@@ -15,7 +15,7 @@ from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.pipeline.orders.cycle import tightened
-from dnnp.core.pipeline.problem import TOLERANCE, Problem, span_of, steady_memory
+from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
 from dnnp.core.pipeline.shift import merged
 
 STRETCH = (1.0, 1.01, 1.03, 1.06, 1.1, 1.15, 1.25, 1.4, 1.6, 2.0, 3.0, 5.0, 10.0, 30.0)
@@ -124,7 +124,9 @@ def _delay(order, period, eps, start, time, memory, tail_ptr, head, wait):  # ty
             start[i] += np.floor((room + eps) / period) * period
 
 
-def listed(problem: Problem, order: Ints, period: float, tight: bool = False) -> Floats | None:
+def listed(
+    problem: ScheduleProblem, order: Ints, period: float, tight: bool = False
+) -> Floats | None:
     """Starts f64[b] at this period, blocks placed in `order`; None: some block found no room.
 
     `tight`: blocks on several units find their places first, and all leave no gaps.
@@ -166,7 +168,7 @@ def listed(problem: Problem, order: Ints, period: float, tight: bool = False) ->
     return start - start.min()
 
 
-def _in_turn(problem: Problem) -> Floats:
+def _in_turn(problem: ScheduleProblem) -> Floats:
     """Starts f64[b] where every block waits for all before it."""
     order = merged(problem, [])
     took = problem.time.copy()
@@ -176,7 +178,7 @@ def _in_turn(problem: Problem) -> Floats:
     return start
 
 
-def orders_to_try(problem: Problem) -> list[Ints]:
+def orders_to_try(problem: ScheduleProblem) -> list[Ints]:
     """Blocks by number, and those with the longest way to the end first; predecessors first."""
     plain = merged(problem, [])
     tail = problem.time.copy()
@@ -194,14 +196,14 @@ def orders_to_try(problem: Problem) -> list[Ints]:
     return [plain] if (plain == longest).all() else [plain, longest]
 
 
-def too_many_to_list(problem: Problem) -> bool:
+def too_many_to_list(problem: ScheduleProblem) -> bool:
     """Whether blocks just run one after the other, as there are too many."""
     homes = np.bincount(problem.unit, minlength=problem.units).astype(np.float64)
     return float((homes**2).sum()) > MOST_CHECKS
 
 
 def list_schedules(
-    problem: Problem, least: float, stop: Callable[[], bool] = lambda: False
+    problem: ScheduleProblem, least: float, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[tuple[float, Floats]]:
     """Periods and starts of schedules that keep the limits, each better than those before.
 

@@ -19,13 +19,13 @@ from dnnp.core.pipeline.orders.board import Field
 from dnnp.core.pipeline.orders.cycle import tightened
 from dnnp.core.pipeline.orders.search import (
     FINE,
-    Asked,
+    Demand,
     Found,
     Meter,
     root_floor,
     search_orders,
 )
-from dnnp.core.pipeline.problem import TOLERANCE, Problem, span_of, steady_memory
+from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
 
 Probe = Callable[[float, Meter], tuple[Floats | None, bool]]
 """A schedule of at most that value, and whether the answer is proven."""
@@ -113,7 +113,7 @@ def least_memory(field: Field, period: float, meter: Meter, start: Floats | None
     `start`: a schedule of this period that is known.
     """
     problem = field.problem
-    root = root_floor(field, Asked(period, problem.capacity))
+    root = root_floor(field, Demand(period, problem.capacity))
     if root is None and start is None:
         return Found(None, math.inf, math.inf if field.even else 0.0, field.even)
     floor = problem.fixed.copy()
@@ -125,7 +125,7 @@ def least_memory(field: Field, period: float, meter: Meter, start: Floats | None
         cap = np.minimum(problem.capacity, most - problem.fixed)
         if (cap < 0).any():
             return None, True
-        return search_orders(field, Asked(period, cap), part, weight)
+        return search_orders(field, Demand(period, cap), part, weight)
 
     def worth(found: Floats) -> float:
         return largest_memory(field, found, period)
@@ -136,7 +136,7 @@ def least_memory(field: Field, period: float, meter: Meter, start: Floats | None
     return closed_in(probe, worth, steps, bound, start, most, meter)
 
 
-def _memory_steps(problem: Problem) -> Steps:
+def _memory_steps(problem: ScheduleProblem) -> Steps:
     unit = common_divisor(problem.memory)
     if unit <= 0:
         # Limits are kept up to `TOLERANCE`; what is asked for must be less than that.
@@ -160,13 +160,13 @@ def least_span(
     problem = field.problem
     most = field.far + field.periods * period
     known = span_of(problem, start) if start is not None else most
-    root = root_floor(field, Asked(period, cap, known))
+    root = root_floor(field, Demand(period, cap, known))
     if root is None and start is None:
         return Found(None, math.inf, math.inf if field.even else 0.0, field.even)
     weight = np.ones(len(field.board.first))
 
     def probe(most: float, part: Meter) -> tuple[Floats | None, bool]:
-        return search_orders(field, Asked(period, cap, most), part, weight)
+        return search_orders(field, Demand(period, cap, most), part, weight)
 
     def worth(found: Floats) -> float:
         return span_of(problem, found)
@@ -201,7 +201,7 @@ def least_period(
         periods[start.tobytes()] = period
 
     def probe(most: float, part: Meter) -> tuple[Floats | None, bool]:
-        found, proven = search_orders(field, Asked(most, problem.capacity), part, weight)
+        found, proven = search_orders(field, Demand(most, problem.capacity), part, weight)
         if found is None:
             return None, proven
         short = tightened(problem, found, most, bound)

@@ -32,13 +32,13 @@ from dnnp.core.pipeline.orders.gaps import (
     MODE,
     NODES,
     WORK,
-    State,
+    OrderState,
     begin,
     memory_floor,
 )
 from dnnp.core.pipeline.orders.intervals import limits_of
 from dnnp.core.pipeline.orders.kernel import FOUND, GROW, NONE, RESTART, SELECT, search, undo
-from dnnp.core.pipeline.problem import TOLERANCE, Problem, span_of, steady_memory
+from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
 
 MOST_BLOCKS = 400
 """The matrix takes time that grows with their cube."""
@@ -96,7 +96,7 @@ class Found(NamedTuple):
     """Proven: value equals bound."""
 
 
-class Asked(NamedTuple):
+class Demand(NamedTuple):
     """What a schedule must keep."""
 
     period: float
@@ -106,7 +106,7 @@ class Asked(NamedTuple):
 
 
 def search_orders(
-    field: Field, asked: Asked, meter: Meter, weight: Floats | None = None
+    field: Field, asked: Demand, meter: Meter, weight: Floats | None = None
 ) -> tuple[Floats | None, bool]:
     """A schedule that keeps what was asked, and whether the answer is proven.
 
@@ -153,10 +153,10 @@ def search_orders(
             count[LEVEL] += 1
 
 
-def _new_state(field: Field, asked: Asked, room: int) -> State:
+def _new_state(field: Field, asked: Demand, room: int) -> OrderState:
     """What is known before any search, with room for as many saved entries."""
     n, pairs = field.problem.b, len(field.board.first)
-    return State(
+    return OrderState(
         gap=start_matrix(field, asked.period, asked.span),
         stamp=np.zeros((n, n), dtype=np.int64),
         trail_at=np.zeros(room, dtype=np.int64),
@@ -172,7 +172,7 @@ def _new_state(field: Field, asked: Asked, room: int) -> State:
     )
 
 
-def _grown(state: State) -> State | None:
+def _grown(state: OrderState) -> OrderState | None:
     """The same with more room; None: there is no more."""
     size = 2 * len(state.trail_at)
     if size > MOST_TRAIL:
@@ -184,7 +184,7 @@ def _grown(state: State) -> State | None:
     )
 
 
-def _checked(problem: Problem, gap: Floats, asked: Asked) -> Floats | None:
+def _checked(problem: ScheduleProblem, gap: Floats, asked: Demand) -> Floats | None:
     """Earliest starts by a matrix where all orders are known; None: rounding got in the way."""
     rough = gap.max(axis=0)
     found = tightened(problem, rough - rough.min(), asked.period, asked.period)
@@ -199,7 +199,7 @@ def _checked(problem: Problem, gap: Floats, asked: Asked) -> Floats | None:
     return start if (held <= asked.cap + scale).all() else None
 
 
-def root_floor(field: Field, asked: Asked) -> tuple[Floats, float] | None:
+def root_floor(field: Field, asked: Demand) -> tuple[Floats, float] | None:
     """What each unit holds at least, f64[D], and the shortest span, before any branching.
 
     None: nothing keeps what was asked.
@@ -215,7 +215,7 @@ def root_floor(field: Field, asked: Asked) -> tuple[Floats, float] | None:
     return np.array(least, dtype=np.float64), _shortest_span(field.problem, state.gap)
 
 
-def _shortest_span(problem: Problem, gap: Floats) -> float:
+def _shortest_span(problem: ScheduleProblem, gap: Floats) -> float:
     """The longest path, or what some blocks of one unit take, and what is before and after them."""
     heads = gap.max(axis=0)
     tails = (gap + problem.time[None, :]).max(axis=1) - problem.time

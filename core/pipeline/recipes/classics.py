@@ -28,7 +28,7 @@ import numpy as np
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.placement import Placement
-from dnnp.core.pipeline.problem import Problem, problem_of, span_of
+from dnnp.core.pipeline.problem import ScheduleProblem, problem_of, span_of
 from dnnp.core.pipeline.recipes.chains import (
     Stage,
     chain_of,
@@ -50,7 +50,7 @@ MOST_BLOCKS = 20_000_000
 class Classic:
     """A finite schedule of N micro-batches made by a recipe."""
 
-    problem: Problem
+    problem: ScheduleProblem
     """Of N micro-batches; its limits of memory may be exceeded."""
     orders: tuple[Ints, ...]
     """Blocks of the problem on each unit, in order."""
@@ -99,7 +99,7 @@ def classic(placement: Placement, name: str, micro_batches: int) -> Classic:
     return Classic(problem, orders, sequence, start)
 
 
-def by_rank(problem: Problem, rank: Ints) -> tuple[Ints, ...]:
+def by_rank(problem: ScheduleProblem, rank: Ints) -> tuple[Ints, ...]:
     """Blocks of each unit by rank; rank i64[b]."""
     ptr, block = problem.on_unit()
     mine = [block[ptr[d] : ptr[d + 1]] for d in range(problem.units)]

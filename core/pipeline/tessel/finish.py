@@ -15,7 +15,7 @@ import numpy as np
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, csr_rows
 from dnnp.core.pipeline.finish.optimal import optimal
-from dnnp.core.pipeline.problem import Problem, faults, span_of
+from dnnp.core.pipeline.problem import ScheduleProblem, faults, span_of
 from dnnp.core.pipeline.shift import left_shift
 
 NO_BLOCK = np.inf
@@ -26,7 +26,7 @@ NO_BLOCK = np.inf
 class Phase:
     """Some blocks of some micro-batches, each of which runs once."""
 
-    problem: Problem
+    problem: ScheduleProblem
     """Its blocks are numbered by themselves; what was held before counts as `fixed`."""
     micro: Ints
     """i64[b], micro-batch of each."""
@@ -36,7 +36,7 @@ class Phase:
     """i64[b], the order in which the repetend would run them if it were repeated."""
 
 
-def phases(problem: Problem, index: Ints, order: Ints) -> tuple[Phase, Phase]:
+def phases(problem: ScheduleProblem, index: Ints, order: Ints) -> tuple[Phase, Phase]:
     """Warm-up and cool-down of the blocks of one micro-batch, `problem`.
 
     `order` holds the blocks as a repetend runs them.
@@ -84,7 +84,7 @@ def table(phase: Phase, start: Floats, shape: tuple[int, int]) -> Floats:
 
 
 def joined(
-    problem: Problem, index: Ints, order: Ints, warmup: Floats, cooldown: Floats, count: int
+    problem: ScheduleProblem, index: Ints, order: Ints, warmup: Floats, cooldown: Floats, count: int
 ) -> Floats:
     """Warm-up, repetends and cool-down of `count` micro-batches one after the other, compacted.
 
@@ -108,7 +108,7 @@ def joined(
     return left_shift(problem, sequence)
 
 
-def _phase(problem: Problem, some: Bools, index: Ints, order: Ints, held: Floats) -> Phase:
+def _phase(problem: ScheduleProblem, some: Bools, index: Ints, order: Ints, held: Floats) -> Phase:
     """The blocks that `some` (bool[micro-batches, k]) says, after others that leave `held`."""
     k = problem.b
     place = np.empty(k, dtype=np.int64)

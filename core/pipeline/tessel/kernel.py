@@ -42,7 +42,7 @@ UNFINISHED, FAILED, LEAF = -3, -2, -1
 """What `_spread` says in place of a pair."""
 
 
-class Blocks(NamedTuple):
+class TesselBlocks(NamedTuple):
     """b blocks of one micro-batch on D units."""
 
     time: Floats
@@ -68,7 +68,7 @@ class Blocks(NamedTuple):
     """i64[b], number of the part that a block is in; parts do not wait for each other."""
 
 
-class Search(NamedTuple):
+class Scan(NamedTuple):
     """What a scan works on and is continued from."""
 
     state: Ints

@@ -8,9 +8,9 @@ from scipy.sparse.csgraph import connected_components
 
 from dnnp.core.model.graph import Bools, Floats, Ints, csr
 from dnnp.core.pipeline.cycle import Arcs, least_period
-from dnnp.core.pipeline.problem import Problem
+from dnnp.core.pipeline.problem import ScheduleProblem
 from dnnp.core.pipeline.shift import topological
-from dnnp.core.pipeline.tessel.kernel import Blocks, Search
+from dnnp.core.pipeline.tessel.kernel import Scan, TesselBlocks
 
 FINE = 1e-4
 """Part of the slack of a search that rounding may take."""
@@ -19,7 +19,7 @@ MOST_NUMBERS = 4_000_000
 """In all matrices of longest ways."""
 
 
-def blocks_of(problem: Problem) -> Blocks:
+def blocks_of(problem: ScheduleProblem) -> TesselBlocks:
     """Arrays of the kernels."""
     on_ptr, on = problem.on_unit()
     before_ptr, by_head = csr(problem.head, np.arange(len(problem.head)), problem.b)
@@ -30,7 +30,7 @@ def blocks_of(problem: Problem) -> Blocks:
         for n, i in enumerate(on[on_ptr[d] : on_ptr[d + 1]])
         for j in on[on_ptr[d] + n + 1 : on_ptr[d + 1]]
     }
-    return Blocks(
+    return TesselBlocks(
         time=problem.time,
         memory=problem.memory,
         ptr=problem.ptr,
@@ -47,18 +47,18 @@ def blocks_of(problem: Problem) -> Blocks:
     )
 
 
-def _parts(problem: Problem) -> Ints:
+def _parts(problem: ScheduleProblem) -> Ints:
     """Number of the part of each block: those that are joined by waits, in either direction."""
     ones = np.ones(len(problem.tail))
     waits = coo_array((ones, (problem.tail, problem.head)), shape=(problem.b, problem.b))
     return connected_components(waits, directed=False)[1].astype(np.int64)
 
 
-def search_of(problem: Problem, blocks: Blocks) -> Search:
+def search_of(problem: ScheduleProblem, blocks: TesselBlocks) -> Scan:
     """A search that has not begun."""
     b = problem.b
     levels = max(min(len(blocks.pairs) + 1, MOST_NUMBERS // b**2), 1)
-    return Search(
+    return Scan(
         state=np.zeros(7, dtype=np.int64),
         numbers=np.zeros(3),
         micro=np.zeros(b, dtype=np.int64),
@@ -70,7 +70,7 @@ def search_of(problem: Problem, blocks: Blocks) -> Search:
     )
 
 
-def before_of(blocks: Blocks, ways: Floats, slack: float) -> Bools:
+def before_of(blocks: TesselBlocks, ways: Floats, slack: float) -> Bools:
     """bool[b, b]: whether one block is to run before another one on a common unit."""
     before = np.zeros(ways.shape, dtype=np.bool_)
     i, j = blocks.pairs.T
@@ -80,7 +80,7 @@ def before_of(blocks: Blocks, ways: Floats, slack: float) -> Bools:
 
 
 def period_of(
-    problem: Problem, index: Ints, before: Bools, low: float, slack: float
+    problem: ScheduleProblem, index: Ints, before: Bools, low: float, slack: float
 ) -> tuple[float, Floats]:
     """Least period of an index set with an order on every unit, and starts in the repetend."""
     i, j = np.nonzero(before)
@@ -94,7 +94,7 @@ def period_of(
     return least_period(arcs, problem.b, low, slack * FINE)
 
 
-def sequence_of(problem: Problem, index: Ints, before: Bools, begin: Floats) -> Ints:
+def sequence_of(problem: ScheduleProblem, index: Ints, before: Bools, begin: Floats) -> Ints:
     """All blocks by start; where starts are equal, as the order and dependencies say."""
     inside = index[problem.tail] == index[problem.head]
     # Blocks of no time that start together may be before each other.

@@ -27,7 +27,7 @@ from dnnp.core.model.schedule import Repetend
 from dnnp.core.pipeline.finish.optimal import IN_TURN, in_turn
 from dnnp.core.pipeline.problem import (
     TOLERANCE,
-    Problem,
+    ScheduleProblem,
     faults,
     problem_of,
     span_of,
@@ -146,7 +146,7 @@ def tessel(
         There are no blocks, or too many, or replicas that take turns.
     """
     problem = _problem(placement)
-    search = _Search(problem, lazy, effort, stop)
+    search = _TesselSearch(problem, lazy, effort, stop)
     search.run(problem.b if most is None else most)
     best = search.best
     if best is None and search.complete:
@@ -205,7 +205,7 @@ def tessel_starts(
     return (start - start.min()).reshape(micro_batches, -1), method
 
 
-def _problem(placement: Placement) -> Problem:
+def _problem(placement: Placement) -> ScheduleProblem:
     """The blocks of one micro-batch; refuses what the search is not for."""
     count = len(placement.blocks)
     if not 0 < count <= MOST_BLOCKS:
@@ -221,11 +221,11 @@ def _problem(placement: Placement) -> Problem:
     return problem
 
 
-class _Search:
+class _TesselSearch:
     """The state of Algorithm 1."""
 
     def __init__(
-        self, problem: Problem, lazy: bool, effort: float, stop: Callable[[], bool]
+        self, problem: ScheduleProblem, lazy: bool, effort: float, stop: Callable[[], bool]
     ) -> None:
         self.problem, self.lazy, self.effort, self.stop = problem, lazy, effort, stop
         self.whole = float(problem.time.sum() + problem.delay.sum())
