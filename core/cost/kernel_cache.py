@@ -99,7 +99,10 @@ class _SealedFiles:
         return self._base.with_name(f"{self._base.name}.{number}.nbc")
 
     def _seal(self, key: Any, content: bytes) -> bytes:
-        parts = (numba.__version__, np.__version__, repr(key), *_dependencies(self._function))
+        # The name of a named tuple's type says nothing about the order of its fields.
+        fields = repr([getattr(kind, "fields", None) for kind in key[0]])
+        known = numba.__version__, np.__version__, repr(key), fields
+        parts = (*known, *_dependencies(self._function))
         return hashlib.sha256("\n".join(parts).encode() + content).digest()
 
 
@@ -119,6 +122,8 @@ def _dependencies(function: Any) -> list[str]:
                 waiting.append(callee)
             elif isinstance(value, int | float | str | tuple | np.generic):
                 parts.append(f"{name}={value!r}")
+            elif hasattr(value, "_fields"):  # a named tuple: which place a name stands for
+                parts.append(f"{name}={value._fields!r}")
     return parts
 
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.model.graph import Bools, Floats, Ints
-from dnnp.core.pipeline.finish.kernel import expand, find_risks, keep
+from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.pipeline.finish.kernel import Children, Level, Rivals, expand, find_risks, keep
 from dnnp.core.pipeline.finish.shop import Shop
 
 MOST_WIDTH = 1 << 16
@@ -45,22 +45,6 @@ class Beamed(NamedTuple):
     """Unit that most often lacked memory; -1: none did."""
 
 
-class _Level:
-    """Partial schedules of equally many blocks, as the kernels take them."""
-
-    def __init__(self, room: int, shop: Shop) -> None:
-        self.count = np.zeros((room, len(shop.total)), dtype=np.int64)
-        self.end = np.empty((room, len(shop.block)))
-        """Of blocks that others still wait for."""
-        self.free = np.zeros((room, len(shop.cap)))
-        self.now, self.value, self.least = np.zeros(room), np.zeros(room), np.zeros(room)
-        self.risk = np.zeros(room, dtype=np.bool_)
-
-    @property
-    def state(self) -> tuple[Ints, Floats, Floats, Floats, Floats]:
-        return self.count, self.end, self.free, self.now, self.value
-
-
 class _Steps(NamedTuple):
     """How the partial schedules of a level came about."""
 
@@ -70,17 +54,6 @@ class _Steps(NamedTuple):
     """i32, which kind started."""
     at: Floats
     """When."""
-
-
-class _Children(NamedTuple):
-    """What `expand` made."""
-
-    parent: Ints
-    kind: Ints
-    at: Floats
-    least: Floats
-    tie: Floats
-    risk: Bools
 
 
 def work_of(shop: Shop, width: int) -> float:
@@ -93,6 +66,19 @@ def widest_of(shop: Shop) -> int:
     """Partial schedules of one level for which there is memory."""
     each = 32 * (len(shop.block) + len(shop.total) + len(shop.cap) + 8)
     return min(MOST_WIDTH, int(MOST_BYTES / each))
+
+
+def _empty(rows: int, shop: Shop) -> Level:
+    """Partial schedules without any block."""
+    return Level(
+        count=np.zeros((rows, len(shop.total)), dtype=np.int64),
+        end=np.empty((rows, len(shop.block))),
+        free=np.zeros((rows, len(shop.cap))),
+        now=np.zeros(rows),
+        value=np.zeros(rows),
+        least=np.zeros(rows),
+        risk=np.zeros(rows, dtype=np.bool_),
+    )
 
 
 def beam(
@@ -118,7 +104,7 @@ def beam(
     b, units = len(shop.block), len(shop.cap)
     width = min(width, widest_of(shop))
     each = work_of(shop, 1) / max(b, 1)
-    level = _Level(1, shop)
+    level = _empty(1, shop)
     blocked = np.zeros(units, dtype=np.int64)
     bound, work = np.inf, 0.0
     steps: list[_Steps] = []
@@ -161,12 +147,12 @@ def _start(shop: Shop, steps: list[_Steps], place: int) -> Floats:
 
 def _expanded(
     shop: Shop,
-    level: _Level,
+    level: Level,
     upper: float,
     careful: bool,
     blocked: Ints,
     asked: Callable[[], bool],
-) -> _Children | None:
+) -> Children | None:
     """All ways to go on; None if `asked` says so."""
     kinds = len(shop.total)
     rows = max(1, int(CHUNK / (kinds * ((kinds if shop.loose else 1) + len(shop.cap) + 8))))
@@ -176,112 +162,48 @@ def _expanded(
             return None
         until = min(begin + rows, len(level.now))
         room = (until - begin) * kinds * (kinds if shop.loose else 1)
-        parent, kind = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
-        at, least, tie = np.empty(room), np.empty(room), np.empty(room)
-        made = expand(
-            begin,
-            until,
-            *level.state,
-            shop.total,
-            shop.first,
-            shop.time,
-            shop.memory,
-            shop.unit_ptr,
-            shop.unit,
-            shop.runs,
-            shop.before_ptr,
-            shop.before,
-            shop.delay,
-            shop.tail,
-            shop.least_tail,
-            shop.idle_ptr,
-            shop.idle_kind,
-            shop.idle,
-            shop.cap,
-            shop.slack,
-            upper,
-            parent,
-            kind,
-            at,
-            least,
-            tie,
-            blocked,
+        children = Children(
+            parent=np.empty(room, dtype=np.int64),
+            kind=np.empty(room, dtype=np.int64),
+            at=np.empty(room),
+            least=np.empty(room),
+            tie=np.empty(room),
+            risk=np.zeros(room, dtype=np.bool_),
         )
-        risk = np.zeros(made, dtype=np.bool_)
+        made = expand(begin, until, tuple(shop), tuple(level), upper, tuple(children), blocked)
         if careful:
-            find_risks(
-                parent[:made],
-                kind[:made],
-                level.count,
-                level.risk,
-                shop.total,
-                shop.memory,
-                shop.unit_ptr,
-                shop.unit,
-                shop.group_ptr,
-                shop.cap,
-                shop.slack,
-                risk,
-            )
-        parts.append([*(array[:made] for array in (parent, kind, at, least, tie)), risk])
-    return _Children(*(np.concatenate(list(part)) for part in zip(*parts, strict=True)))
+            find_risks(tuple(shop), tuple(level), tuple(children), made)
+        parts.append([array[:made] for array in children])
+    return Children(*(np.concatenate(list(part)) for part in zip(*parts, strict=True)))
 
 
 def _kept(
-    shop: Shop, level: _Level, children: _Children, width: int, asked: Callable[[], bool]
-) -> tuple[_Level, _Steps, float] | None:
+    shop: Shop, level: Level, children: Children, width: int, asked: Callable[[], bool]
+) -> tuple[Level, _Steps, float] | None:
     """The next level, how it came about, and a bound of what there was no room for.
 
     None if `asked` says so.
     """
     order = np.lexsort((children.tie, children.least, children.risk))
     room = min(width, len(order))
-    fresh = _Level(room + 1, shop)
-    head = np.full(2 * room + 1, -1, dtype=np.int64)
-    link, key = np.empty(room + 1, dtype=np.int64), np.empty(room + 1, dtype=np.int64)
+    fresh = _empty(room + 1, shop)
+    rivals = Rivals(
+        head=np.full(2 * room + 1, -1, dtype=np.int64),
+        link=np.empty(room + 1, dtype=np.int64),
+        key=np.empty(room + 1, dtype=np.int64),
+    )
     chosen = np.empty(room + 1, dtype=np.int64)
+    tables = [tuple(named) for named in (shop, level, children, fresh, rivals)]
     count, place = 0, 0
     chunk = max(1, int(CHUNK / (len(shop.total) + len(shop.cap))))
     while place < len(order):
         if asked():
             return None
         until = min(place + chunk, len(order))
-        count, place = keep(
-            place,
-            until,
-            count,
-            order,
-            children.parent,
-            children.kind,
-            children.at,
-            children.least,
-            children.risk,
-            room,
-            *level.state,
-            *fresh.state,
-            fresh.least,
-            fresh.risk,
-            shop.first,
-            shop.time,
-            shop.memory,
-            shop.unit_ptr,
-            shop.unit,
-            shop.after_ptr,
-            shop.after,
-            shop.wait,
-            shop.final,
-            shop.cap,
-            shop.slack,
-            shop.loose,
-            head,
-            link,
-            key,
-            chosen,
-        )
+        count, place = keep(place, until, count, order, room, *tables, chosen)
         if place < until:
             break
-    for name in ("count", "end", "free", "now", "value", "least", "risk"):
-        setattr(fresh, name, getattr(fresh, name)[:count])
+    fresh = Level(*(array[:count] for array in fresh))
     chosen = chosen[:count]
     made = _Steps(
         children.parent[chosen].astype(np.int32),

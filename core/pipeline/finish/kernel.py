@@ -3,121 +3,104 @@
 A partial schedule has run the first `count[i]` blocks of every kind i. Blocks are added in the
 order of their starts, so all those that are missing start no earlier than the last one that was
 added, at `now`.
+
+Named tuples come in as plain ones: to tell the type of a named one takes numba some 30 us a call.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from dnnp.core.cost.kernel import kernel
+from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.pipeline.finish.shop import Shop
 
 CHAIN = 64
 """Partial schedules of the same blocks that a new one is compared with, at most."""
 
 
-@kernel
-def _append(  # type: ignore[no-untyped-def]
-    s,
-    i,
-    at,
-    made,
-    count,
-    free,
-    first,
-    time,
-    runs,
-    tail,
-    least,
-    rest,
-    soon,
-    short,
-    upper,
-    parent,
-    child,
-    child_at,
-    child_least,
-    child_tie,
-):
-    """Note that kind i may start at `at` in partial schedule s, if that can end before `upper`."""
-    after = at + time[i]
-    bound = max(least, after + tail[first[i] + count[s, i]])
-    tie = 0.0
-    for u in range(len(rest)):
-        begin, work = max(free[s, u], at), rest[u]
-        if work > 0:
-            if runs[i, u] and time[i] > 0:
-                begin = after
-                work -= time[i]
-            if work > 0:
-                bound = max(bound, max(begin, soon[u]) + work + short[u])
-            tie += begin + work
-    if bound >= upper:
-        return made
-    parent[made] = s
-    child[made] = i
-    child_at[made] = at
-    child_least[made] = bound
-    child_tie[made] = tie
-    return made + 1
+class Level(NamedTuple):
+    """Partial schedules of equally many blocks."""
+
+    count: Ints
+    """i64[rows, kinds], blocks of each kind that have run."""
+    end: Floats
+    """f64[rows, blocks of the shop], ends of blocks that others still wait for."""
+    free: Floats
+    """f64[rows, units], when each unit has ended its blocks."""
+    now: Floats
+    """f64[rows], start of the last block."""
+    value: Floats
+    """f64[rows], last end, `Shop.final` included."""
+    least: Floats
+    """f64[rows]; no schedule that begins like this one ends earlier."""
+    risk: Bools
+    """bool[rows], whether memory may allow no way to go on."""
+
+
+class Children(NamedTuple):
+    """Ways to go on: a partial schedule of a level, and one more block."""
+
+    parent: Ints
+    """i64, row of the level."""
+    kind: Ints
+    """i64, which kind starts."""
+    at: Floats
+    """When."""
+    least: Floats
+    """As `Level.least`."""
+    tie: Floats
+    """Small where units have idled little."""
+    risk: Bools
+    """As `Level.risk`."""
+
+
+class Rivals(NamedTuple):
+    """What finds partial schedules of the same blocks: lists of rows by a hash of their counts."""
+
+    head: Ints
+    """i64[slots], last row of each list; -1: it is empty."""
+    link: Ints
+    """i64[rows], the row before in its list, or -1."""
+    key: Ints
+    """i64[rows], hash."""
 
 
 @kernel
-def expand(  # type: ignore[no-untyped-def]
-    first_state,
-    last_state,
-    count,
-    end,
-    free,
-    now,
-    value,
-    total,
-    first,
-    time,
-    memory,
-    unit_ptr,
-    unit,
-    runs,
-    before_ptr,
-    before,
-    delay,
-    tail,
-    least_tail,
-    idle_ptr,
-    idle_kind,
-    idle,
-    cap,
-    slack,
-    upper,
-    parent,
-    child,
-    child_at,
-    child_least,
-    child_tie,
-    blocked,
-):
-    """Append one block to partial schedules; returns how many came of it.
+def expand(begin_row, end_row, shop, level, upper, children, blocked):  # type: ignore[no-untyped-def]
+    """Append one block to partial schedules of a level; returns how many `children` came of it.
 
-    For each: `parent`, kind `child`, start `child_at`, `child_least`, below which no schedule
-    that begins like it ends, and `child_tie`, small where units have idled little. Those that
-    cannot end before `upper` are left out. `blocked` counts blocks refused for want of memory.
+    Those that cannot end before `upper` are left out; `Children.risk` is not set. `blocked`
+    counts blocks refused for want of memory.
     """
+    shop, level, children = Shop(*shop), Level(*level), Children(*children)
+    count, end, free = level.count, level.end, level.free
+    total, first, time, memory = shop.total, shop.first, shop.time, shop.memory
+    unit_ptr, unit, cap, slack = shop.unit_ptr, shop.unit, shop.cap, shop.slack
+    before_ptr, before, delay = shop.before_ptr, shop.before, shop.delay
+    runs, tail, least_tail = shop.runs, shop.tail, shop.least_tail
+    idle_ptr, idle_kind, idle = shop.idle_ptr, shop.idle_kind, shop.idle
+    parent, kind, start = children.parent, children.kind, children.at
+    child_least, tie = children.least, children.tie
     kinds, units = len(total), len(cap)
     earliest, ready = np.empty(kinds), np.empty(kinds, dtype=np.bool_)
-    rest, level = np.empty(units), np.empty(units)
+    rest, held = np.empty(units), np.empty(units)
     soon, short = np.empty(units), np.empty(units)
     made = 0
-    for s in range(first_state, last_state):
+    for s in range(begin_row, end_row):
         rest[:] = 0.0
-        level[:] = 0.0
+        held[:] = 0.0
         soon[:] = np.inf
         short[:] = np.inf
-        t = now[s]
-        least = value[s]
+        t = level.now[s]
+        least = level.value[s]
         for i in range(kinds):
             q = count[s, i]
             ready[i] = False
             for x in range(unit_ptr[i], unit_ptr[i + 1]):
-                level[unit[x]] += q * memory[i]
+                held[unit[x]] += q * memory[i]
             left = total[i] - q
             if left == 0:
                 continue
@@ -148,7 +131,7 @@ def expand(  # type: ignore[no-untyped-def]
                 short[u] = min(short[u], least_tail[b])
         over = False
         for u in range(units):
-            over = over or level[u] > cap[u] + slack
+            over = over or held[u] > cap[u] + slack
             if rest[u] > 0:
                 for x in range(idle_ptr[u], idle_ptr[u + 1]):
                     i = idle_kind[x]
@@ -171,7 +154,7 @@ def expand(  # type: ignore[no-untyped-def]
                 if memory[i] > 0 and cap[u] < np.inf:
                     harmless = False
                     # At one time only a block without duration can be followed by a release.
-                    if time[i] > 0 and level[u] + memory[i] > cap[u] + slack:
+                    if time[i] > 0 and held[u] + memory[i] > cap[u] + slack:
                         ready[i] = False
                         blocked[u] += 1
                         break
@@ -180,88 +163,64 @@ def expand(  # type: ignore[no-untyped-def]
         for i in range(kinds):
             if not ready[i] or (i != chosen and earliest[i] >= done):
                 continue
-            made = _append(
-                s,
-                i,
-                earliest[i],
-                made,
-                count,
-                free,
-                first,
-                time,
-                runs,
-                tail,
-                least,
-                rest,
-                soon,
-                short,
-                upper,
-                parent,
-                child,
-                child_at,
-                child_least,
-                child_tie,
-            )
-            if time[i] > 0 or over:
-                continue
             beyond = False
-            for x in range(unit_ptr[i], unit_ptr[i + 1]):
-                beyond = beyond or level[unit[x]] + max(memory[i], 0.0) > cap[unit[x]] + slack
-            for j in range(kinds if beyond else 0):
-                # What it holds does not count if it starts together with a later release.
-                at = earliest[j]
-                fresh = count[s, j] < total[j] and earliest[i] < at < done
-                for x in range(j):
-                    fresh = fresh and (count[s, x] == total[x] or earliest[x] != at)
-                if fresh:
-                    made = _append(
-                        s,
-                        i,
-                        at,
-                        made,
-                        count,
-                        free,
-                        first,
-                        time,
-                        runs,
-                        tail,
-                        least,
-                        rest,
-                        soon,
-                        short,
-                        upper,
-                        parent,
-                        child,
-                        child_at,
-                        child_least,
-                        child_tie,
-                    )
+            if time[i] == 0 and not over:
+                for x in range(unit_ptr[i], unit_ptr[i + 1]):
+                    beyond = beyond or held[unit[x]] + max(memory[i], 0.0) > cap[unit[x]] + slack
+            for j in range(-1, kinds if beyond else 0):
+                at = earliest[i]
+                if j >= 0:
+                    # What it holds does not count if it starts together with a later release.
+                    at = earliest[j]
+                    fresh = count[s, j] < total[j] and earliest[i] < at < done
+                    for x in range(j):
+                        fresh = fresh and (count[s, x] == total[x] or earliest[x] != at)
+                    if not fresh:
+                        continue
+                after = at + time[i]
+                bound = max(least, after + tail[first[i] + count[s, i]])
+                idled = 0.0
+                for u in range(units):
+                    begin, work = max(free[s, u], at), rest[u]
+                    if work > 0:
+                        if runs[i, u] and time[i] > 0:
+                            begin = after
+                            work -= time[i]
+                        if work > 0:
+                            bound = max(bound, max(begin, soon[u]) + work + short[u])
+                        idled += begin + work
+                if bound < upper:
+                    parent[made], kind[made], start[made] = s, i, at
+                    child_least[made], tie[made] = bound, idled
+                    made += 1
     return made
 
 
 @kernel
-def find_risks(  # type: ignore[no-untyped-def]
-    parent, child, count, risk, total, memory, unit_ptr, unit, group_ptr, cap, slack, found
-):
-    """Mark in `found` the partial schedules from which memory may allow no way to go on.
+def find_risks(shop, level, children, made):  # type: ignore[no-untyped-def]
+    """Mark the first `made` children from which memory may allow no way to go on, by `risk`.
 
-    That of a parent is `risk`. There is a way at least if the micro-batches that have begun can
-    be completed one after the other (the banker's algorithm).
+    There is a way at least if the micro-batches that have begun can be completed one after the
+    other (the banker's algorithm). What comes of a risk is one.
     """
+    shop, level, children = Shop(*shop), Level(*level), Children(*children)
+    parent, child, found = children.parent, children.kind, children.risk
+    total, memory, group_ptr = shop.total, shop.memory, shop.group_ptr
+    unit_ptr, unit, cap, slack = shop.unit_ptr, shop.unit, shop.cap, shop.slack
     kinds, groups = len(total), len(group_ptr) - 1
-    level, trial = np.empty(len(cap)), np.empty(len(cap))
+    held, trial = np.empty(len(cap)), np.empty(len(cap))
     at = np.empty(kinds, dtype=np.int64)
     open_, last = np.empty(groups, dtype=np.int64), np.empty(groups, dtype=np.int64)
-    for c in range(len(parent)):
-        found[c] = risk[parent[c]]
+    for c in range(made):
+        found[c] = level.risk[parent[c]]
         if memory[child[c]] <= 0 and not found[c]:
             continue
-        at[:] = count[parent[c]]
+        at[:] = level.count[parent[c]]
         at[child[c]] += 1
-        level[:] = 0.0
+        held[:] = 0.0
         for i in range(kinds):
             for x in range(unit_ptr[i], unit_ptr[i + 1]):
-                level[unit[x]] += at[i] * memory[i]
+                held[unit[x]] += at[i] * memory[i]
         # Of each group, micro-batches from the oldest one that is not complete to the newest one.
         left = 0
         for g in range(groups):
@@ -281,7 +240,7 @@ def find_risks(  # type: ignore[no-untyped-def]
                     place += 1
                     if done[place - 1]:
                         continue
-                    trial[:] = level
+                    trial[:] = held
                     fits = True
                     for i in range(group_ptr[g], group_ptr[g + 1]):
                         if at[i] > q or total[i] <= q:
@@ -293,7 +252,7 @@ def find_risks(  # type: ignore[no-untyped-def]
                         if not fits:
                             break
                     if fits:
-                        level[:] = trial
+                        held[:] = trial
                         done[place - 1] = True
                         moved = True
                         left -= 1
@@ -301,64 +260,35 @@ def find_risks(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def keep(  # type: ignore[no-untyped-def]
-    begin,
-    until,
-    kept,
-    order,
-    parent,
-    child,
-    child_at,
-    child_least,
-    child_risk,
-    width,
-    count,
-    end,
-    free,
-    now,
-    value,
-    new_count,
-    new_end,
-    new_free,
-    new_now,
-    new_value,
-    new_least,
-    new_risk,
-    first,
-    time,
-    memory,
-    unit_ptr,
-    unit,
-    after_ptr,
-    followers,
-    wait,
-    final,
-    cap,
-    slack,
-    loose,
-    head,
-    link,
-    key,
-    chosen,
-):
+def keep(begin, until, kept, order, width, shop, level, children, fresh, rivals, chosen):  # type: ignore[no-untyped-def]
     """The first `width` partial schedules of `order` that no other one beats.
 
     Goes on from place `begin` of `order`, with `kept` of them, to `until`; returns how many they
-    are now, and the place where it ended. One beats another if it has the same blocks and
-    whatever the other goes on with could start no later. At first all of `head` is -1. `chosen`
-    are their places in `child`. Of `end` only that of blocks that others still wait for is kept.
+    are now, and the place where it ended. They go to `fresh`, the next level, and `chosen` are
+    their places in `children`. One beats another if it has the same blocks and whatever the other
+    goes on with could start no later. Of ends only those of blocks that others still wait for are
+    kept.
     """
-    kinds, units = count.shape[1], free.shape[1]
-    level, waited = np.empty(units), np.empty(kinds, dtype=np.int64)
+    shop, level, children = Shop(*shop), Level(*level), Children(*children)
+    fresh, rivals = Level(*fresh), Rivals(*rivals)
+    count, end = level.count, level.end
+    new_count, new_end, new_free = fresh.count, fresh.end, fresh.free
+    new_now, new_value, new_least = fresh.now, fresh.value, fresh.least
+    first, time, memory = shop.first, shop.time, shop.memory
+    unit_ptr, unit, cap, slack = shop.unit_ptr, shop.unit, shop.cap, shop.slack
+    after_ptr, followers, wait = shop.after_ptr, shop.after, shop.wait
+    head, link, key = rivals.head, rivals.link, rivals.key
+    kinds, units = count.shape[1], new_free.shape[1]
+    held, waited = np.empty(units), np.empty(kinds, dtype=np.int64)
     size = len(head)
     for place in range(begin, until):
         if kept == width:
             return kept, place
         c = order[place]
-        s, i, at = parent[c], child[c], child_at[c]
+        s, i, at = children.parent[c], children.kind[c], children.at[c]
         after = at + time[i]
         new_count[kept] = count[s]
-        new_free[kept] = free[s]
+        new_free[kept] = level.free[s]
         b = first[i] + count[s, i]
         new_count[kept, i] += 1
         for j in range(kinds):
@@ -370,9 +300,9 @@ def keep(  # type: ignore[no-untyped-def]
                 new_end[kept, e] = end[s, e]
         new_end[kept, b] = after
         new_now[kept] = at
-        new_value[kept] = max(value[s], after + final[b])
-        new_least[kept] = child_least[c]
-        new_risk[kept] = child_risk[c]
+        new_value[kept] = max(level.value[s], after + shop.final[b])
+        new_least[kept] = children.least[c]
+        fresh.risk[kept] = children.risk[c]
         # A block without duration does not wait for its units, but its memory keeps its place.
         for x in range(unit_ptr[i], unit_ptr[i + 1]):
             new_free[kept, unit[x]] = max(new_free[kept, unit[x]], after)
@@ -381,13 +311,13 @@ def keep(  # type: ignore[no-untyped-def]
             code = (code * 1_000_003 + new_count[kept, j]) % 2_147_483_647
         slot = code % size
         over = False
-        if loose:
-            level[:] = 0.0
+        if shop.loose:
+            held[:] = 0.0
             for j in range(kinds):
                 for x in range(unit_ptr[j], unit_ptr[j + 1]):
-                    level[unit[x]] += new_count[kept, j] * memory[j]
+                    held[unit[x]] += new_count[kept, j] * memory[j]
             for u in range(units):
-                over = over or level[u] > cap[u] + slack
+                over = over or held[u] > cap[u] + slack
         beaten = False
         other = head[slot]
         steps = 0

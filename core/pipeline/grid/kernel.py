@@ -4,20 +4,99 @@ A state is a row of starts of the blocks that are kept, in ticks. The first one 
 each other component is within [0, T). Of states with equal phases only those are stored that no
 other one *dominates*: whatever completes the dominated one completes the other one as well, with
 no longer a span. Moving a start the way that later steps wish for never hurts (`grid_plan.Step`).
+
+Named tuples come in as plain ones: to tell the type of a named one takes numba some 30 us a call.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from dnnp.core.cost.kernel import kernel
+from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.pipeline.grid.plan import EARLY, FIXED, LATE
+
+Rows = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 NONE = -(1 << 40)
 """Distance of blocks without a bound."""
 
 FULL = -1
 """No more room for states."""
+
+
+class GridStep(NamedTuple):
+    """A step (`grid_plan.Step`) whose state has w slots, and w + new once its block is placed."""
+
+    new: int
+    """1: a block is placed, in slot w; 0: none is."""
+    time: Ints
+    """i64[w + new], ticks."""
+    conflict: Ints
+    """As in `grid_plan.Step`; so are all others that it has, too."""
+    anchor: Ints
+    moved: Ints
+    pick: int
+    level: bool
+    span: Ints
+    is_first: Bools
+    """bool[w + new], first blocks."""
+    is_last: Bools
+    """bool[w + new], last blocks."""
+    unit: Ints
+    """Units whose memory is complete."""
+    unit_ptr: Ints
+    """Slots and gains of the n-th of them are those from `unit_ptr[n]` to `unit_ptr[n + 1]`."""
+    unit_slot: Ints
+    unit_gain: Floats
+    keep: Ints
+    component: Ints
+    wish: Ints
+
+
+class GridRoom(NamedTuple):
+    """Where the starts of a step may lie."""
+
+    period: int
+    """Ticks."""
+    least: Ints
+    """i64[w + new, w + new], least ticks from the start of one slot to another."""
+    most: Ints
+    """i64[w + new, w + new], most ticks."""
+    most_span: int
+    """The longest span that is allowed, ticks."""
+    limit: Floats
+    """f64 of `GridStep.unit`, most that each may hold."""
+
+
+class GridLayer(NamedTuple):
+    """n states after a step."""
+
+    states: Rows
+    """i32[n, kept slots]."""
+    costs: Rows
+    """i32[n], spans once they are known."""
+    parent: Rows
+    """i32[n], the state before the step."""
+    phase: Rows
+    """i32[n], of the new block."""
+    shift: Rows
+    """i32[n], the move of `GridStep.moved` in periods."""
+
+
+class GridTable(NamedTuple):
+    """Finds stored states by the hash of their phases, and counts."""
+
+    chain: Rows
+    """i32[n], the next one with an equal hash + 1; -1: the state is dropped."""
+    heads: Rows
+    """i32[slots], the first one + 1."""
+    count: Ints
+    """i64[1], states that are stored."""
+    work: Ints
+    """i64[1], places that may still be tried, and states compared."""
 
 
 @kernel
@@ -79,11 +158,11 @@ def _dominates(out, e, row, component, wish, sign):  # type: ignore[no-untyped-d
 
 
 @kernel
-def _store(row, cost, period, component, wish, out, out_cost, chain, heads, count, work):  # type: ignore[no-untyped-def]
-    """Store a row unless a stored one dominates it; whether it was. Drops those it dominates.
-
-    `chain` links stored rows with equal hashes of phases: the next one + 1; -1: dropped.
-    """
+def _store(row, cost, period, step, out, table):  # type: ignore[no-untyped-def]
+    """Store a row unless a stored one dominates it; whether it was. Drops those it dominates."""
+    component, wish = step.component, step.wish
+    states, costs = out.states, out.costs
+    chain, heads = table.chain, table.heads
     w = len(row)
     key, part, base = 1, -1, 0
     for s in range(w):
@@ -96,17 +175,17 @@ def _store(row, cost, period, component, wish, out, out_cost, chain, heads, coun
     slot = key % len(heads)
     previous, e = -1, heads[slot] - 1
     while e >= 0:
-        work[0] -= 1
+        table.work[0] -= 1
         same = True
         for s in range(w):
-            if (row[s] - out[e, s]) % period != 0:
+            if (row[s] - states[e, s]) % period != 0:
                 same = False
                 break
         following = chain[e] - 1
         if same:
-            if out_cost[e] <= cost and _dominates(out, e, row, component, wish, 1):
+            if costs[e] <= cost and _dominates(states, e, row, component, wish, 1):
                 return False
-            if cost <= out_cost[e] and _dominates(out, e, row, component, wish, -1):
+            if cost <= costs[e] and _dominates(states, e, row, component, wish, -1):
                 if previous < 0:
                     heads[slot] = following + 1
                 else:
@@ -115,76 +194,32 @@ def _store(row, cost, period, component, wish, out, out_cost, chain, heads, coun
                 e = following
                 continue
         previous, e = e, following
-    n = count[0]
+    n = table.count[0]
     for s in range(w):
-        out[n, s] = row[s]
-    out_cost[n] = cost
+        states[n, s] = row[s]
+    costs[n] = cost
     chain[n] = heads[slot]
     heads[slot] = n + 1
-    count[0] = n + 1
+    table.count[0] = n + 1
     return True
 
 
 @kernel
-def extend(  # type: ignore[no-untyped-def]
-    states,
-    costs,
-    first,
-    period,
-    new,
-    time,
-    conflict,
-    least,
-    most,
-    anchor,
-    moved,
-    pick,
-    level,
-    unit_ptr,
-    unit_slot,
-    unit_gain,
-    unit_limit,
-    ends,
-    is_first,
-    is_last,
-    most_span,
-    keep,
-    component,
-    wish,
-    out,
-    out_cost,
-    parent,
-    phase,
-    shift,
-    chain,
-    heads,
-    count,
-    work,
-):
+def extend(before, first, step, room, out, table):  # type: ignore[no-untyped-def]
     """All next states of the rows from `first` on; returns the row to go on from, or `FULL`.
 
-    Ends early once `work[0]` places were tried and states compared.
-
-    Parameters
-    ----------
-    states, costs
-        i32[n, w] and i32[n], spans once they are known.
-    new
-        Whether a block is placed; it becomes slot w.
-    time
-        i64[w + new].
-    conflict, anchor, moved, pick, level, ends, keep, component, wish
-        See `grid_plan.Step`.
-    least, most
-        i64[w + new, w + new]: least and most ticks from the start of one slot to another.
-    unit_ptr, unit_slot, unit_gain, unit_limit
-        Units whose memory is complete: slots and gains by unit, f64 limits.
-    is_first, is_last, most_span
-        bool[w + new] of first and last blocks, and the longest span that is allowed.
-    out, out_cost, parent, phase, shift, chain, heads, count
-        Where to store: rows, spans, the row it came from, the phase of the new block, the move of
-        `moved` in periods, and the hash table of `_store`.
+    `before` and `out` are layers; all of `out` are to be stored. Ends early once `table.work` is
+    spent.
     """
+    step, room, table = GridStep(*step), GridRoom(*room), GridTable(*table)
+    before, out = GridLayer(*before), GridLayer(*out)
+    states, count, work = before.states, table.count, table.work
+    new, time, conflict = step.new, step.time, step.conflict
+    anchor, moved, ends = step.anchor, step.moved, step.span
+    is_first, is_last = step.is_first, step.is_last
+    unit_ptr, unit_slot, unit_gain = step.unit_ptr, step.unit_slot, step.unit_gain
+    keep, component = step.keep, step.component
+    period, least, most, limit = room.period, room.least, room.most, room.limit
     w = states.shape[1]
     row = np.empty(w + new, dtype=np.int64)
     kept = np.empty(len(keep), dtype=np.int64)
@@ -226,7 +261,7 @@ def extend(  # type: ignore[no-untyped-def]
                         back = row[c] - row[a]
                         low = max(low, -((back - least[a, c]) // period))
                         high = min(high, (most[a, c] - back) // period)
-                if level:
+                if step.level:
                     begin, back = -NONE, -NONE
                     for a in anchor:
                         if is_first[a]:
@@ -238,9 +273,9 @@ def extend(  # type: ignore[no-untyped-def]
                     high = min(high, -((back - begin) // period))
                 if low > high:
                     continue
-                if pick == LATE:
+                if step.pick == LATE:
                     low = high
-                elif pick != FIXED:
+                elif step.pick != FIXED:
                     high = low
             for c in moved:
                 row[c] += low * period
@@ -252,12 +287,12 @@ def extend(  # type: ignore[no-untyped-def]
                 fits = True
                 for d in range(len(unit_ptr) - 1):
                     held = _peak(row, period, unit_slot, unit_gain, unit_ptr[d], unit_ptr[d + 1])
-                    if held > unit_limit[d]:
+                    if held > limit[d]:
                         fits = False
                         break
                 if not fits:
                     continue
-                cost = costs[n]
+                cost = before.costs[n]
                 if len(ends) > 0:
                     begin, end = -NONE, NONE
                     for s in ends:
@@ -266,7 +301,7 @@ def extend(  # type: ignore[no-untyped-def]
                         if is_last[s]:
                             end = max(end, row[s] + time[s])
                     cost = end - begin
-                    if cost > most_span:
+                    if cost > room.most_span:
                         continue
                 for q in range(len(keep)):
                     kept[q] = row[keep[q]]
@@ -279,15 +314,13 @@ def extend(  # type: ignore[no-untyped-def]
                         while q < len(keep) and component[q] == part:
                             kept[q] -= turn + whole
                             q += 1
-                if count[0] >= len(out):
+                if count[0] >= len(out.costs):
                     return FULL
                 at = count[0]
-                if _store(
-                    kept, cost, period, component, wish, out, out_cost, chain, heads, count, work
-                ):
-                    parent[at] = n
-                    phase[at] = r
-                    shift[at] = z
+                if _store(kept, cost, period, step, out, table):
+                    out.parent[at] = n
+                    out.phase[at] = r
+                    out.shift[at] = z
             for c in moved:
                 row[c] -= high * period
     return len(states)

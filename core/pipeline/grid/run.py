@@ -8,11 +8,20 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.divisor import exact_divisor
-from dnnp.core.model.graph import Bools, Floats, Ints, offsets
+from dnnp.core.model.graph import Floats, Ints, offsets
 from dnnp.core.pipeline.bound import matching
-from dnnp.core.pipeline.grid.kernel import FULL, NONE, close_paths, extend
+from dnnp.core.pipeline.grid.kernel import (
+    FULL,
+    NONE,
+    GridLayer,
+    GridRoom,
+    GridStep,
+    GridTable,
+    close_paths,
+    extend,
+)
 from dnnp.core.pipeline.grid.order import best_order, links_of, members
-from dnnp.core.pipeline.grid.plan import Step, steps_of
+from dnnp.core.pipeline.grid.plan import steps_of
 from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem
 
 MOST_STATES = 1_000_000
@@ -26,8 +35,6 @@ MOST_WORK = 20_000_000
 
 CHUNK = 500_000
 """Of these between two looks at `stop`."""
-
-Rows = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 
 class Ticks(NamedTuple):
@@ -62,28 +69,6 @@ class Holding(NamedTuple):
     """`exact_divisor` of what its blocks take and release."""
 
 
-class GridStep(NamedTuple):
-    """Of one step what kernels take; see `grid_kernel.extend`."""
-
-    time: Ints
-    unit_ptr: Ints
-    unit_slot: Ints
-    unit_gain: Floats
-    unit: Ints
-    is_first: Bools
-    is_last: Bools
-
-
-class GridLayer(NamedTuple):
-    """All states after a step; see `grid_kernel.extend`."""
-
-    states: Rows
-    costs: Rows
-    parent: Rows
-    phase: Rows
-    shift: Rows
-
-
 class _GridPlan:
     """Steps, and the parts of them that kernels take."""
 
@@ -103,13 +88,23 @@ class _GridPlan:
             slot = np.concatenate([np.zeros(0, dtype=np.int64), *slots])
             self.arrays.append(
                 GridStep(
-                    ticks.time[names],
-                    offsets([len(s) for s in slots]),
-                    slot,
-                    problem.memory[names[slot]],
-                    np.array([d for d, _ in step.units], dtype=np.int64),
-                    first[names],
-                    last[names],
+                    new=int(step.block >= 0),
+                    time=ticks.time[names],
+                    conflict=step.conflict,
+                    anchor=step.anchor,
+                    moved=step.moved,
+                    pick=step.pick,
+                    level=step.level,
+                    span=step.span,
+                    is_first=first[names],
+                    is_last=last[names],
+                    unit=np.array([d for d, _ in step.units], dtype=np.int64),
+                    unit_ptr=offsets([len(s) for s in slots]),
+                    unit_slot=slot,
+                    unit_gain=problem.memory[names[slot]],
+                    keep=step.keep,
+                    component=step.component,
+                    wish=step.wish,
                 )
             )
 
@@ -158,7 +153,7 @@ class GridProgram:
         layers = [GridLayer(*(np.zeros(s, dtype=np.int32) for s in ((1, 0), 1, 1, 1, 1)))]
         kept = 0
         for step, arrays in zip(self.plan.steps, self.plan.arrays, strict=True):
-            layer = self._layer(step, arrays, layers[-1], least, limit)
+            layer = self._layer(step.names, arrays, layers[-1], least, limit)
             if layer is None:
                 return Pass(None, True)
             layers.append(layer)
@@ -207,62 +202,30 @@ class GridProgram:
         return least if close_paths(least) else None
 
     def _layer(
-        self, step: Step, arrays: GridStep, before: GridLayer, least: Ints, limit: Floats
+        self, names: list[int], step: GridStep, before: GridLayer, least: Ints, limit: Floats
     ) -> GridLayer | None:
-        """All states after a step; None: too many."""
-        names = np.array(step.names)
+        """All states after a step on blocks `names`; None: too many."""
         near = np.ascontiguousarray(least[np.ix_(names, names)])
         far = np.ascontiguousarray(-near.T)
-        n = len(before.costs)
-        room = self.most_states
-        out = np.empty((room, len(step.keep)), dtype=np.int32)
-        cost, parent, phase, shift, chain = np.empty((5, room), dtype=np.int32)
+        room = GridRoom(self.ticks.period, near, far, self.most_span, limit[step.unit])
+        n, most = len(before.costs), self.most_states
+        states = np.empty((most, len(step.keep)), dtype=np.int32)
+        cost, parent, phase, shift, chain = np.empty((5, most), dtype=np.int32)
+        out = GridLayer(states, cost, parent, phase, shift)
         heads = np.zeros(1 << max(10, (4 * n).bit_length()), dtype=np.int32)
         count, work = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        table = GridTable(chain, heads, count, work)
+        tables = [tuple(named) for named in (step, room, out, table)]
         row = 0
         while row < n:
             work[0] = CHUNK
             self.left -= CHUNK
-            row = extend(
-                before.states,
-                before.costs,
-                row,
-                self.ticks.period,
-                int(step.block >= 0),
-                arrays.time,
-                step.conflict,
-                near,
-                far,
-                step.anchor,
-                step.moved,
-                step.pick,
-                step.level,
-                arrays.unit_ptr,
-                arrays.unit_slot,
-                arrays.unit_gain,
-                limit[arrays.unit],
-                step.span,
-                arrays.is_first,
-                arrays.is_last,
-                self.most_span,
-                step.keep,
-                step.component,
-                step.wish,
-                out,
-                cost,
-                parent,
-                phase,
-                shift,
-                chain,
-                heads,
-                count,
-                work,
-            )
+            row = extend(tuple(before), row, *tables)
             self.left += int(work[0])
             if row == FULL or self.left <= 0 or self.stop():
                 return None
         alive = np.flatnonzero(chain[: count[0]] >= 0)
-        return GridLayer(*(a[alive] for a in (out, cost, parent, phase, shift)))
+        return GridLayer(*(a[alive] for a in out))
 
     def _starts(self, layers: list[GridLayer]) -> Ints:
         """Starts of all blocks from the best last state, by going back."""
