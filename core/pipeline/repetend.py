@@ -9,7 +9,6 @@ of blocks on units, which covers all of them, and proves what it finds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.pipeline.bound import longest_paths, rate_bound
 from dnnp.core.pipeline.grid.solve import on_grid
@@ -27,14 +27,6 @@ from dnnp.core.pipeline.orders.list_schedules import list_schedules, too_many_to
 from dnnp.core.pipeline.orders.search import MOST_BLOCKS, Demand, Found, Meter, search_orders
 from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
 from dnnp.core.pipeline.shift import left_shift, merged
-
-Stop = Callable[[], bool]
-
-
-def never() -> bool:
-    """Do not stop."""
-    return False
-
 
 WORK = 4e8
 """Entries of the matrix that may be looked at, at effort 1: some ten seconds."""
@@ -54,10 +46,8 @@ SHARES = (0.5, 0.6)
 
 def find_repetend(
     problem: ScheduleProblem,
-    *,
     known: tuple[Floats, float] | None = None,
-    effort: float = 1.0,
-    stop: Stop = never,
+    run: Run = PLAIN,
 ) -> Repetend:
     """The repetend of the shortest period, then the least memory, then the shortest span.
 
@@ -79,7 +69,7 @@ def find_repetend(
     if not problem.time.any() and not problem.delay.any():
         return _at_once(problem)
     problem = _without_dust(problem)
-    meter = Meter(WORK * effort, stop)
+    meter = Meter(WORK * run.effort, run)
     load = float(problem.load().max(initial=0.0))
     # Without times there is no shortest period; any short one will do.
     least = load or TINY * float(problem.delay.sum())
@@ -87,7 +77,7 @@ def find_repetend(
     if math.isfinite(rate):
         least = max(least, rate)
     start, period = (None, math.inf) if known is None else known
-    for length, times in list_schedules(problem, least, stop):
+    for length, times in list_schedules(problem, least, run):
         if length < period:
             period, start = length, times
     if problem.b > MOST_BLOCKS:
@@ -98,12 +88,12 @@ def find_repetend(
         raise LimitError("no repetend within the memory limits was found in the time given")
     if not load:
         first = first._replace(bound=0.0, complete=False)
-    quick = Meter(meter.left * QUICK, stop, meter.stopped)
+    quick = Meter(meter.left * QUICK, run, meter.stopped)
     second = _second(field, first, quick)
     third = _third(field, first, second, quick)
     method = "orders"
     if not (second.complete and third.complete) and not quick.stopped:
-        answer = on_grid(problem, first.value, effort=effort, stop=stop)
+        answer = on_grid(problem, first.value, run)
         if answer is not None and answer.start is not None and answer.complete:
             second = Found(answer.start, answer.memory, answer.memory, True)
             third = Found(answer.start, answer.span, answer.span, True)
@@ -164,7 +154,7 @@ def shortest(
     if not np.isfinite(problem.capacity).any():
         return _packed(field, least, start, min(period, most), meter)
     given = meter.left * SHARES[0]
-    part = Meter(given, meter.stop)
+    part = Meter(given, meter.run)
     found = phases.least_period(field, least, part, start, min(period, most))
     meter.settle(part, given)
     if found.start is None and found.complete:
@@ -180,7 +170,7 @@ def _packed(field: Field, least: float, start: Floats | None, period: float, met
     none = np.zeros(0, dtype=np.int64)
     loose = replace(problem, memory=np.zeros(problem.b), tail=none, head=none, delay=np.zeros(0))
     given = meter.left * SHARES[0]
-    part = Meter(given, meter.stop)
+    part = Meter(given, meter.run)
     found = phases.least_period(field_of(loose), least, part, start, period)
     meter.settle(part, given)
     if found.start is None:
@@ -214,7 +204,7 @@ def _culprit(field: Field, period: float, meter: Meter) -> str:
 def _second(field: Field, first: Found, meter: Meter) -> Found:
     """The least memory at the period that was found; a schedule is known."""
     given = meter.left * SHARES[1]
-    part = Meter(given, meter.stop, meter.stopped)
+    part = Meter(given, meter.run, meter.stopped)
     found = phases.least_memory(field, first.value, part, first.start)
     meter.settle(part, given)
     return found

@@ -11,11 +11,12 @@ from bench_exact import duration, warm
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.pipeline.finish.complete import complete
+from dnnp.core.pipeline.limits import with_limit
 from dnnp.core.pipeline.problem import faults, problem_of, span_of
 from dnnp.core.pipeline.repetend import find_repetend
 from dnnp.core.pipeline.shapes import shape
-from dnnp.core.pipeline.solve import Request, trade_off, with_limit
 from dnnp.core.pipeline.tessel.solve import tessel
+from dnnp.core.pipeline.trade_off import trade_off
 from support.bench import table, timed
 
 PARTS = os.environ.get(
@@ -115,8 +116,8 @@ def trade_off_rows() -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     for name, goal in TRADE_OFFS.items():
         placement = shape(name, 4)
-        points = trade_off(placement, Request(1))
-        seconds = timed(lambda placement=placement: trade_off(placement, Request(1)))
+        points = trade_off(placement)
+        seconds = timed(lambda placement=placement: trade_off(placement))
         curve = {p.memory_bytes: p.period_s for p in points}
         proven = all(p.period_s <= p.period_bound_s * (1 + 1e-9) for p in points)
         worse = [

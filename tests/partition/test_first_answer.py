@@ -22,12 +22,13 @@ from dnnp.core.model.beside import beside
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.run import Run
 from dnnp.core.pipeline.problem import faults
 from dnnp.core.pipeline.problem import problem_of as blocks_of
 from dnnp.core.pipeline.shapes import SHAPES, shape
-from dnnp.core.pipeline.solve import Request as ScheduleRequest
 from dnnp.core.pipeline.solve import solve as schedule
 from dnnp.core.pipeline.transfers import with_transfers
+from dnnp.core.pipeline.wanted import Wanted
 from dnnp.core.portfolio.arguments import BOUNDS, Argument, Ask
 from dnnp.core.portfolio.bounds import bound
 from dnnp.core.portfolio.first import FIRST_FIT, first_latency, first_split
@@ -131,7 +132,7 @@ def test_schedules(
     monkeypatch.setattr("dnnp.core.pipeline.solve._found", endless)
     for mode in ("none", "blocking", "non-blocking"):
         placement = with_transfers(shape(name, 4), mode, time_s=0.5)
-        found = schedule(placement, ScheduleRequest(3, stop=lambda: True))
+        found = schedule(placement, Wanted(3), Run(interrupted=lambda: True))
         assert (found.method, found.status) == ("sequential", "interrupted")
         assert faults(blocks_of(found.placement, 3), found.start_s.ravel()) == []
         assert found.bound_s > 0

@@ -13,8 +13,9 @@ import pytest
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.pipeline.cycle import Arcs, least_period
+from dnnp.core.pipeline.methods import RECIPES
 from dnnp.core.pipeline.problem import faults, peak_memory, problem_of, span_of
-from dnnp.core.pipeline.recipes.classics import CLASSICS, Classic, classic
+from dnnp.core.pipeline.recipes.classics import Classic, classic
 from dnnp.core.pipeline.recipes.rate import classic_rate
 from dnnp.core.pipeline.shapes import SHAPES, shape
 from dnnp.core.pipeline.split_backward import split_backward
@@ -178,7 +179,7 @@ def test_bubble_rates_of_tessel() -> None:
 def test_inference_needs_no_more_than_the_load(form: str, devices: int) -> None:
     placement = shape(form, devices, inference=True)
     load = problem_of(placement, 1).load().max()
-    for name in set(CLASSICS) - {"sequential", "zb-h1"}:
+    for name in set(RECIPES) - {"sequential", "zb-h1"}:
         assert classic_rate(placement, name) == pytest.approx(load)
         judged(placement, name, 5)
     spans = [judged(placement, "sequential", n)[0] for n in (1, 3)]

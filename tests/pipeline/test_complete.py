@@ -9,6 +9,7 @@ import pytest
 
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.placement import Placement, Unit
+from dnnp.core.model.run import Run
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.pipeline.finish.complete import complete, least_end, shifted
 from dnnp.core.pipeline.finish.ends import cool_down, reversed_problem, unrolled, warm_up
@@ -125,7 +126,7 @@ def test_random_placements(seed: int) -> None:
         placement = with_limits(placement, repetend.memory_bytes)
     for many in (1, 2, 7, 40):
         problem = problem_of(placement, many)
-        found = complete(placement, repetend, many, effort=0.05)
+        found = complete(placement, repetend, many, run=Run(effort=0.05))
         assert not faults(problem, found.start.ravel())
         length = span_of(problem, found.start.ravel())
         assert found.bound <= length * (1 + 1e-9)
@@ -168,22 +169,22 @@ def test_bound_of_many_micro_batches(name: str) -> None:
 def test_ends_alone() -> None:
     placement, repetend = training("M")
     late = replace(repetend, start_s=repetend.start_s.copy())
-    warm = warm_up(placement, late, 20, 0, 64, 1e8, lambda: False)
-    cool = cool_down(placement, late, 20, 0, 64, 1e8, lambda: False)
+    warm = warm_up(placement, late, 20, 0, 64, 1e8)
+    cool = cool_down(placement, late, 20, 0, 64, 1e8)
     assert warm is not None
     assert cool is not None
     assert warm.shift + cool.shift == 20 * 6 + 12
-    assert warm_up(placement, late, 2, 0, 64, 1e8, lambda: False) is None
-    assert cool_down(placement, late, 2, 0, 64, 1e8, lambda: False) is None
+    assert warm_up(placement, late, 2, 0, 64, 1e8) is None
+    assert cool_down(placement, late, 2, 0, 64, 1e8) is None
 
 
 def test_stop_and_determinism() -> None:
     placement, repetend = training("X")
     problem = problem_of(placement, 30)
-    first = complete(placement, repetend, 30, effort=0.1)
-    second = complete(placement, repetend, 30, effort=0.1)
+    first = complete(placement, repetend, 30, run=Run(effort=0.1))
+    second = complete(placement, repetend, 30, run=Run(effort=0.1))
     assert (first.start == second.start).all()
-    found = complete(placement, repetend, 30, stop=lambda: True)
+    found = complete(placement, repetend, 30, run=Run(interrupted=lambda: True))
     assert found.status == "interrupted"
     assert not faults(problem, found.start.ravel())
 

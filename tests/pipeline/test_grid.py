@@ -10,6 +10,7 @@ import pytest
 
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
+from dnnp.core.model.run import Run
 from dnnp.core.pipeline.bound import memory_bound, rate_bound
 from dnnp.core.pipeline.grid.solve import GridAnswer, on_grid, ticks_of
 from dnnp.core.pipeline.problem import ScheduleProblem, faults, limited, problem_of, steady_memory
@@ -166,7 +167,7 @@ def test_agrees_with_exhaustion(seed: int) -> None:
 def test_larger_ones_are_valid(seed: int) -> None:
     problem = problem_of(random_placement(seed, pairs=4), 1)
     period = float(max(problem.load().max(), 1.0)) + 0.5
-    answer = on_grid(problem, period, effort=0.1)
+    answer = on_grid(problem, period, run=Run(effort=0.1))
     if answer is not None and answer.start is not None:
         assert faults(problem, answer.start, period) == []
         held = steady_memory(problem, answer.start, period).max()
@@ -259,10 +260,10 @@ def test_release_before_it_is_taken() -> None:
 
 def test_ends_when_told() -> None:
     problem = problem_of(shape("NN", 4), 1)
-    assert on_grid(problem, 8, stop=lambda: True) is None
-    assert on_grid(problem, 8, effort=1e-5) is None
+    assert on_grid(problem, 8, run=Run(interrupted=lambda: True)) is None
+    assert on_grid(problem, 8, run=Run(effort=1e-5)) is None
     calls = iter([False] * 24)
-    answer = on_grid(problem, 8, stop=lambda: next(calls, True))
+    answer = on_grid(problem, 8, run=Run(interrupted=lambda: next(calls, True)))
     assert answer is None or not answer.complete or answer.memory == 6.0
 
 

@@ -8,37 +8,41 @@ from pathlib import Path
 import pytest
 
 from dnnp.core.model.errors import LimitError
+from dnnp.core.model.run import Run
 from dnnp.core.model.schedule import Schedule
-from dnnp.core.pipeline import repetend, solve
+from dnnp.core.pipeline import auto, repetend, solve
+from dnnp.core.pipeline import trade_off as trade_offs
 from dnnp.core.pipeline.finish.complete import Completed
 from dnnp.core.pipeline.finish.ends import unrolled
 from dnnp.core.pipeline.finish.optimal import in_turn, optimal
+from dnnp.core.pipeline.limits import with_limit
 from dnnp.core.pipeline.problem import problem_of
 from dnnp.core.pipeline.recipes.classics import classic
 from dnnp.core.pipeline.shapes import shape
 from dnnp.core.pipeline.tessel import solve as tessel
+from dnnp.core.pipeline.wanted import Wanted
 from support.placements import random_placement
 from support.run import dnnp
 
 V = shape("V", 4)
 
 
-def solved(request: solve.Request, placement=V) -> tuple[Schedule, list[str]]:
+def solved(wanted: Wanted, placement=V, effort: float = 1.0) -> tuple[Schedule, list[str]]:
     """A schedule, and what was said meanwhile."""
     said: list[str] = []
-    found = solve.solve(placement, replace(request, warn=said.append))
+    found = solve.solve(placement, wanted, Run(effort=effort, warn=said.append))
     return found, said
 
 
 def test_auto_names_the_recipe_that_it_ends_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a bad completion some recipe is shorter."""
 
-    def bad(limits, found, count, **_named):
+    def bad(limits, found, count, *_):
         start = 2 * unrolled(found, count)
         return Completed(start, 0.0, "feasible")
 
-    monkeypatch.setattr(solve, "complete", bad)
-    found, _ = solved(solve.Request(8))
+    monkeypatch.setattr(auto, "complete", bad)
+    found, _ = solved(Wanted(8))
     assert found.method in ("gpipe", "1f1b", "1f1b+", "sequential")
     same = classic(V, found.method, 8).start
     assert (found.start_s.ravel() == same - same.min()).all()
@@ -47,7 +51,7 @@ def test_auto_names_the_recipe_that_it_ends_with(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("seed", range(12))
 def test_auto_is_what_it_says(seed: int) -> None:
     placement = random_placement(seed)
-    found, _ = solved(solve.Request(4, effort=0.05), placement)
+    found, _ = solved(Wanted(4), placement, 0.05)
     start = found.start_s.ravel()
     if found.method not in ("auto", "optimal", "in-turn"):
         assert (start == classic(placement, found.method, 4).start).all()
@@ -58,21 +62,21 @@ def test_auto_is_what_it_says(seed: int) -> None:
 def test_beams_are_named_where_they_beat_the_repetend() -> None:
     problem = problem_of(shape("V", 3), 3)
     worse = classic(shape("V", 3), "sequential", 3).start
-    found = optimal(problem, upper=worse)
+    found = optimal(problem, worse)
     assert found.method in ("optimal", "in-turn")
-    again = optimal(problem, upper=found.start)
+    again = optimal(problem, found.start)
     assert (again.method, again.named("auto")) == ("known", "auto")
 
 
 def test_one_block_needs_no_search() -> None:
     """What is optimal from the start was not found by beams."""
-    found, _ = solved(solve.Request(3, "optimal"), shape("V", 1, inference=True))
+    found, _ = solved(Wanted(3, "optimal"), shape("V", 1, inference=True))
     assert (found.method, found.status) == ("in-turn", "optimal")
 
 
 def test_optimal_without_room_for_wider_beams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dnnp.core.pipeline.finish.beam.MOST_WIDTH", 1)
-    _, said = solved(solve.Request(6, "optimal"), shape("NN", 4))
+    _, said = solved(Wanted(6, "optimal"), shape("NN", 4))
     assert said == [
         "optimal: ended with 1 partial schedules, for which there is memory; a larger --effort "
         "does not help"
@@ -82,60 +86,60 @@ def test_optimal_without_room_for_wider_beams(monkeypatch: pytest.MonkeyPatch) -
 def test_tessel_that_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     late = classic(V, "gpipe", 3).start  # holds too much
     monkeypatch.setattr(tessel, "joined", lambda *_: late)
-    found, _ = solved(solve.Request(3, "tessel"), solve.with_limit(V, 2.0))
+    found, _ = solved(Wanted(3, "tessel"), with_limit(V, 2.0))
     assert found.method == "in-turn"
     assert found.repetend is not None
     assert found.repetend.method == "tessel"
 
 
 def test_tessel_that_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    limited = solve.with_limit(V, 3.0)
-    assert solved(solve.Request(4, "tessel"), limited)[1] == []
+    limited = with_limit(V, 3.0)
+    assert solved(Wanted(4, "tessel"), limited)[1] == []
     found = tessel.tessel(limited)
     monkeypatch.setattr(tessel, "tessel", lambda *_, **__: replace(found, complete=False))
-    _, said = solved(solve.Request(4, "tessel"), limited)
+    _, said = solved(Wanted(4, "tessel"), limited)
     assert said == ["tessel: not all was tried; a larger --effort may find a shorter period"]
 
 
 def test_repetends_that_are_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert solved(solve.Request(4))[0].repetend.method in ("orders", "grid")
-    for module in (repetend, solve):
+    assert solved(Wanted(4))[0].repetend.method in ("orders", "grid")
+    for module in (repetend, auto):
         monkeypatch.setattr(module, "MOST_BLOCKS", 7)
-    found, said = solved(solve.Request(4, unroll=1))
+    found, said = solved(Wanted(4, unroll=1))
     assert found.repetend.method == "list"
     assert said == [
         "8 blocks in a period are above 7: list scheduling made the repetend, without search"
     ]
     monkeypatch.setattr("dnnp.core.pipeline.orders.list_schedules.MOST_CHECKS", 0)
-    found, said = solved(solve.Request(4, unroll=1))
+    found, said = solved(Wanted(4, unroll=1))
     assert found.repetend.method == "sequential"
     assert "running one block after the other made" in said[0]
 
 
 def test_recipes_that_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(solve, "MOST_FOR_RECIPES", 1)
+    monkeypatch.setattr(auto, "MOST_FOR_RECIPES", 1)
     monkeypatch.setattr(solve, "makespan_bound", lambda *_: 0.0)
     monkeypatch.setattr(
-        solve,
+        auto,
         "complete",
-        lambda limits, found, count, **_: Completed(unrolled(found, count), 0.0, "feasible"),
+        lambda limits, found, count, *_: Completed(unrolled(found, count), 0.0, "feasible"),
     )
-    assert solved(solve.Request(4))[1] == ["32 blocks are above 1: recipes were not tried"]
+    assert solved(Wanted(4))[1] == ["32 blocks are above 1: recipes were not tried"]
 
 
 def test_a_trade_off_that_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    request = solve.Request(4, unroll=1, warn=said.append)
-    whole = solve.trade_off(V, request)
+    run = Run(warn=said.append)
+    whole = trade_offs.trade_off(V, 1, run)
     assert (len(whole) > 2, said) == (True, [])
     assert all(point.method in ("orders", "grid") for point in whole)
-    monkeypatch.setattr(solve, "MOST_POINTS", 2)
-    assert len(solve.trade_off(V, request)) == 2
+    monkeypatch.setattr(trade_offs, "MOST_POINTS", 2)
+    assert len(trade_offs.trade_off(V, 1, run)) == 2
     assert said == ["the trade-off ends after 2 points; there may be more below"]
 
 
 def test_a_point_without_effort_does_not_cost_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    find, calls = solve.find_repetend, []
+    find, calls = trade_offs.find_repetend, []
 
     def tired(*arguments, **named):
         calls.append(arguments)
@@ -143,16 +147,16 @@ def test_a_point_without_effort_does_not_cost_the_others(monkeypatch: pytest.Mon
             raise LimitError("no repetend was found in the time given")
         return find(*arguments, **named)
 
-    monkeypatch.setattr(solve, "find_repetend", tired)
+    monkeypatch.setattr(trade_offs, "find_repetend", tired)
     said: list[str] = []
-    points = solve.trade_off(V, solve.Request(4, unroll=1, warn=said.append))
+    points = trade_offs.trade_off(V, 1, Run(warn=said.append))
     assert 1 <= len(points) <= 2
     assert "the trade-off ends after" in said[0]
 
 
 def test_bounds_that_leave_something_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dnnp.core.pipeline.bound.MOST_BLOCKS", 7)
-    _, said = solved(solve.Request(4, "1f1b"))
+    _, said = solved(Wanted(4, "1f1b"))
     assert said == ["8 blocks a micro-batch are above 7: no bound counts how long memory is held"]
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.pipeline.finish.kernel import Children, Level, Rivals, expand, find_risks, keep
 from dnnp.core.pipeline.finish.shop import Shop
 
@@ -26,7 +27,7 @@ MOST_BYTES = 400e6
 """Memory that the partial schedules of a beam may take."""
 
 CHUNK = 2e6
-"""Numbers that may be looked at between two looks at `stop`, if every kind can be next."""
+"""Numbers that may be looked at between two looks at `Run.stop`, if every kind can be next."""
 
 
 class Beamed(NamedTuple):
@@ -88,7 +89,7 @@ def beam(
     upper: float = np.inf,
     careful: bool = False,
     most: float = np.inf,
-    stop: Callable[[], bool] = lambda: False,
+    run: Run = PLAIN,
 ) -> Beamed:
     """Search with at most `width` partial schedules a level; see the module.
 
@@ -110,7 +111,7 @@ def beam(
     steps: list[_Steps] = []
 
     def asked() -> bool:
-        return stop() or work > most
+        return run.stop() or work > most
 
     for _ in range(b):
         children = _expanded(shop, level, upper, careful, blocked, asked)

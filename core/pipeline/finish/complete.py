@@ -6,7 +6,6 @@ scheduled anew around the part that repeats, or, if there are few blocks, all of
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.model.errors import FormatError, LimitError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.placement import Placement
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.pipeline.finish.ends import End, cool_down, unrolled, warm_up
 from dnnp.core.pipeline.finish.optimal import WORK as WORK_OF_OPTIMAL
@@ -65,10 +65,8 @@ def complete(
     placement: Placement,
     repetend: Repetend,
     micro_batches: int,
-    *,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
     bound: float = 0.0,
+    run: Run = PLAIN,
 ) -> Completed:
     """Schedule N micro-batches; never longer than the repetend, unrolled and left-shifted.
 
@@ -76,12 +74,10 @@ def complete(
     ----------
     repetend
         Its unrolling is a multiple of `placement.turns`.
-    effort
-        Scales the work of the searches.
-    stop
-        Asked every 0.2 s or so.
     bound
         A makespan that none is below, if one is known: there the search ends.
+    run
+        Its effort scales the work of the searches; `stop` is asked every 0.2 s or so.
 
     Raises
     ------
@@ -102,26 +98,24 @@ def complete(
     bound = max(bound, least_end(placement, micro_batches))
     best = _valid(problem, unrolled(repetend, micro_batches))
     status, method = "feasible", "auto"
-    few = problem.b <= MOST_AT_ONCE * effort
+    few = problem.b <= MOST_AT_ONCE * run.effort
     if best is None or (few and span_of(problem, best) > bound + slack):
-        share = effort * WORK / WORK_OF_OPTIMAL
-        finite = optimal(problem, effort=share, stop=stop, upper=best)
+        finite = optimal(problem, best, run.scaled(WORK / WORK_OF_OPTIMAL))
         best, bound, status = finite.start, max(bound, finite.bound), finite.status
         method = finite.named(method)
-    if span_of(problem, best) > bound + slack and not stop():
-        made = _with_ends(placement, repetend, micro_batches, bound + slack, effort, stop)
+    if span_of(problem, best) > bound + slack and not run.stop():
+        made = _with_ends(placement, repetend, micro_batches, bound + slack, run)
         other = _valid(problem, made)
         if other is not None and span_of(problem, other) < span_of(problem, best):
             best, method = other, "auto"
-        if not few and problem.b <= MOST_PROVEN * effort:
+        if not few and problem.b <= MOST_PROVEN * run.effort:
             # Whatever idles too much at once is dropped at once, however many blocks there are.
-            share = effort * PROOF_WORK / WORK_OF_OPTIMAL
-            finite = optimal(problem, effort=share, stop=stop, upper=best)
+            finite = optimal(problem, best, run.scaled(PROOF_WORK / WORK_OF_OPTIMAL))
             best, bound = finite.start, max(bound, finite.bound)
             method = finite.named(method)
     if span_of(problem, best) <= bound + slack:
         bound, status = min(bound, span_of(problem, best)), "optimal"
-    elif stop():
+    elif run.stop():
         status = "interrupted"
     return Completed(best.reshape(micro_batches, count), bound, status, method)
 
@@ -194,8 +188,7 @@ def _with_ends(
     repetend: Repetend,
     micro_batches: int,
     enough: float,
-    effort: float,
-    stop: Callable[[], bool],
+    run: Run,
 ) -> Floats:
     """The repetend, unrolled, with a warm-up and a cool-down of its own, f64[N, k].
 
@@ -207,11 +200,11 @@ def _with_ends(
     warm, cool = End(nothing, 0.0), End(nothing, float((plain + time).max()))
     joined = plain
     for width, spare in TRIES:
-        if stop() or warm.shift + cool.shift <= enough:
+        if run.stop() or warm.shift + cool.shift <= enough:
             break
-        work = END_WORK * effort
-        first = warm_up(placement, repetend, micro_batches, spare, width, work, stop)
-        last = cool_down(placement, repetend, micro_batches, spare, width, work, stop)
+        work = END_WORK * run.effort
+        first = warm_up(placement, repetend, micro_batches, spare, width, work, run)
+        last = cool_down(placement, repetend, micro_batches, spare, width, work, run)
         tried = min(warm, first or warm, key=_shift), min(cool, last or cool, key=_shift)
         whole = _joined(plain, time, *tried)
         if whole is not None:

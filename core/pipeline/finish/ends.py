@@ -7,7 +7,6 @@ warm-up of the reversed schedule: a block that adds m there releases m.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from dnnp.core.model.graph import Bools, Floats, csr_rows
 from dnnp.core.model.placement import Placement
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.pipeline.finish.beam import beam, work_of
 from dnnp.core.pipeline.finish.shop import shop_of
@@ -44,7 +44,7 @@ def warm_up(
     spare: int,
     width: int,
     most: float,
-    stop: Callable[[], bool],
+    run: Run = PLAIN,
 ) -> End | None:
     """Schedule the blocks anew that start before all kinds have, and `spare` periods later.
 
@@ -56,7 +56,7 @@ def warm_up(
     if count > micro_batches:
         return None
     problem = problem_of(placement, count)
-    return _end(problem, unrolled(repetend, count), cut, width, most, stop)
+    return _end(problem, unrolled(repetend, count), cut, width, most, run)
 
 
 def cool_down(
@@ -66,7 +66,7 @@ def cool_down(
     spare: int,
     width: int,
     most: float,
-    stop: Callable[[], bool],
+    run: Run = PLAIN,
 ) -> End | None:
     """The same at the end of the schedule of so many micro-batches, all backwards."""
     u, period = repetend.unroll, repetend.period_s
@@ -80,7 +80,7 @@ def cool_down(
     problem = reversed_problem(problem_of(placement, before + count))
     start = -(unrolled(repetend, micro_batches)[: -count - 1 : -1] + time)
     extra = np.zeros((before, start.shape[1]))
-    return _end(problem, np.concatenate([start, extra + np.inf]), cut, width, most, stop)
+    return _end(problem, np.concatenate([start, extra + np.inf]), cut, width, most, run)
 
 
 def reversed_problem(problem: ScheduleProblem) -> ScheduleProblem:
@@ -111,7 +111,7 @@ def _end(
     cut: float,
     width: int,
     most: float,
-    stop: Callable[[], bool],
+    run: Run,
 ) -> End | None:
     """Schedule the blocks that start before `cut` anew; the others keep their places."""
     flat = start.ravel()
@@ -122,9 +122,9 @@ def _end(
     width = min(width, int(most / max(work_of(shop, 1), 1.0)))
     if not width:
         return None
-    found = beam(shop, width, stop=stop)
-    if found.start is None and not stop():
-        found = beam(shop, width, careful=True, stop=stop)
+    found = beam(shop, width, run=run)
+    if found.start is None and not run.stop():
+        found = beam(shop, width, careful=True, run=run)
     if found.start is None:
         return None
     return End(found.start.reshape(start.shape), found.value - latest)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.pipeline.finish.beam import Beamed, beam, widest_of, work_of
 from dnnp.core.pipeline.finish.shop import releases_early, root_bound, shop_of
 from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, faults, span_of
 from dnnp.core.pipeline.shift import left_shift
+from dnnp.core.pipeline.wanted import Answer, Batch, Wanted
 
 WORK = 1e9
 """Work of all beams at effort 1 (`Beamed.work`)."""
@@ -51,23 +52,15 @@ class Finite(NamedTuple):
         return known if self.method == "known" else self.method
 
 
-def optimal(
-    problem: ScheduleProblem,
-    *,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-    upper: Floats | None = None,
-) -> Finite:
+def optimal(problem: ScheduleProblem, upper: Floats | None = None, run: Run = PLAIN) -> Finite:
     """Find start times with the least last end, by wider and wider beams.
 
     Parameters
     ----------
-    effort
-        Scales the work.
-    stop
-        Asked every 0.2 s or so.
     upper
         f64[b], a schedule that is known; it is not looked at if it is not valid.
+    run
+        Its effort scales the work; `stop` is asked every 0.2 s or so.
 
     Raises
     ------
@@ -82,10 +75,10 @@ def optimal(
     shop = shop_of(problem)
     bound = root_bound(shop)
     slack = TOLERANCE * float(problem.time.sum() + problem.delay.sum())
-    left, width, careful, lost = WORK * effort, WIDTH, False, True
+    left, width, careful, lost = WORK * run.effort, WIDTH, False, True
     most, widest = widest_of(shop), 0
-    while bound < value - slack and work_of(shop, 1) <= MOST_FULL * left and not stop():
-        found = beam(shop, width, upper=value - slack, careful=careful, most=left, stop=stop)
+    while bound < value - slack and work_of(shop, 1) <= MOST_FULL * left and not run.stop():
+        found = beam(shop, width, upper=value - slack, careful=careful, most=left, run=run)
         left -= found.work
         if found.start is not None:
             best, value, lost, method = found.start, found.value, False, "optimal"
@@ -105,7 +98,18 @@ def optimal(
         raise LimitError("no schedule was found within the memory limits")
     if bound >= value - slack:
         return Finite(best, span_of(problem, best), "optimal", method)
-    return Finite(best, bound, "interrupted" if stop() else "feasible", method, widest)
+    return Finite(best, bound, "interrupted" if run.stop() else "feasible", method, widest)
+
+
+def shortest_schedule(batch: Batch, wanted: Wanted, run: Run) -> Answer:
+    """Method `optimal` for all micro-batches; errors as `optimal`. All is said in `batch`."""
+    found = optimal(batch.problem, run=run)
+    if found.widest:
+        run.warn(
+            f"optimal: ended with {found.widest} partial schedules, for which there is memory; a "
+            "larger --effort does not help"
+        )
+    return Answer(found.start, found.method, max(batch.bound, found.bound), found.status)
 
 
 def in_turn(problem: ScheduleProblem) -> Floats:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from dnnp.core.cost.divisor import exact_divisor
 from dnnp.core.model.graph import Floats, Ints, offsets
+from dnnp.core.model.run import Run
 from dnnp.core.pipeline.bound import matching
 from dnnp.core.pipeline.grid.kernel import (
     FULL,
@@ -34,7 +34,7 @@ MOST_WORK = 20_000_000
 """Places tried and states compared in all passes, at effort 1."""
 
 CHUNK = 500_000
-"""Of these between two looks at `stop`."""
+"""Of these between two looks at `Run.stop`."""
 
 
 class Ticks(NamedTuple):
@@ -124,13 +124,11 @@ class GridProgram:
         all that is taken before the gap and released after it is held for less time.
     """
 
-    def __init__(
-        self, problem: ScheduleProblem, ticks: Ticks, effort: float, stop: Callable[[], bool]
-    ) -> None:
-        self.problem, self.ticks, self.stop = problem, ticks, stop
-        self.most_states = int(MOST_STATES * effort)
-        self.most_kept = int(MOST_KEPT * effort)
-        self.left = int(MOST_WORK * effort)
+    def __init__(self, problem: ScheduleProblem, ticks: Ticks, run: Run) -> None:
+        self.problem, self.ticks, self.stop = problem, ticks, run.stop
+        self.most_states = int(MOST_STATES * run.effort)
+        self.most_kept = int(MOST_KEPT * run.effort)
+        self.left = int(MOST_WORK * run.effort)
         self.slack = TOLERANCE * float(np.abs(problem.memory).sum() + problem.fixed.sum())
         self.plan = _GridPlan(problem, ticks)
         self.least = np.full((problem.b, problem.b), NONE, dtype=np.int64)

@@ -15,12 +15,12 @@ gets too large the search gives up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from dnnp.core.model.graph import Floats
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.pipeline.bound import memory_bound
 from dnnp.core.pipeline.grid.run import GridProgram, Pass, Ticks
 from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
@@ -48,7 +48,7 @@ class GridAnswer(NamedTuple):
     memory_bound: float
     """No repetend of this period has a smaller largest memory."""
     complete: bool
-    """Whether all of it is proven; else effort or `stop` ended the search."""
+    """Whether all of it is proven; else the run ended the search."""
 
 
 IMPOSSIBLE = GridAnswer(None, np.inf, np.inf, np.inf, True)
@@ -73,9 +73,7 @@ def ticks_of(problem: ScheduleProblem, period: float) -> Ticks | None:
 def on_grid(
     problem: ScheduleProblem,
     period: float,
-    *,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
+    run: Run = PLAIN,
 ) -> GridAnswer | None:
     """Repetend of a period with the smallest largest memory, then the shortest span.
 
@@ -86,10 +84,9 @@ def on_grid(
     ----------
     period
         Of all `problem.unroll` micro-batches, s.
-    effort
-        Scales how many states are gone through.
-    stop
-        Asked now and then; ends the search with the best repetend so far.
+    run
+        Its effort scales how many states are gone through; `stop` ends the search with the best
+        repetend so far.
 
     Returns
     -------
@@ -106,7 +103,7 @@ def on_grid(
     left = np.abs(problem.left_behind()) > TOLERANCE * np.abs(problem.memory).sum()
     if (left & np.isfinite(problem.capacity)).any():
         return None
-    program = GridProgram(problem, ticks, effort, stop)
+    program = GridProgram(problem, ticks, run)
     if not program.plan.steps or program.unmatched:
         return None
     return _Passes(problem, period, program).answer()

@@ -7,13 +7,14 @@ orders that come out are kept and the period is shortened as far as they allow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.model.graph import Floats, Ints, csr
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.pipeline.orders.cycle import tightened
 from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
 from dnnp.core.pipeline.shift import merged
@@ -203,7 +204,7 @@ def too_many_to_list(problem: ScheduleProblem) -> bool:
 
 
 def list_schedules(
-    problem: ScheduleProblem, least: float, stop: Callable[[], bool] = lambda: False
+    problem: ScheduleProblem, least: float, run: Run = PLAIN
 ) -> Iterator[tuple[float, Floats]]:
     """Periods and starts of schedules that keep the limits, each better than those before.
 
@@ -222,7 +223,7 @@ def list_schedules(
     ways = [(order, tight) for order in orders_to_try(problem) for tight in (False, True)]
     for order, tight in ways:
         for period in (*(least * stretch for stretch in STRETCH), whole):
-            if best is not None and (period > best[0] * (1 + TOLERANCE) or stop()):
+            if best is not None and (period > best[0] * (1 + TOLERANCE) or run.stop()):
                 break
             if not 0 < period <= max(whole, least):
                 continue

@@ -80,7 +80,7 @@ def closed_in(
             if at <= soft or at >= top:
                 last, at = True, top
         given = meter.left if last else meter.left * SHARE
-        part = Meter(given, meter.stop, meter.stopped)
+        part = Meter(given, meter.run, meter.stopped)
         found, proven = probe(at, part)
         meter.settle(part, given)
         probes += 1

@@ -13,7 +13,6 @@ monotone in the period.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.model.graph import Floats
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.pipeline.bound import window
 from dnnp.core.pipeline.orders.board import Field, start_matrix
 from dnnp.core.pipeline.orders.cycle import tightened
@@ -64,18 +64,18 @@ class Meter:
     """How much may still be done: entries of the matrix that searches look at."""
 
     left: float
-    stop: Callable[[], bool] = lambda: False
+    run: Run = PLAIN
     stopped: bool = False
 
     @property
     def over(self) -> bool:
         """Whether to end."""
-        self.stopped = self.stopped or self.stop()
+        self.stopped = self.stopped or self.run.stop()
         return self.stopped or self.left <= 0
 
     def part(self, share: float) -> Meter:
         """One that ends earlier; what it uses counts here too once `settle` is called."""
-        return Meter(self.left * share, self.stop, self.stopped)
+        return Meter(self.left * share, self.run, self.stopped)
 
     def settle(self, part: Meter, given: float) -> None:
         """Count what a part of `given` has used."""

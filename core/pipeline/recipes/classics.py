@@ -20,7 +20,6 @@ Placements without backward blocks run as `inference` under every name but `zb-h
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,6 +27,7 @@ import numpy as np
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.placement import Placement
+from dnnp.core.pipeline.methods import RECIPES
 from dnnp.core.pipeline.problem import ScheduleProblem, problem_of, span_of
 from dnnp.core.pipeline.recipes.chains import (
     Stage,
@@ -73,8 +73,8 @@ def classic(placement: Placement, name: str, micro_batches: int) -> Classic:
     LimitError
         More blocks than memory holds.
     """
-    if name not in CLASSICS:
-        raise UsageError(f"no schedule is called '{name}': {', '.join(CLASSICS)}")
+    if name not in RECIPES:
+        raise UsageError(f"no schedule is called '{name}': {', '.join(RECIPES)}")
     if micro_batches < 1:
         raise UsageError(f"a schedule needs at least 1 micro-batch, not {micro_batches}")
     k = len(placement.blocks)
@@ -85,9 +85,9 @@ def classic(placement: Placement, name: str, micro_batches: int) -> Classic:
         raise UsageError("inference has forward blocks only; this placement has backward blocks")
     if name == "sequential":
         return sequential(placement, micro_batches)
-    recipe = CLASSICS[name]
+    recipe = RECIPES[name].load()
     if "backward" not in kinds and name != "zb-h1":
-        recipe = _inference
+        recipe = inference
     core, kept = without_transfers(placement)
     problem = problem_of(core, micro_batches)
     rank = recipe(core, micro_batches).ravel()
@@ -106,10 +106,10 @@ def by_rank(problem: ScheduleProblem, rank: Ints) -> tuple[Ints, ...]:
     return tuple(blocks[np.argsort(rank[blocks], kind="stable")] for blocks in mine)
 
 
-# Recipes: rank of block i of micro-batch n, i64[N, k]
+# Recipes (`core.pipeline.methods`): rank of block i of micro-batch n, i64[N, k]
 
 
-def _inference(placement: Placement, count: int) -> Ints:
+def inference(placement: Placement, count: int) -> Ints:
     """In turn n + l micro-batch n runs its blocks of level l.
 
     Blocks of one turn do not wait for each other: those on most devices come first, which keeps
@@ -118,8 +118,8 @@ def _inference(placement: Placement, count: int) -> Ints:
     return _turns(placement, levels(placement), count)
 
 
-def _gpipe(placement: Placement, count: int) -> Ints:
-    """Turns of forward blocks, as in `_inference`, then turns of all others."""
+def gpipe(placement: Placement, count: int) -> Ints:
+    """Turns of forward blocks, as in `inference`, then turns of all others."""
     late = np.array([block.kind != "forward" for block in placement.blocks])
     for i, block in enumerate(placement.blocks):
         if not late[i] and any(late[w.block] for w in block.after):
@@ -130,7 +130,7 @@ def _gpipe(placement: Placement, count: int) -> Ints:
 
 
 def _turns(placement: Placement, level: Ints, count: int) -> Ints:
-    """Ranks of turns; see `_inference`."""
+    """Ranks of turns; see `inference`."""
     k = len(level)
     wide = np.array([max(map(len, block.homes)) for block in placement.blocks])
     within = np.empty(k, dtype=np.int64)
@@ -138,7 +138,7 @@ def _turns(placement: Placement, level: Ints, count: int) -> Ints:
     return (np.arange(count)[:, None] + level[None, :]) * k + within[None, :]
 
 
-def _one_f_one_b(placement: Placement, count: int) -> Ints:
+def one_f_one_b(placement: Placement, count: int) -> Ints:
     """Warm-up of PipeDream: as many forward passes as the devices from here on need in flight."""
     chain = only_chain(placement, "1f1b")
     one_stage_each(placement, chain, "1f1b")
@@ -151,7 +151,7 @@ def _one_f_one_b(placement: Placement, count: int) -> Ints:
     return rank
 
 
-def _zb_h1(placement: Placement, count: int) -> Ints:
+def zb_h1(placement: Placement, count: int) -> Ints:
     """1f1b where stage d does its weight blocks d micro-batches late.
 
     Every stage has as many micro-batches between forward and weight block as the first one.
@@ -178,7 +178,7 @@ def _fill(rank: Ints, stage: Stage, turn: Ints, warm: int, lag: int) -> None:
         rank[:, stage.weight] = 3 * (turn + lag) + 1
 
 
-def _interleaved(placement: Placement, count: int) -> Ints:
+def interleaved(placement: Placement, count: int) -> Ints:
     """Megatron-LM: groups of D micro-batches run one chunk of stages after the other.
 
     A last group that is not full keeps the order of a full one.
@@ -220,7 +220,7 @@ def _slots(depth: int, d: int, turn: Ints) -> tuple[Ints, Ints]:
     return d + 2 * turn, 2 * depth - 1 - d + 2 * turn
 
 
-def _chimera(placement: Placement, count: int) -> Ints:
+def chimera(placement: Placement, count: int) -> Ints:
     """Groups of half as many pairs as stages; in a group both chains run 1f1b.
 
     Where all passes take one slot of time the two chains never meet, nor do groups that start 2
@@ -253,7 +253,7 @@ def chimera_chains(placement: Placement) -> list[list[Stage]]:
     return found
 
 
-def _one_f_one_b_plus(placement: Placement, count: int) -> Ints:
+def one_f_one_b_plus(placement: Placement, count: int) -> Ints:
     """1f1b where every pass takes one slot, and shared stages run between two slots.
 
     The forward pass of a shared stage runs before the slot of the stage after it, its backward
@@ -263,7 +263,7 @@ def _one_f_one_b_plus(placement: Placement, count: int) -> Ints:
     own, shared = shared_stages(placement, chain)
     one_stage_each(placement, [chain[s] for s in own], "1f1b+")
     if not shared:
-        return _one_f_one_b(placement, count)
+        return one_f_one_b(placement, count)
     if not own:
         raise UsageError("1f1b+ needs stages on devices of their own")
     if any(len(placement.blocks[stage.forward].homes) > 1 for stage in chain):
@@ -326,16 +326,3 @@ def _with_moves(placement: Placement, kept: Ints, sequence: Ints, start: Floats)
     rank = np.empty(problem.b, dtype=np.int64)
     rank[order] = np.arange(problem.b)
     return Classic(problem, by_rank(problem, rank), order, left_shift(problem, order))
-
-
-CLASSICS: dict[str, Callable[[Placement, int], Ints]] = {
-    "sequential": _inference,
-    "gpipe": _gpipe,
-    "1f1b": _one_f_one_b,
-    "1f1b+": _one_f_one_b_plus,
-    "interleaved-1f1b": _interleaved,
-    "chimera": _chimera,
-    "zb-h1": _zb_h1,
-    "inference": _inference,
-}
-"""Names of schedules."""

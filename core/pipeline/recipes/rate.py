@@ -41,7 +41,7 @@ def classic_rate(placement: Placement, name: str) -> float:
     kinds = {block.kind for block in placement.blocks}
     depth = int(levels(placement).max(initial=0))
     # No recipe works on micro-batches further apart than this: two for each device that a chain
-    # visits, or one for each turn (`_inference`).
+    # visits, or one for each turn (`inference`).
     ahead = sum(len(b.homes) for b in placement.blocks) + 1
     if name == "gpipe" or "backward" not in kinds:
         ahead = depth + 1

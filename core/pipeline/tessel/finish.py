@@ -7,13 +7,13 @@ own; micro-batches follow each other in every block (Property 4.1).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, csr_rows
+from dnnp.core.model.run import Run
 from dnnp.core.pipeline.finish.optimal import optimal
 from dnnp.core.pipeline.problem import ScheduleProblem, faults, span_of
 from dnnp.core.pipeline.shift import left_shift
@@ -54,7 +54,7 @@ def phases(problem: ScheduleProblem, index: Ints, order: Ints) -> tuple[Phase, P
     )
 
 
-def first(phase: Phase, effort: float, stop: Callable[[], bool]) -> Floats | None:
+def first(phase: Phase, run: Run) -> Floats | None:
     """Start times of a phase, f64[b]; None if none are known to keep within the limits.
 
     The order of the repetend almost always does.
@@ -63,15 +63,15 @@ def first(phase: Phase, effort: float, stop: Callable[[], bool]) -> Floats | Non
     if not faults(phase.problem, start):
         return start
     try:
-        start = optimal(phase.problem, effort=effort, stop=stop).start
+        start = optimal(phase.problem, run=run).start
     except (InfeasibleError, LimitError):
         return None
     return None if faults(phase.problem, start) else start
 
 
-def shortest(phase: Phase, known: Floats, effort: float, stop: Callable[[], bool]) -> Floats:
+def shortest(phase: Phase, known: Floats, run: Run) -> Floats:
     """Start times of a time-optimal schedule, or of the best that effort allows."""
-    start = optimal(phase.problem, effort=effort, stop=stop, upper=known).start
+    start = optimal(phase.problem, known, run).start
     better = span_of(phase.problem, start) < span_of(phase.problem, known)
     return start if better and not faults(phase.problem, start) else known
 

@@ -14,7 +14,6 @@ minimised.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -23,6 +22,7 @@ import numpy as np
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.placement import Placement
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.pipeline.finish.optimal import IN_TURN, in_turn
 from dnnp.core.pipeline.problem import (
@@ -61,6 +61,7 @@ from dnnp.core.pipeline.tessel.order import (
     search_of,
     sequence_of,
 )
+from dnnp.core.pipeline.wanted import Answer, Batch, Wanted
 
 MOST_BLOCKS = 256
 """Of a micro-batch; all longest ways are kept."""
@@ -128,8 +129,7 @@ def tessel(
     *,
     lazy: bool = True,
     most: int | None = None,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
+    run: Run = PLAIN,
 ) -> TesselResult:
     """Search for a repetend of one micro-batch.
 
@@ -141,13 +141,13 @@ def tessel(
     InfeasibleError
         No repetend keeps within the memory limits.
     LimitError
-        None was found with the effort, or before `stop`.
+        None was found with the effort, or before the end.
     UsageError
         There are no blocks, or too many, or replicas that take turns.
     """
     problem = _problem(placement)
-    search = _TesselSearch(problem, lazy, effort, stop)
-    search.run(problem.b if most is None else most)
+    search = _TesselSearch(problem, lazy, run)
+    search.try_all(problem.b if most is None else most)
     best = search.best
     if best is None and search.complete:
         raise InfeasibleError(
@@ -164,7 +164,7 @@ def tessel(
         start_s=best.start[None, :],
         memory_bytes=steady_memory(problem, best.start, best.period),
         period_bound_s=min(float(problem.load().max()), best.period),
-        status="interrupted" if stop() and not search.complete else "feasible",
+        status="interrupted" if run.stop() and not search.complete else "feasible",
         span_s=span_of(problem, best.start),
         method="tessel",
     )
@@ -179,6 +179,16 @@ def tessel(
         search.complete,
         *search.seconds,
     )
+
+
+def tessel_schedule(batch: Batch, wanted: Wanted, run: Run) -> Answer:
+    """Method `tessel` for all micro-batches; errors as `tessel` and `tessel_starts`."""
+    found = tessel(batch.placement, lazy=wanted.lazy, most=wanted.most_in_flight, run=run)
+    start, method = tessel_starts(batch.placement, found, wanted.micro_batches)
+    if not found.complete and not run.stop():
+        run.warn("tessel: not all was tried; a larger --effort may find a shorter period")
+    repetend = found.repetend
+    return Answer(start.ravel(), method, batch.bound, repetend=repetend, rate_s=repetend.rate_s)
 
 
 def tessel_starts(
@@ -224,16 +234,14 @@ def _problem(placement: Placement) -> ScheduleProblem:
 class _TesselSearch:
     """The state of Algorithm 1."""
 
-    def __init__(
-        self, problem: ScheduleProblem, lazy: bool, effort: float, stop: Callable[[], bool]
-    ) -> None:
-        self.problem, self.lazy, self.effort, self.stop = problem, lazy, effort, stop
+    def __init__(self, problem: ScheduleProblem, lazy: bool, run: Run) -> None:
+        self.problem, self.lazy, self.run = problem, lazy, run
         self.whole = float(problem.time.sum() + problem.delay.sum())
         self.low = float(problem.load().max())
         if self.low <= LEAST_PERIOD * self.whole:
             self.low = LEAST_PERIOD * self.whole or 1.0
         self.slack = TOLERANCE * max(self.whole, self.low)
-        self.left = int(min(STEPS * effort, 2**62))
+        self.left = int(min(STEPS * run.effort, 2**62))
         self.blocks = blocks_of(problem)
         self.search = search_of(problem, self.blocks)
         self.search.numbers[SLACK] = self.slack / 4
@@ -246,7 +254,7 @@ class _TesselSearch:
         self.complete = False
         self.seconds = [0.0, 0.0, 0.0]
 
-    def run(self, most: int) -> None:
+    def try_all(self, most: int) -> None:
         """Try N_R = 1, 2, ..., most."""
         self._aim(max(self.whole, self.low))
         for top in range(most):
@@ -264,7 +272,7 @@ class _TesselSearch:
         times = []
         for i, (part, known) in enumerate(zip(best.parts, best.times, strict=True)):
             began = perf_counter()
-            times.append(shortest(part, known, self.effort, self.stop))
+            times.append(shortest(part, known, self.run))
             self.seconds[i + 1] += perf_counter() - began
         return tuple(times)
 
@@ -293,7 +301,7 @@ class _TesselSearch:
     def _scan(self, top: int) -> int:
         """Continue until there is something to say."""
         state = self.search.state
-        while self.left > 0 and not self.stop():
+        while self.left > 0 and not self.run.stop():
             state[LEFT] = given = min(SLICE, self.left)
             answer = int(scan(self.blocks, self.search, top))
             self.left -= given - int(state[LEFT])
@@ -321,7 +329,7 @@ class _TesselSearch:
 
     def _take(self, found: _Best) -> None:
         """Keep a better repetend if warm-up and cool-down exist."""
-        times = tuple(first(part, CHECK_EFFORT, self.stop) for part in found.parts)
+        times = tuple(first(part, replace(self.run, effort=CHECK_EFFORT)) for part in found.parts)
         known = tuple(start for start in times if start is not None)
         if len(known) == len(times):
             self.best = replace(found, times=known)
