@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
     from dnnp.core.bound.claim import Claim
     from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.model.plan import Block, Plan
-    from dnnp.core.portfolio.arguments import Ask
+    from dnnp.core.model.plan import Plan
+    from dnnp.core.model.run import Run
     from dnnp.core.portfolio.bounds import Proof
     from dnnp.formats.stream import Stream
 
@@ -102,6 +103,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
             _bound_latency(stream, context, problem, plan, args, started)
             context.write(stream)
             return 0
+        from dnnp.core.bound.known import Known
         from dnnp.core.portfolio.bounds import bound
         from dnnp.core.portfolio.given import given_plan
 
@@ -110,8 +112,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
         except FormatError as error:
             raise stream.fault_at("plan", 0, error.field, error.reason) from None
         context.elapsed("recomputed the plan")
-        ask = _ask(args, context, plan.validity, blocks, value, started)
-        proof = bound(problem, ask, args.method)
+        known = Known(plan.validity, blocks, value, solver=args.solver or "cbc")
+        proof = bound(problem, known, args.method, _run_of(args, context, started))
         better = _better_plan(stream, context, problem, proof)
         _put(stream, context, proof.method, proof.claim, proof.tried, better, plan.validity)
         context.write(stream)
@@ -135,9 +137,10 @@ def _bound_latency(
         latency, split = given_split(problem, plan)
     except FormatError as error:
         raise stream.fault_at("plan", 0, error.field, error.reason) from None
-    ask = _ask(args, context, plan.validity, [], plan.value, started)
+    asked = _run_of(args, context, started)
+    solver = args.solver or "cbc"
     proof = latency_bound(
-        latency, split, args.method, solver=ask.solver, time_left=ask.time_left, stop=ask.stop
+        latency, split, args.method, solver=solver, time_left=asked.left, stop=asked.stop
     )
     better = None
     if proof.split is not None:
@@ -190,34 +193,21 @@ def _check_plan(stream: Stream, args: argparse.Namespace, context: Context) -> N
     partition.add_plan(stream, problem, split, context)
 
 
-def _ask(
-    args: argparse.Namespace,
-    context: Context,
-    validity: str,
-    blocks: list[Block],
-    value: float,
-    started: float,
-) -> Ask:
-    """What is asked of the arguments, by the options."""
-    from dnnp.cmds.find_split import compilation_notice
-    from dnnp.core.portfolio.arguments import Ask
+def _run_of(args: argparse.Namespace, context: Context, started: float) -> Run:
+    """How the arguments are to go about it, by the options."""
+    from dnnp.core.cost.kernel import when_compiling
+    from dnnp.core.model.run import Run
 
-    end = None if args.time_limit is None else started + args.time_limit
-
-    def time_left() -> float | None:
-        return None if end is None else max(end - monotonic(), 0.0)
-
-    return Ask(
-        validity,
-        blocks,
-        value,
-        solver=args.solver or "cbc",
+    when_compiling(
+        lambda: context.note("compiling kernels; this happens once and takes up to a minute")
+    )
+    end = inf if args.time_limit is None else started + args.time_limit
+    return Run(
         effort=args.effort,
-        stop=lambda: context.interrupted or time_left() == 0.0,
-        time_left=time_left,
+        interrupted=lambda: context.interrupted,
+        end=end,
         tell=context.detail,
         warn=context.warn,
-        runs=compilation_notice(context),
     )
 
 

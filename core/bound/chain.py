@@ -26,7 +26,8 @@ import numpy as np
 
 from dnnp.core.bound.between import mixes_passes
 from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
-from dnnp.core.bound.quantised import Stop, Whole, never, refused, whole_of
+from dnnp.core.bound.known import Known
+from dnnp.core.bound.quantised import Whole, refused, whole_of
 from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.kernel import kernel, plain
@@ -34,6 +35,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.spread import spread
 from dnnp.core.model.graph import Floats, Ints, csr, totals
 from dnnp.core.model.plan import CostOptions, without_memory
+from dnnp.core.model.run import PLAIN, Run
 
 MOST_ZONES = 2_500
 """Items of the path that are looked at, where transfers count; zones^2 costs of 8 bytes."""
@@ -119,40 +121,34 @@ def _bound(problem: SplitProblem, items: Items) -> float:
     return lower
 
 
-def chain_claim(
-    problem: SplitProblem,
-    *,
-    validity: str = "ordered",
-    floor: float = 0.0,
-    stop: Stop = never,
-) -> Claim:
+def chain_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     """The bound with a certificate, for `ordered` splits.
 
     The largest whole target that is infeasible is found by bisection. Graphs with a backward
     pass have more than one order of items; there the bound has no certificate.
     """
     options = problem.options
-    if validity != "ordered" or options.objective != "throughput":
+    if known.validity != "ordered" or options.objective != "throughput":
         return refused("only for the throughput of ordered splits")
     if mixes_passes(problem):
         return refused("a group holds nodes of both passes")
     if problem.graph.backward.any():
         value = chain_bound(problem)
         return Claim(value, certificate={"argument": "chain", "checkable": False})
-    whole = whole_of(problem, validity)
+    whole = whole_of(problem, known.validity)
     counts = [min(d.count, whole.items.count * options.max_replicas) for d in whole.devices]
     if np.prod([float(c + 1) for c in counts]) > MOST_STATES:
         return refused(f"more than {MOST_STATES} mixes of devices")
     if not np.isfinite(whole.work.min(axis=0)).all():
         return refused("a unit runs on no device that is offered")
     chain = _Chain(whole, counts, options)
-    lower, upper = int(floor / whole.quantum) - chain.step, chain.most
+    lower, upper = int(known.floor / whole.quantum) - chain.step, chain.most
     status = SOLVED
     if lower >= upper or chain.feasible(max(lower, 0)):
         return Claim(0.0)
     lower = max(lower, 0)
     while upper - lower > 1:
-        if stop():
+        if run.stop():
             status = LIMIT
             break
         middle = (lower + upper) // 2

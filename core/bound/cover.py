@@ -13,7 +13,7 @@ exponential time where they hold many.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import isfinite
@@ -24,9 +24,10 @@ import numpy as np
 
 from dnnp.core.bound.between import between_of
 from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim
+from dnnp.core.bound.known import Known
 from dnnp.core.bound.pairs import pair_costs
 from dnnp.core.bound.prices import Field, best_sets, field_of
-from dnnp.core.bound.quantised import Stop, Whole, never, one_class, refused
+from dnnp.core.bound.quantised import Whole, one_class, refused
 from dnnp.core.bound.together import merged
 from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.kernel import plain
@@ -36,6 +37,7 @@ from dnnp.core.mip.program import Program, Row
 from dnnp.core.mip.relaxation import Relaxation
 from dnnp.core.model.graph import Bools, Floats, Graph
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
 
 MOST_ITEMS = 300
 """What lies between two items takes n^3 bits, and each level of the search n^2."""
@@ -68,65 +70,44 @@ POLL_S = 0.02
 """How often to ask whether to stop while a search runs."""
 
 
-def cover_claim(
-    problem: SplitProblem,
-    *,
-    validity: str = "ordered",
-    value: float = np.inf,
-    floor: float = 0.0,
-    blocks: Sequence[Block] | None = None,
-    solver: str = "cbc",
-    time_left: Callable[[], float | None] = lambda: None,
-    stop: Stop = never,
-    tell: Callable[[str], None] = lambda message: None,
-) -> Claim:
-    """The bound with a certificate; 0 if it is not above `floor`.
+def cover_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+    """The bound with a certificate; 0 if it is not above the floor.
 
-    For accelerators of one class under `sum` without replicas. `value` is the objective of a
-    split that is known, `blocks`; the bound is at most that.
+    For accelerators of one class under `sum` without replicas, and where a split is known.
 
     Raises
     ------
     UnavailableError
         The solver is not installed.
     """
-    if not isfinite(value):
+    if not isfinite(known.value):
         return refused("no split is known")
-    whole = one_class(problem, validity, most_items=MOST_ITEMS)
+    whole = one_class(problem, known.validity, most_items=MOST_ITEMS)
     if isinstance(whole, Claim):
         return whole
     with solver_process() as process:
-        relaxation = Relaxation(process, solver, time_left, stop)
-        search = _Search(problem.graph, whole, validity, value, relaxation, tell)
-        search.begin(blocks or ())
-        search.run(floor)
+        search = _Search(problem.graph, whole, known, Relaxation(process, known.solver, run))
+        search.begin(known.blocks or ())
+        search.run(known.floor)
     return search.claim()
 
 
 class _Search:
     """Sets that are known, and what was proven with prices."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        whole: Whole,
-        validity: str,
-        value: float,
-        relaxation: Relaxation,
-        tell: Callable[[str], None],
-    ) -> None:
+    def __init__(self, graph: Graph, whole: Whole, known: Known, relaxation: Relaxation) -> None:
         self.whole, self.k, self.n = whole, whole.stages, whole.items.count
-        self.relaxation, self.tell = relaxation, tell
-        self.target = int(value / whole.quantum)
+        self.relaxation = relaxation
+        self.target = int(known.value / whole.quantum)
         """Quanta: the value of the split that is known."""
         self.nets = merged(whole.nets(0))[0]
-        between = between_of(graph, whole.items, validity)
+        between = between_of(graph, whole.items, known.validity)
         pairs = pair_costs(
             whole.work[0],
             self.nets,
             between,
             enough=float(self.target),
-            stop=lambda: relaxation.over,
+            run=relaxation.run,
         )
         self.field = Field(*plain(*field_of(whole.work[0], self.nets, between, pairs)))
         self.sets: dict[bytes, tuple[Bools, float]] = {}
@@ -158,24 +139,25 @@ class _Search:
     def run(self, floor: float) -> None:
         """Raise the target that is proven until it meets one that is not."""
         proven, open_from = int(floor / self.whole.quantum), self.target
-        while open_from - proven > PRECISION * self.target and not self.relaxation.over:
+        while open_from - proven > PRECISION * self.target and not self.relaxation.run.stop():
             target = proven + max(int((open_from - proven) * STEP), 1)
             answer, reached = self._decide(target)
             if answer is None:
                 return
             if answer:
                 proven = target
-                self.tell(f"{len(self.sets)} sets: bound {target * self.whole.quantum:.6g}")
+                proof = f"bound {target * self.whole.quantum:.6g}"
+                self.relaxation.run.tell(f"{len(self.sets)} sets: {proof}")
             else:
                 open_from = min(reached, target)
         # Loads are often equal to the optimum or clearly above it.
-        if open_from == self.target and not self.relaxation.over:
+        if open_from == self.target and not self.relaxation.run.stop():
             self._decide(self.target)
 
     def claim(self) -> Claim:
         """What was proven."""
         failure = self.relaxation.failure
-        status = FAILED if failure else LIMIT if self.relaxation.over else SOLVED
+        status = FAILED if failure else LIMIT if self.relaxation.run.stop() else SOLVED
         units, proof = self.proof
         if not units:
             return Claim(0.0, status, failure)
@@ -209,7 +191,7 @@ class _Search:
                 self._prove(target, whole)
                 return True, target
             fresh = [s for s in new if self._add(s)]
-            if self.relaxation.over:
+            if self.relaxation.run.stop():
                 return None, target
             if not fresh:
                 self.center = prices
@@ -245,7 +227,7 @@ class _Search:
                     try:
                         job.result(POLL_S)
                     except TimeoutError:
-                        halt[0] = self.relaxation.over
+                        halt[0] = self.relaxation.run.stop()
             self.searched = sum(job.result() for job in jobs)
         return [some for some in sets if some.any()], bool(ended.all())
 

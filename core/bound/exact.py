@@ -15,9 +15,11 @@ import numpy as np
 
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
 from dnnp.core.bound.hierarchy import MOST_NUMBERS, Call, claim_of, numbers_of, too_large
+from dnnp.core.bound.known import Known
 from dnnp.core.bound.programs import Candidate, Search
 from dnnp.core.bound.windows import windows
 from dnnp.core.cost.combine import WORTHWHILE
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip.split.best import Best
 from dnnp.core.mip.split.formulas import Formulas
 from dnnp.core.mip.split.loop import SAFETY
@@ -28,11 +30,13 @@ from dnnp.core.mip.split.task import Task
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
 
 
-def exact_bound(call: Call) -> Claim:
+def exact_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     """The least objective of all splits, as far as it can be solved; splits that are better."""
-    if call.validity == "ordered" and call.problem.options.objective == "throughput":
+    call = Call(problem, known, run)
+    if known.validity == "ordered" and call.problem.options.objective == "throughput":
         trivial = call.trivial()
         if trivial is not None:
             return trivial
@@ -105,34 +109,35 @@ class _Exact:
         """Solve, and say what was proven."""
         low, done = self.search.least(self.candidates)
         value, blocks = self.best.value, self.best.blocks
-        if not value < self.call.value * (1 - WORTHWHILE):
-            value, blocks = self.call.value, None
+        known = self.call.known.value
+        if not value < known * (1 - WORTHWHILE):
+            value, blocks = known, None
         return claim_of(self.call, "exact", self.search, low, done=done, value=value, blocks=blocks)
 
 
 def _general(call: Call) -> Claim:
     """The program of 2020, for everything that Figure 3 does not say."""
+    known = call.known
     try:
         result = solve_ip(
             call.problem,
-            call.validity,
-            solver=call.solver,
-            incumbent=call.blocks,
-            time_limit=call.time_left(),
-            stop=call.stop,
+            known.validity,
+            solver=known.solver,
+            incumbent=known.blocks,
+            run=call.run,
         )
     except UsageError as error:
         return Claim(0.0, REFUSED, str(error))
     except (InfeasibleError, LimitError) as error:
-        return Claim(call.simple, FAILED, str(error))
-    best = Best(call.problem, call.validity)
-    value = call.value
+        return Claim(call.simple, _ended(str(error)), str(error))
+    best = Best(call.problem, known.validity)
+    value = known.value
     blocks = None
     if result.blocks is not None:
         found = best.offer(result.blocks)
         if found < value * (1 - WORTHWHILE):
             value, blocks = found, best.blocks
-    status = SOLVED if result.status == "optimal" else FAILED if result.failure else LIMIT
+    status = SOLVED if result.status == "optimal" else _ended(result.failure)
     if result.bound <= call.simple:
         return Claim(min(call.simple, value), status, result.failure, blocks=blocks)
     certificate = {
@@ -146,3 +151,9 @@ def _general(call: Call) -> Claim:
     if status == FAILED:
         status = LIMIT
     return Claim(min(result.bound, value), status, result.failure, certificate, blocks)
+
+
+def _ended(failure: str) -> str:
+    """The status of a claim after a program that was not solved to its end."""
+    # One that is too large is not even given to the solver.
+    return FAILED if failure and "too large" not in failure else LIMIT

@@ -32,13 +32,15 @@ exact
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from dnnp.core.bound.apart import pairs_apart
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
-from dnnp.core.bound.programs import Candidate, Clock, Search
+from dnnp.core.bound.known import Known
+from dnnp.core.bound.programs import Candidate, Search
 from dnnp.core.bound.simple import simple_bound
 from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.cost.problem import SplitProblem
@@ -51,6 +53,7 @@ from dnnp.core.mip.split.superblock import Kind, Parts, parts_of, start_of, supe
 from dnnp.core.mip.split.task import Task
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import CLOSED, Block
+from dnnp.core.model.run import PLAIN, Run
 
 MOST_NUMBERS = 300_000
 """Size of a program that is written down in about two seconds."""
@@ -59,32 +62,20 @@ FIRST_SHARE = 0.3
 """Of the time for all guesses: what the program that leaves open which stage it is may take."""
 
 
-@dataclass(frozen=True)
 class Call:
-    """What all bounds of the hierarchy are given."""
+    """What all bounds of the hierarchy are given, and what follows from it."""
 
-    problem: SplitProblem
-    """Its devices are those that are offered."""
-    validity: str
-    """`ordered`, `convex` or `free`: the splits that the bound is for."""
-    solver: str = "cbc"
-    blocks: Sequence[Block] | None = None
-    """A split to start from; None: none is known."""
-    value: float = np.inf
-    """Its objective: larger loads are of no interest."""
-    floor: float = 0.0
-    """A bound that is known; no smaller one is looked for."""
-    time_left: Clock = lambda: None
-    stop: Callable[[], bool] = lambda: False
-    apart: Sequence[tuple[int, int]] = ()
-    """Pairs of units that no stage holds both of in a split better than `value`."""
-    simple: float = field(init=False)
-    """L, seconds."""
+    def __init__(self, problem: SplitProblem, known: Known, run: Run) -> None:
+        self.problem = problem.with_devices(*(d for d in problem.devices if d.count > 0))
+        """Its devices are those that are offered."""
+        self.known, self.run = known, run
+        self.simple = simple_bound(self.problem)
+        """L, seconds."""
 
-    def __post_init__(self) -> None:
-        offered = (d for d in self.problem.devices if d.count > 0)
-        object.__setattr__(self, "problem", self.problem.with_devices(*offered))
-        object.__setattr__(self, "simple", simple_bound(self.problem))
+    @cached_property
+    def apart(self) -> list[tuple[int, int]]:
+        """Pairs of units that no stage holds both of in a split better than the one known."""
+        return pairs_apart(self.problem, self.known, self.run)
 
     def tasks(self, validity: str) -> list[Task]:
         """The items that a split of a validity keeps whole: one task for each choice of them."""
@@ -117,19 +108,19 @@ class Call:
 
     def block_of_node(self) -> Ints | None:
         """Block of every node in the split known, i64[n]."""
-        if self.blocks is None:
+        if self.known.blocks is None:
             return None
         block = np.full(self.problem.graph.n, -1, dtype=np.int64)
-        for b, one in enumerate(self.blocks):
+        for b, one in enumerate(self.known.blocks):
             block[one.nodes] = b
         return block if (block >= 0).all() else None
 
     def pipeline(self) -> Ints | None:
         """Place of every block of the split known in the pipeline, i64[blocks]."""
         block = self.block_of_node()
-        if block is None or self.blocks is None:
+        if block is None or self.known.blocks is None:
             return None
-        order = quotient_order(self.problem.graph, block, len(self.blocks))
+        order = quotient_order(self.problem.graph, block, len(self.known.blocks))
         if order is None:
             return None
         place = np.empty(len(order), dtype=np.int64)
@@ -138,17 +129,17 @@ class Call:
 
     def search(self, tasks: Sequence[Task]) -> Search:
         """The search for the least of some programs."""
-        known = np.isfinite(self.value)
-        reference = self.value if known else max(_crude(task) for task in tasks)
+        value = self.known.value
+        reference = value if np.isfinite(value) else max(_crude(task) for task in tasks)
         quanta = [replace(task, options=self.problem.options).quantum for task in tasks]
         if any(d.cluster_size for d in self.problem.devices):
             quanta = [0.0]
         quantum = common_divisor(np.array(quanta)) if all(quanta) else 0.0
-        return Search(self.solver, reference, 1.0, quantum, self.time_left, self.stop)
+        return Search(self.known.solver, reference, 1.0, quantum, self.run)
 
     def lower(self) -> float:
         """What is known of the bound, seconds."""
-        return max(self.simple, self.floor)
+        return max(self.simple, self.known.floor)
 
     def trivial(self) -> Claim | None:
         """The answer where there is nothing to solve."""
@@ -156,34 +147,38 @@ class Call:
         if problem.options.objective != "throughput":
             return Claim(0.0, REFUSED, f"not for the objective {problem.options.objective}")
         nothing = not problem.graph.n or not problem.devices
-        if nothing or self.value <= self.simple * (1 + CLOSED):
-            return Claim(min(self.simple, self.value))
+        if nothing or self.known.value <= self.simple * (1 + CLOSED):
+            return Claim(min(self.simple, self.known.value))
         return None
 
 
-def no_dag_bound(call: Call) -> Claim:
+def no_dag_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     """Bottleneck without precedence: for splits of any validity."""
-    validity = "ordered" if call.validity == "ordered" else "free"
+    call = Call(problem, known, run)
+    validity = "ordered" if known.validity == "ordered" else "free"
     return call.trivial() or _middle(call, "no-dag", validity, precedence=False)
 
 
-def no_io_bound(call: Call) -> Claim:
+def no_io_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     """Bottleneck without transfers: for convex splits."""
-    if call.validity == "free":
+    if known.validity == "free":
         return Claim(0.0, REFUSED, "holds for ordered and convex splits only")
-    return call.trivial() or _middle(call, "no-io", call.validity, transfers=False)
+    call = Call(problem, known, run)
+    return call.trivial() or _middle(call, "no-io", known.validity, transfers=False)
 
 
-def bottleneck_bound(call: Call) -> Claim:
+def bottleneck_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     """The three-superblock program (section 4.2): for convex splits."""
-    if call.validity == "free":
+    if known.validity == "free":
         return Claim(0.0, REFUSED, "holds for ordered and convex splits only")
-    return call.trivial() or _middle(call, "bottleneck", call.validity)
+    call = Call(problem, known, run)
+    return call.trivial() or _middle(call, "bottleneck", known.validity)
 
 
-def guess_bound(call: Call) -> Claim:
+def guess_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     """Guess the bottleneck block (section 4.3): for ordered splits over one class of devices."""
-    if call.validity != "ordered":
+    call = Call(problem, known, run)
+    if known.validity != "ordered":
         return Claim(0.0, REFUSED, "holds for ordered splits only")
     if len(call.problem.devices) > 1:
         return Claim(0.0, REFUSED, "holds for one class of devices only")
@@ -208,7 +203,7 @@ def _middle(
     search = call.search(tasks)
     order = call.pipeline() if validity == "ordered" and precedence else None
 
-    def run(*, sides: bool, lower: float) -> tuple[float, bool]:
+    def least(*, sides: bool, lower: float) -> tuple[float, bool]:
         candidates = []
         for task in tasks:
             stages = Stages(call, search, task, precedence=precedence, transfers=transfers)
@@ -220,11 +215,11 @@ def _middle(
     lower = call.lower() / search.reference
     if guess:
         # No guess has a smaller optimum than the program that leaves open which stage it is.
-        search.time_left = _share_of(call.time_left, FIRST_SHARE)
-        low, _ = run(sides=False, lower=lower)
-        search.time_left, search.upper, search.failure = call.time_left, 1.0, ""
+        search.run = call.run.part(FIRST_SHARE)
+        low, _ = least(sides=False, lower=lower)
+        search.run, search.upper, search.failure = call.run, 1.0, ""
         lower = max(lower, low / search.reference)
-    low, done = run(sides=guess, lower=lower)
+    low, done = least(sides=guess, lower=lower)
     return claim_of(call, name, search, low, done=done)
 
 
@@ -267,9 +262,9 @@ class Stages:
         """The blocks of the split known that are of this kind."""
         placed = self.call.placed(self.task)
         found: list[Ints] = []
-        if placed is None or self.call.blocks is None:
+        if placed is None or self.call.known.blocks is None:
             return found
-        for b, block in enumerate(self.call.blocks):
+        for b, block in enumerate(self.call.known.blocks):
             device = self.task.devices[kind.device].name
             if (block.device.name, block.replicas) != (device, kind.replicas):
                 continue
@@ -288,16 +283,7 @@ def numbers_of(task: Task) -> int:
 def too_large(call: Call) -> Claim:
     """The answer where a program would take long to write down."""
     reason = "the integer program is too large; coarsen first"
-    return Claim(min(call.simple, call.value), LIMIT, reason)
-
-
-def _share_of(time_left: Clock, share: float) -> Clock:
-    """A clock of a part of the time that is left."""
-    left = time_left()
-    if left is None:
-        return time_left
-    kept = left * (1 - share)
-    return lambda: (time_left() or 0.0) - kept
+    return Claim(min(call.simple, call.known.value), LIMIT, reason)
 
 
 def _kinds(task: Task, *, guess: bool) -> list[Kind]:
@@ -331,14 +317,14 @@ def claim_of(
     blocks: list[Block] | None = None,
 ) -> Claim:
     """What a search proved; `value` is that of the best split known by now."""
-    value = call.value if value is None else min(value, call.value)
+    value = call.known.value if value is None else min(value, call.known.value)
     status, reason = SOLVED if done else LIMIT, search.failure if not done else ""
     if low <= call.lower() * (1 + CLOSED):
         # What was known before it has not proven itself.
         if search.failure and not done:
             status = FAILED
-        elif call.floor > call.simple:
-            reason = f"nothing above {call.floor:.6g} is proven"
+        elif call.known.floor > call.simple:
+            reason = f"nothing above {call.known.floor:.6g} is proven"
         return Claim(min(call.simple, value), status, reason, blocks=blocks)
     certificate = {
         "argument": name,

@@ -30,13 +30,15 @@ import numpy as np
 from dnnp.core.bound.between import mixes_passes
 from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
 from dnnp.core.bound.flows import Nets, Network, network_of, push, pushed
-from dnnp.core.bound.quantised import Stop, Whole, flows_of, never, refused, whole_of
+from dnnp.core.bound.known import Known
+from dnnp.core.bound.quantised import Whole, flows_of, refused, whole_of
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import totals
 from dnnp.core.model.plan import without_memory
+from dnnp.core.model.run import PLAIN, Run
 
 MOST_PINS = 20_000
 """Pins of nets up to which the bound is computed."""
@@ -89,44 +91,38 @@ MIXES = {"sum": ((1, 1, 1),), "overlap": ((1, 1, 2), (2, 1, 3), (1, 2, 3)), "dup
 """Weights (a, b, d) of work and cut that are tried for each way to combine them."""
 
 
-def node_cut_claim(
-    problem: SplitProblem,
-    *,
-    validity: str = "free",
-    floor: float = 0.0,
-    stop: Stop = never,
-) -> Claim:
-    """The bound with a certificate; 0 if it is not above `floor`.
+def node_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+    """The bound with a certificate; 0 if it is not above the floor.
 
-    Any classes and replicas; `validity` says what items are kept whole. With a backward pass
+    Any classes and replicas; the validity says what items are kept whole. With a backward pass
     `ordered` splits keep more whole than a certificate says; the bound of that, if it is larger,
     cannot be checked.
     """
-    whole = whole_of(problem, validity)
+    whole = whole_of(problem, known.validity)
     if len(whole.pins) > MOST_PINS:
         return refused(f"more than {MOST_PINS} uses of tensors")
     if not np.isfinite(whole.work.min(axis=0)).all():
         return refused("a unit runs on no device that is offered")
     copies = [min(problem.options.max_replicas, d.count) for d in whole.devices]
     search = _Search(whole, copies, problem.options.comm)
-    known = int(floor / whole.quantum)
+    units = int(known.floor / whole.quantum)
     status = SOLVED
     for v in np.argsort(-search.alone, kind="stable")[:MOST_CUTS].tolist():
-        if search.alone[v] <= known:
+        if search.alone[v] <= units:
             break
-        if stop():
+        if run.stop():
             status = LIMIT
             break
-        known = search.try_item(v, known)
+        units = search.try_item(v, units)
     late = problem.graph.backward.any()
-    if validity == "ordered" and late and not mixes_passes(problem):
-        least = max(floor, known * whole.quantum)
+    if known.validity == "ordered" and late and not mixes_passes(problem):
+        least = max(known.floor, units * whole.quantum)
         value = node_cut_bound(problem, above=least * (1 + LITTLE))
         if value:
             return Claim(value, status, certificate={"argument": "node-cut", "checkable": False})
     if search.best is None:
         return Claim(0.0, status)
-    claim = whole.claim("node-cut", known, search.best)
+    claim = whole.claim("node-cut", units, search.best)
     return Claim(claim.value, status, certificate=claim.certificate)
 
 

@@ -28,11 +28,13 @@ import numpy as np
 from dnnp.core.bound.between import Between, between_of
 from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
 from dnnp.core.bound.flows import Nets, max_flow, network_of, push, pushed
-from dnnp.core.bound.quantised import Stop, Whole, flows_of, never, one_class, refused
+from dnnp.core.bound.known import Known
+from dnnp.core.bound.quantised import Whole, flows_of, one_class, refused
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.load import node_memory
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Floats, totals
+from dnnp.core.model.run import PLAIN, Run
 
 MOST_ITEMS = 600
 """Items up to which all pairs are looked at: some seconds."""
@@ -58,14 +60,14 @@ def pair_costs(
     enough: float = np.inf,
     memory: Floats | None = None,
     capacity: float = np.inf,
-    stop: Stop = never,
+    run: Run = PLAIN,
 ) -> Floats:
     """f64[n, n]: no stage that holds items u and v has a smaller load; the diagonal: that holds u.
 
     For accelerators of one class under `sum`. Exact, up to rounding in the sums, unless it is
     `enough` or more: then it is a bound of at least that. `work` is f64[n]; with `memory`,
     f64[n], pairs whose items exceed `capacity` are inf. n^2 flows, each from the last; where it is
-    to `stop`, pairs that are left get 0.
+    to stop, pairs that are left get 0.
     """
     network = network_of(work, nets)
     held = np.zeros(len(work)) if memory is None else memory
@@ -74,7 +76,7 @@ def pair_costs(
     costs = np.full((n, n), -1.0)
     step = max(1, PAIRS_AT_ONCE // max(n, 1))
     for first in range(0, n, step):
-        if stop():
+        if run.stop():
             break
         all_pairs(
             network.ptr,
@@ -96,26 +98,20 @@ def pair_costs(
     return costs
 
 
-def pairs_claim(
-    problem: SplitProblem,
-    *,
-    validity: str = "ordered",
-    floor: float = 0.0,
-    stop: Stop = never,
-) -> Claim:
-    """The bound with a certificate; 0 if it is not above `floor`."""
+def pairs_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+    """The bound with a certificate; 0 if it is not above the floor."""
     graph = problem.graph
     if graph.n > MOST_THINGS:
         return refused(f"more than {MOST_THINGS} nodes")
     whole = one_class(
         problem,
-        validity,
+        known.validity,
         most_items=MOST_ITEMS,
         objectives=("throughput", "gpipe"),
     )
     if isinstance(whole, Claim):
         return whole
-    between = between_of(graph, whole.items, validity)
+    between = between_of(graph, whole.items, known.validity)
     nets = whole.nets(0)
     memory = None
     if problem.options.memory_mode == "hard" and problem.options.memory_model == "sum":
@@ -126,16 +122,16 @@ def pairs_claim(
     most = (work + int((cost * np.diff(nets.ptr)).sum())) // stages + 2
     room = whole.devices[0].memory_bytes
     costs = pair_costs(
-        whole.work[0], nets, between, enough=float(most), memory=memory, capacity=room, stop=stop
+        whole.work[0], nets, between, enough=float(most), memory=memory, capacity=room, run=run
     )
-    status = LIMIT if stop() else SOLVED
+    status = LIMIT if run.stop() else SOLVED
     ptr, pins, always, cost = plain(nets.ptr, nets.pins, nets.always, cost)
 
     def proves(bound: int) -> bool:
         more = int(forced(ptr, pins, always, cost, costs, float(bound)))
         return work + more > stages * (bound - 1)
 
-    lower, upper = int(floor / whole.quantum) + 1, most
+    lower, upper = int(known.floor / whole.quantum) + 1, most
     if not proves(lower):
         return Claim(0.0, status)
     while upper - lower > 1:

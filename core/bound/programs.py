@@ -22,6 +22,7 @@ from dnnp.core.mip.split.formulas import Formulas
 from dnnp.core.mip.split.loop import GRACE_S, SAFETY, missing
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.graph import Ints
+from dnnp.core.model.run import Run
 
 FIRST_SLICE_S = 5.0
 """How long a program is solved at first, where there is one; an interrupt costs the last slice."""
@@ -40,9 +41,6 @@ ATTEMPTS = 2
 
 LOOSE = 1e-6
 """By how much a solver's own solution may violate a row and still be a start."""
-
-Clock = Callable[[], float | None]
-"""Seconds that are left; None: no limit."""
 
 
 @dataclass
@@ -77,7 +75,7 @@ class Search:
         Solutions above this are of no interest; in units of the reference.
     quantum
         A number of which all loads are multiples, seconds; 0: none is known.
-    time_left, stop
+    run
         When to end.
     found
         Told of every solution: the candidate, its program, the values of the columns. Returns
@@ -88,8 +86,7 @@ class Search:
     reference: float
     upper: float
     quantum: float
-    time_left: Clock
-    stop: Callable[[], bool]
+    run: Run
     found: Callable[[Candidate, Formulas, Sequence[float]], float] | None = None
     failure: str = ""
     """What went wrong with the solver."""
@@ -108,20 +105,20 @@ class Search:
                 return self.upper * self.reference, True
             if c.closed:
                 return c.low * self.reference, c.failures < ATTEMPTS
-            if self._over():
+            if self.run.stop():
                 return c.low * self.reference, False
             self._advance(c, len(candidates) == 1)
 
     def _advance(self, c: Candidate, single: bool) -> None:
         formulas = c.make(self.upper)
-        if self._over():
+        if self.run.stop():
             return
         outcome = Outcome("infeasible")
         begun = monotonic()
         if not formulas.hopeless:
             outcome = self._solve(c, formulas, single)
         early = monotonic() - begun < c.slice_s * EARLY
-        if outcome.status in ("limit", "feasible") and early and not self._over():
+        if outcome.status in ("limit", "feasible") and early and not self.run.stop():
             c.failures += 1
             c.closed = c.failures >= ATTEMPTS
             self.failure = f"the solver {self.solver} ended before its time"
@@ -171,7 +168,7 @@ class Search:
                     seconds,
                     tolerance,
                     patience=patience,
-                    stop=self.stop,
+                    stop=self.run.interrupted,
                 )
             outcome = _with_bound(outcome, formulas)
             if outcome.status == "infeasible":
@@ -190,10 +187,9 @@ class Search:
         """Seconds that the solver is given next, and after which it is killed."""
         first = FIRST_SLICE_S if single else SHORT_SLICE_S
         c.slice_s = seconds = max(c.slice_s * GROWTH, first)
-        left = self.time_left()
+        left = self.run.left()
         if left is None:
             return seconds, None
-        left = max(left, 0.0)
         if single and seconds > left / 2:
             seconds = left
         c.slice_s = max(min(seconds, left - min(GRACE_S, left / 3)), 0.01)
@@ -201,10 +197,6 @@ class Search:
 
     def _snapped(self, low: float) -> float:
         return snapped(low * self.reference, self.quantum) / self.reference
-
-    def _over(self) -> bool:
-        left = self.time_left()
-        return self.stop() or (left is not None and left <= 0)
 
 
 def _with_bound(outcome: Outcome, formulas: Formulas) -> Outcome:

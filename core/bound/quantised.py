@@ -9,7 +9,7 @@ stay below 2^53, where they are exact in floating point.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -30,13 +30,6 @@ BITS = 48
 
 SMALLEST = -1022
 """Exponent of the smallest quantum."""
-
-Stop = Callable[[], bool]
-
-
-def never() -> bool:
-    """Do not stop."""
-    return False
 
 
 def refused(reason: str) -> Claim:

@@ -13,7 +13,7 @@ min(l r, u r). Multipliers are rounded to whole numbers, and this sum is compute
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
@@ -22,14 +22,16 @@ import numpy as np
 
 from dnnp.core.bound.between import Between, between_of
 from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim
+from dnnp.core.bound.known import Known
 from dnnp.core.bound.pairs import cuts_of, pair_costs
-from dnnp.core.bound.quantised import Stop, Whole, never, one_class, refused
+from dnnp.core.bound.quantised import Whole, one_class, refused
 from dnnp.core.bound.together import PARTS, Named, Together
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip.child import solver_process
 from dnnp.core.mip.program import Outcome, Row
 from dnnp.core.mip.relaxation import Relaxation
 from dnnp.core.model.graph import Floats, totals
+from dnnp.core.model.run import PLAIN, Run
 
 MOST_ITEMS = 250
 MOST_COLUMNS = 100_000
@@ -57,36 +59,26 @@ SCALE = 1 << 40
 """Multipliers of rows of loads are counted in parts of 1 / SCALE."""
 
 
-def same_block_claim(
-    problem: SplitProblem,
-    *,
-    validity: str = "ordered",
-    value: float = np.inf,
-    solver: str = "cbc",
-    time_left: Callable[[], float | None] = lambda: None,
-    stop: Stop = never,
-    tell: Callable[[str], None] = lambda message: None,
-) -> Claim:
+def same_block_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     """The bound with a certificate.
 
-    For accelerators of one class without replicas. `value` is the objective of a split that is
-    known; the bound is at most that.
+    For accelerators of one class without replicas.
 
     Raises
     ------
     UnavailableError
         The solver is not installed.
     """
-    whole = one_class(problem, validity, most_items=MOST_ITEMS, comms=tuple(PARTS))
+    whole = one_class(problem, known.validity, most_items=MOST_ITEMS, comms=tuple(PARTS))
     if isinstance(whole, Claim):
         return whole
     program = Together(whole.work[0], whole.nets(0), whole.stages, PARTS[problem.options.comm])
     if program.columns > MOST_COLUMNS:
         return refused(f"a program of more than {MOST_COLUMNS} columns")
-    between = between_of(problem.graph, whole.items, validity)
+    between = between_of(problem.graph, whole.items, known.validity)
     with solver_process() as process:
-        relaxation = Relaxation(process, solver, time_left, stop)
-        search = _Search(program, whole, between, value, relaxation, tell)
+        relaxation = Relaxation(process, known.solver, run)
+        search = _Search(program, whole, between, known.value, relaxation)
         search.run()
     return search.claim()
 
@@ -116,10 +108,9 @@ class _Search:
         between: Between,
         value: float,
         relaxation: Relaxation,
-        tell: Callable[[str], None],
     ) -> None:
         self.program, self.whole, self.between = program, whole, between
-        self.relaxation, self.tell = relaxation, tell
+        self.relaxation = relaxation
         everything = sum(program.work) + sum(
             c * len(p) for c, p in zip(program.cost, program.pins, strict=True)
         )
@@ -134,7 +125,7 @@ class _Search:
                 whole.nets(0),
                 between,
                 enough=float(self.target),
-                stop=lambda: relaxation.over,
+                run=relaxation.run,
             )
         self.closed = np.zeros((program.n, program.n), dtype=np.bool_)
         self.rows: list[_Added] = []
@@ -193,7 +184,7 @@ class _Search:
             bound = self._bound()
             waiting = 0 if bound > low * (1 + PROGRESS) else waiting + 1
             low = max(low, bound)
-            self.tell(f"{len(self.rows)} rows: bound {low * self.whole.quantum:.6g}")
+            self.relaxation.run.tell(f"{len(self.rows)} rows: bound {low * self.whole.quantum:.6g}")
         return low
 
     def _bound(self) -> float:

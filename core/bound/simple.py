@@ -22,13 +22,15 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.bound.claim import Claim
-from dnnp.core.bound.quantised import Stop, Whole, never, refused, whole_of
+from dnnp.core.bound.known import Known
+from dnnp.core.bound.quantised import Whole, refused, whole_of
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.spread import spread
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Bools, Graph, totals
+from dnnp.core.model.run import PLAIN, Run
 
 
 def simple_bound(problem: SplitProblem) -> float:
@@ -80,20 +82,11 @@ SHARPNESS = 2**40
 """Steps of the weights of several classes."""
 
 
-def simple_claim(
-    problem: SplitProblem,
-    *,
-    validity: str = "free",
-    floor: float = 0.0,
-    stop: Stop = never,
-) -> Claim:
-    """The bound with a certificate; it holds for every validity and every cost model.
-
-    `floor` and `stop` are for arguments that take longer.
-    """
+def simple_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+    """The bound with a certificate; it holds for every validity and every cost model."""
+    del run  # it takes no time
     units = problem.units
-    del floor, stop
-    whole = whole_of(problem, validity)
+    whole = whole_of(problem, known.validity)
     late = totals(units.label, ~problem.graph.backward, units.g) == 0
     everything = np.ones(units.g, dtype=np.bool_)
     passes = {"all": everything}

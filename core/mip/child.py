@@ -81,16 +81,9 @@ class SolverProcess:
         request = "solve", solver, program, start, seconds, tolerance, presolve
         return self._ask(request, patience, stop)
 
-    def relax(
-        self,
-        solver: str,
-        program: Program,
-        *,
-        patience: float | None,
-        stop: Callable[[], bool],
-    ) -> Outcome:
+    def relax(self, solver: str, program: Program, *, stop: Callable[[], bool]) -> Outcome:
         """Have a program without integers solved, and kept for `refine`."""
-        return self._ask(("relax", solver, program), patience, stop)
+        return self._ask(("relax", solver, program), None, stop)
 
     def refine(
         self,
@@ -98,7 +91,6 @@ class SolverProcess:
         closed: Sequence[int],
         dropped: Sequence[int],
         *,
-        patience: float | None,
         stop: Callable[[], bool],
     ) -> Outcome:
         """Solve the program of `relax` again, from its last basis.
@@ -106,7 +98,7 @@ class SolverProcess:
         Rows are added, the upper limit of the `closed` columns becomes 0, and the rows with the
         numbers `dropped` are taken out first (the ones behind them move up).
         """
-        return self._ask(("refine", rows, closed, dropped), patience, stop)
+        return self._ask(("refine", rows, closed, dropped), None, stop)
 
     def cpsat(
         self,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dnnp.core.mip.child import SolverProcess
 from dnnp.core.mip.program import Outcome, Program, Row
 from dnnp.core.mip.split.loop import missing
 from dnnp.core.model.errors import UnavailableError
+from dnnp.core.model.run import Run
 
 
 class Relaxation:
@@ -19,21 +20,12 @@ class Relaxation:
         The process that solves it, and nothing else meanwhile.
     solver
         `cbc` or `highs`.
-    time_left
-        Seconds; None: no limit.
-    stop
-        Whether to give up.
+    run
+        When to give up.
     """
 
-    def __init__(
-        self,
-        process: SolverProcess,
-        solver: str,
-        time_left: Callable[[], float | None],
-        stop: Callable[[], bool],
-    ) -> None:
-        self.process, self.solver = process, solver
-        self.time_left, self.stop = time_left, stop
+    def __init__(self, process: SolverProcess, solver: str, run: Run) -> None:
+        self.process, self.solver, self.run = process, solver, run
         self.outcome = Outcome("limit")
         """What the last solve gave."""
 
@@ -45,9 +37,7 @@ class Relaxation:
         UnavailableError
             The solver is not installed.
         """
-        self.outcome = self.process.relax(
-            self.solver, program, patience=self.time_left(), stop=self.stop
-        )
+        self.outcome = self.process.relax(self.solver, program, stop=self.run.stop)
         if self.outcome.status == "missing":
             raise UnavailableError(missing(self.solver, self.outcome.reason))
         return self.outcome
@@ -56,21 +46,13 @@ class Relaxation:
         self, rows: Sequence[Row], closed: Sequence[int] = (), dropped: Sequence[int] = ()
     ) -> Outcome:
         """Solve it with more rows, with the `closed` columns at 0, without the rows `dropped`."""
-        self.outcome = self.process.refine(
-            rows, closed, dropped, patience=self.time_left(), stop=self.stop
-        )
+        self.outcome = self.process.refine(rows, closed, dropped, stop=self.run.stop)
         return self.outcome
 
     @property
     def solved(self) -> bool:
         """Whether there is a solution."""
         return self.outcome.status == "optimal"
-
-    @property
-    def over(self) -> bool:
-        """Whether the time is over, or somebody asked to stop."""
-        left = self.time_left()
-        return self.stop() or (left is not None and left <= 0)
 
     @property
     def failure(self) -> str:

@@ -1,18 +1,19 @@
 """Arguments for lower bounds by name, and the order in which `auto` tries them.
 
-Each argument is a function of the problem and of what is asked, and makes a claim. Here claims
-are judged: none may exceed the value of a split that exists, and the best one wins. A split that
-an argument finds on the way replaces the one known, and the next arguments start from it.
+Each argument is a function of the problem, of what is known and of the run, and makes a claim.
+Here claims are judged: none may exceed the value of a split that exists, and the best one wins. A
+split that an argument finds on the way replaces the one known, and the next arguments start from
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
 from typing import NamedTuple
 
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
+from dnnp.core.bound.known import Known
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip.split.best import VALIDITIES
@@ -25,8 +26,9 @@ from dnnp.core.model.errors import (
     UsageError,
 )
 from dnnp.core.model.plan import CLOSED, Block
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.peak.order import with_least_peak
-from dnnp.core.portfolio.arguments import BOUNDS, Ask
+from dnnp.core.portfolio.arguments import BOUNDS
 
 SOLVER_S = 60.0
 """Seconds that integer programs may take together, where there is no other limit."""
@@ -118,11 +120,11 @@ STEPS = {"ideal": (Step("ideal", SMALL_EFFORT), Step("ideal"))}
 """Arguments that try more than once; a better split lets the next one go further."""
 
 
-def bound(problem: SplitProblem, ask: Ask, method: str = "auto") -> Proof:
+def bound(problem: SplitProblem, known: Known, method: str = "auto", run: Run = PLAIN) -> Proof:
     """Prove as large a bound as `method` can: the name of an argument, or `auto`.
 
-    The simple bound is always tried first; `ask.floor` is not taken for granted. Ends at gap 0,
-    when `ask.stop` says so, or when the time is over.
+    The simple bound is always tried first; the floor that is known is not taken for granted. Ends
+    at gap 0, or when the run is to stop.
 
     Raises
     ------
@@ -135,21 +137,21 @@ def bound(problem: SplitProblem, ask: Ask, method: str = "auto") -> Proof:
     objective = problem.options.objective
     if objective not in ("throughput", "gpipe"):
         raise UsageError(f"the objective is {objective}; there are bounds for throughput and gpipe")
-    judge = _Judge(problem, ask, strict=method != "auto")
-    judge.run(Step("simple"))
+    judge = _Judge(problem, known, run, strict=method != "auto")
+    judge.attempt(Step("simple"))
     steps: tuple[Step, ...] = STEPS.get(method, (Step(method),))
     if method == "auto":
         count = sum(d.count for d in problem.devices)
         small = SMALL_AUTO if problem.units.g <= SMALL * count else AUTO
         steps = FEW_AUTO if count <= FEW else small
-        steps = tuple(s for s in steps if s.name != "no-dag" or ask.validity == "free")
+        steps = tuple(s for s in steps if s.name != "no-dag" or known.validity == "free")
     for step in steps:
         if judge.done():
             break
         if method == "auto" and judge.hopeless(step.name):
             continue
         if step.name != "simple":
-            judge.run(step)
+            judge.attempt(step)
         if method != "auto" and judge.tried[-1].status == REFUSED:
             raise UsageError(f"--method {method}: {judge.tried[-1].reason}")
     return judge.proof()
@@ -161,13 +163,13 @@ def _stopped() -> Claim:
 
 
 class _Judge:
-    """Runs arguments, and keeps what holds."""
+    """Tries arguments, and keeps what holds."""
 
-    def __init__(self, problem: SplitProblem, ask: Ask, *, strict: bool) -> None:
-        self.problem, self.ask = problem, ask
+    def __init__(self, problem: SplitProblem, known: Known, run: Run, *, strict: bool) -> None:
+        self.problem, self.known, self.run = problem, known, run
         self.strict = strict
         """Whether a missing solver is an error."""
-        self.value = ask.value
+        self.value = known.value
         self.blocks: list[Block] | None = None
         self.found_by = ""
         self.held: list[tuple[str, Claim]] = []
@@ -179,9 +181,7 @@ class _Judge:
 
     def done(self) -> bool:
         """Whether nothing is left to prove, or no time to prove it."""
-        left = self.ask.time_left()
-        closed = self.best()[1].value >= self.value * (1 - CLOSED)
-        return closed or self.ask.stop() or (left is not None and left <= 0)
+        return self.best()[1].value >= self.value * (1 - CLOSED) or self.run.stop()
 
     def hopeless(self, name: str) -> bool:
         """Whether an argument has nothing to add.
@@ -194,7 +194,7 @@ class _Judge:
         last = self.last.get(name)
         if last is None or last[0] != self.value or last[1].certificate is None:
             return False
-        return last[1].certificate.get("ideals") == 0 and self.ask.effort <= 1
+        return last[1].certificate.get("ideals") == 0 and self.run.effort <= 1
 
     def best(self) -> tuple[str, Claim]:
         """The largest claim; of those that hardly differ, the first."""
@@ -208,41 +208,36 @@ class _Judge:
         """What came out of it."""
         return Proof(*self.best(), self.tried, self.value, self.blocks, self.found_by)
 
-    def run(self, step: Step) -> None:
+    def attempt(self, step: Step) -> None:
         """Try one argument."""
         name, argument = step.name, BOUNDS[step.name]
         share = argument.share if step.share is None else step.share
-        ask = replace(
-            self.ask,
+        known = replace(
+            self.known,
             value=self.value,
-            blocks=self.blocks or self.ask.blocks,
+            blocks=self.blocks or self.known.blocks,
             floor=self.best()[1].value if self.held else 0.0,
-            effort=self.ask.effort * step.effort,
-            time_left=self._limit(share),
         )
+        run = self.run.scaled(step.effort)
+        if share:
+            run = run.part(share, otherwise=self.solver_s)
         started = monotonic()
         try:
-            claim = beside(lambda: argument.prove(self.problem, ask), ask.stop, _stopped)
+            claim = beside(
+                lambda: argument.prove(self.problem, known, run), self.run.stop, _stopped
+            )
         except UsageError as error:
             claim = Claim(0.0, REFUSED, str(error))
         except (InfeasibleError, LimitError) as error:
             claim = Claim(0.0, FAILED, str(error))
         except UnavailableError as error:
-            if self.strict or ask.solver != "cbc":
+            if self.strict or known.solver != "cbc":
                 raise
             claim = Claim(0.0, FAILED, str(error))
         seconds = monotonic() - started
         if share:
             self.solver_s = max(self.solver_s - seconds, 0.0)
         self._take(name, claim, seconds)
-
-    def _limit(self, share: float) -> Callable[[], float | None]:
-        """The time that an argument has."""
-        if not share:
-            return self.ask.time_left
-        left = self.ask.time_left()
-        end = monotonic() + share * (self.solver_s if left is None else left)
-        return lambda: max(end - monotonic(), 0.0)
 
     def _take(self, name: str, claim: Claim, seconds: float) -> None:
         """Judge a claim, and keep it if it holds."""
@@ -254,7 +249,7 @@ class _Judge:
         if claim.status == SOLVED and not claim.value and not claim.reason and self.held:
             claim = replace(claim, reason=f"nothing above {self.best()[0]}")
         if claim.status == FAILED:
-            self.ask.warn(f"{name} failed: {claim.reason}")
+            self.run.warn(f"{name} failed: {claim.reason}")
         if claim.status != REFUSED and (claim.value > 0 or not self.held):
             self.held.append((name, claim))
         self.last[name] = self.value, claim
@@ -264,7 +259,7 @@ class _Judge:
         self.tried.append(Trial(name, claim.status, shown, claim.reason, seconds))
         what = claim.status if shown is None else f"{shown:.6g}, {claim.status}"
         because = f" ({claim.reason})" if claim.reason else ""
-        self.ask.tell(f"{name}: {what}{because}, {seconds:.3f} s")
+        self.run.tell(f"{name}: {what}{because}, {seconds:.3f} s")
 
     def _refuted(self, name: str, claim: Claim) -> Claim:
         """What is left of a claim that a split contradicts."""
@@ -276,17 +271,17 @@ class _Judge:
         problem = self.problem
         try:
             if problem.options.memory_model == "peak":
-                blocks = with_least_peak(problem.graph, blocks, effort=0.0, runs=self.ask.runs)
+                blocks = with_least_peak(problem.graph, blocks, effort=0.0)
             plan = problem.plan(blocks)
         except (InfeasibleError, FormatError):
             return
-        weak = VALIDITIES.index(plan.validity) < VALIDITIES.index(self.ask.validity)
+        weak = VALIDITIES.index(plan.validity) < VALIDITIES.index(self.known.validity)
         if weak or plan.value >= self.value * (1 - ROUNDING):
             return
         self.value, self.blocks, self.found_by = plan.value, blocks, name
         wrong = [n for n, claim in self.held if claim.value > plan.value * (1 + CLOSED)]
         for other in wrong:
-            self.ask.warn(f"{other} failed: it is refuted by a split of {plan.value:.9g}")
+            self.run.warn(f"{other} failed: it is refuted by a split of {plan.value:.9g}")
         if wrong:
             self.tried = [
                 t._replace(status=FAILED, value=None, reason="refuted by a better split")

@@ -28,6 +28,7 @@ from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import Run
 from dnnp.core.peak.order import with_least_peak
 from dnnp.core.portfolio.first import FIRST_FIT, first_split
 from dnnp.core.portfolio.methods import (
@@ -453,8 +454,7 @@ def _ip(problem: SplitProblem, request: Request, floor: float) -> Solution:
         request.validity or "ordered",
         solver=request.solver,
         incumbent=start,
-        time_limit=request.time_left(),
-        stop=request.stop,
+        run=Run(interrupted=request.stop).within(request.time_left()),
     )
     if result.failure:
         request.warn(f"the solver {result.solver} failed ({result.failure}): the best split so far")

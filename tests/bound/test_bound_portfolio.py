@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
+from dnnp.core.bound.known import Known
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, UnavailableError, UsageError
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.portfolio import bounds
-from dnnp.core.portfolio.arguments import BOUNDS, Argument, Ask
+from dnnp.core.portfolio.arguments import BOUNDS
 from dnnp.core.portfolio.bounds import AUTO, CLOSED, FEW_AUTO, SMALL_AUTO, Proof, Step, bound
 from support.brute import brute_force
 from support.cases import random_case
@@ -22,21 +26,28 @@ ROUNDING = 1e-9
 CHEAP = [name for name, argument in BOUNDS.items() if not argument.share]
 
 
-def solved(seed: int, validity: str = "ordered") -> tuple[SplitProblem, Ask] | None:
+class Argument(NamedTuple):
+    """One that is made up, in the place of one of the table."""
+
+    prove: Callable[[SplitProblem, Known, Run], Claim]
+    share: float = 0.0
+
+
+def solved(seed: int, validity: str = "ordered") -> tuple[SplitProblem, Known] | None:
     """A random problem with an optimal split, or None if none fits."""
     case = random_case(seed, 7)
     value, blocks = brute_force(case.problem, validity)
     if math.isinf(value):
         return None
     problem = case.problem
-    return problem, Ask(validity, blocks, problem.value(blocks))
+    return problem, Known(validity, blocks, problem.value(blocks))
 
 
-def single(problem: SplitProblem) -> Ask | None:
+def single(problem: SplitProblem) -> Known | None:
     """The split with everything on the first device, if it fits."""
     try:
         blocks = [Block(problem.graph.order, problem.devices[0])]
-        return Ask("ordered", blocks, problem.value(blocks))
+        return Known("ordered", blocks, problem.value(blocks))
     except InfeasibleError:
         return None
 
@@ -45,16 +56,16 @@ def single(problem: SplitProblem) -> Ask | None:
 def test_no_argument_exceeds_the_optimum(validity):
     tested = 0
     for seed in SEEDS:
-        known = solved(seed, validity)
-        if known is None:
+        case = solved(seed, validity)
+        if case is None:
             continue
-        problem, ask = known
+        problem, known = case
         for name in CHEAP:
             try:
-                claim = BOUNDS[name].prove(problem, ask)
+                claim = BOUNDS[name].prove(problem, known, PLAIN)
             except UsageError:
                 continue
-            assert claim.value <= ask.value * (1 + ROUNDING), (seed, name)
+            assert claim.value <= known.value * (1 + ROUNDING), (seed, name)
             assert claim.status in (SOLVED, LIMIT, REFUSED, FAILED)
             tested += claim.value > 0
     assert tested > len(SEEDS)
@@ -62,30 +73,30 @@ def test_no_argument_exceeds_the_optimum(validity):
 
 def test_auto_proves_small_problems_optimal():
     for seed in SEEDS:
-        known = solved(seed)
-        if known is None:
+        case = solved(seed)
+        if case is None:
             continue
-        problem, ask = known
-        proof = bound(problem, ask)
-        assert proof.value == ask.value
-        assert proof.claim.value <= ask.value
+        problem, known = case
+        proof = bound(problem, known)
+        assert proof.value == known.value
+        assert proof.claim.value <= known.value
         assert proof.tried[0].method == "simple"
         if problem.options.memory_model == "sum":
-            assert proof.claim.value >= ask.value * (1 - CLOSED), seed
+            assert proof.claim.value >= known.value * (1 - CLOSED), seed
 
 
 def test_auto_finds_the_optimum_from_any_split():
     improved = 0
     for seed in SEEDS:
-        known = solved(seed)
-        poor = None if known is None else single(known[0])
-        if known is None or poor is None:
+        case = solved(seed)
+        poor = None if case is None else single(case[0])
+        if case is None or poor is None:
             continue
-        problem, ask = known
+        problem, known = case
         if problem.options.memory_model == "peak":
             continue
         proof = bound(problem, poor)
-        assert proof.value == pytest.approx(ask.value), seed
+        assert proof.value == pytest.approx(known.value), seed
         if proof.blocks is not None:
             improved += 1
             assert proof.found_by == "ideal"
@@ -93,14 +104,14 @@ def test_auto_finds_the_optimum_from_any_split():
     assert improved > 5
 
 
-def easy() -> tuple[SplitProblem, Ask]:
+def easy() -> tuple[SplitProblem, Known]:
     """A problem whose optimum is above its simple bound."""
     for seed in SEEDS:
-        known = solved(seed)
-        if known is None:
+        case = solved(seed)
+        if case is None:
             continue
-        if bound(*known, "simple").claim.value < known[1].value * 0.9:
-            return known
+        if bound(*case, "simple").claim.value < case[1].value * 0.9:
+            return case
     raise AssertionError("no seed will do")
 
 
@@ -110,12 +121,12 @@ def plan_for(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         monkeypatch.setattr(bounds, table, tuple(map(Step, names)))
 
 
-def run_with(monkeypatch: pytest.MonkeyPatch, **claims: Claim | Exception) -> tuple[Proof, Ask]:
+def run_with(monkeypatch: pytest.MonkeyPatch, **claims: Claim | Exception) -> tuple[Proof, Run]:
     """`auto` with these arguments after the simple one, and what it warned of."""
     warned: list[str] = []
 
     def argument(answer: Claim | Exception):
-        def prove(problem: SplitProblem, ask: Ask) -> Claim:
+        def prove(problem: SplitProblem, known: Known, run: Run) -> Claim:
             if isinstance(answer, Exception):
                 raise answer
             return answer
@@ -125,8 +136,9 @@ def run_with(monkeypatch: pytest.MonkeyPatch, **claims: Claim | Exception) -> tu
     table = {name: argument(claim) for name, claim in claims.items()}
     monkeypatch.setattr(bounds, "BOUNDS", {"simple": BOUNDS["simple"], **table})
     plan_for(monkeypatch, *claims)
-    problem, ask = easy()
-    return bound(problem, replace(ask, warn=warned.append)), replace(ask, warn=warned.append)
+    problem, known = easy()
+    run = Run(warn=warned.append)
+    return bound(problem, known, run=run), run
 
 
 def test_it_stops_at_gap_zero(monkeypatch):
@@ -148,7 +160,7 @@ def test_claims_above_the_value_are_refuted(monkeypatch):
 def test_failures_fall_back_to_the_next(monkeypatch):
     warned: list[str] = []
     value = easy()[1].value
-    proof, ask = run_with(
+    proof, run = run_with(
         monkeypatch,
         crash=Claim(0.0, FAILED, "signal 11"),
         part=Claim(0.95 * value, FAILED, "signal 6"),
@@ -159,8 +171,8 @@ def test_failures_fall_back_to_the_next(monkeypatch):
     assert [t.status for t in proof.tried[1:]] == [FAILED, FAILED, FAILED, REFUSED, LIMIT]
     assert (proof.tried[1].value, proof.tried[2].value) == (None, 0.95 * value)
     assert (proof.method, proof.claim.value) == ("last", 0.99 * value)
-    ask.warn("end")
-    warned = ask.warn.__self__  # type: ignore[attr-defined]
+    run.warn("end")
+    warned = run.warn.__self__  # type: ignore[attr-defined]
     assert warned[:2] == ["crash failed: signal 11", "part failed: signal 6"]
 
 
@@ -171,26 +183,26 @@ def test_nothing_below_the_simple_bound_is_reported(monkeypatch):
 
 
 def test_an_improved_split_refutes_earlier_claims(monkeypatch):
-    known = (solved(seed) for seed in SEEDS)
-    problem, ask, poor = next(
-        (problem, ask, poor)
-        for problem, ask in (pair for pair in known if pair is not None)
-        if (poor := single(problem)) is not None and poor.value > 1.1 * ask.value > 0
+    cases = (solved(seed) for seed in SEEDS)
+    problem, best, poor = next(
+        (problem, best, poor)
+        for problem, best in (case for case in cases if case is not None)
+        if (poor := single(problem)) is not None and poor.value > 1.1 * best.value > 0
     )
-    wrong = Argument(lambda problem, ask: Claim(ask.value * 0.99))
-    right = Argument(lambda problem, _: Claim(0.0, blocks=list(ask.blocks)))
+    wrong = Argument(lambda problem, known, run: Claim(known.value * 0.99))
+    right = Argument(lambda *_: Claim(0.0, blocks=list(best.blocks)))
     monkeypatch.setattr(bounds, "BOUNDS", {"simple": BOUNDS["simple"], "a": wrong, "b": right})
     plan_for(monkeypatch, "a", "b")
     proof = bound(problem, poor)
-    assert (proof.value, proof.found_by, proof.method) == (ask.value, "b", "simple")
+    assert (proof.value, proof.found_by, proof.method) == (best.value, "b", "simple")
     assert [trial.status for trial in proof.tried] == [SOLVED, FAILED, SOLVED]
 
 
 def test_solvers_share_their_time(monkeypatch):
     left = []
 
-    def prove(problem: SplitProblem, ask: Ask) -> Claim:
-        left.append(ask.time_left())
+    def prove(problem: SplitProblem, known: Known, run: Run) -> Claim:
+        left.append(run.left())
         return Claim(0.0)
 
     monkeypatch.setattr(
@@ -204,41 +216,41 @@ def test_solvers_share_their_time(monkeypatch):
         },
     )
     plan_for(monkeypatch, "a", "b", "c")
-    problem, ask = easy()
-    bound(problem, ask)
+    problem, known = easy()
+    bound(problem, known)
     assert left[0] == pytest.approx(30, abs=2)
     assert left[1] == pytest.approx(60, abs=2)
     assert left[2] is None
     left.clear()
-    bound(problem, replace(ask, time_left=lambda: 10.0))
-    assert left == [pytest.approx(5, abs=2), pytest.approx(10, abs=2), 10.0]
+    bound(problem, known, run=PLAIN.within(10.0))
+    assert left == [pytest.approx(value, abs=2) for value in (5, 10, 10)]
 
 
 def test_a_missing_solver_is_an_error_where_it_is_asked_for(monkeypatch):
-    def prove(problem: SplitProblem, ask: Ask) -> Claim:
+    def prove(problem: SplitProblem, known: Known, run: Run) -> Claim:
         raise UnavailableError("not installed")
 
     table = {"simple": BOUNDS["simple"], "exact": Argument(prove, 1.0)}
     monkeypatch.setattr(bounds, "BOUNDS", table)
     plan_for(monkeypatch, "exact")
-    problem, ask = easy()
-    assert bound(problem, ask).tried[1].status == FAILED
-    for changed, method in ((ask, "exact"), (replace(ask, solver="highs"), "auto")):
+    problem, known = easy()
+    assert bound(problem, known).tried[1].status == FAILED
+    for changed, method in ((known, "exact"), (replace(known, solver="highs"), "auto")):
         with pytest.raises(UnavailableError):
             bound(problem, changed, method)
 
 
 def test_refused_by_name():
-    problem, ask = easy()
+    problem, known = easy()
     with pytest.raises(UsageError, match="--method chain: "):
-        bound(problem, replace(ask, validity="free"), "chain")
+        bound(problem, replace(known, validity="free"), "chain")
 
 
 def test_latency_is_refused():
-    problem, ask = easy()
+    problem, known = easy()
     latency = replace(problem, options=replace(problem.options, objective="latency"))
     with pytest.raises(UsageError, match="the objective is latency"):
-        bound(latency, ask)
+        bound(latency, known)
 
 
 def test_every_argument_of_auto_is_in_the_table():
@@ -251,16 +263,16 @@ def test_every_argument_of_auto_is_in_the_table():
 def test_programs_end_where_their_tolerance_is(monkeypatch):
     tried = []
 
-    def prove(problem: SplitProblem, ask: Ask) -> Claim:
-        tried.append(ask.value)
+    def prove(problem: SplitProblem, known: Known, run: Run) -> Claim:
+        tried.append(known.value)
         return Claim(0.0)
 
-    near = Argument(lambda problem, ask: Claim(ask.value * (1 - 1e-6), LIMIT))
+    near = Argument(lambda problem, known, run: Claim(known.value * (1 - 1e-6), LIMIT))
     table = {"simple": BOUNDS["simple"], "near": near, "exact": Argument(prove, 1.0)}
     monkeypatch.setattr(bounds, "BOUNDS", table)
     plan_for(monkeypatch, "near", "exact")
-    problem, ask = easy()
-    proof = bound(problem, ask)
+    problem, known = easy()
+    proof = bound(problem, known)
     assert (proof.method, tried) == ("near", [])
-    bound(problem, ask, "exact")
-    assert tried == [ask.value]
+    bound(problem, known, "exact")
+    assert tried == [known.value]

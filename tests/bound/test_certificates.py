@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.bound.chain import chain_claim
+from dnnp.core.bound.known import Known
 from dnnp.core.bound.node_cut import node_cut_claim
 from dnnp.core.bound.pairs import pairs_claim
 from dnnp.core.bound.quantised import Whole, whole_of
@@ -23,6 +24,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.run import Run
 from support.brute import brute_force
 from support.cases import Case, accelerators_case, random_case
 from support.certificates import UNKNOWN, Json, Made, bad_flows, instance, malformed, spoiled
@@ -32,12 +34,13 @@ PRODUCERS = {
     "simple": simple_claim, "chain": chain_claim, "node-cut": node_cut_claim, "pairs": pairs_claim,
 }  # fmt: skip
 SUM = CostOptions(memory_model="sum")
+ORDERED = Known("ordered")
 
 
 def made_of(case: Case, validity: str, name: str) -> Made | None:
     """What an argument makes of a case, as it would stand in a stream."""
     problem = case.problem
-    claim = PRODUCERS[name](problem, validity=validity)
+    claim = PRODUCERS[name](problem, Known(validity))
     if claim.certificate is None or claim.certificate.get("checkable") is False:
         return None
     certificate = json.loads(json.dumps(claim.certificate))
@@ -290,21 +293,21 @@ def problem_of(graph, count, **fields):
 def test_pairs_by_hand():
     # Alone they pay 14 or 18; two neighbours pay 20 and 4 or 8. So below 24 no two of them share a
     # stage, all three tensors are paid twice, and 3 stages carry 40 + 3 * 2 * 4.
-    claim = pairs_claim(problem_of(chain(10, 10, 10, 10, transfer=4.0), 3))
+    claim = pairs_claim(problem_of(chain(10, 10, 10, 10, transfer=4.0), 3), ORDERED)
     assert claim.value == pytest.approx(64 / 3)
     assert [members for _, members in claim.certificate["cliques"]] == [[0, 1], [1, 2], [2, 3]]
     assert [cut["items"] for cut in claim.certificate["cuts"]] == [[0, 1], [1, 2], [2, 3]]
     # With 4 stages as much is carried by more; a cut around one item is enough.
-    claim = pairs_claim(problem_of(chain(10, 10, 10, 10, transfer=4.0), 4))
+    claim = pairs_claim(problem_of(chain(10, 10, 10, 10, transfer=4.0), 4), ORDERED)
     assert claim.value == 16
     assert [cut["items"] for cut in claim.certificate["cuts"]] == [[1, 1], [2, 2]]
 
 
 def test_memory_keeps_items_apart():
     graph = chain(1, 1, 1, transfer=6.0)
-    assert pairs_claim(problem_of(graph, 3)).value == 3
+    assert pairs_claim(problem_of(graph, 3), ORDERED).value == 3
     # A node holds the byte that it makes.
-    claim = pairs_claim(problem_of(graph, 3, memory_bytes=1.5))
+    claim = pairs_claim(problem_of(graph, 3, memory_bytes=1.5), ORDERED)
     assert claim.value == pytest.approx((3 + 4 * 6) / 3)
     assert all(cut.get("memory") for cut in claim.certificate["cuts"])
 
@@ -320,17 +323,14 @@ def test_what_does_not_hold_is_refused_by_its_argument():
         ((device,), replace(SUM, comm="overlap")),
         ((device,), replace(SUM, max_replicas=2)),
     ):
-        claim = pairs_claim(SplitProblem(graph, units, devices, options))
+        claim = pairs_claim(SplitProblem(graph, units, devices, options), ORDERED)
         assert (claim.status, claim.value) == ("refused", 0.0)
         assert claim.reason
     for validity in ("convex", "free"):
-        assert (
-            chain_claim(SplitProblem(graph, units, (device,), SUM), validity=validity).status
-            == "refused"
-        )
-    assert node_cut_claim(SplitProblem(graph, units, (device,), SUM), floor=100.0).value == 0.0
-    assert chain_claim(SplitProblem(graph, units, (device,), SUM), floor=100.0).value == 0.0
-    assert pairs_claim(SplitProblem(graph, units, (device,), SUM), floor=100.0).value == 0.0
+        problem = SplitProblem(graph, units, (device,), SUM)
+        assert chain_claim(problem, Known(validity)).status == "refused"
+    for claimed in (node_cut_claim, chain_claim, pairs_claim):
+        assert claimed(problem, Known("ordered", floor=100.0)).value == 0.0
 
 
 @pytest.mark.parametrize("name", ["chain", "node-cut", "pairs"])
@@ -339,7 +339,7 @@ def test_what_is_stopped_still_holds(name, patience):
     case = accelerators_case(13, 7)
     problem = case.problem
     asked = count()
-    claim = PRODUCERS[name](problem, validity="ordered", stop=lambda: next(asked) >= patience)
+    claim = PRODUCERS[name](problem, ORDERED, Run(interrupted=lambda: next(asked) >= patience))
     record = {"value": claim.value, "validity": "ordered", "certificate": claim.certificate}
     assert claim.status == "limit" or patience > 0
     assert claim.value <= brute_force(problem)[0]
@@ -362,5 +362,5 @@ def test_sums_of_everything_are_exact_in_floating_point():
         total = float(whole.work.sum() + whole.cost.sum())
         assert 2**40 < total < 2**49, scale
         assert np.all(whole.work == np.floor(whole.work))
-        claim = node_cut_claim(problem_of(graph, 2))
+        claim = node_cut_claim(problem_of(graph, 2), Known("free"))
         assert claim.value == pytest.approx(1.1 * scale)

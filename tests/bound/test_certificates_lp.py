@@ -14,6 +14,7 @@ import pytest
 
 from dnnp.core.bound.between import between_of
 from dnnp.core.bound.cover import cover_claim
+from dnnp.core.bound.known import Known
 from dnnp.core.bound.pairs import pair_costs
 from dnnp.core.bound.same_block import proven, same_block_claim
 from dnnp.core.bound.together import PARTS, Named, Together
@@ -22,6 +23,7 @@ from dnnp.core.check.certificate import NOT_CHECKABLE, REFUTED, VERIFIED, check_
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.run import PLAIN
 from support.brute import brute_force
 from support.cases import Case, accelerators_case, random_case
 from support.certificates import UNKNOWN, Json, Made, bad_flows, instance, malformed, spoiled
@@ -33,7 +35,7 @@ VALIDITIES = ("ordered", "convex", "free")
 
 def made_of(case: Case, validity: str, name: str, value: float) -> Made | None:
     """What an argument makes of a case, as it would stand in a stream."""
-    claim = PRODUCERS[name](case.problem, validity=validity, value=value)
+    claim = PRODUCERS[name](case.problem, Known(validity, value=value))
     if claim.certificate is None:
         return None
     certificate = json.loads(json.dumps(claim.certificate))
@@ -368,7 +370,7 @@ def test_prices_of_any_size_are_compared_exactly():
 def test_what_is_stopped_still_holds(name):
     case = accelerators_case(13, 7)
     optimum = brute_force(case.problem)[0]
-    claim = PRODUCERS[name](case.problem, value=optimum, time_left=lambda: 0.0)
+    claim = PRODUCERS[name](case.problem, Known("ordered", value=optimum), PLAIN.within(0.0))
     assert claim.value <= optimum
     assert math.isfinite(claim.value)
     if claim.certificate is not None:

@@ -20,6 +20,7 @@ from dnnp.core.bound.hierarchy import (
     no_dag_bound,
     no_io_bound,
 )
+from dnnp.core.bound.known import Known
 from dnnp.core.bound.simple import simple_bound
 from dnnp.core.bound.windows import windows
 from dnnp.core.cost.items import items_of
@@ -34,6 +35,7 @@ from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.formats.graph import graph_of
 from dnnp.formats.synthetic import synthetic_stream
 from support.brute import brute_force
@@ -62,28 +64,28 @@ needs_highs = pytest.mark.skipif(
 )
 
 
-def call_for(case: Case, validity: str, solver: str = "cbc") -> tuple[Call, float] | None:
-    """A call, and the optimum; the split known is the optimal one, a bad one, or none."""
+def known_for(case: Case, validity: str, solver: str = "cbc") -> tuple[Known, float] | None:
+    """What is known, and the optimum; the split known is the optimal one, a bad one, or none."""
     problem = case.problem
     optimum, blocks = brute_force(problem, validity)
     if math.isinf(optimum):
         return None
     if case.seed % 3 == 0:
-        return Call(problem, validity, solver, blocks, optimum), optimum
+        return Known(validity, blocks, optimum, solver=solver), optimum
     if case.seed % 3 == 1:
-        return Call(problem, validity, solver, value=1.5 * optimum), optimum
-    return Call(problem, validity, solver), optimum
+        return Known(validity, value=1.5 * optimum, solver=solver), optimum
+    return Known(validity, solver=solver), optimum
 
 
 def agree(case: Case, validity: str, solver: str = "cbc") -> int:
     """No bound is above the optimum, and they are ordered as they should be; those above L."""
-    found = call_for(case, validity, solver)
+    found = known_for(case, validity, solver)
     if found is None:
         return 0
-    call, optimum = found
+    known, optimum = found
     values = {"simple": min(simple_bound(case.problem), optimum)}
     for name, bound in BOUNDS.items():
-        claim = bound(call)
+        claim = bound(case.problem, known)
         if claim.status == REFUSED:
             assert claim.reason
             continue
@@ -126,30 +128,33 @@ def device_of(count: int, **other: float) -> DeviceClass:
     return DeviceClass("dev", count=count, bandwidth_bytes_per_s=1.0, **other)
 
 
-def call_of(graph, devices, options=SUM, validity="ordered", **other) -> Call:
-    return Call(SplitProblem(graph, singletons(graph), devices, options), validity, **other)
+def asked_of(
+    graph, devices, options=SUM, validity="ordered", **other
+) -> tuple[SplitProblem, Known]:
+    problem = SplitProblem(graph, singletons(graph), devices, options)
+    return problem, Known(validity, **other)
 
 
 def test_by_hand():
     # 3 and 3 and 3 on two devices: 3 + 1 at least, but 4.5 of work needs two of them.
-    call = call_of(chain(3, 3, 3), (device_of(2),))
+    asked = asked_of(chain(3, 3, 3), (device_of(2),))
     for bound in (no_dag_bound, bottleneck_bound, guess_bound, exact_bound):
-        assert bound(call).value == pytest.approx(7, rel=CLOSE)
-    assert no_io_bound(call).value == pytest.approx(6, rel=CLOSE)
+        assert bound(*asked).value == pytest.approx(7, rel=CLOSE)
+    assert no_io_bound(*asked).value == pytest.approx(6, rel=CLOSE)
     # Without precedence the two ends make a stage of 6 + 2, less than 3 + 5 + 3.
-    call = call_of(chain(3, 5, 3), (device_of(2),))
-    assert no_dag_bound(call).value == pytest.approx(8, rel=CLOSE)
-    assert bottleneck_bound(call).value == pytest.approx(9, rel=CLOSE)
+    asked = asked_of(chain(3, 5, 3), (device_of(2),))
+    assert no_dag_bound(*asked).value == pytest.approx(8, rel=CLOSE)
+    assert bottleneck_bound(*asked).value == pytest.approx(9, rel=CLOSE)
 
 
 def test_a_guess_counts_both_sides():
     # The third node alone is 4 + 0.5 + 0.5, but then the first tensor leaves both sides.
     numbers = [0, 1, 2, 0], [1, 2, 3, 3], [10, 0.5, 0.5, 1], [0.5, 0.5, 4, 1]
     stream = synthetic_stream("s", *map(np.array, numbers))
-    call = call_of(graph_of(stream), (replace(device_of(3), name="unit"),))
-    assert bottleneck_bound(call).value == pytest.approx(5, rel=CLOSE)
-    assert guess_bound(call).value == pytest.approx(6, rel=CLOSE)
-    assert exact_bound(call).value == pytest.approx(6, rel=CLOSE)
+    asked = asked_of(graph_of(stream), (replace(device_of(3), name="unit"),))
+    assert bottleneck_bound(*asked).value == pytest.approx(5, rel=CLOSE)
+    assert guess_bound(*asked).value == pytest.approx(6, rel=CLOSE)
+    assert exact_bound(*asked).value == pytest.approx(6, rel=CLOSE)
 
 
 def test_a_better_split_comes_with_the_bound():
@@ -157,10 +162,10 @@ def test_a_better_split_comes_with_the_bound():
     devices = (device_of(2),)
     whole = [Block(graph.order, devices[0])]
     for options in (SUM, replace(SUM, max_replicas=2)):
-        call = call_of(graph, devices, options, blocks=whole, value=9.0)
-        claim = exact_bound(call)
+        asked = asked_of(graph, devices, options, blocks=whole, value=9.0)
+        claim = exact_bound(*asked)
         plan = make_plan(
-            call.problem,
+            asked[0],
             claim.blocks or whole,
             method="",
             bound=claim.value,
@@ -175,25 +180,25 @@ def test_refuses_what_it_does_not_hold_for():
     device, cpu = device_of(2), DeviceClass("cpu", kind="cpu")
     gpipe = replace(SUM, objective="gpipe")
     wrong = (
-        (no_io_bound, call_of(graph, (device,), validity="free")),
-        (bottleneck_bound, call_of(graph, (device,), validity="free")),
-        (guess_bound, call_of(graph, (device,), validity="convex")),
-        (guess_bound, call_of(graph, (device, cpu))),
-        (guess_bound, call_of(graph, (device,), replace(SUM, max_replicas=2))),
-        (no_dag_bound, call_of(graph, (device,), gpipe)),
-        (exact_bound, call_of(graph, (device,), gpipe)),
-        (exact_bound, call_of(graph, (device_of(2, cluster_size=2),))),
+        (no_io_bound, asked_of(graph, (device,), validity="free")),
+        (bottleneck_bound, asked_of(graph, (device,), validity="free")),
+        (guess_bound, asked_of(graph, (device,), validity="convex")),
+        (guess_bound, asked_of(graph, (device, cpu))),
+        (guess_bound, asked_of(graph, (device,), replace(SUM, max_replicas=2))),
+        (no_dag_bound, asked_of(graph, (device,), gpipe)),
+        (exact_bound, asked_of(graph, (device,), gpipe)),
+        (exact_bound, asked_of(graph, (device_of(2, cluster_size=2),))),
     )
-    for bound, call in wrong:
-        claim = bound(call)
+    for bound, asked in wrong:
+        claim = bound(*asked)
         assert (claim.status, claim.value) == (REFUSED, 0.0)
         assert claim.reason
 
 
 def test_transfers_inside_clusters_are_cheaper():
     inner = {"cluster_size": 2, "inner_bandwidth_bytes_per_s": 4.0}
-    call = call_of(chain(3, 3, 3), (device_of(2, **inner),))
-    assert bottleneck_bound(call).value == pytest.approx(6.25, rel=CLOSE)
+    asked = asked_of(chain(3, 3, 3), (device_of(2, **inner),))
+    assert bottleneck_bound(*asked).value == pytest.approx(6.25, rel=CLOSE)
 
 
 class Fake:
@@ -209,27 +214,27 @@ class Fake:
 
 
 def test_the_bound_is_kept_when_the_time_is_over(monkeypatch):
-    call = call_of(THIRDS, (device_of(2),), value=LOADS)
+    asked = asked_of(THIRDS, (device_of(2),), value=LOADS)
     fake = Fake(monkeypatch, Outcome("limit", 0.7))
-    done = replace(call, stop=lambda: fake.calls > 0)
-    claim = bottleneck_bound(done)
+    run = Run(interrupted=lambda: fake.calls > 0)
+    claim = bottleneck_bound(*asked, run)
     assert (claim.status, claim.value) == (LIMIT, pytest.approx(0.7 * LOADS, rel=CLOSE))
     assert claim.certificate is not None
     assert claim.certificate["status"] == "limit"
     # A bound above the split that is known is none.
     fake.outcomes, fake.calls = (Outcome("limit", 1.5),), 0
-    assert bottleneck_bound(done).value == pytest.approx(LOADS / 2)
+    assert bottleneck_bound(*asked, run).value == pytest.approx(LOADS / 2)
     # What is known already has not been proven once more.
     fake.calls = 0
-    claim = bottleneck_bound(replace(done, floor=8.0))
+    claim = bottleneck_bound(asked[0], replace(asked[1], floor=8.0), run)
     assert claim.value == pytest.approx(LOADS / 2)
     assert "8" in claim.reason
 
 
 @pytest.mark.parametrize("bound", BOUNDS.values())
 def test_no_time_is_no_bound(bound):
-    call = call_of(THIRDS, (device_of(2),), time_left=lambda: 0.0)
-    claim = bound(call)
+    asked = asked_of(THIRDS, (device_of(2),))
+    claim = bound(*asked, PLAIN.within(0.0))
     assert claim.status in (LIMIT, FAILED)
     assert claim.value == pytest.approx(LOADS / 2)
 
@@ -237,53 +242,53 @@ def test_no_time_is_no_bound(bound):
 def test_programs_that_are_too_large_are_not_written(monkeypatch):
     monkeypatch.setattr(hierarchy, "MOST_NUMBERS", 5)
     monkeypatch.setattr(exact, "MOST_NUMBERS", 5)
-    call = call_of(THIRDS, (device_of(2),), value=LOADS)
+    asked = asked_of(THIRDS, (device_of(2),), value=LOADS)
     for bound in (bottleneck_bound, exact_bound):
-        claim = bound(call)
+        claim = bound(*asked)
         assert (claim.status, claim.value) == (LIMIT, pytest.approx(LOADS / 2))
         assert "coarsen" in claim.reason
 
 
 def test_a_crash_is_tried_again_and_then_told(monkeypatch):
-    call = call_of(THIRDS, (device_of(2),), value=LOADS)
+    asked = asked_of(THIRDS, (device_of(2),), value=LOADS)
     fake = Fake(monkeypatch, Outcome("failed", reason="signal 6"))
-    claim = no_dag_bound(call)
+    claim = no_dag_bound(*asked)
     assert (claim.status, fake.calls) == (FAILED, 2)
     assert "signal 6" in claim.reason
     assert claim.value == pytest.approx(LOADS / 2)
     fake.outcomes, fake.calls = (Outcome("failed"), Outcome("optimal", 0.7, (0.7,))), 0
-    assert no_dag_bound(call).status == SOLVED
+    assert no_dag_bound(*asked).status == SOLVED
 
 
 def test_a_solver_that_gives_up_is_not_asked_forever(monkeypatch):
-    call = call_of(THIRDS, (device_of(2),), value=LOADS)
+    asked = asked_of(THIRDS, (device_of(2),), value=LOADS)
     fake = Fake(monkeypatch, Outcome("limit", 0.7))
-    claim = no_dag_bound(call)
+    claim = no_dag_bound(*asked)
     assert (claim.status, fake.calls) == (LIMIT, 2)
     assert claim.value == pytest.approx(0.7 * LOADS, rel=CLOSE)
     assert "before its time" in claim.reason
 
 
 def test_an_optimum_above_the_bound_is_doubted(monkeypatch):
-    call = call_of(THIRDS, (device_of(2),), value=LOADS)
+    asked = asked_of(THIRDS, (device_of(2),), value=LOADS)
     values = (0.9, *[0.0] * 20)
     fake = Fake(monkeypatch, Outcome("optimal", 0.7, values))
-    claim = bottleneck_bound(call)
+    claim = bottleneck_bound(*asked)
     assert (claim.status, fake.calls) == (LIMIT, 2)
     assert claim.value == pytest.approx(0.7 * LOADS, rel=CLOSE)
     fake.outcomes, fake.calls = (
         (Outcome("optimal", 0.7, values), Outcome("optimal", 0.9, values)),
         0,
     )
-    claim = bottleneck_bound(call)
+    claim = bottleneck_bound(*asked)
     assert (claim.status, claim.value) == (SOLVED, pytest.approx(0.9 * LOADS, rel=CLOSE))
 
 
 def test_a_missing_solver_names_the_extra(monkeypatch):
     Fake(monkeypatch, Outcome("missing", reason="HiGHS"))
-    call = call_of(chain(3, 3, 3), (device_of(2),), solver="highs")
+    asked = asked_of(chain(3, 3, 3), (device_of(2),), solver="highs")
     with pytest.raises(UnavailableError, match=r"dnnp\[highs\]"):
-        bottleneck_bound(call)
+        bottleneck_bound(*asked)
 
 
 # The programs themselves, without a solver.
@@ -294,7 +299,7 @@ def test_stages_of_the_best_split_are_solutions():
     for seed in range(40):
         case = accelerators_case(seed, 6, ("sum", "overlap", "duplex"))
         optimum, blocks = brute_force(case.problem)
-        call = Call(case.problem, "ordered", blocks=blocks, value=optimum)
+        call = Call(case.problem, Known("ordered", blocks, optimum), PLAIN)
         order = call.pipeline()
         plan = make_plan(case.problem, blocks)
         for task in call.tasks("ordered"):
@@ -327,7 +332,7 @@ def test_items_of_the_best_split_are_in_their_windows():
         line = case.problem.line(items)
         stages = min(case.devices[0].count, line.n)
         first, last = windows(line, optimum, stages, cuts=True)
-        call = Call(case.problem, "ordered", blocks=blocks)
+        call = Call(case.problem, Known("ordered", blocks), PLAIN)
         order = quotient_order(case.graph, call.block_of_node(), len(blocks))
         place = np.argsort(order) + 1
         at = place[call.placed(call.tasks("ordered")[0])]
@@ -337,12 +342,18 @@ def test_items_of_the_best_split_are_in_their_windows():
     assert narrow > 20
 
 
-def test_pairs_kept_apart_are():
+def test_pairs_kept_apart_are(monkeypatch):
+    def keep_apart(*pairs: tuple[int, int]) -> None:
+        monkeypatch.setattr(hierarchy, "pairs_apart", lambda *_: list(pairs))
+
     graph = chain(3, 3, 3)
-    call = call_of(graph, (device_of(3),), value=9.0)
-    assert bottleneck_bound(call).value == pytest.approx(4, rel=CLOSE)
-    assert exact_bound(call).value == pytest.approx(5, rel=CLOSE)
+    asked = asked_of(graph, (device_of(3),), value=9.0)
+    keep_apart()
+    assert bottleneck_bound(*asked).value == pytest.approx(4, rel=CLOSE)
+    assert exact_bound(*asked).value == pytest.approx(5, rel=CLOSE)
     # Three stages are the only split without the first pair, and two do not suffice.
-    assert exact_bound(replace(call, apart=[(0, 1)])).value == pytest.approx(5, rel=CLOSE)
-    two = replace(call, problem=call.problem.with_devices(device_of(2)), value=8.5)
-    assert exact_bound(replace(two, apart=[(1, 0), (1, 2)])).value == pytest.approx(8.5, rel=CLOSE)
+    keep_apart((0, 1))
+    assert exact_bound(*asked).value == pytest.approx(5, rel=CLOSE)
+    two = asked_of(graph, (device_of(2),), value=8.5)
+    keep_apart((1, 0), (1, 2))
+    assert exact_bound(*two).value == pytest.approx(8.5, rel=CLOSE)

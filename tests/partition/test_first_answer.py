@@ -13,6 +13,7 @@ import pytest
 
 from dnnp.cmds.context import Context
 from dnnp.core.bound.claim import LIMIT
+from dnnp.core.bound.known import Known
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.latency import latency_problem
 from dnnp.core.cost.latency_plan import make_latency_plan
@@ -29,7 +30,6 @@ from dnnp.core.pipeline.shapes import SHAPES, shape
 from dnnp.core.pipeline.solve import solve as schedule
 from dnnp.core.pipeline.transfers import with_transfers
 from dnnp.core.pipeline.wanted import Wanted
-from dnnp.core.portfolio.arguments import BOUNDS, Argument, Ask
 from dnnp.core.portfolio.bounds import bound
 from dnnp.core.portfolio.first import FIRST_FIT, first_latency, first_split
 from dnnp.core.portfolio.latency import EXECUTIONS, solve_latency
@@ -115,12 +115,12 @@ def test_what_was_found_comes_before_the_first_answer(
 
 def test_arguments_of_bounds(endless: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     asked = iter([False] * 3)
-    monkeypatch.setitem(BOUNDS, "chain", Argument(endless))  # type: ignore[arg-type]
+    monkeypatch.setattr("dnnp.core.bound.chain.chain_claim", endless)
     problem = small()
     blocks = first_split(problem)
     assert blocks is not None
-    ask = Ask("ordered", blocks, problem.value(blocks), stop=lambda: next(asked, True))
-    proof = bound(problem, ask, "chain")
+    known = Known("ordered", blocks, problem.value(blocks))
+    proof = bound(problem, known, "chain", Run(interrupted=lambda: next(asked, True)))
     assert proof.method == "simple"
     assert [(t.method, t.status) for t in proof.tried] == [("simple", "solved"), ("chain", LIMIT)]
 

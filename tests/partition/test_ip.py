@@ -36,6 +36,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
 from dnnp.core.model.graph import make_graph
 from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.msr_json import read_workload
 from support.brute import brute_force
@@ -169,8 +170,8 @@ def test_memory_that_adds_up_needs_no_lessons():
         best = Best(case.problem, "free")
         with child.solver_process() as process:
             task = task_of(case.problem, "free", case.problem.free_items)
-            loop = Loop(best, task, "cbc", process, None, lambda: False)
-            loop.run()
+            loop = Loop(best, task, "cbc", process, PLAIN)
+            loop.least()
         learned += len(loop.cuts)
     assert not learned
 
@@ -301,7 +302,7 @@ def test_published_optimum(shared_workloads, name, validity, expected):
     )
     case = Case(0, graph, units_of(stream, graph), devices, SUM)
     result = solve_ip(
-        SplitProblem(graph, case.units, devices, SUM), validity, time_limit=PATIENCE_S
+        SplitProblem(graph, case.units, devices, SUM), validity, run=PLAIN.within(PATIENCE_S)
     )
     assert result.status == "optimal"
     assert value_of(case, result.blocks) == pytest.approx(expected, abs=0.005)
@@ -433,7 +434,7 @@ def test_the_incumbent_survives_the_limit(limit):
         case.problem.with_options(SUM),
         "free",
         incumbent=blocks,
-        time_limit=limit,
+        run=PLAIN.within(limit),
     )
     assert result.status == "feasible"
     assert result.bound <= value_of(case, result.blocks) <= value_of(case, blocks)
@@ -443,7 +444,7 @@ def test_the_incumbent_survives_the_limit(limit):
 
 def test_a_limit_with_nothing_to_show():
     case, _ = hard_case()
-    result = solve_ip(case.problem.with_options(SUM), "free", time_limit=0.0)
+    result = solve_ip(case.problem.with_options(SUM), "free", run=PLAIN.within(0.0))
     assert (result.blocks, result.bound, result.status) == (None, 0.0, "limit")
 
 
@@ -458,7 +459,7 @@ def test_a_split_that_is_too_weak_is_not_used():
         case.problem.with_options(SUM),
         "ordered",
         incumbent=weak,
-        time_limit=0.0,
+        run=PLAIN.within(0.0),
     )
     assert result.blocks is None
 
@@ -476,7 +477,7 @@ def test_an_interrupt_takes_effect_at_once():
         case.problem.with_options(SUM),
         "convex",
         incumbent=blocks,
-        stop=stop,
+        run=Run(interrupted=stop),
     )
     assert asked <= 13
     assert result.status == "feasible"
@@ -500,9 +501,9 @@ def test_a_solver_that_dies(monkeypatch):
         arguments = (case.problem.with_options(SUM), "free")
         if incumbent is None:
             with pytest.raises(LimitError, match="signal 9"):
-                solve_ip(*arguments, stop=kill)
+                solve_ip(*arguments, run=Run(interrupted=kill))
         else:
-            result = solve_ip(*arguments, incumbent=incumbent, stop=kill)
+            result = solve_ip(*arguments, incumbent=incumbent, run=Run(interrupted=kill))
             assert (result.status, result.failure) == (
                 "feasible",
                 "the solver cbc failed: signal 9",
@@ -536,9 +537,8 @@ def test_bounds_of_a_search_that_is_cut_short(monkeypatch):
             items = case.problem.items if validity == "ordered" else case.problem.free_items
             task = task_of(case.problem, validity, items)
             with child.solver_process() as process:
-                end = time.monotonic() + 0.03
-                loop = Loop(best, task, "cbc", process, end, lambda: False)
-                low, closed = loop.run()
+                loop = Loop(best, task, "cbc", process, PLAIN.within(0.03))
+                low, closed = loop.least()
             assert low <= want * (1 + 1e-12), (seed, validity)
             unfinished += not closed
     assert unfinished
@@ -564,6 +564,7 @@ SCRIPT = """
     from dnnp.core.mip.split.solve import solve_ip
     from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.plan import CostOptions
+    from dnnp.core.model.run import PLAIN
     from dnnp.formats.graph import graph_of, units_of
     from support.graphs import random_stream
     stream = random_stream(5, 60)
@@ -575,7 +576,7 @@ SCRIPT = """
     devices = (DeviceClass("dev", count=6, bandwidth_bytes_per_s=20.0),)
     options = CostOptions(memory_model="sum")
     whole = SplitProblem(graph, units_of(stream, graph), devices, options)
-    solve_ip(whole, "free", time_limit={limit})
+    solve_ip(whole, "free", run=PLAIN.within({limit}))
 """
 
 

@@ -18,7 +18,6 @@ import math
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,11 +25,13 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from dnnp.core.bound.claim import FAILED, REFUSED, SOLVED, Claim
+from dnnp.core.bound.known import Known
 from dnnp.core.check.certificate import check_certificate
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block
-from dnnp.core.portfolio.arguments import BOUNDS, Ask
+from dnnp.core.model.run import PLAIN
+from dnnp.core.portfolio.arguments import BOUNDS
 from dnnp.core.portfolio.bounds import bound
 from dnnp.formats.bounds import storable
 from support.brute import brute_force
@@ -60,16 +61,14 @@ def disagreements(seed: int, nodes: int, solver: str, counts: Counter[str]) -> l
         counts["infeasible"] += 1
         return []
     start = blocks if seed // 8 % 2 else poor(problem) or blocks
-    ask = Ask(validity, start, problem.value(start), solver=solver)
+    known = Known(validity, start, problem.value(start), solver=solver)
     # Live memory depends on the order of a block's nodes, which brute force does not vary.
     loose = case.options.memory_model == "peak"
     wrong = []
     claims = {}
     for name, argument in BOUNDS.items():
-        end = time.monotonic() + LIMIT_S
-        timed = replace(ask, time_left=lambda end=end: max(end - time.monotonic(), 0.0))
         try:
-            claim = argument.prove(problem, timed)
+            claim = argument.prove(problem, known, PLAIN.within(LIMIT_S))
         except UsageError:
             claim = Claim(0.0, REFUSED)
         claims[name] = claim
@@ -86,7 +85,7 @@ def disagreements(seed: int, nodes: int, solver: str, counts: Counter[str]) -> l
             low, high = claims[weaker].value, claims[stronger].value
             if low > max(high, claims["simple"].value) * (1 + CLOSE):
                 wrong.append(f"{weaker}: {low!r} above {stronger}: {high!r}")
-    proof = bound(problem, ask)
+    proof = bound(problem, known)
     counts["auto optimal"] += proof.claim.value >= least * (1 - CLOSE)
     if proof.claim.value > least * (1 + ROUNDING) and not loose:
         wrong.append(f"auto: {proof.claim.value!r} above {least!r}")

@@ -6,8 +6,7 @@ interrupt or a crash costs the last slice only.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from dnnp.core.mip.split.task import Task
 from dnnp.core.mip.split.throughput import Cut, entries, formulate
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import Run
 from dnnp.core.peak.order import with_least_peak
 
 SAFETY = 1e-6
@@ -59,11 +59,11 @@ class Loop:
         task: Task,
         solver: str,
         process: SolverProcess,
-        end: float | None,
-        stop: Callable[[], bool],
+        run: Run,
     ) -> None:
         self.best, self.task, self.solver, self.process = best, task, solver, process
-        self.end, self._stop = end, stop
+        self.run = run
+        """When to end."""
         self.item = item_of_node(best.problem.graph, task.line)
         self.quantum = task.quantum
         self.ordered = best.problem.options.memory_model == "peak" and any(
@@ -76,7 +76,7 @@ class Loop:
         self.asked = False
         """Whether the solver was given anything."""
 
-    def run(self) -> tuple[float, bool]:
+    def least(self) -> tuple[float, bool]:
         """Solve until nothing is left to find, or to the end; (lower bound, whether closed)."""
         size = entries(self.task)
         if size > MAX_ENTRIES:
@@ -87,8 +87,8 @@ class Loop:
             return self.low, False
         while self.best.value > self.low:
             reference = self.best.value if np.isfinite(self.best.value) else self._crude()
-            draft = formulate(self.task, reference, 1.0, self.cuts, self._over)
-            if self._over():
+            draft = formulate(self.task, reference, 1.0, self.cuts, self.run)
+            if self.run.stop():
                 return self.low, False
             outcome = Outcome("infeasible") if draft.hopeless else self._solve(draft)
             if outcome.status == "missing":
@@ -118,7 +118,7 @@ class Loop:
                 seconds,
                 tolerance,
                 patience=patience,
-                stop=self._stop,
+                stop=self.run.interrupted,
             )
             if outcome.status != "infeasible":
                 return outcome
@@ -146,7 +146,7 @@ class Loop:
         blocks = blocks_of(self.best.problem.graph, draft, draft.assignment(outcome.values or ()))
         if self.ordered:
             blocks = with_least_peak(
-                self.best.problem.graph, blocks, effort=PEAK_EFFORT, stop=self._over
+                self.best.problem.graph, blocks, effort=PEAK_EFFORT, stop=self.run.stop
             )
         value = self.best.offer(blocks)
         if outcome.status != "optimal":
@@ -207,19 +207,15 @@ class Loop:
         at = places_of_blocks(draft, self.item, self.best.blocks)
         return None if at is None else draft.start(at)
 
-    def _over(self) -> bool:
-        """Whether to end."""
-        return self._stop() or (self.end is not None and time.monotonic() >= self.end)
-
     def _times(self) -> tuple[float | None, float | None]:
         """Seconds that the solver is given next, and after which it is killed."""
         if np.isfinite(self.best.value):
             seconds = self.slice = max(self.slice * GROWTH, FIRST_SLICE_S)
         else:
             seconds = self.slice = max(self.slice * GROWTH, BLIND_SLICE_S)
-        if self.end is None:
+        left = self.run.left()
+        if left is None:
             return seconds, None
-        left = max(self.end - time.monotonic(), 0.0)
         if seconds > left / 2:
             seconds = max(left - min(GRACE_S, left / 3), 0.01)
         return seconds, left + GRACE_S

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 
 import numpy as np
 
 from dnnp.core.mip.split.contiguity import Cells, reaching, without_shortcuts
 from dnnp.core.mip.split.draft import Draft
 from dnnp.core.mip.split.task import alike
+from dnnp.core.model.run import Run
 
 
 def budget_devices(draft: Draft) -> None:
@@ -88,14 +88,14 @@ def by_work(draft: Draft) -> list[int]:
     return order
 
 
-def keep_contiguous(draft: Draft, cells: Cells, stop: Callable[[], bool]) -> None:
+def keep_contiguous(draft: Draft, cells: Cells, run: Run) -> None:
     """Constraints (11) to (13) of Lemma 4.1: z is 1 while the block can still be reached.
 
     Wherever an edge leaves the block, z becomes 0 and stays so on every path.
     """
     item = draft.task.cell_item
     for i in range(len(draft.places)):
-        if stop():
+        if run.stop():
             break
         z = draft.columns(len(item), lambda at, i=i: reaching(cells, at[item] == i))  # type: ignore[misc]
         x = [draft.x[int(v)][i] for v in item]

@@ -6,8 +6,7 @@ not know of them (live activations) comes back as a constraint.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +21,7 @@ from dnnp.core.mip.split.storage import item_of_node, storage_of, synchronised
 from dnnp.core.mip.split.task import Task
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
 
 SOLVERS = ("cbc", "highs")
 
@@ -54,8 +54,7 @@ def solve_ip(
     *,
     solver: str = "cbc",
     incumbent: Sequence[Block] | None = None,
-    time_limit: float | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    run: Run = PLAIN,
 ) -> IpResult:
     """Find the split with the least objective by integer programming.
 
@@ -70,10 +69,8 @@ def solve_ip(
         `cbc` or `highs`.
     incumbent
         A split to start from; one that is invalid or too weak is not used.
-    time_limit
-        Seconds; None: until it is solved.
-    stop
-        Asked about twenty times a second: whether to end with what there is.
+    run
+        When to end with what there is.
 
     Raises
     ------
@@ -92,20 +89,19 @@ def solve_ip(
     problem = problem.with_devices(*(d for d in problem.devices if d.count > 0))
     if not problem.devices:
         raise InfeasibleError("infeasible: no devices are offered")
-    end = None if time_limit is None else time.monotonic() + time_limit
     choices = problem.item_choices if validity == "ordered" else (problem.free_items,)
     best = Best(problem, validity)
     if incumbent is not None:
         best.offer(list(incumbent))
     bound, closed, failure, asked = np.inf, True, "", False
     for number, items in enumerate(choices):
-        last = _share(end, len(choices) - number)
+        part = run.part(1 / (len(choices) - number))
         for _ in range(ATTEMPTS):
             with solver_process() as process:
-                loop = Loop(best, task_of(problem, validity, items), solver, process, last, stop)
-                low, done = loop.run()
+                loop = Loop(best, task_of(problem, validity, items), solver, process, part)
+                low, done = loop.least()
             asked |= loop.asked
-            if not loop.failure or stop():
+            if not loop.failure or run.stop():
                 break
         bound, closed, failure = min(bound, low), closed and done, failure or loop.failure
     if best.blocks is None and closed:
@@ -133,14 +129,6 @@ def task_of(problem: SplitProblem, validity: str, items: Items) -> Task:
         storage=storage_of(graph, line, options),
         weights=synchronised(graph, line) if synchronise else None,
     )
-
-
-def _share(end: float | None, parts: int) -> float | None:
-    """When the first of some equal parts of the time that is left ends."""
-    if end is None:
-        return None
-    now = time.monotonic()
-    return now + (end - now) / parts
 
 
 def _refuse(problem: SplitProblem, validity: str, solver: str) -> None:

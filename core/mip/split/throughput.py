@@ -5,7 +5,7 @@ Everything is divided by a reference load, so that the objective is about 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from dnnp.core.mip.split.shape import budget_devices, keep_contiguous, keep_orde
 from dnnp.core.mip.split.storage import Bytes
 from dnnp.core.mip.split.task import Task, count_places, nets_of
 from dnnp.core.mip.split.transfers import Transfers, transfers_of
+from dnnp.core.model.run import PLAIN, Run
 
 
 class Cut(NamedTuple):
@@ -46,7 +47,7 @@ def formulate(
     reference: float,
     upper: float,
     cuts: Sequence[Cut] = (),
-    stop: Callable[[], bool] = lambda: False,
+    run: Run = PLAIN,
 ) -> Draft:
     """Build the program whose solutions are splits with an objective of at most `upper`.
 
@@ -60,8 +61,8 @@ def formulate(
         In units of the reference.
     cuts
         What earlier solutions taught.
-    stop
-        Asked now and then; once it says so, the program is left unfinished.
+    run
+        Once it is to end, the program is left unfinished.
     """
     draft = Draft(task, reference, upper)
     budget_devices(draft)
@@ -70,10 +71,10 @@ def formulate(
     else:
         number_places(draft)
     if task.cells is not None:
-        keep_contiguous(draft, task.cells, stop)
+        keep_contiguous(draft, task.cells, run)
     nets = [nets_of(task, d) for d in range(len(task.devices))]
     for i, place in enumerate(draft.places):
-        if stop():
+        if run.stop():
             break
         device = task.devices[place.device]
         moved = transfers_of(draft, i, [] if device.is_cpu else nets[place.device])
