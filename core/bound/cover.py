@@ -26,7 +26,7 @@ from dnnp.core.bound.between import between_of
 from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim
 from dnnp.core.bound.known import Known
 from dnnp.core.bound.pairs import pair_costs
-from dnnp.core.bound.prices import Field, best_sets, field_of
+from dnnp.core.bound.prices import Aim, Field, Found, best_sets, field_of
 from dnnp.core.bound.quantised import Whole, one_class, refused
 from dnnp.core.bound.together import merged
 from dnnp.core.cost.combine import MARGIN
@@ -208,17 +208,18 @@ class _Search:
     ) -> tuple[list[Bools], bool]:
         """Sets of a load below the target and a price above `least`; whether that is all."""
         roots = np.argsort(-prices / np.maximum(self.field.work, 1.0), kind="stable")
-        sets = np.zeros((self.n * KEPT, self.n), dtype=np.bool_)
-        found, ended = np.zeros(self.n, dtype=np.int64), np.zeros(self.n, dtype=np.bool_)
+        found = Found(
+            np.zeros((self.n * KEPT, self.n), dtype=np.bool_),
+            np.zeros(self.n, dtype=np.int64),
+            np.zeros(self.n, dtype=np.bool_),
+        )
         halt = np.zeros(1, dtype=np.bool_)
         price, order = plain(prices, roots)
+        aim = Aim(price, float(target), float(least), order)
         threads = numba.get_num_threads()
-        inputs: tuple[Any, ...] = tuple(self.field)
-        inputs += price, float(target), float(least), order
 
         def search(thread: int) -> int:
-            every: tuple[Any, ...] = (*inputs, thread, threads, limit, halt, sets, found, ended)
-            return int(best_sets(*every))
+            return int(best_sets(self.field, aim, thread, threads, limit, halt, found))
 
         with ThreadPoolExecutor(threads) as pool:
             jobs = [pool.submit(search, thread) for thread in range(threads)]
@@ -229,7 +230,7 @@ class _Search:
                     except TimeoutError:
                         halt[0] = self.relaxation.run.stop()
             self.searched = sum(job.result() for job in jobs)
-        return [some for some in sets if some.any()], bool(ended.all())
+        return [some for some in found.sets if some.any()], bool(found.ended.all())
 
     def _prove(self, target: int, prices: Floats) -> None:
         names = self.whole.names.tolist()

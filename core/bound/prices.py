@@ -12,6 +12,16 @@ items are those of a knapsack. With the ratio a of price and load of the item th
 a set is worth at most the price of what is in, plus a times the room, plus the gains above 0; the
 gain of an item is its price less a times what it adds. An item without whose gain, or with whose
 loss and that of all it pulls in, too little would be left is in, or out.
+
+For the root a of a chain, work 3, 2, 3, prices 5, 4, 5, tensors that cost 4 and 1, loads below 8:
+
+    a --4-- b --1-- c
+
+    a in           load 7, worth 5, at most 5 + 4 + 5: b saves 4 of load, and then c fits
+    |-- b in       load 6, worth 9, at most 9 + 5
+    |   |-- c in   load 8: too much
+    |   `-- c out  at most 9, no more than was found
+    `-- b out      at most 5 + 5/3: c no longer fits as a whole
 """
 
 from __future__ import annotations
@@ -23,11 +33,14 @@ import numpy as np
 from dnnp.core.bound.between import Between
 from dnnp.core.bound.flows import Nets
 from dnnp.core.cost.combine import MARGIN
-from dnnp.core.cost.kernel import kernel
-from dnnp.core.model.graph import Floats, Ints, csr
+from dnnp.core.cost.kernel import kernel, part
+from dnnp.core.model.graph import Bools, Floats, Ints, csr
 
 WORD = 63
 """Items to a word of a set."""
+
+OPEN, IN, OUT = 0, 1, 2
+"""What is decided of an item."""
 
 
 class Field(NamedTuple):
@@ -50,6 +63,61 @@ class Field(NamedTuple):
     """f64[n, n], least load of a set with two items."""
 
 
+class Aim(NamedTuple):
+    """Which sets are looked for."""
+
+    price: Floats
+    """f64[n], whole numbers."""
+    target: float
+    """Their loads are below it."""
+    least: float
+    """Their prices are above it."""
+    roots: Ints
+    """i64[n], all items: a set belongs to the first of them that it holds."""
+
+
+class Found(NamedTuple):
+    """What a search found; it is written by it."""
+
+    sets: Bools
+    """bool[kept * n, n]: the last ones of each root, which has `kept` rows."""
+    count: Ints
+    """i64[n], how many there were of each root."""
+    ended: Bools
+    """bool[n]: there is no better one of this root."""
+
+
+class Choice(NamedTuple):
+    """What is decided at some depth of the search, and what follows; a stack of them has one more
+    dimension."""
+
+    state: np.ndarray
+    """i8[n]: `OPEN`, `IN` or `OUT`."""
+    inner: np.ndarray
+    """i32[p], pins of each net that are in."""
+    outer: np.ndarray
+    """i32[p], those that are out."""
+    need: Ints
+    """i64[n, words], as bits, what comes in with each item."""
+
+
+class Knapsack(NamedTuple):
+    """The open items, and room to work in."""
+
+    adds: Floats
+    """f64[n], least load that each open item adds."""
+    near: Bools
+    """bool[n], whether it shares a net with an item that is in."""
+    ratio: Floats
+    """f64[n], the largest ratios of price and load first."""
+    weight: Floats
+    """f64[n], the loads that belong to them."""
+    queue: Ints
+    """i64[n], items that come in."""
+    bits: Ints
+    """i64[words], a set of items."""
+
+
 def field_of(work: Floats, nets: Nets, between: Between, pairs: Floats) -> Field:
     """Lay out items and nets for the search. O(n^3) bits."""
     n = len(work)
@@ -68,263 +136,303 @@ def field_of(work: Floats, nets: Nets, between: Between, pairs: Floats) -> Field
 
 
 @kernel
-def best_sets(  # type: ignore[no-untyped-def]
-    work,
-    size,
-    outside,
-    cost,
-    hook_ptr,
-    hooks,
-    held,
-    pairs,
-    price,
-    target,
-    least,
-    roots,
-    first,
-    step,
-    limit,
-    halt,
-    sets,
-    found,
-    ended,
-):
-    """For roots first, first + step, ...: sets with a load below `target`, the root, none of the
-    roots before it, and a price above `least`, each of more value than the last.
+def best_sets(field, aim, first, step, limit, halt, found):  # type: ignore[no-untyped-def]
+    """For roots first, first + step, ...: sets with a load below the target, the root, none of the
+    roots before it, and a price above the least, each of more value than the last.
 
-    Writes the last ones into the rows of `sets`, bool[kept * n, n], that belong to the root, and
-    found[i], how many there were. ended[i]: the search took no more than `limit` steps and was not
-    halted, so there is no better one. Returns the steps.
+    With `most` as in the docstring of the module, the search below a choice gives
+
+        search(choice, best) = best                                      if most(choice) <= best
+                               search(choice with v out, search(choice with v in, best'))
+
+    where v is an open item and best' the price of what is in, if that is a set and worth more.
+
+    Parameters
+    ----------
+    field, aim, found
+        `Field`, `Aim`, `Found`.
+    limit
+        Steps from each root. `found.ended` says whether they sufficed.
+    halt
+        bool[1]: once it is set, the search ends.
+
+    Returns
+    -------
+    int
+        Steps.
     """
-    n, p, words = len(work), len(cost), held.shape[2]
-    kept = len(sets) // len(roots)
-    state = np.zeros((n + 2, n), np.int8)  # 0: open, 1: in, 2: out
+    n, p, words = len(field.work), len(field.cost), field.held.shape[2]
+    roots = aim.roots
+    kept = len(found.sets) // len(roots)
+    state = np.zeros((n + 2, n), np.int8)
     inner = np.zeros((n + 2, p), np.int32)
     outer = np.zeros((n + 2, p), np.int32)
     need = np.zeros((n + 2, n, words), np.int64)
     tried = np.zeros(n + 2, np.bool_)
     chosen = np.zeros(n + 2, np.int64)
-    ratio = np.empty(n)
-    weight = np.empty(n)
-    heavy = np.empty(n)
-    near = np.empty(n, np.bool_)
-    queue = np.empty(n, np.int64)
-    gone = np.empty(words, np.int64)
-    opened = np.empty(words, np.int64)
+    sack = Knapsack(
+        np.empty(n),
+        np.empty(n, np.bool_),
+        np.empty(n),
+        np.empty(n),
+        np.empty(n, np.int64),
+        np.empty(words, np.int64),
+    )
     steps = 0
     for i in range(first, len(roots), step):
-        root = roots[i]
-        best = least
-        found[i] = 0
+        choice = Choice(state[0], inner[0], outer[0], need[0])
+        begin(field, roots[:i], choice)
+        best = aim.least
+        found.count[i] = 0
         last = steps + limit
-        state[0] = 0
-        inner[0] = 0
-        outer[0] = outside
-        for v in range(n):
-            need[0, v] = held[v, v]
-        for j in range(i):
-            v = roots[j]
-            state[0, v] = 2
-            for q in range(hook_ptr[v], hook_ptr[v + 1]):
-                outer[0, hooks[q]] += 1
         depth = 0
-        entering = root
+        entering = roots[i]
         while depth >= 0:
-            now, into, out, wants = state[depth], inner[depth], outer[depth], need[depth]
-            fits = True
+            choice = Choice(state[depth], inner[depth], outer[depth], need[depth])
             waiting = 0
             if entering >= 0:
-                queue[0] = entering
+                choice.state[entering] = IN
+                sack.queue[0] = entering
                 waiting = 1
-                now[entering] = 1
-            entering = -1
-            while True:
-                # Items join, with all that lies between them and the others.
-                done = 0
-                while fits and done < waiting:
-                    a = queue[done]
-                    done += 1
-                    for q in range(hook_ptr[a], hook_ptr[a + 1]):
-                        into[hooks[q]] += 1
-                    for v in range(n):
-                        if now[v] == 2:
-                            continue
-                        if pairs[a, v] >= target:
-                            if now[v] == 1:
-                                fits = False
-                                break
-                            now[v] = 2
-                            for q in range(hook_ptr[v], hook_ptr[v + 1]):
-                                out[hooks[q]] += 1
-                            continue
-                        for w in range(words):
-                            wants[v, w] |= held[a, v, w]
-                    if not fits:
-                        break
-                    for x in range(n):
-                        if now[x] != 1 and wants[a, x // WORD] >> (x % WORD) & 1:
-                            if now[x] == 2:
-                                fits = False
-                                break
-                            now[x] = 1
-                            queue[waiting] = x
-                            waiting += 1
-                if not fits:
+            promising, forced = True, True
+            while forced:
+                promising = join(field, aim.target, choice, sack.queue, waiting)
+                if not promising:
                     break
-                # Open items that need one that is out are out.
-                changed = True
-                while changed:
-                    changed = False
-                    gone[:] = 0
-                    for v in range(n):
-                        if now[v] == 2:
-                            gone[v // WORD] |= np.int64(1) << (v % WORD)
-                    for v in range(n):
-                        if now[v] == 0:
-                            for w in range(words):
-                                if wants[v, w] & gone[w]:
-                                    now[v] = 2
-                                    changed = True
-                                    for q in range(hook_ptr[v], hook_ptr[v + 1]):
-                                        out[hooks[q]] += 1
-                                    break
+                drop_needy(field, choice, sack.bits)
                 steps += 1
                 if steps > last or halt[0]:
                     break
-                load = 0.0
-                value = 0.0
-                for v in range(n):
-                    if now[v] == 1:
-                        load += work[v]
-                        value += price[v]
-                for e in range(p):
-                    if 0 < into[e] < size[e]:
-                        load += cost[e]
-                if load < target and value > best:
+                load, value = weigh(field, aim.price, choice.state, choice.inner)
+                if load < aim.target and value > best:
                     best = value
-                    at = i * kept + found[i] % kept
-                    found[i] += 1
-                    for v in range(n):
-                        sets[at, v] = now[v] == 1
-                room = target - load
-                count = 0
-                for v in range(n):
-                    if now[v] != 0:
-                        continue
-                    adds = work[v]
-                    near[v] = False
-                    for q in range(hook_ptr[v], hook_ptr[v + 1]):
-                        e = hooks[q]
-                        if into[e] > 0:
-                            near[v] = True
-                            if out[e] == 0:
-                                adds -= cost[e] / (size[e] - into[e])
-                        elif out[e] > 0:
-                            adds += cost[e] / (size[e] - out[e])
-                    heavy[v] = adds
-                    if adds <= 0.0:
-                        room -= adds
-                        value += price[v]
-                    elif price[v] > 0.0:
-                        rate = price[v] / adds
-                        at = count
-                        while at > 0 and ratio[at - 1] < rate:
-                            ratio[at] = ratio[at - 1]
-                            weight[at] = weight[at - 1]
-                            at -= 1
-                        ratio[at] = rate
-                        weight[at] = adds
-                        count += 1
-                if room <= 0.0:
-                    fits = False
+                    found.sets[i * kept + found.count[i] % kept] = choice.state == IN
+                    found.count[i] += 1
+                rate, most = fill(field, aim.price, choice, sack, aim.target - load, value)
+                safe = MARGIN * most
+                slack = most + safe - best
+                promising = slack > 0.0
+                if not promising:
                     break
-                rate = 0.0
-                for at in range(count):
-                    if weight[at] > room:
-                        rate = ratio[at]
-                        value += rate * room
-                        break
-                    value += ratio[at] * weight[at]
-                    room -= weight[at]
-                safe = MARGIN * value
-                slack = value + safe - best
-                if slack <= 0.0:
-                    fits = False
-                    break
-                # What is decided by gains and losses.
-                waiting = 0
-                forced = False
-                for v in range(n):
-                    if now[v] != 0:
-                        continue
-                    if price[v] - rate * heavy[v] > slack + safe:
-                        now[v] = 1
-                        queue[waiting] = v
-                        waiting += 1
-                        forced = True
-                opened[:] = 0
-                for v in range(n):
-                    if now[v] == 0:
-                        opened[v // WORD] |= np.int64(1) << (v % WORD)
-                for v in range(n):
-                    if now[v] != 0:
-                        continue
-                    loss = 0.0
-                    for w in range(words):
-                        rest = wants[v, w] & opened[w]
-                        if w == v // WORD:
-                            loss -= min(price[v] - rate * heavy[v], 0.0)
-                            rest &= ~(np.int64(1) << (v % WORD))
-                        x = w * WORD
-                        while rest:
-                            if rest & 1 and now[x] == 0:
-                                loss -= min(price[x] - rate * heavy[x], 0.0)
-                            rest >>= 1
-                            x += 1
-                    if loss > slack + safe:
-                        now[v] = 2
-                        forced = True
-                        for q in range(hook_ptr[v], hook_ptr[v + 1]):
-                            out[hooks[q]] += 1
-                if not forced:
-                    break
+                waiting, forced = decide(field, aim.price, choice, sack, rate, slack + safe)
             if steps > last or halt[0]:
                 break
-            if fits:
-                branch, promise, close = -1, -1.0, False
-                for v in range(n):
-                    if now[v] == 0:
-                        if near[v] and not close:
-                            branch, promise, close = v, price[v], True
-                        elif near[v] == close and price[v] > promise:
-                            branch, promise = v, price[v]
-                fits = branch >= 0
-            if fits:
+            branch = branch_of(choice.state, sack.near, aim.price) if promising else -1
+            if branch >= 0:
                 chosen[depth] = branch
                 tried[depth] = False
-                state[depth + 1] = now
-                inner[depth + 1] = into
-                outer[depth + 1] = out
-                need[depth + 1] = wants
-                depth += 1
-                entering = branch
-                continue
-            # Back to the last branch that was not tried without its item.
-            depth -= 1
-            while depth >= 0 and tried[depth]:
+            else:
+                # Back to the last branch that was not tried without its item.
                 depth -= 1
-            if depth >= 0:
+                while depth >= 0 and tried[depth]:
+                    depth -= 1
+                if depth < 0:
+                    break
                 tried[depth] = True
-                u = chosen[depth]
-                state[depth + 1] = state[depth]
-                inner[depth + 1] = inner[depth]
-                outer[depth + 1] = outer[depth]
-                need[depth + 1] = need[depth]
-                state[depth + 1, u] = 2
-                for q in range(hook_ptr[u], hook_ptr[u + 1]):
-                    outer[depth + 1, hooks[q]] += 1
-                depth += 1
-        ended[i] = depth < 0
-        if halt[0]:
-            ended[i] = False
+            state[depth + 1] = state[depth]
+            inner[depth + 1] = inner[depth]
+            outer[depth + 1] = outer[depth]
+            need[depth + 1] = need[depth]
+            entering = branch
+            if branch < 0:
+                shut_out(field, chosen[depth], state[depth + 1], outer[depth + 1])
+            depth += 1
+        found.ended[i] = depth < 0 and not halt[0]
     return steps
+
+
+@part
+def begin(field, before, choice):  # type: ignore[no-untyped-def]
+    """All items are open, but for the roots `before`, which are out."""
+    choice.state[:] = OPEN
+    choice.inner[:] = 0
+    choice.outer[:] = field.outside
+    for v in range(len(choice.state)):
+        choice.need[v] = field.held[v, v]
+    for v in before:
+        shut_out(field, v, choice.state, choice.outer)
+
+
+@part
+def shut_out(field, v, state, outer):  # type: ignore[no-untyped-def]
+    """Item `v` is out."""
+    state[v] = OUT
+    for q in range(field.hook_ptr[v], field.hook_ptr[v + 1]):
+        outer[field.hooks[q]] += 1
+
+
+@part
+def join(field, target, choice, queue, waiting):  # type: ignore[no-untyped-def]
+    """The first items of `queue` come in, with all that lies between them and the others.
+
+    What no set of a load below the target holds together with them is out. Returns whether that
+    is possible.
+    """
+    state, inner, outer, need = choice
+    n, words = need.shape
+    done = 0
+    while done < waiting:
+        a = queue[done]
+        done += 1
+        for q in range(field.hook_ptr[a], field.hook_ptr[a + 1]):
+            inner[field.hooks[q]] += 1
+        for v in range(n):
+            if state[v] == OUT:
+                continue
+            if field.pairs[a, v] >= target:
+                if state[v] == IN:
+                    return False
+                shut_out(field, v, state, outer)
+                continue
+            for w in range(words):
+                need[v, w] |= field.held[a, v, w]
+        for x in range(n):
+            if state[x] != IN and need[a, x // WORD] >> (x % WORD) & 1:
+                if state[x] == OUT:
+                    return False
+                state[x] = IN
+                queue[waiting] = x
+                waiting += 1
+    return True
+
+
+@part
+def drop_needy(field, choice, gone):  # type: ignore[no-untyped-def]
+    """Open items that need one that is out are out, too. `gone` is room for a set of items."""
+    state, _, outer, need = choice
+    n, words = need.shape
+    changed = True
+    while changed:
+        changed = False
+        gather(state, OUT, gone)
+        for v in range(n):
+            if state[v] == OPEN:
+                for w in range(words):
+                    if need[v, w] & gone[w]:
+                        shut_out(field, v, state, outer)
+                        changed = True
+                        break
+
+
+@part
+def gather(state, what, bits):  # type: ignore[no-untyped-def]
+    """Write the items in this state into `bits`."""
+    bits[:] = 0
+    for v in range(len(state)):
+        if state[v] == what:
+            bits[v // WORD] |= np.int64(1) << (v % WORD)
+
+
+@part
+def weigh(field, price, state, inner):  # type: ignore[no-untyped-def]
+    """(load, price) of what is in."""
+    load = 0.0
+    value = 0.0
+    for v in range(len(state)):
+        if state[v] == IN:
+            load += field.work[v]
+            value += price[v]
+    for e in range(len(inner)):
+        if 0 < inner[e] < field.size[e]:
+            load += field.cost[e]
+    return load, value
+
+
+@part
+def fill(field, price, choice, sack, room, value):  # type: ignore[no-untyped-def]
+    """(ratio of the item that no longer fits, the most that a set is worth).
+
+    `room` is how much load there may be besides what is in, which is worth `value`. -inf: there
+    is no set. Writes what open items add, and whether they are near what is in.
+    """
+    state, inner, outer, _ = choice
+    count = 0
+    for v in range(len(state)):
+        if state[v] != OPEN:
+            continue
+        adds = field.work[v]
+        near = False
+        for q in range(field.hook_ptr[v], field.hook_ptr[v + 1]):
+            e = field.hooks[q]
+            if inner[e] > 0:
+                near = True
+                if outer[e] == 0:
+                    adds -= field.cost[e] / (field.size[e] - inner[e])
+            elif outer[e] > 0:
+                adds += field.cost[e] / (field.size[e] - outer[e])
+        sack.adds[v] = adds
+        sack.near[v] = near
+        if adds <= 0.0:
+            room -= adds
+            value += price[v]
+        elif price[v] > 0.0:
+            rate = price[v] / adds
+            at = count
+            while at > 0 and sack.ratio[at - 1] < rate:
+                sack.ratio[at] = sack.ratio[at - 1]
+                sack.weight[at] = sack.weight[at - 1]
+                at -= 1
+            sack.ratio[at] = rate
+            sack.weight[at] = adds
+            count += 1
+    if room <= 0.0:
+        return 0.0, -np.inf
+    for at in range(count):
+        if sack.weight[at] > room:
+            return sack.ratio[at], value + sack.ratio[at] * room
+        value += sack.ratio[at] * sack.weight[at]
+        room -= sack.weight[at]
+    return 0.0, value
+
+
+@part
+def decide(field, price, choice, sack, rate, spare):  # type: ignore[no-untyped-def]
+    """Decide what more than `spare` of price depends on.
+
+    Returns how many items come in, which are written into the queue, and whether any item was
+    decided.
+    """
+    state, _, outer, need = choice
+    n, words = need.shape
+    waiting = 0
+    forced = False
+    for v in range(n):
+        if state[v] == OPEN and price[v] - rate * sack.adds[v] > spare:
+            state[v] = IN
+            sack.queue[waiting] = v
+            waiting += 1
+            forced = True
+    gather(state, OPEN, sack.bits)
+    for v in range(n):
+        if state[v] != OPEN:
+            continue
+        loss = 0.0
+        for w in range(words):
+            rest = need[v, w] & sack.bits[w]
+            if w == v // WORD:
+                loss -= min(price[v] - rate * sack.adds[v], 0.0)
+                rest &= ~(np.int64(1) << (v % WORD))
+            x = w * WORD
+            while rest:
+                if rest & 1 and state[x] == OPEN:
+                    loss -= min(price[x] - rate * sack.adds[x], 0.0)
+                rest >>= 1
+                x += 1
+        if loss > spare:
+            shut_out(field, v, state, outer)
+            forced = True
+    return waiting, forced
+
+
+@part
+def branch_of(state, near, price):  # type: ignore[no-untyped-def]
+    """The open item to branch on: one near what is in, if there is one, of the largest price; -1:
+    none is open."""
+    branch, promise, close = -1, -1.0, False
+    for v in range(len(state)):
+        if state[v] == OPEN:
+            if near[v] and not close:
+                branch, promise, close = v, price[v], True
+            elif near[v] == close and price[v] > promise:
+                branch, promise = v, price[v]
+    return branch

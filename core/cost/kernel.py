@@ -26,6 +26,12 @@ def kernel(function: F) -> F:
     return cast(F, compiled)
 
 
+def part(function: F) -> F:
+    """A part of a kernel, compiled into whatever calls it: a call that hands over a dozen arrays
+    takes as long as a loop over a hundred items."""
+    return cast(F, numba.njit(nogil=True, inline="always")(function))
+
+
 def is_cold(kernels: Iterable[Callable[..., Any]]) -> bool:
     """Whether some kernel has no compiled form on disk yet, so that a first call takes seconds."""
     for function in kernels:

@@ -10,7 +10,7 @@ import pytest
 from dnnp.core.bound.between import Between, between_of
 from dnnp.core.bound.flows import Nets
 from dnnp.core.bound.pairs import pair_costs
-from dnnp.core.bound.prices import best_sets, field_of
+from dnnp.core.bound.prices import Aim, Field, Found, best_sets, field_of
 from dnnp.core.bound.quantised import Whole, whole_of
 from dnnp.core.cost.kernel import plain
 from dnnp.core.model.graph import Bools, Floats
@@ -56,12 +56,15 @@ def searched(
     nets = whole.nets(0)
     field = field_of(whole.work[0], nets, between, pair_costs(whole.work[0], nets, between))
     roots = np.arange(n, dtype=np.int64)
-    sets = np.zeros((KEPT * n, n), dtype=np.bool_)
-    found, ended = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
+    found = Found(
+        np.zeros((KEPT * n, n), dtype=np.bool_),
+        np.zeros(n, dtype=np.int64),
+        np.zeros(n, dtype=np.bool_),
+    )
     halt = np.zeros(1, dtype=np.bool_)
-    values = plain(price)[0]
-    best_sets(*plain(*field), values, target, least, roots, 0, 1, limit, halt, sets, found, ended)
-    return sets[sets.any(axis=1)], bool(ended.all())
+    aim = Aim(plain(price)[0], target, least, roots)
+    best_sets(Field(*plain(*field)), aim, 0, 1, limit, halt, found)
+    return found.sets[found.sets.any(axis=1)], bool(found.ended.all())
 
 
 @pytest.mark.parametrize("validity", ["ordered", "convex", "free"])
