@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dnnp.cmds.arguments import count, device_options, factor, seconds
 from dnnp.cmds.cli import Command
 from dnnp.cmds.context import Context
+from dnnp.core.methods import BOUNDS, LATENCY_BOUNDS, lines
 from dnnp.core.model.errors import FormatError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -22,22 +23,6 @@ if TYPE_CHECKING:
     from dnnp.core.portfolio.bounds import Proof
     from dnnp.formats.stream import Stream
 
-ARGUMENTS = {
-    "simple": "mean load, largest group or set that must stay together",
-    "chain": "where stages can end along the heaviest path",
-    "node-cut": "the cheapest set of groups around each group, by minimum cuts",
-    "ideal": "exact search over order ideals",
-    "pairs": "groups that no stage can hold both of, and the tensors that must cross then",
-    "same-block": "linear program about which groups share a stage",
-    "cover": "prices of groups: how many stages of a small load it takes to hold them all",
-    "no-dag": "integer program for one stage with its share of the work, whatever the order",
-    "no-io": "integer program for one such stage, without transfers",
-    "bottleneck": "integer program for one such stage, what precedes it and what follows it",
-    "guess": "the same for each place in the pipeline",
-    "exact": "integer program for the whole split",
-}
-"""Name -> what the argument is."""
-
 DEVICES = ("k", "cpus", "memory", "bandwidth", "cluster_size", "inner_bandwidth", "devices")
 """Options for a stream without a plan."""
 
@@ -45,14 +30,12 @@ DEVICES = ("k", "cpus", "memory", "bandwidth", "cluster_size", "inner_bandwidth"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     how = parser.add_argument_group("method")
-    lines = "; ".join(f"{name}: {what}" for name, what in ARGUMENTS.items())
     how.add_argument(
         "--method",
-        choices=("auto", *ARGUMENTS),
+        choices=tuple(BOUNDS),
         default="auto",
         metavar="NAME",
-        help=f"auto (default): one argument after the other, the cheapest first, until the gap is "
-        f"0; {lines}",
+        help="how to prove it (default: auto)",
     )
     how.add_argument(
         "--solver", choices=("cbc", "highs"), help="solver of integer programs (default: cbc)"
@@ -79,6 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seed of the search for a plan, where there is none (default: 0)",
     )
     device_options(parser, "devices, for a stream without a plan: it is made first")
+    parser.add_argument_group("arguments for throughput and gpipe", lines(BOUNDS))
+    parser.add_argument_group("arguments for latency", lines(LATENCY_BOUNDS))
 
 
 def run(args: argparse.Namespace, context: Context) -> int:

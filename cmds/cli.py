@@ -17,7 +17,7 @@ from dnnp.cmds.context import Context, reason_of, version
 from dnnp.cmds.leaving import leave
 from dnnp.cmds.output import check_output
 from dnnp.cmds.overwrite import declare
-from dnnp.cmds.parser import Parser
+from dnnp.cmds.parser import Help, Parser
 from dnnp.cmds.room import for_memory, mind_memory
 from dnnp.core.model.errors import (
     DnnpError,
@@ -95,7 +95,12 @@ class Command:
 
     def parser(self) -> Parser:
         """The command's parser."""
-        parser = Parser(prog=self.name, description=self.summary, allow_abbrev=False)
+        parser = Parser(
+            prog=self.name,
+            description=self.summary,
+            formatter_class=Help,
+            allow_abbrev=False,
+        )
         if self._reads_stream:
             parser.add_argument(
                 "stream",

@@ -121,13 +121,12 @@ def check_objective(args: argparse.Namespace, links: Sequence[Link], context: Co
     UsageError
         Options or methods that only latency has.
     """
-    from dnnp.core.portfolio.latency import EXECUTIONS
-    from dnnp.core.portfolio.methods import FINDS
+    from dnnp.core.methods import SPLITS
 
     for option in OPTIONS:
         if getattr(args, option) is not None:
             raise UsageError(f"--{option} is for --objective latency")
-    if args.method in EXECUTIONS and args.method not in FINDS:
+    if args.method not in SPLITS:
         raise UsageError(f"method {args.method} is for --objective latency")
     if links:
         context.note("links have no effect on the objective " + args.objective)

@@ -5,47 +5,44 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from dnnp.core.methods import LATENCY, SPLITS
+
 if TYPE_CHECKING:
     from dnnp.cmds.context import Context
 
-_ORDERS = ("random", "brkga", "mla", "mla-weighted")
-_EVOLUTION = ("population", "generations", "elite", "mutants", "bias")
+OPTIONS = (
+    "order", "solver", "effort", "seed", "samples", "population", "generations", "elite", "mutants",
+    "bias", "max-replicas",
+)  # fmt: skip
+"""Options that not every method heeds."""
 
-_HEEDED: dict[str, tuple[str, ...]] = {
-    "order": (
-        "exact", "heuristic", "slice", "ip", "anneal", "greedy", "uniform", "params", "single",
-    ),
-    "solver": ("ip",),
-    "effort": ("exact", "heuristic", *_ORDERS, "ip", "anneal", "local-search"),
-    "seed": ("exact", "heuristic", *_ORDERS, "anneal", "local-search", "metis"),
-    "samples": ("random",),
-    **dict.fromkeys(_EVOLUTION, _ORDERS[1:]),
-    "max_replicas": ("", "exact", "heuristic", "ip", "anneal", "pipedream"),
-}  # fmt: skip
-"""Option -> methods that heed it; "" stands for --eval."""
-
-_HEEDED_BY_LATENCY: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(_HEEDED, ()),
-    "solver": ("ip", "getf-milp"),
-    "effort": ("auto", "anneal", "placeto", "max-load"),
-    "seed": ("auto", "anneal", "placeto", "cpsat"),
-}
-"""The same for the objective latency, which names its methods as they are."""
+HEEDED_BY_EVAL = ("max-replicas",)
 
 
 def name_idle_options(args: argparse.Namespace, context: Context) -> None:
     """Say which of the options given the method makes no use of."""
-    from dnnp.core.portfolio.methods import resolved
-
-    latency = args.objective == "latency"
-    method = args.method if latency else resolved(args.method, args.validity)
-    method = "" if args.eval is not None else method
-    heeded = _HEEDED_BY_LATENCY if latency else _HEEDED
-    idle = [o for o, by in heeded.items() if getattr(args, o) is not None and method not in by]
-    if method == "" and args.validity is not None and not latency:
+    latency, given = args.objective == "latency", args.eval is not None
+    heeded = _heeded(args)
+    idle = [
+        option
+        for option in OPTIONS
+        if getattr(args, option.replace("-", "_")) is not None and option not in heeded
+    ]
+    if given and args.validity is not None and not latency:
         idle.append("validity")
     if latency and args.comm != "sum":
         idle.append("comm")
+    user = "--eval" if given else f"method {args.method}"
     for option in idle:
-        user = f"method {args.method}" if method else "--eval"
-        context.note(f"--{option.replace('_', '-')} has no effect with {user}")
+        context.note(f"--{option} has no effect with {user}")
+
+
+def _heeded(args: argparse.Namespace) -> tuple[str, ...]:
+    """What the method heeds, or --eval does."""
+    from dnnp.core.portfolio.methods import resolved
+
+    if args.objective == "latency":
+        return () if args.eval is not None else LATENCY[args.method].heeds
+    if args.eval is not None:
+        return HEEDED_BY_EVAL
+    return SPLITS[resolved(args.method, args.validity)].heeds

@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO, NoReturn
 
 from dnnp.core.model.errors import UsageError
+
+
+class Help(argparse.HelpFormatter):
+    """Keeps the lines of a text that has several, such as a list of methods in two columns."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" not in text:
+            return super()._fill_text(text, width, indent)
+        return "\n".join(self._row(line, width, indent) for line in text.splitlines())
+
+    def _row(self, line: str, width: int, indent: str) -> str:
+        """A line whose second column, after two blanks, is filled beside the first."""
+        first = re.match(r"\S+ {2,}", line)
+        hanging = indent + " " * len(first[0] if first else "")
+        return textwrap.fill(
+            line, width, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False
+        )
 
 
 class Parser(argparse.ArgumentParser):

@@ -10,6 +10,7 @@ from dnnp.cmds.cli import Command
 from dnnp.cmds.context import Context, counted
 from dnnp.cmds.find_latency import add_latency_arguments
 from dnnp.cmds.idle_options import name_idle_options
+from dnnp.core.methods import LATENCY, SPLITS, lines
 from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,19 +18,6 @@ if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import Plan
     from dnnp.formats.stream import Stream
-
-METHODS = (
-    "auto", "exact", "heuristic", "slice", "dpl", "random", "brkga", "mla", "mla-weighted", "ip",
-    "anneal", "greedy", "local-search", "pipedream", "scotch", "metis", "uniform", "params",
-    "single",
-)  # fmt: skip
-"""Methods for throughput; some know latency too."""
-
-LATENCY_METHODS = (
-    "cpsat", "max-load", "heft", "heft-congested", "m-topo", "m-etf", "m-sct", "getf", "getf-milp",
-    "placeto",
-)  # fmt: skip
-"""Methods for latency alone."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,18 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = how.add_mutually_exclusive_group()
     what.add_argument(
         "--method",
-        choices=(*METHODS, *LATENCY_METHODS),
+        choices=tuple({**SPLITS, **LATENCY}),
         default="auto",
         metavar="NAME",
-        help="auto (default): exact, or what finds the validity asked for; exact: search over "
-        "order ideals, heuristics where that does not end; heuristic: slices, orders, annealing "
-        "and windows, without proof; slice: exact for a topological order; dpl: for a depth-first "
-        "one; random, brkga, mla, mla-weighted: for the best of many orders; ip: integer program; "
-        "anneal: annealing, with or without order; baselines: greedy, local-search, pipedream, "
-        "scotch, metis, uniform, params (equal parameter bytes), single (one device). For latency: "
-        "auto, anneal, ip, cpsat (constraint programming), and the baselines greedy, max-load "
-        "(best for throughput), scotch, single, heft, heft-congested, m-topo, m-etf, "
-        "m-sct, getf, getf-milp, placeto",
+        help="how to split (default: auto)",
     )
     what.add_argument(
         "--eval",
@@ -169,6 +149,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="groups whose cost no longer follows from their nodes, since costs were edited, cost "
         "the sum of their nodes (default: refuse them)",
     )
+    parser.add_argument_group("methods for throughput and gpipe", lines(SPLITS))
+    parser.add_argument_group("methods for latency", lines(LATENCY))
 
 
 def run(args: argparse.Namespace, context: Context) -> int:

@@ -12,8 +12,8 @@ from dnnp.cmds.cli import Command
 from dnnp.cmds.context import Context
 from dnnp.cmds.find_placement import add_placement_arguments, check_source, find_placement
 from dnnp.cmds.output import atomic_output
+from dnnp.core.methods import SCHEDULES, lines
 from dnnp.core.model.errors import InputFileError, UsageError
-from dnnp.core.pipeline.methods import METHODS
 
 if TYPE_CHECKING:
     from dnnp.formats.stream import Record
@@ -30,12 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="micro-batches, or samples, to schedule (default: 32)",
     )
     add_placement_arguments(parser)
-    how = parser.add_argument_group(
-        "how", "; ".join(f"{name}: {method.what}" for name, method in METHODS.items())
-    )
+    how = parser.add_argument_group("how")
     how.add_argument(
         "--method",
-        choices=tuple(METHODS),
+        choices=tuple(SCHEDULES),
         default="auto",
         metavar="NAME",
         help="how to find the schedule (default: auto)",
@@ -77,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--chart", action="store_true", help="draw the schedule as text on standard error"
     )
     shown.add_argument("--svg", metavar="FILE", help="draw the schedule as an SVG picture")
+    parser.add_argument_group("methods", lines(SCHEDULES))
 
 
 def run(args: argparse.Namespace, context: Context) -> int:

@@ -1,7 +1,7 @@
-"""Build the manual pages: parsers, the record table and the glossary, merged with the prose in
-sections/; and completion for shells, from the parsers.
+"""Build the manual pages: parsers, the tables of methods, the record table and the glossary, merged
+with the prose in sections/; completion for shells, from the parsers; and the tables of README.md.
 
-    python man/build.py            write man/man1, man/man5, man/man7 and man/completions
+    python man/build.py            write man/man1, man/man5, man/man7, man/completions and README.md
     python man/build.py --check    exit 1 and name the files that are not up to date
 
 Pages are committed. They depend on nothing but the sources: the date is the one of the release.
@@ -15,13 +15,14 @@ import re
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from argparse_manpage.manpage import Manpage
 
 from dnnp.cmds.cli import Command
 from dnnp.cmds.completion import SHELLS, script
+from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, SCHEDULES, SPLITS, Method
 from dnnp.formats import stage_folder
 from dnnp.formats.devices import cluster_names, device_names
 from dnnp.formats.fields import MAX_ID, Field
@@ -32,6 +33,15 @@ SECTIONS = HERE / "sections"
 MANUAL = "dnnp manual"
 PROSE = (("dnnp-graph", 5), ("dnnp-stages", 5), ("dnnp", 7))
 """Pages that are no command's: name and section."""
+README = HERE.parent / "README.md"
+TABLES = {
+    "SPLITS": (SPLITS, "Finds {} splits"),
+    "LATENCY": (LATENCY, "For {}"),
+    "BOUNDS": (BOUNDS, "For {} splits"),
+    "LATENCY_BOUNDS": (LATENCY_BOUNDS, "For {}"),
+    "SCHEDULES": (SCHEDULES, ""),
+}
+"""Placeholder -> methods, and what to say of the kinds that each is for."""
 
 
 def project() -> dict:
@@ -67,6 +77,9 @@ def command_page(command: Command, version: str, date: str) -> str:
     # Lines of any length: roff fills them, and argparse would break words at hyphens.
     parser.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=100_000)
     summary, parser.description = parser.description, None
+    # Lists of methods are for --help alone: sections/ has them with all that is known of them.
+    lists = [group for group in parser._action_groups if "\n" in (group.description or "")]
+    parser._action_groups = [group for group in parser._action_groups if group not in lists]
     page = Manpage(parser)
     page.date, page.source, page.manual = date, f"dnnp {version}", MANUAL
     page.description = summary
@@ -81,6 +94,8 @@ def command_page(command: Command, version: str, date: str) -> str:
     pages = [f".BR {roff(name)} ({section})" for name, section in PROSE]
     page.add_section("see also", "=", ",\n".join([references(others), *pages]))
     text = str(page).replace("@DEVICES@", device_list()).replace("@CLUSTERS@", cluster_list())
+    for name, (methods, kinds) in TABLES.items():
+        text = text.replace(f"@{name}@", method_list(methods, kinds))
     before, heading, after = text.partition(".SH EXIT STATUS\n")
     return f"{before}{terms_section(text)}\n{heading}{after}"
 
@@ -102,6 +117,60 @@ def references(names: list[str]) -> str:
 def command_list() -> str:
     """One tagged paragraph a command."""
     return "\n".join(f".TP\n.BR {roff(c.name)} (1)\n{roff(c.summary)}." for c in commands())
+
+
+def method_list(methods: Mapping[str, Method], kinds: str) -> str:
+    """One tagged paragraph a method: all that its entry says."""
+    return "\n".join(
+        f".TP\n.B {roff(method.name)}\n{marked(described(method, kinds))}"
+        for method in methods.values()
+    )
+
+
+def described(method: Method, kinds: str) -> str:
+    """What a method is, what it is for, what it heeds, and where it comes from, in sentences."""
+    parts = [method.help[0].upper() + method.help[1:] + ".", method.more]
+    if method.kinds and kinds:
+        parts.append(kinds.format(listed(method.kinds)) + ".")
+    if method.heeds:
+        parts.append(f"Heeds {listed([f'`--{name}`' for name in method.heeds], 'and')}.")
+    if method.source:
+        parts.append(f"Source: {method.source}.")
+    return " ".join(filter(None, parts))
+
+
+def listed(words: Sequence[str], last: str = "or") -> str:
+    """Words with commas, and one that comes before the last."""
+    return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def marked(text: str) -> str:
+    """Text in lines, with what stands between backticks in bold."""
+    lines = textwrap.wrap(text, 100, break_on_hyphens=False)
+    return re.sub(r"`([^`]+)`", r"\\fB\1\\fR", "\n".join(map(roff, lines)))
+
+
+def readme() -> str:
+    """README.md with its tables of methods filled in."""
+    text = README.read_text()
+    for name, (methods, _) in TABLES.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
+        if begin in text:
+            before, _, rest = text.partition(begin)
+            _, _, after = rest.partition(end)
+            text = f"{before}{begin}\n{method_table(methods)}\n{end}{after}"
+    return text
+
+
+def method_table(methods: Mapping[str, Method]) -> str:
+    """One row a method; what each is for, if that differs."""
+    rows = [["method", "what it is"], *([f"`{m.name}`", m.help] for m in methods.values())]
+    if any(m.kinds for m in methods.values()):
+        kinds = ["for", *(listed(m.kinds) for m in methods.values())]
+        rows = [[name, kind, what] for (name, what), kind in zip(rows, kinds, strict=True)]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines.insert(1, "|" + "---|" * len(rows[0]))
+    return "\n".join(lines) + "\n"
 
 
 def cluster_list() -> str:
@@ -256,10 +325,12 @@ def completions() -> dict[Path, str]:
 
 def main() -> int:
     """Write the pages and scripts, or check them."""
-    parser = argparse.ArgumentParser(description="Build the manual pages and completion.")
+    parser = argparse.ArgumentParser(
+        description="Build the manual pages, completion and the tables of README.md."
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; name stale files")
     check = parser.parse_args().check
-    built = {**pages(), **completions()}
+    built = {**pages(), **completions(), README: readme()}
     found = {path for n in (1, 5, 7) for path in (HERE / f"man{n}").glob(f"*.{n}")}
     found |= set((HERE / "completions").glob("*/*"))
     stale = [p for p, text in built.items() if not p.exists() or p.read_text() != text]

@@ -14,6 +14,7 @@ from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement
 from dnnp.core.latency.critical_path import first_bound
+from dnnp.core.methods import LATENCY
 from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
@@ -41,17 +42,6 @@ from, may take."""
 
 STARTS = ("heft", "heft-congested", "m-etf", "single", "m-sct", "getf")
 """Methods that `auto` never falls behind, as long as there is time for them."""
-_BOTH = (BLOCKS, OPERATORS)
-
-EXECUTIONS: dict[str, tuple[str, ...]] = {
-    "auto": _BOTH, "anneal": _BOTH, "ip": _BOTH, "cpsat": _BOTH, "greedy": _BOTH,
-    "max-load": _BOTH, "scotch": _BOTH, "single": _BOTH,
-    **dict.fromkeys(
-        ("heft", "heft-congested", "m-topo", "m-etf", "m-sct", "getf", "getf-milp", "placeto"),
-        (OPERATORS,),
-    ),
-}  # fmt: skip
-"""Method -> the executions that it can plan."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +62,12 @@ def check_method(method: str, execution: str) -> None:
     UsageError
         The method is for throughput, or for the other execution.
     """
-    if method not in EXECUTIONS:
-        known = ", ".join(EXECUTIONS)
+    if method not in LATENCY:
+        known = ", ".join(LATENCY)
         raise UsageError(f"method {method} is not for --objective latency, which has: {known}")
-    if execution not in EXECUTIONS[method]:
-        raise UsageError(f"method {method} is for --execution {EXECUTIONS[method][0]}")
+    executions = LATENCY[method].kinds
+    if execution not in executions:
+        raise UsageError(f"method {method} is for --execution {executions[0]}")
 
 
 def solve_latency(problem: SplitProblem, request: Request) -> LatencySolution:

@@ -13,6 +13,7 @@ from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import TASK, Placement
 from dnnp.core.latency.critical_path import first_bound
+from dnnp.core.methods import LATENCY_BOUNDS
 from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Ints
@@ -22,10 +23,6 @@ from dnnp.core.portfolio.latency import Split, quick_bound, solve_exactly
 
 PROGRAM_S = 60.0
 """Seconds that the integer program gets where there is no limit."""
-
-METHODS = ("auto", "simple", "exact")
-"""Arguments that a latency plan may ask for: quick ones and the integer program; the quick ones;
-the program."""
 
 
 class LatencyTrial(NamedTuple):
@@ -154,8 +151,8 @@ def latency_bound(
     UsageError
         The method is not for latency.
     """
-    if method not in METHODS:
-        known = ", ".join(METHODS)
+    if method not in LATENCY_BOUNDS:
+        known = ", ".join(LATENCY_BOUNDS)
         raise UsageError(f"method {method} is not for plans of the objective latency: {known}")
     value = problem.block_value(split) if isinstance(split, Invocations) else problem.value(split)
     tried: list[LatencyTrial] = []

@@ -1,4 +1,4 @@
-"""The methods of dnnp-partition: what each is for, and what none of them defines."""
+"""What may be asked of the methods of dnnp-partition, and what none of them defines."""
 
 from __future__ import annotations
 
@@ -6,20 +6,8 @@ import numpy as np
 
 from dnnp.core.baselines.blocks import unplaceable
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.methods import SPLITS
 from dnnp.core.model.errors import InfeasibleError, UsageError
-
-_ANY = ("ordered", "convex", "free")
-_ORDERED = ("ordered",)
-_FREE = ("free",)
-
-FINDS: dict[str, tuple[str, ...]] = {
-    "auto": _ANY, "exact": _ORDERED, "heuristic": _ORDERED, "slice": _ORDERED, "dpl": _ORDERED,
-    "random": _ORDERED, "brkga": _ORDERED, "mla": _ORDERED, "mla-weighted": _ORDERED, "ip": _ANY,
-    "anneal": ("free", "ordered"), "greedy": _ORDERED, "local-search": _FREE,
-    "pipedream": _ORDERED, "scotch": _FREE, "metis": _FREE, "uniform": _ORDERED,
-    "params": _ORDERED, "single": _ORDERED,
-}  # fmt: skip
-"""Method -> the validities that may be asked of it; the first is its own."""
 
 
 def resolved(method: str, validity: str) -> str:
@@ -37,10 +25,10 @@ def validity_asked(method: str, validity: str | None) -> str:
     UsageError
         The method makes no use of this validity.
     """
-    found = FINDS[method]
+    found = SPLITS[method].kinds
     if validity is None or validity in found:
         return validity or found[0]
-    others = ", ".join(name for name, finds in FINDS.items() if validity in finds)
+    others = ", ".join(name for name, other in SPLITS.items() if validity in other.kinds)
     raise UsageError(f"method {method} makes {found[0]} splits; {validity} ones come from {others}")
 
 

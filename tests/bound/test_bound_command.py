@@ -14,7 +14,7 @@ import orjson
 import pytest
 from fuzz.onnx_models import models
 
-from dnnp.cmds.bound import ARGUMENTS
+from dnnp.core import methods
 from dnnp.core.portfolio.bounds import BOUNDS
 from dnnp.formats.bounds import bound_record
 from dnnp.formats.records import json_schema
@@ -69,7 +69,9 @@ def checked(result: Result) -> Record:
 
 
 def test_arguments_are_those_of_the_table():
-    assert list(ARGUMENTS) == list(BOUNDS)
+    assert [name for name in methods.BOUNDS if name != "auto"] == list(BOUNDS)
+    for name, argument in BOUNDS.items():
+        assert methods.BOUNDS[name].share == argument.share
 
 
 def test_the_record():
@@ -355,8 +357,8 @@ def test_no_time_at_all():
 
 def test_help_explains_every_argument():
     text = " ".join(dnnp("bound", "--help").out.decode().split()).replace("- ", "-")
-    for name, what in ARGUMENTS.items():
-        assert f"{name}: {what}" in text
+    for argument in methods.BOUNDS.values():
+        assert f"{argument.name} {methods.plain(argument.help)}" in text
 
 
 @pytest.mark.parametrize("method", ["simple", "chain", "node-cut", "pairs", "same-block", "cover"])

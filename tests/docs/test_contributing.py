@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dnnp.cmds import bound, partition, schedule
+from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, SCHEDULES, SPLITS
 from support.project import ROOT, sources
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
@@ -46,6 +46,9 @@ EXAMPLES = {
     "A cost option": "charge_io",
 }
 """How to add something -> one that is there, whose every place is to be named."""
+
+TABLES = (SPLITS, LATENCY, BOUNDS, LATENCY_BOUNDS, SCHEDULES)
+"""Every method there is."""
 
 FILE = r"(?:cmds|core|formats|samples|tests|man|\.ci)/[\w./-]+"
 
@@ -182,8 +185,20 @@ def test_every_module_with_a_paper_is_listed(paper: str) -> None:
 
 def test_every_method_is_listed() -> None:
     listed = {name for row in rows() for name in quoted(row.what)}
-    offered = {*partition.METHODS, *partition.LATENCY_METHODS, *bound.ARGUMENTS, *schedule.METHODS}
+    offered = {name for table in TABLES for name in table}
     assert not offered - listed, sorted(offered - listed)
+
+
+def test_sources_of_methods_are_those_of_the_tables() -> None:
+    """A line about the method is in the table of the paper that its entry names."""
+    for method in (method for table in TABLES for method in table.values()):
+        about = [row for row in rows() if method.name in quoted(row.what)]
+        agree = [
+            row.paper in method.source or row.source.split(",")[0] in method.source
+            for row in about
+            if row.source
+        ]
+        assert any(agree) or not method.source, f"{method.name}: {method.source}"
 
 
 @pytest.mark.parametrize("heading", EXAMPLES)

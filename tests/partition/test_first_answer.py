@@ -19,6 +19,7 @@ from dnnp.core.cost.latency import latency_problem
 from dnnp.core.cost.latency_plan import make_latency_plan
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.methods import LATENCY, SPLITS
 from dnnp.core.model.beside import beside
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
@@ -32,8 +33,7 @@ from dnnp.core.pipeline.transfers import with_transfers
 from dnnp.core.pipeline.wanted import Wanted
 from dnnp.core.portfolio.bounds import bound
 from dnnp.core.portfolio.first import FIRST_FIT, first_latency, first_split
-from dnnp.core.portfolio.latency import EXECUTIONS, solve_latency
-from dnnp.core.portfolio.methods import FINDS
+from dnnp.core.portfolio.latency import solve_latency
 from dnnp.core.portfolio.problem import Request
 from dnnp.core.portfolio.solve import solve
 from support.cases import random_case
@@ -62,7 +62,7 @@ def small() -> SplitProblem:
     return problem_of(chain(1.0, 2.0, 3.0, 4.0, 2.0), *DEVICES)
 
 
-@pytest.mark.parametrize("method", FINDS)
+@pytest.mark.parametrize("method", SPLITS)
 def test_every_method(
     method: str, endless: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,13 +73,13 @@ def test_every_method(
     assert 0 < found.bound <= problem.value(found.blocks)
 
 
-@pytest.mark.parametrize("method", EXECUTIONS)
+@pytest.mark.parametrize("method", LATENCY)
 def test_every_method_of_latency(
     method: str, endless: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dnnp.core.portfolio.latency._solve_blocks", endless)
     monkeypatch.setattr("dnnp.core.portfolio.latency._solve_operators", endless)
-    for execution in EXECUTIONS[method]:
+    for execution in LATENCY[method].kinds:
         options = CostOptions(memory_model="sum", objective="latency", execution=execution)
         problem = replace(small(), options=options)
         found = solve_latency(problem, Request(method=method, stop=lambda: True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from dnnp.cmds.partition import METHODS
+from dnnp.core.methods import SPLITS
 from dnnp.core.model.errors import UnavailableError
 from dnnp.formats.stream import Stream
 from support.graphs import header, random_stream, to_bytes
@@ -73,7 +73,7 @@ def split(stream: Stream, method: str, memory: float, bandwidth: float, *more: s
     return result
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SPLITS)
 @pytest.mark.parametrize("model", ["sum", "peak"])
 def test_overflow_is_counted(method: str, model: str) -> None:
     for seed in (3, 8):

@@ -11,9 +11,9 @@ import sys
 import orjson
 import pytest
 
-from dnnp.cmds.partition import METHODS
 from dnnp.core.baselines.table import BASELINES
-from dnnp.core.portfolio.methods import FINDS, resolved, validity_asked
+from dnnp.core.methods import SPLITS
+from dnnp.core.portfolio.methods import resolved, validity_asked
 from dnnp.core.portfolio.solve import _SOLVERS
 from dnnp.formats.stream import Stream
 from support.graphs import header, random_stream, to_bytes
@@ -21,7 +21,7 @@ from support.run import PATIENCE_S, Result, dnnp
 
 HERE = [
     method
-    for method in METHODS
+    for method in SPLITS
     if (method != "scotch" or shutil.which("scotch_gpart"))
     and (method != "metis" or importlib.util.find_spec("pymetis"))
 ]
@@ -89,13 +89,12 @@ def checked(made: Stream, *arguments: str) -> Result:
 
 
 def test_the_command_offers_what_there_is():
-    assert set(METHODS) == {"auto", "scotch", *_SOLVERS, *BASELINES} == set(FINDS)
-    assert len(set(METHODS)) == len(METHODS)
+    assert set(SPLITS) == {"auto", "scotch", *_SOLVERS, *BASELINES}
 
 
 def test_auto_stands_for_methods_that_find_what_is_asked():
     for validity in ("ordered", "convex", "free"):
-        assert validity in FINDS[resolved("auto", validity)]
+        assert validity in SPLITS[resolved("auto", validity)].kinds
         assert validity_asked("auto", validity) == validity
     assert validity_asked("auto", None) == "ordered"
     assert validity_asked("metis", None) == "free"
@@ -108,7 +107,7 @@ def test_every_method(method):
         result = checked(made, "-k", "3", "--bandwidth", "3", "--method", method, *QUICK)
         assert result.one("plan")["method"] == method
         validity = result.one("plan")["validity"]
-        assert FINDS[method][0] == "free" or validity == "ordered"
+        assert SPLITS[method].kinds[0] == "free" or validity == "ordered"
 
 
 @pytest.mark.parametrize("method", ["scotch", "metis"])
@@ -126,12 +125,14 @@ def test_what_is_not_installed_is_named(method, monkeypatch):
 def test_other_validities(method):
     for validity in ("ordered", "convex", "free"):
         arguments = ("-k", "3", "--method", method, "--validity", validity, *QUICK)
-        if validity in FINDS[method]:
+        if validity in SPLITS[method].kinds:
             checked(random_stream(3, 9), *arguments)
             continue
         result = dnnp("partition", *arguments, stdin=to_bytes(stream(CHAIN, 1, 2, 3, 4)))
         assert (result.status, result.out) == (2, b"")
-        assert f"method {method} makes {FINDS[method][0]} splits; {validity} ones" in result.err
+        assert (
+            f"method {method} makes {SPLITS[method].kinds[0]} splits; {validity} ones" in result.err
+        )
 
 
 def test_weaker_validities_are_never_worse():
@@ -251,7 +252,7 @@ def test_one_node_and_many_devices(method):
 
 def test_empty_graph():
     made = Stream(header=header(), records={})
-    for method in METHODS:
+    for method in SPLITS:
         result = dnnp("partition", "-k", "2", "--method", method, stdin=to_bytes(made))
         assert (result.status, result.out) == (3, b"")
         assert result.err == "dnnp-partition: <stdin>: the stream has no node records\n"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from dnnp.core.methods import LATENCY, SPLITS
 from dnnp.core.mip.child import SolverProcess
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import DnnpError
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.portfolio import solve as portfolio
-from dnnp.core.portfolio.latency import EXECUTIONS, solve_latency
-from dnnp.core.portfolio.methods import FINDS
+from dnnp.core.portfolio.latency import solve_latency
 from dnnp.core.portfolio.problem import Request
 from dnnp.core.portfolio.solve import solve
 from support.problems import DEGENERATE, chain, problem_of
@@ -60,7 +60,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 @pytest.mark.parametrize("stopped", [False, True])
 @pytest.mark.parametrize("name", PROBLEMS)
-@pytest.mark.parametrize("method", [m for m in FINDS if m not in ("scotch", "metis")])
+@pytest.mark.parametrize("method", [m for m in SPLITS if m not in ("scotch", "metis")])
 def test_throughput(method: str, name: str, stopped: bool, calls: Calls) -> None:
     request = Request(method=method, samples=3, effort=0.01, stop=lambda: stopped)
     try:
@@ -78,7 +78,7 @@ def test_throughput(method: str, name: str, stopped: bool, calls: Calls) -> None
 def test_no_program_for_a_start_that_is_optimal(method: str, calls: Calls) -> None:
     """One task: nothing is left to a solver."""
     pytest.importorskip("ortools") if method == "cpsat" else None
-    for execution in EXECUTIONS[method]:
+    for execution in LATENCY[method].kinds:
         options = CostOptions(memory_model="sum", objective="latency", execution=execution)
         problem = problem_of(chain(3.0), DeviceClass("dev", count=2))
         problem = problem.with_options(options)

@@ -1,0 +1,25 @@
+"""Every method by name: what it is, what may be asked of it, and where it stands.
+
+Options, help, manual pages, README.md and dispatch follow from these tables. They import nothing,
+so that help and completion come at once.
+"""
+
+from __future__ import annotations
+
+from dnnp.core.methods.bounds import BOUNDS, LATENCY_BOUNDS
+from dnnp.core.methods.latency import LATENCY
+from dnnp.core.methods.method import Method, lines, load, plain
+from dnnp.core.methods.schedules import SCHEDULES
+from dnnp.core.methods.splits import SPLITS
+
+__all__ = [
+    "BOUNDS",
+    "LATENCY",
+    "LATENCY_BOUNDS",
+    "SCHEDULES",
+    "SPLITS",
+    "Method",
+    "lines",
+    "load",
+    "plain",
+]

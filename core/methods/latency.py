@@ -1,0 +1,139 @@
+"""Methods of dnnp-partition for the objective latency.
+
+Each is a function of the problem (`LatencyProblem`), of what is asked (`Asked`) and of the run
+(`Run`), and returns a `LatencySolution`.
+"""
+
+from __future__ import annotations
+
+from dnnp.core.methods.method import Method, by_name
+
+BOTH = ("blocks", "operators")
+OPERATORS = ("operators",)
+
+LATENCY = by_name(
+    Method(
+        "auto",
+        "the default: list schedules or fillings, annealing from the best of them, and the best "
+        "bound that needs no integer program",
+        "dnnp.core.portfolio.latency:auto",
+        BOTH,
+        ("effort", "seed"),
+        more="Ends early where value and bound meet; with `--time-limit` it goes on until the time "
+        "is over.",
+    ),
+    Method(
+        "anneal",
+        "annealing alone: of the labels of blocks, or of an order of the operators and their "
+        "devices",
+        "dnnp.core.portfolio.latency:anneal",
+        BOTH,
+        ("effort", "seed"),
+    ),
+    Method(
+        "ip",
+        "integer program, for some dozen nodes: optimal, with proof, given time",
+        "dnnp.core.portfolio.latency:ip",
+        BOTH,
+        ("solver",),
+        "2020 paper, Fig. 3 and 4, of blocks; Moirai, Eq. 4 to 8, of operators",
+    ),
+    Method(
+        "cpsat",
+        "constraint programming: the same problems as intervals, solved by CP-SAT of the Python "
+        "package `ortools`, which must be installed",
+        "dnnp.core.portfolio.latency:cpsat",
+        BOTH,
+        ("seed",),
+    ),
+    Method(
+        "greedy",
+        "baseline: fills one device after the other in topological order",
+        "dnnp.core.portfolio.latency:greedy",
+        BOTH,
+        source="2020 paper, 7",
+    ),
+    Method(
+        "max-load",
+        "baseline: the split that is best for throughput, priced by its latency",
+        "dnnp.core.portfolio.latency:max_load",
+        BOTH,
+        ("effort",),
+        "2020 paper, 7",
+    ),
+    Method(
+        "scotch",
+        "baseline: the parts of Scotch, priced by their latency",
+        "dnnp.core.portfolio.latency:scotch",
+        BOTH,
+        source="Scotch, Pellegrini 2009",
+    ),
+    Method(
+        "single",
+        "baseline: everything on the fastest device that holds it",
+        "dnnp.core.portfolio.latency:single",
+        BOTH,
+    ),
+    Method(
+        "heft",
+        "baseline: list scheduling by upward rank, with insertion",
+        "dnnp.core.baselines.placing.heft:heft",
+        OPERATORS,
+        source="Topcuoglu et al. 2002",
+    ),
+    Method(
+        "heft-congested",
+        "baseline: the same without insertion, for devices chosen with the waiting of transfers "
+        "in mind",
+        "dnnp.core.baselines.placing.heft:heft_congested",
+        OPERATORS,
+        source="Topcuoglu et al. 2002; Sinnen and Sousa 2005",
+    ),
+    Method(
+        "m-topo",
+        "baseline: topological filling (Baechi)",
+        "dnnp.core.baselines.placing.baechi:m_topo",
+        OPERATORS,
+        source="Baechi, Jeon et al. 2020",
+    ),
+    Method(
+        "m-etf",
+        "baseline: earliest task first (Baechi)",
+        "dnnp.core.baselines.placing.baechi:m_etf",
+        OPERATORS,
+        source="Baechi, Jeon et al. 2020",
+    ),
+    Method(
+        "m-sct",
+        "baseline: small communication times (Baechi)",
+        "dnnp.core.baselines.placing.baechi:m_sct",
+        OPERATORS,
+        source="Baechi, Jeon et al. 2020",
+        more="Favourite children come from a linear program.",
+    ),
+    Method(
+        "getf",
+        "baseline: generalized earliest time first: devices from a linear program, then a list "
+        "schedule",
+        "dnnp.core.baselines.placing.getf:getf",
+        OPERATORS,
+        source="Su et al. 2020",
+    ),
+    Method(
+        "getf-milp",
+        "baseline: the same with devices from the exact program, under a limit",
+        "dnnp.core.baselines.placing.getf:getf_milp",
+        OPERATORS,
+        ("solver",),
+        "Su et al. 2020",
+    ),
+    Method(
+        "placeto",
+        "baseline: a small policy gradient, in the manner of Placeto",
+        "dnnp.core.baselines.placing.placeto:placeto",
+        OPERATORS,
+        ("effort", "seed"),
+        "Placeto, Addanki et al. 2019",
+    ),
+)
+"""Name -> method."""

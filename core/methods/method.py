@@ -1,0 +1,58 @@
+"""What every method states about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+
+class Method(NamedTuple):
+    """A method of a command: whatever `--method` names."""
+
+    name: str
+    help: str
+    """One line, which starts small and has no full stop; names that users type stand between
+    backticks."""
+    where: str = ""
+    """`module:function`; empty: it stands for others of its table."""
+    kinds: tuple[str, ...] = ()
+    """What may be asked of it: validities of splits that it finds or bounds, the first is its own;
+    for latency, executions."""
+    heeds: tuple[str, ...] = ()
+    """Options that it makes use of and others of its table do not, without dashes in front."""
+    source: str = ""
+    """The paper, and where in it; empty: ours, or common knowledge."""
+    more: str = ""
+    """Further sentences for the manual page."""
+    share: float = 0.0
+    """Of bounds: it solves integer programs, in this share of the time left for them."""
+
+
+def by_name(*methods: Method) -> dict[str, Method]:
+    """A table, in the order in which the methods are listed everywhere."""
+    return {method.name: method for method in methods}
+
+
+def load(where: str) -> Callable[..., Any]:
+    """The function that `module:function` names; its module is imported now.
+
+    Raises
+    ------
+    AttributeError, ModuleNotFoundError
+        There is no such function, or something that its module needs is not installed.
+    """
+    module, _, name = where.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found
+
+
+def lines(methods: Mapping[str, Method]) -> str:
+    """A line for each method, in two columns, for `--help`."""
+    width = max(map(len, methods)) + 2
+    return "\n".join(f"{m.name:{width}}{plain(m.help)}" for m in methods.values())
+
+
+def plain(text: str) -> str:
+    """A text without its backticks."""
+    return text.replace("`", "")

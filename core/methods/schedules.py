@@ -1,0 +1,88 @@
+"""Methods of dnnp-schedule.
+
+Recipes are functions of the placement and of the number of micro-batches, and return the rank of
+every block, i64[N, k].
+"""
+
+from __future__ import annotations
+
+from dnnp.core.methods.method import Method, by_name
+
+SCHEDULES = by_name(
+    Method(
+        "auto",
+        "shortest period, then least memory, then shortest span, each proven where the effort "
+        "allows; then a short warm-up and cool-down",
+        "dnnp.core.pipeline.solve:auto",
+        heeds=("unroll",),
+        source="Tessel, III.C, IV.B",
+    ),
+    Method(
+        "optimal",
+        "shortest schedule of N micro-batches; for small N",
+        "dnnp.core.pipeline.solve:optimal",
+        source="Tessel, III.A, IV.C",
+        more="Looks for the shortest schedule of all micro-batches at once, without repetends "
+        "(Tessel calls this time-optimal). The record says `in-turn` where nothing is shorter than "
+        "each unit running all blocks of a micro-batch before those of the next.",
+    ),
+    Method(
+        "tessel",
+        "Tessel's search (Algorithm 1), for comparison",
+        "dnnp.core.pipeline.solve:tessel",
+        heeds=("max-micro-batches", "eager"),
+        source="Tessel, Alg. 1",
+        more="All ways to take the blocks of a repetend from 1, 2, and more micro-batches; for "
+        "each of them the best order. `--max-micro-batches` bounds their number where memory does "
+        "not, `--eager` completes every repetend that is better than those before.",
+    ),
+    Method(
+        "sequential",
+        "one micro-batch after the other",
+        "dnnp.core.pipeline.recipes.classics:sequential",
+    ),
+    Method(
+        "gpipe",
+        "all forward passes, then all backward passes",
+        "dnnp.core.pipeline.recipes.classics:gpipe",
+        source="Huang et al. 2019",
+    ),
+    Method(
+        "1f1b",
+        "one forward, one backward (PipeDream-flush, DAPPLE)",
+        "dnnp.core.pipeline.recipes.classics:one_f_one_b",
+        source="Narayanan et al. 2021; Fan et al. 2021",
+    ),
+    Method(
+        "1f1b+",
+        "the same, with blocks of several devices beside their neighbours",
+        "dnnp.core.pipeline.recipes.classics:one_f_one_b_plus",
+        source="Tessel, VI.A",
+    ),
+    Method(
+        "interleaved-1f1b",
+        "the same with several stages a device (Megatron-LM)",
+        "dnnp.core.pipeline.recipes.classics:interleaved",
+        source="Megatron-LM, Narayanan et al. 2021",
+    ),
+    Method(
+        "chimera",
+        "two pipelines of opposite directions (shape X)",
+        "dnnp.core.pipeline.recipes.classics:chimera",
+        source="Chimera, Li and Hoefler 2021",
+    ),
+    Method(
+        "zb-h1",
+        "zero bubble: passes that only weights need fill the gaps (`--split-backward`)",
+        "dnnp.core.pipeline.recipes.classics:zb_h1",
+        source="Qi et al. 2023, section 2",
+        more="Needs backward blocks that are split.",
+    ),
+    Method(
+        "inference",
+        "forward passes as they come, later stages first",
+        "dnnp.core.pipeline.recipes.classics:inference",
+        source="Tessel, VI.B, Fig. 8",
+    ),
+)
+"""Name -> method; all from `sequential` on are recipes."""
