@@ -93,7 +93,7 @@ demo: build/models/.built ## set up, build sample models and run one through the
 fuzz: $(READY) ## run 100,000 seeded mutations through every reader
 	$(BIN)/python tests/fuzz/fuzz.py --count 100000
 
-man: $(READY) ## rebuild the manual pages and the completion for shells
+man: $(READY) ## rebuild the manual pages, the completion for shells, and the tables of methods in README.md
 	$(BIN)/python man/build.py
 
 readme: $(READY) ## run the commands in README.md and put in what they print

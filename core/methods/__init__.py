@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dnnp.core.methods.bounds import BOUNDS, LATENCY_BOUNDS
 from dnnp.core.methods.latency import LATENCY
-from dnnp.core.methods.method import Method, lines, load, plain
+from dnnp.core.methods.method import Method, lines, plain
 from dnnp.core.methods.schedules import SCHEDULES
 from dnnp.core.methods.splits import SPLITS
 
@@ -20,6 +20,5 @@ __all__ = [
     "SPLITS",
     "Method",
     "lines",
-    "load",
     "plain",
 ]

@@ -16,7 +16,10 @@ LATENCY = by_name(
         "auto",
         "the default: list schedules or fillings, annealing from the best of them, and the best "
         "bound that needs no integer program",
-        "dnnp.core.portfolio.latency:auto",
+        {
+            "blocks": "dnnp.core.latency.blocks.solve:anneal",
+            "operators": "dnnp.core.portfolio.latency:auto",
+        },
         BOTH,
         ("effort", "seed"),
         more="Ends early where value and bound meet; with `--time-limit` it goes on until the time "
@@ -26,14 +29,17 @@ LATENCY = by_name(
         "anneal",
         "annealing alone: of the labels of blocks, or of an order of the operators and their "
         "devices",
-        "dnnp.core.portfolio.latency:anneal",
+        {
+            "blocks": "dnnp.core.latency.blocks.solve:anneal",
+            "operators": "dnnp.core.latency.operators.solve:anneal",
+        },
         BOTH,
         ("effort", "seed"),
     ),
     Method(
         "ip",
         "integer program, for some dozen nodes: optimal, with proof, given time",
-        "dnnp.core.portfolio.latency:ip",
+        "dnnp.core.latency.exact:ip",
         BOTH,
         ("solver",),
         "2020 paper, Fig. 3 and 4, of blocks; Moirai, Eq. 4 to 8, of operators",
@@ -42,21 +48,24 @@ LATENCY = by_name(
         "cpsat",
         "constraint programming: the same problems as intervals, solved by CP-SAT of the Python "
         "package `ortools`, which must be installed",
-        "dnnp.core.portfolio.latency:cpsat",
+        "dnnp.core.latency.exact:cpsat",
         BOTH,
         ("seed",),
     ),
     Method(
         "greedy",
         "baseline: fills one device after the other in topological order",
-        "dnnp.core.portfolio.latency:greedy",
+        {
+            "blocks": "dnnp.core.baselines.placing.greedy_blocks:greedy_blocks",
+            "operators": "dnnp.core.baselines.placing.simple:greedy_operators",
+        },
         BOTH,
         source="2020 paper, 7",
     ),
     Method(
         "max-load",
         "baseline: the split that is best for throughput, priced by its latency",
-        "dnnp.core.portfolio.latency:max_load",
+        "dnnp.core.portfolio.by_throughput:max_load",
         BOTH,
         ("effort",),
         "2020 paper, 7",
@@ -64,14 +73,17 @@ LATENCY = by_name(
     Method(
         "scotch",
         "baseline: the parts of Scotch, priced by their latency",
-        "dnnp.core.portfolio.latency:scotch",
+        "dnnp.core.portfolio.by_throughput:by_throughput",
         BOTH,
         source="Scotch, Pellegrini 2009",
     ),
     Method(
         "single",
         "baseline: everything on the fastest device that holds it",
-        "dnnp.core.portfolio.latency:single",
+        {
+            "blocks": "dnnp.core.baselines.placing.simple:single_block",
+            "operators": "dnnp.core.baselines.placing.simple:single",
+        },
         BOTH,
     ),
     Method(

@@ -14,8 +14,8 @@ class Method(NamedTuple):
     help: str
     """One line, which starts small and has no full stop; names that users type stand between
     backticks."""
-    where: str = ""
-    """`module:function`; empty: it stands for others of its table."""
+    where: str | Mapping[str, str] = ""
+    """`module:function`, or one for each of its kinds; empty: it stands for others of its table."""
     kinds: tuple[str, ...] = ()
     """What may be asked of it: validities of splits that it finds or bounds, the first is its own;
     for latency, executions."""
@@ -28,23 +28,23 @@ class Method(NamedTuple):
     share: float = 0.0
     """Of bounds: it solves integer programs, in this share of the time left for them."""
 
+    def function(self, kind: str = "") -> Callable[..., Any]:
+        """What does the work, for one of its kinds; its module is imported now.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            Something that its module needs is not installed.
+        """
+        where = self.where if isinstance(self.where, str) else self.where[kind]
+        module, _, name = where.partition(":")
+        found: Callable[..., Any] = getattr(import_module(module), name)
+        return found
+
 
 def by_name(*methods: Method) -> dict[str, Method]:
     """A table, in the order in which the methods are listed everywhere."""
     return {method.name: method for method in methods}
-
-
-def load(where: str) -> Callable[..., Any]:
-    """The function that `module:function` names; its module is imported now.
-
-    Raises
-    ------
-    AttributeError, ModuleNotFoundError
-        There is no such function, or something that its module needs is not installed.
-    """
-    module, _, name = where.partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), name)
-    return found
 
 
 def lines(methods: Mapping[str, Method]) -> str:

@@ -71,7 +71,7 @@ SPLITS = by_name(
     Method(
         "random",
         "the best slicing of many random orders",
-        "dnnp.core.portfolio.orders:search_orders",
+        "dnnp.core.portfolio.order_search:search_orders",
         ORDERED,
         ("effort", "seed", "samples"),
         "MTPP, 5.3",
@@ -80,7 +80,7 @@ SPLITS = by_name(
     Method(
         "brkga",
         "the best slicing of orders that evolve by a genetic algorithm",
-        "dnnp.core.portfolio.orders:search_orders",
+        "dnnp.core.portfolio.order_search:search_orders",
         ORDERED,
         ("effort", "seed", *EVOLUTION),
         "MTPP, 5.3, Algorithm 2",
@@ -92,7 +92,7 @@ SPLITS = by_name(
     Method(
         "mla",
         "the slicing of an order with short edges",
-        "dnnp.core.portfolio.orders:search_orders",
+        "dnnp.core.portfolio.order_search:search_orders",
         ORDERED,
         ("effort", "seed", *EVOLUTION),
         "MTPP, 5.3",
@@ -102,7 +102,7 @@ SPLITS = by_name(
     Method(
         "mla-weighted",
         "the slicing of an order with short edges, weighed by the time to move their tensors",
-        "dnnp.core.portfolio.orders:search_orders",
+        "dnnp.core.portfolio.order_search:search_orders",
         ORDERED,
         ("effort", "seed", *EVOLUTION),
         "MTPP, 5.3",
@@ -120,7 +120,7 @@ SPLITS = by_name(
     Method(
         "anneal",
         "simulated annealing: random changes, worse ones less and less often",
-        "dnnp.core.portfolio.anneal:anneal",
+        "dnnp.core.portfolio.anneal:annealed",
         ("free", "ordered"),
         ("order", "effort", "seed", "max-replicas"),
         more="Starts from the best ordered split that is found quickly. Its splits are free: their "
@@ -174,7 +174,7 @@ SPLITS = by_name(
     Method(
         "uniform",
         "by hand: intervals with equal numbers of nodes",
-        "dnnp.core.baselines.cuts:uniform",
+        "dnnp.core.baselines.cuts:cut_order",
         ORDERED,
         ("order",),
         more="Of Kahn's order, unless `--order` says another.",
@@ -182,7 +182,7 @@ SPLITS = by_name(
     Method(
         "params",
         "by hand: intervals with equal bytes of parameters",
-        "dnnp.core.baselines.cuts:params",
+        "dnnp.core.baselines.cuts:cut_order",
         ORDERED,
         ("order",),
         more="Of Kahn's order, unless `--order` says another.",
@@ -190,7 +190,7 @@ SPLITS = by_name(
     Method(
         "single",
         "by hand: everything on one device",
-        "dnnp.core.baselines.cuts:single",
+        "dnnp.core.baselines.cuts:cut_order",
         ORDERED,
         ("order",),
     ),

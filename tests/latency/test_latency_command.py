@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from dnnp.core.methods import LATENCY
 from dnnp.samples.build import write as write_sample
 from support.graphs import random_stream, to_bytes
 from support.run import dnnp, interrupted
 
-BLOCKS = ("auto", "anneal", "greedy", "max-load", "single", "ip")
-OPERATORS = (
-    "auto", "anneal", "ip", "greedy", "max-load", "single", "heft", "m-topo", "m-etf", "m-sct",
-    "getf", "getf-milp", "placeto",
-)  # fmt: skip
+HERE = [m for m in LATENCY.values() if m.name not in ("cpsat", "scotch")]
+"""Methods that need nothing that may be missing."""
+BLOCKS = [method.name for method in HERE if "blocks" in method.kinds]
+OPERATORS = [method.name for method in HERE if "operators" in method.kinds]
 
 CLUSTER = [
     {"class": "dev", "kind": "accelerator", "count": 2, "memory_bytes": 1e9},

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from dnnp.core.methods import LATENCY, SPLITS
 from support import seeds, training
 from support.run import dnnp
 
@@ -49,13 +50,23 @@ SMALL = {
 LAYERED = "import --synthetic layered --nodes 11 --seed 2"
 """One that names its devices."""
 
-METHODS = (
-    "auto", "exact", "heuristic", "slice", "dpl", "random --samples 10",
-    "brkga --generations 5 --population 20", "mla --generations 5 --population 20",
-    "mla-weighted --generations 5 --population 20", "anneal --effort 0.1",
-    "anneal --effort 0.1 --validity free", "greedy", "local-search", "pipedream", "uniform",
-    "params", "single",
-)  # fmt: skip
+APART = ("ip", "cpsat", "scotch", "metis", "getf-milp")
+"""Methods that have cases of their own, or need what is not installed everywhere."""
+
+EVOLVED = ("--generations 5 --population 20",)
+QUICKER = {
+    "random": ("--samples 10",),
+    **dict.fromkeys(("brkga", "mla", "mla-weighted"), EVOLVED),
+    "anneal": ("--effort 0.1", "--effort 0.1 --validity free"),
+}
+"""Method -> options with which it is run."""
+
+METHODS = tuple(
+    f"{name} {options}".strip()
+    for name in SPLITS
+    if name not in APART
+    for options in QUICKER.get(name, ("",))
+)
 
 OPTIONS = (
     "", "--comm overlap", "--comm duplex", "--charge-io", "--max-replicas 3", "--memory 170",
@@ -63,10 +74,7 @@ OPTIONS = (
     "--cluster-size 2 --inner-bandwidth 40",
 )  # fmt: skip
 
-LATE = (
-    "auto", "anneal", "greedy", "max-load", "single", "heft", "heft-congested", "m-topo", "m-etf",
-    "m-sct", "getf", "placeto",
-)  # fmt: skip
+LATE = tuple(name for name in LATENCY if name not in APART)
 
 SCHEDULES = (
     "-n 6", "-n 6 --pareto", "-n 4 --method optimal", "-n 6 --method gpipe", "-n 6 --method 1f1b",

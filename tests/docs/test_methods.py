@@ -1,0 +1,85 @@
+"""The tables of methods: entries are whole, and importing them is free."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, SCHEDULES, SPLITS, Method
+from support.run import PATIENCE_S
+
+TABLES = {
+    "SPLITS": (SPLITS, ("problem", "asked", "run")),
+    "LATENCY": (LATENCY, ("problem", "asked", "run")),
+    "BOUNDS": (BOUNDS, ("problem", "known", "run")),
+    "LATENCY_BOUNDS": (LATENCY_BOUNDS, None),
+    "SCHEDULES": (SCHEDULES, None),
+}
+"""Name -> methods, and the parameters of their functions where all have the same."""
+
+VALIDITIES, EXECUTIONS = {"ordered", "convex", "free"}, {"blocks", "operators"}
+
+
+def entries() -> list[tuple[str, Method]]:
+    """(table, method) of all."""
+    return [(name, method) for name, (table, _) in TABLES.items() for method in table.values()]
+
+
+@pytest.mark.parametrize(("table", "method"), entries())
+def test_entries_are_whole(table: str, method: Method) -> None:
+    assert TABLES[table][0][method.name] is method
+    assert method.help
+    assert not method.help.endswith(".")
+    assert not method.more or method.more.endswith(".")
+    assert method.help.count("`") % 2 == method.more.count("`") % 2 == 0
+    kinds = {"SPLITS": VALIDITIES, "BOUNDS": VALIDITIES, "SCHEDULES": set()}.get(table, EXECUTIONS)
+    assert set(method.kinds) <= kinds
+    assert bool(method.kinds) == bool(kinds)
+    assert 0 <= method.share <= 1
+    assert method.where or method.name == "auto"
+    assert isinstance(method.where, str) or tuple(method.where) == method.kinds
+
+
+def test_a_table_starts_with_what_is_used_by_default() -> None:
+    assert {next(iter(methods)) for methods, _ in TABLES.values()} == {"auto"}
+
+
+def test_importing_them_imports_nothing_else() -> None:
+    program = (
+        "import json, sys\n"
+        "before = {*sys.modules}\n"
+        "import dnnp.core.methods\n"
+        "print(json.dumps(sorted({*sys.modules} - before)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    found = json.loads(done.stdout)
+    ours = [name for name in found if name.partition(".")[0] == "dnnp"]
+    assert all(
+        name in ("dnnp", "dnnp.core") or name.startswith("dnnp.core.methods") for name in ours
+    )
+    others = {name.partition(".")[0] for name in found} - {"dnnp"} - {*sys.stdlib_module_names}
+    assert not others
+
+
+@pytest.mark.xfail(reason="solvers are called through tables of their own")
+def test_every_function_is_there() -> None:
+    for table, method in entries():
+        wanted = TABLES[table][1]
+        for kind in method.kinds or ("",):
+            if not method.where:
+                continue
+            function = method.function(kind)
+            assert callable(function), method
+            if wanted is not None:
+                found = tuple(inspect.signature(function).parameters)
+                assert found[: len(wanted)] == wanted, method
