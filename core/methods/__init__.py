@@ -9,14 +9,16 @@ from __future__ import annotations
 from dnnp.core.methods.bounds import BOUNDS, LATENCY_BOUNDS
 from dnnp.core.methods.latency import LATENCY
 from dnnp.core.methods.method import Method, lines, plain
-from dnnp.core.methods.schedules import SCHEDULES
+from dnnp.core.methods.schedules import RECIPES, SCHEDULES, SEARCHES
 from dnnp.core.methods.splits import SPLITS
 
 __all__ = [
     "BOUNDS",
     "LATENCY",
     "LATENCY_BOUNDS",
+    "RECIPES",
     "SCHEDULES",
+    "SEARCHES",
     "SPLITS",
     "Method",
     "lines",

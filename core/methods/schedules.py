@@ -1,26 +1,27 @@
 """Methods of dnnp-schedule.
 
-Recipes are functions of the placement and of the number of micro-batches, and return the rank of
-every block, i64[N, k].
+A search is a function of the micro-batches' blocks, of what is wanted and of the run, and finds a
+schedule. A recipe is one of the placement and of the number N of micro-batches, and returns the
+rank of every block, i64[N, k].
 """
 
 from __future__ import annotations
 
 from dnnp.core.methods.method import Method, by_name
 
-SCHEDULES = by_name(
+SEARCHES = by_name(
     Method(
         "auto",
         "shortest period, then least memory, then shortest span, each proven where the effort "
         "allows; then a short warm-up and cool-down",
-        "dnnp.core.pipeline.solve:auto",
+        "dnnp.core.pipeline.auto:auto",
         heeds=("unroll",),
         source="Tessel, III.C, IV.B",
     ),
     Method(
         "optimal",
         "shortest schedule of N micro-batches; for small N",
-        "dnnp.core.pipeline.solve:optimal",
+        "dnnp.core.pipeline.finish.optimal:shortest_schedule",
         source="Tessel, III.A, IV.C",
         more="Looks for the shortest schedule of all micro-batches at once, without repetends "
         "(Tessel calls this time-optimal). The record says `in-turn` where nothing is shorter than "
@@ -29,13 +30,17 @@ SCHEDULES = by_name(
     Method(
         "tessel",
         "Tessel's search (Algorithm 1), for comparison",
-        "dnnp.core.pipeline.solve:tessel",
+        "dnnp.core.pipeline.tessel.solve:tessel_schedule",
         heeds=("max-micro-batches", "eager"),
         source="Tessel, Alg. 1",
         more="All ways to take the blocks of a repetend from 1, 2, and more micro-batches; for "
         "each of them the best order. `--max-micro-batches` bounds their number where memory does "
         "not, `--eager` completes every repetend that is better than those before.",
     ),
+)
+"""Name -> search."""
+
+RECIPES = by_name(
     Method(
         "sequential",
         "one micro-batch after the other",
@@ -85,4 +90,6 @@ SCHEDULES = by_name(
         source="Tessel, VI.B, Fig. 8",
     ),
 )
-"""Name -> method; all from `sequential` on are recipes."""
+"""Name -> recipe; searches try them in this order."""
+
+SCHEDULES = SEARCHES | RECIPES

@@ -9,7 +9,16 @@ import sys
 
 import pytest
 
-from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, SCHEDULES, SPLITS, Method
+from dnnp.core.methods import (
+    BOUNDS,
+    LATENCY,
+    LATENCY_BOUNDS,
+    RECIPES,
+    SCHEDULES,
+    SEARCHES,
+    SPLITS,
+    Method,
+)
 from support.run import PATIENCE_S
 
 TABLES = {
@@ -17,11 +26,20 @@ TABLES = {
     "LATENCY": (LATENCY, ("problem", "asked", "run")),
     "BOUNDS": (BOUNDS, ("problem", "known", "run")),
     "LATENCY_BOUNDS": (LATENCY_BOUNDS, None),
-    "SCHEDULES": (SCHEDULES, None),
+    "SEARCHES": (SEARCHES, ("batch", "wanted", "run")),
+    "RECIPES": (RECIPES, ("placement",)),
 }
 """Name -> methods, and the parameters of their functions where all have the same."""
 
 VALIDITIES, EXECUTIONS = {"ordered", "convex", "free"}, {"blocks", "operators"}
+KINDS: dict[str, set[str]] = {
+    "SPLITS": VALIDITIES,
+    "LATENCY": EXECUTIONS,
+    "BOUNDS": VALIDITIES,
+    "LATENCY_BOUNDS": EXECUTIONS,
+    "SEARCHES": set(),
+    "RECIPES": set(),
+}
 
 
 def entries() -> list[tuple[str, Method]]:
@@ -36,16 +54,16 @@ def test_entries_are_whole(table: str, method: Method) -> None:
     assert not method.help.endswith(".")
     assert not method.more or method.more.endswith(".")
     assert method.help.count("`") % 2 == method.more.count("`") % 2 == 0
-    kinds = {"SPLITS": VALIDITIES, "BOUNDS": VALIDITIES, "SCHEDULES": set()}.get(table, EXECUTIONS)
-    assert set(method.kinds) <= kinds
-    assert bool(method.kinds) == bool(kinds)
+    assert set(method.kinds) <= KINDS[table]
+    assert bool(method.kinds) == bool(KINDS[table])
     assert 0 <= method.share <= 1
     assert method.where or method.name == "auto"
     assert isinstance(method.where, str) or tuple(method.where) == method.kinds
 
 
 def test_a_table_starts_with_what_is_used_by_default() -> None:
-    assert {next(iter(methods)) for methods, _ in TABLES.values()} == {"auto"}
+    for methods in (SPLITS, LATENCY, BOUNDS, LATENCY_BOUNDS, SCHEDULES):
+        assert next(iter(methods)) == "auto"
 
 
 def test_importing_them_imports_nothing_else() -> None:
