@@ -156,7 +156,7 @@ LATENCY_BOUNDS = by_name(
     Method(
         "simple",
         "the best argument that needs no integer program",
-        "dnnp.core.portfolio.latency:quick_bound",
+        "dnnp.core.latency.quick:simple_bound",
         ("blocks", "operators"),
         more="In every execution that is the longest path where each group runs on its fastest "
         "device; with `blocks` also the least time of a path that is cut into blocks, what the "
@@ -167,7 +167,7 @@ LATENCY_BOUNDS = by_name(
     Method(
         "exact",
         "the integer program of the execution",
-        "dnnp.core.portfolio.latency:solve_exactly",
+        "dnnp.core.latency.exact:by_program",
         ("blocks", "operators"),
         ("solver",),
         more="It has 60 seconds where no `--time-limit` says otherwise.",
