@@ -46,8 +46,11 @@ $(READY): pyproject.toml
 	touch $@
 
 # mypy cannot follow the package-dir mapping of an editable install.
-$(TYPES): Makefile
-	@mkdir -p $@; for d in cmds core formats samples; do ln -sfn ../../../$$d $@/$$d; done; touch $@
+$(TYPES): Makefile $(wildcard core/api/*.py)
+	@rm -rf $@; mkdir -p $@
+	@for d in cmds core formats samples core/api/*.py core/api/py.typed; do \
+	  ln -s ../../../$$d $@/$${d##*/}; \
+	done
 
 test: lint ## run ruff, mypy and all tests
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 $(PYTEST)

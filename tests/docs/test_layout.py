@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.project import FOLDERS, ROOT, module_of, pyproject, sources
+from support.project import DOOR, FOLDERS, ROOT, module_of, pyproject, sources
 
 SOLVERS = (
     "core.dp", "core.order", "core.local", "core.mip", "core.latency", "core.bound",
@@ -20,6 +20,10 @@ SOLVERS = (
 BASE = ("core.model", "core.cost")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cmds": ("cmds", "formats", "core", "samples"),
+    "core.api": (
+        *BASE, *SOLVERS, "core.portfolio", "core.coarsen", "core.profile", "core.pipeline",
+        "core.check", "core.synthetic", "core.runtime", "formats", "samples",
+    ),
     "formats": ("core.model",),
     "samples": (),
     "core.methods": (),
@@ -40,11 +44,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "core.check": ("core.model",),
     "core.synthetic": ("core.model",),
     "core.runtime": ("core.model", "formats"),
-}
+}  # fmt: skip
 """Area -> areas it may import besides itself."""
 
 WORLD = {"os", "sys", "io", "pathlib", "shutil", "subprocess", "socket", "tempfile", "onnxruntime"}
-"""Modules that core outside core/runtime has no use for."""
+"""Modules that core outside core/api and core/runtime has no use for."""
 
 EXCEPTIONS = (
     "core/cost/kernel_cache.py",  # reads and writes compiled kernels
@@ -67,8 +71,11 @@ KNOWN_LONG = {
 
 
 def area_of(module: str) -> str:
-    """`dnnp.core.cost.load` -> `core.cost`; `dnnp.formats.stream` -> `formats`."""
+    """`dnnp.core.cost.load` -> `core.cost`; `dnnp.formats.stream` -> `formats`; `dnnp` itself and
+    its modules -> `core.api`."""
     parts = module.split(".")[1:]
+    if not parts or parts[0] not in FOLDERS:
+        return "core.api"
     return ".".join(parts[:2]) if parts[0] == "core" else parts[0]
 
 
@@ -129,11 +136,12 @@ def test_long_files_are_known() -> None:
     assert long == KNOWN_LONG
 
 
-def test_core_outside_runtime_keeps_to_itself() -> None:
+def test_core_outside_api_and_runtime_keeps_to_itself() -> None:
     wrong = []
     for path in sorted((ROOT / "core").rglob("*.py")):
         where = path.relative_to(ROOT)
-        if where.parts[:2] == ("core", "runtime") or str(where) in EXCEPTIONS:
+        outside = where.parts[:2] in (("core", "api"), ("core", "runtime"))
+        if outside or str(where) in EXCEPTIONS:
             continue
         wrong += [f"{where}:{n}: imports {m}" for n, m in imports(path) if m.split(".")[0] in WORLD]
         for node in ast.walk(ast.parse(path.read_text())):
@@ -190,11 +198,7 @@ def test_no_assert_and_no_broad_except() -> None:
 
 
 def test_package_list() -> None:
-    found = {
-        ".".join(("dnnp", *path.parent.relative_to(ROOT).parts))
-        for folder in FOLDERS
-        for path in (ROOT / folder).rglob("__init__.py")
-    }
+    found = {module_of(path) for path in sources() if path.name == "__init__.py"}
     listed = pyproject()["tool"]["setuptools"]["packages"]
     assert listed == sorted(listed)
     assert found <= set(listed), "packages that pyproject.toml does not list"
@@ -205,8 +209,8 @@ def test_package_list() -> None:
         assert not list(folder.glob("*.py")), f"{name} has no __init__.py"
     bare = {p.parent for p in sources()} - {p.parent for p in sources() if p.name == "__init__.py"}
     assert not bare, f"folders without __init__.py: {sorted(map(str, bare))}"
-    for name in FOLDERS:
-        assert (ROOT / name / "py.typed").exists()
+    for folder in (DOOR, *(ROOT / name for name in FOLDERS)):
+        assert (folder / "py.typed").exists()
 
 
 def test_version_is_one() -> None:

@@ -10,6 +10,9 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("cmds", "core", "formats", "samples")
 """The top-level folders that are packages."""
 
+DOOR = ROOT / "core" / "api"
+"""The package `dnnp` itself."""
+
 
 def pyproject() -> dict[str, Any]:
     """The contents of pyproject.toml."""
@@ -28,5 +31,6 @@ def sources() -> list[Path]:
 
 def module_of(path: Path) -> str:
     """Name of the module that a source file is."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
+    base = DOOR if DOOR in path.parents else ROOT
+    parts = path.relative_to(base).with_suffix("").parts
     return ".".join(("dnnp", *(parts[:-1] if parts[-1] == "__init__" else parts)))

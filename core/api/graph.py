@@ -1,0 +1,273 @@
+"""A graph as Python sees it: what a stream holds, with read-only views of its results."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from dnnp.core.model.errors import InputFileError
+from dnnp.formats.stream import Record, Stream, read_bytes, write
+from dnnp.formats.unfinished import replacement
+
+View = Mapping[str, Any]
+"""A record of the stream that nobody may change; its fields are those of dnnp-graph(5)."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a plan."""
+
+    record: View
+
+    @property
+    def device(self) -> str:
+        """Class and number of its first device, such as `v100/0`."""
+        return str(self.record["device"])
+
+    @property
+    def replicas(self) -> int:
+        """Devices that share its samples."""
+        return int(self.record.get("replicas", 1))
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Ids of its nodes, in execution order."""
+        return tuple(self.record["nodes"])
+
+    @property
+    def load(self) -> float:
+        """Time that it takes for a sample, transfers and replicas counted."""
+        return float(self.record["load_s"])
+
+    @property
+    def memory(self) -> float:
+        """Bytes on each of its devices."""
+        return float(self.record["memory_bytes"])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A split of the graph over devices."""
+
+    record: View
+    stages: tuple[Stage, ...]
+    """In the order of the pipeline."""
+
+    @property
+    def objective(self) -> str:
+        """`throughput`, `gpipe` or `latency`."""
+        return str(self.record["objective"])
+
+    @property
+    def value(self) -> float:
+        """The objective, in the unit of the graph's times."""
+        return float(self.record["value"])
+
+    @property
+    def bound(self) -> float:
+        """No split of this validity has a smaller objective."""
+        return float(self.record["bound"])
+
+    @property
+    def gap(self) -> float:
+        """(value - bound) / value."""
+        return float(self.record["gap"])
+
+    @property
+    def status(self) -> str:
+        """`optimal`, `feasible` or `interrupted`."""
+        return str(self.record["status"])
+
+    @property
+    def method(self) -> str:
+        """What found it."""
+        return str(self.record["method"])
+
+    @property
+    def validity(self) -> str:
+        """`ordered`, `convex` or `free`."""
+        return str(self.record["validity"])
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What is proven about every split of the plan's validity."""
+
+    record: View
+
+    @property
+    def value(self) -> float:
+        """None of them has a smaller objective."""
+        return float(self.record["value"])
+
+    @property
+    def gap(self) -> float:
+        """(value of the plan - bound) / value of the plan."""
+        return float(self.record["gap"])
+
+    @property
+    def method(self) -> str:
+        """The argument that proves it."""
+        return str(self.record["method"])
+
+    @property
+    def status(self) -> str:
+        """`optimal`, `proven` or `interrupted`."""
+        return str(self.record["status"])
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When every stage runs every micro-batch."""
+
+    record: View
+    blocks: tuple[View, ...]
+    """What runs when."""
+
+    @property
+    def micro_batches(self) -> int:
+        """How many run."""
+        return int(self.record["micro_batches"])
+
+    @property
+    def makespan(self) -> float:
+        """Time from the first start to the last end."""
+        return float(self.record["makespan_s"])
+
+    @property
+    def bound(self) -> float:
+        """No schedule of as many micro-batches is shorter."""
+        return float(self.record["bound_s"])
+
+    @property
+    def bubble(self) -> float:
+        """Share of the makespan that devices are idle."""
+        return float(self.record["bubble"])
+
+    @property
+    def method(self) -> str:
+        """What made it."""
+        return str(self.record["method"])
+
+
+class Graph:
+    """A model's graph, with what was found about it: costs, groups, a plan and so on.
+
+    It is what the commands send each other; steps leave it alone and return another one.
+
+    Parameters
+    ----------
+    stream
+        What it holds. Nobody may change it afterwards.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __repr__(self) -> str:
+        found = [f"{len(self.nodes)} nodes", f"{len(self.groups)} groups"]
+        if self.plan is not None:
+            found.append(f"plan of {len(self.plan.stages)} stages")
+        return f"<dnnp.Graph {self.name}: {', '.join(found)}>"
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return str(self._stream.header["model"])
+
+    def records(self, kind: str) -> tuple[View, ...]:
+        """Records of a type, such as `device` or `run`; see dnnp-graph(5)."""
+        return _views(self._stream.get(kind))
+
+    @property
+    def header(self) -> View:
+        """Where the graph comes from, and every step that it went through."""
+        return MappingProxyType(self._stream.header)
+
+    @property
+    def nodes(self) -> tuple[View, ...]:
+        """The operators."""
+        return self.records("node")
+
+    @property
+    def tensors(self) -> tuple[View, ...]:
+        """What the operators read and write."""
+        return self.records("tensor")
+
+    @property
+    def groups(self) -> tuple[View, ...]:
+        """Groups of nodes that stay together; empty where every node is one by itself."""
+        return self.records("group")
+
+    @property
+    def plan(self) -> Plan | None:
+        """The split, if there is one."""
+        stages = tuple(map(Stage, self.records("stage")))
+        return next((Plan(record, stages) for record in self.records("plan")), None)
+
+    @property
+    def bound(self) -> Bound | None:
+        """What was proven about the plan, if anything was."""
+        return next(map(Bound, self.records("bound")), None)
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """The schedule, if there is one."""
+        blocks = self.records("block")
+        return next((Schedule(record, blocks) for record in self.records("schedule")), None)
+
+    @property
+    def runs(self) -> tuple[View, ...]:
+        """What was measured when it ran."""
+        return self.records("run")
+
+    def stream(self) -> Stream:
+        """A copy of what it holds, to be changed."""
+        own = self._stream
+        return Stream(
+            header=dict(own.header),
+            records={kind: [dict(r) for r in records] for kind, records in own.records.items()},
+            other=list(own.other),
+            name=own.name,
+            lines={kind: list(lines) for kind, lines in own.lines.items()},
+        )
+
+    def to_bytes(self) -> bytes:
+        """The stream, as a command writes it."""
+        file = BytesIO()
+        write(self._stream, file)
+        return file.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str = "<stream>") -> Graph:
+        """The graph of a stream; `name` is for messages.
+
+        Raises
+        ------
+        FormatError
+            The stream is malformed; the message names line and field.
+        """
+        return cls(read_bytes(data, name))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the stream to a file, as a whole or not at all.
+
+        Raises
+        ------
+        InputFileError
+            The file cannot be written.
+        """
+        try:
+            with replacement(os.path.realpath(Path(path))) as file:
+                file.write(self.to_bytes())
+        except OSError as error:
+            raise InputFileError(f"{path}: {error.strerror or error}") from None
+
+
+def _views(records: Sequence[Record]) -> tuple[View, ...]:
+    return tuple(map(MappingProxyType, records))

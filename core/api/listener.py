@@ -1,0 +1,82 @@
+"""Whom a step tells what it does."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class DnnpWarning(UserWarning):
+    """Something that the user of a result must know."""
+
+
+class Bar(Protocol):
+    """A progress bar."""
+
+    def update(self, done: int) -> None:
+        """Show that `done` of the total steps are over."""
+
+    def close(self) -> None:
+        """Clear the bar."""
+
+
+class _NoBar:
+    """Nothing to see."""
+
+    def update(self, done: int) -> None:
+        """Nobody looks."""
+
+    def close(self) -> None:
+        """There is nothing to clear."""
+
+
+class Listener:
+    """Hears what a step has to say; this one gives warnings and keeps the rest to itself."""
+
+    interrupted: bool = False
+    """Whether somebody wants the step to end with what it has. Looked at often."""
+
+    def warn(self, message: str) -> None:
+        """Told what the user must know."""
+        warnings.warn(message, DnnpWarning, stacklevel=2)
+
+    def note(self, message: str) -> None:
+        """Told something useful."""
+
+    def detail(self, message: str) -> None:
+        """Told something for who looks closely."""
+
+    def elapsed(self, what: str) -> None:
+        """Told that a part of the work is over."""
+
+    def progress(self, label: str, total: int) -> Bar:
+        """Told that a long part begins, of so many steps."""
+        return _NoBar()
+
+    def spare(self, path: str | os.PathLike[str], what: str) -> None:
+        """Told the file or folder that is read, so that nothing is written there.
+
+        Raises
+        ------
+        UsageError
+            It is about to be overwritten.
+        """
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Messages may wait until the block is over, or `release`."""
+        yield
+
+    def release(self) -> None:
+        """Nothing that was given can be wrong any more: messages need not wait."""
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Inside, what asks for an end sets `interrupted`, and ends nothing by itself."""
+        yield
+
+
+LISTENER = Listener()

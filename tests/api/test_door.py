@@ -1,0 +1,68 @@
+"""The package `dnnp` itself: quick to import, typed, and in the wheel."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import dnnp
+from support.project import DOOR, ROOT
+
+HEAVY = ("numpy", "numba", "onnx", "onnxruntime", "scipy", "mip", "orjson", "argparse")
+
+
+def test_the_import_is_light() -> None:
+    """Every command imports it first."""
+    script = f"import dnnp, sys; print([m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout.split() == [b"[]"]
+
+
+def test_loading_a_stream_takes_no_numpy(tmp_path: Path) -> None:
+    path = tmp_path / "graph.jsonl"
+    example = (ROOT / "man" / "sections" / "example.jsonl").read_bytes()
+    path.write_bytes(example)
+    script = "import dnnp, sys; print(dnnp.load(sys.argv[1]).name, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, check=True)
+    assert done.stdout.split()[-1] == b"False"
+
+
+def test_every_public_name_is_there() -> None:
+    assert dnnp.__all__ == sorted(dnnp.__all__)
+    assert dir(dnnp) == dnnp.__all__
+    for name in dnnp.__all__:
+        assert getattr(dnnp, name).__doc__, name
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        getattr(dnnp, "nothing")  # noqa: B009
+
+
+def test_it_has_one_name() -> None:
+    """In the wheel there is no `dnnp.core.api`: a second import would be another package."""
+    for path in [*ROOT.glob("c*/**/*.py"), *(ROOT / "formats").glob("*.py")]:
+        assert "import dnnp.core.api" not in path.read_text(), path
+        assert "from dnnp.core.api" not in path.read_text(), path
+
+
+def test_the_wheel_has_it(tmp_path: Path) -> None:
+    setuptools = pytest.importorskip("setuptools", minversion="77")
+    assert setuptools
+    script = (
+        "import sys; from setuptools import build_meta; "
+        "print(build_meta.build_wheel(sys.argv[1]), file=sys.stderr)"
+    )
+    for name in ("cmds", "core", "formats", "man", "samples", "pyproject.toml", "README.md"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "LICENSE").symlink_to(ROOT / "LICENSE")
+    subprocess.run(
+        [sys.executable, "-c", script, tmp_path], cwd=tmp_path, capture_output=True, check=True
+    )
+    wheel = tmp_path / f"dnnp-{version('dnnp')}-py3-none-any.whl"
+    names = zipfile.ZipFile(wheel).namelist()
+    ours = {f"dnnp/{path.name}" for path in (*DOOR.glob("*.py"), DOOR / "py.typed")}
+    assert ours <= set(names)
+    assert not [name for name in names if name.startswith("dnnp/core/api")]
