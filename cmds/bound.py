@@ -7,9 +7,9 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from dnnp.cmds.arguments import count, device_options, factor, seconds
-from dnnp.cmds.cli import Command
-from dnnp.cmds.context import Context
+from dnnp.cmds.shell.arguments import count, device_options, factor, seconds
+from dnnp.cmds.shell.cli import Command
+from dnnp.cmds.shell.context import Context
 from dnnp.core.methods import BOUNDS, LATENCY_BOUNDS, lines
 from dnnp.core.model.errors import FormatError, UnavailableError, UsageError
 

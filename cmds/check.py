@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from dnnp.cmds.arguments import share
-from dnnp.cmds.cli import Command
-from dnnp.cmds.context import Context, counted
+from dnnp.cmds.shell.arguments import share
+from dnnp.cmds.shell.cli import Command
+from dnnp.cmds.shell.context import Context, counted
 from dnnp.core.model.errors import FormatError, GapError, InfeasibleError, VerificationError
 
 if TYPE_CHECKING:

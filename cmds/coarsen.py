@@ -9,8 +9,8 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from dnnp.cmds.cli import Command
-from dnnp.cmds.context import Context, counted
+from dnnp.cmds.shell.cli import Command
+from dnnp.cmds.shell.context import Context, counted
 from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:

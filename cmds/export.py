@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from dnnp.cmds.cli import Command
-from dnnp.cmds.context import Context, counted
+from dnnp.cmds.shell.cli import Command
+from dnnp.cmds.shell.context import Context, counted
 from dnnp.core.model.errors import FormatError, UsageError
 
 if TYPE_CHECKING:

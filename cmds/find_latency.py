@@ -11,7 +11,7 @@ from dnnp.core.model.errors import InfeasibleError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dnnp.cmds.context import Context
+    from dnnp.cmds.shell.context import Context
     from dnnp.core.cost.latency import LatencyProblem
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.device import DeviceClass
@@ -26,7 +26,7 @@ OPTIONS = ("execution", "invocations", "transfers", "congestion")
 
 def add_latency_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the objective latency."""
-    from dnnp.cmds.arguments import positive
+    from dnnp.cmds.shell.arguments import positive
 
     latency = parser.add_argument_group("latency of one sample (--objective latency)")
     latency.add_argument(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dnnp.cmds.arguments import count, seconds, share, size
+from dnnp.cmds.shell.arguments import count, seconds, share, size
 from dnnp.core.model.errors import UsageError
 from dnnp.core.pipeline.shapes import SHAPES
 
 if TYPE_CHECKING:
-    from dnnp.cmds.context import Context
+    from dnnp.cmds.shell.context import Context
     from dnnp.core.model.placement import Placement
     from dnnp.formats.stream import Stream
 

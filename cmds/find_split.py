@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dnnp.core.model.errors import FormatError, LimitError
 
 if TYPE_CHECKING:
-    from dnnp.cmds.context import Context
+    from dnnp.cmds.shell.context import Context
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.asked import Evolution, Solution
     from dnnp.core.model.graph import Floats, Ints

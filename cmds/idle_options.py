@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dnnp.core.methods import LATENCY, SPLITS
 
 if TYPE_CHECKING:
-    from dnnp.cmds.context import Context
+    from dnnp.cmds.shell.context import Context
 
 OPTIONS = (
     "order", "solver", "effort", "seed", "samples", "population", "generations", "elite", "mutants",

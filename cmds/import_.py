@@ -6,10 +6,10 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from dnnp.cmds.arguments import count, seconds
-from dnnp.cmds.cli import Command
-from dnnp.cmds.context import Context
-from dnnp.cmds.limits import limit_options, set_limits
+from dnnp.cmds.shell.arguments import count, seconds
+from dnnp.cmds.shell.cli import Command
+from dnnp.cmds.shell.context import Context
+from dnnp.cmds.shell.limits import limit_options, set_limits
 from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:

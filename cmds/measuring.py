@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from dnnp.cmds.context import counted
 from dnnp.cmds.pricing import check_units, write_costs
+from dnnp.cmds.shell.context import counted
 from dnnp.core.model.errors import FormatError
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from dnnp.cmds.context import Context
+    from dnnp.cmds.shell.context import Context
     from dnnp.formats.cost_cache import MeasuredCosts
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Stream

@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dnnp.cmds.arguments import count, device_options, factor, positive, seconds, share
-from dnnp.cmds.cli import Command
-from dnnp.cmds.context import Context, counted
 from dnnp.cmds.find_latency import add_latency_arguments
 from dnnp.cmds.idle_options import name_idle_options
 from dnnp.core.methods import LATENCY, SPLITS, lines

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dnnp.cmds.context import counted
+from dnnp.cmds.shell.context import counted
 from dnnp.core.model.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
-    from dnnp.cmds.context import Context
+    from dnnp.cmds.shell.context import Context
     from dnnp.core.profile.work import Work
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Stream

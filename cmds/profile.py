@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from dnnp.cmds.arguments import count, positive
-from dnnp.cmds.cli import Command
-from dnnp.cmds.context import Context
-from dnnp.cmds.limits import limit_options, set_limits
 from dnnp.cmds.measuring import price_measured
 from dnnp.cmds.pricing import DEFAULT_DEVICE, price_analytic
 from dnnp.cmds.scaling import MEASURED, price_scaled
+from dnnp.cmds.shell.arguments import count, positive
+from dnnp.cmds.shell.cli import Command
+from dnnp.cmds.shell.context import Context
+from dnnp.cmds.shell.limits import limit_options, set_limits
 from dnnp.core.model.errors import UsageError
 
 

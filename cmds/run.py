@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from dnnp.cmds.arguments import count, positive
-from dnnp.cmds.cli import Command
-from dnnp.cmds.context import Context, counted
-from dnnp.cmds.limits import limit_options, set_limits
-from dnnp.cmds.output import atomic_output
+from dnnp.cmds.shell.arguments import count, positive
+from dnnp.cmds.shell.cli import Command
+from dnnp.cmds.shell.context import Context, counted
+from dnnp.cmds.shell.limits import limit_options, set_limits
+from dnnp.cmds.shell.output import atomic_output
 from dnnp.core.model.errors import InputFileError, UsageError, VerificationError
 
 if TYPE_CHECKING:

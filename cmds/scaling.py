@@ -10,7 +10,7 @@ from dnnp.cmds.pricing import check_units, write_costs
 from dnnp.core.model.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
-    from dnnp.cmds.context import Context
+    from dnnp.cmds.shell.context import Context
     from dnnp.core.model.graph import Floats
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Record, Stream

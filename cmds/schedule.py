@@ -7,11 +7,11 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from dnnp.cmds.arguments import factor, positive, seconds
-from dnnp.cmds.cli import Command
-from dnnp.cmds.context import Context
 from dnnp.cmds.find_placement import add_placement_arguments, check_source, find_placement
-from dnnp.cmds.output import atomic_output
+from dnnp.cmds.shell.arguments import factor, positive, seconds
+from dnnp.cmds.shell.cli import Command
+from dnnp.cmds.shell.context import Context
+from dnnp.cmds.shell.output import atomic_output
 from dnnp.core.methods import SCHEDULES, lines
 from dnnp.core.model.errors import InputFileError, UsageError
 

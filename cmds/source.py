@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dnnp.cmds.context import Context
+from dnnp.cmds.shell.context import Context
 
 if TYPE_CHECKING:
     from onnx import ModelProto

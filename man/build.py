@@ -20,8 +20,8 @@ from pathlib import Path
 
 from argparse_manpage.manpage import Manpage
 
-from dnnp.cmds.cli import Command
-from dnnp.cmds.completion import SHELLS, script
+from dnnp.cmds.shell.cli import Command
+from dnnp.cmds.shell.completion import SHELLS, script
 from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, SCHEDULES, SPLITS, Method
 from dnnp.formats import stage_folder
 from dnnp.formats.devices import cluster_names, device_names

@@ -1,8 +1,9 @@
 """Limits of time and memory that hold while native code runs.
 
 ONNX Runtime keeps the interpreter to itself while it makes a session: no thread and no signal
-handler of ours runs meanwhile. So another process keeps the limits (`dnnp.cmds.guardian`). What is
-under way stands on a board, in memory that both processes see, with the time when it is overdue.
+handler of ours runs meanwhile. So another process keeps the limits (`dnnp.cmds.shell.guardian`).
+What is under way stands on a board, in memory that both processes see, with the time when it is
+overdue.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from dnnp.cmds.context import Context
+from dnnp.cmds.shell.context import Context
 from support.graphs import random_stream, to_bytes
 from support.run import dnnp, dnnp_process, executable
 
@@ -119,7 +119,7 @@ def test_an_interrupted_search_writes_the_best_split_so_far(monkeypatch):
 def test_a_command_that_is_told_to_end_removes_its_unfinished_file(tmp_path):
     code = (
         "import os, signal, sys\n"
-        "from dnnp.cmds import guardian, output\n"
+        "from dnnp.cmds.shell import guardian, output\n"
         "signal.signal(signal.SIGTERM, lambda number, _: guardian.end_by(number))\n"
         "with output.atomic_output(sys.argv[1]) as file:\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"

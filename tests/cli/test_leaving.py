@@ -9,7 +9,7 @@ from support.run import PATIENCE_S
 
 PROGRAM = """
 import atexit, os, sys, threading, time
-from dnnp.cmds.cli import Command
+from dnnp.cmds.shell.cli import Command
 
 class Kept:
     def __del__(self):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dnnp.cmds import cli, room
+from dnnp.cmds.shell import cli, room
 from dnnp.core.model import beside
 from support.run import PATIENCE_S, dnnp
 
@@ -36,7 +36,7 @@ def test_room_is_enough(name: str) -> None:
     """A module takes less than what is asked for."""
     code = f"""
 import mmap, pathlib, sys
-from dnnp.cmds import room
+from dnnp.cmds.shell import room
 def held():
     return int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
 if "{name}" != "numpy":
@@ -90,7 +90,7 @@ def test_a_library_that_cannot_be_loaded() -> None:
 def test_a_library_that_ends_the_process(status: int) -> None:
     code = f"""
 import os
-from dnnp.cmds.guardian import guard
+from dnnp.cmds.shell.guardian import guard
 guard("dnnp-check", lambda listen: os._exit({status}))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)

@@ -13,8 +13,8 @@ import sys
 
 import pytest
 
-from dnnp.cmds.cli import Command
-from dnnp.cmds.overwrite import READ, WRITTEN
+from dnnp.cmds.shell.cli import Command
+from dnnp.cmds.shell.overwrite import READ, WRITTEN
 from support.manual import literal_blocks
 from support.project import ROOT, command_names, pyproject
 from support.run import MODULES, PATIENCE_S, dnnp, dnnp_process, executable

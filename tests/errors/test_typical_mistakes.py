@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from dnnp.cmds.arguments import rate, size
+from dnnp.cmds.shell.arguments import rate, size
 from support.run import dnnp
 
 TEXT = """

@@ -11,7 +11,7 @@ from threading import Event
 
 import pytest
 
-from dnnp.cmds.context import Context
+from dnnp.cmds.shell.context import Context
 from dnnp.core.bound.claim import LIMIT
 from dnnp.core.bound.known import Known
 from dnnp.core.check.plan import check_plan

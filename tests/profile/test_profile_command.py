@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from dnnp.cmds import measuring
-from dnnp.cmds.context import Context
 from dnnp.cmds.pricing import ensure_costs
+from dnnp.cmds.shell.context import Context
 from dnnp.core.runtime import measure, waits
 from dnnp.formats.stream import read_bytes
 from support.run import Result, dnnp

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import orjson
 
-from dnnp.cmds.context import Context
+from dnnp.cmds.shell.context import Context
 
 MODULES = {"import": "import_"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from dnnp.cmds.arguments import seconds, size
+from dnnp.cmds.shell.arguments import seconds, size
 
 
 def limit_options(parser: argparse.ArgumentParser, title: str = "limits") -> None:

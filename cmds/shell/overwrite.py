@@ -10,7 +10,7 @@ import os
 import stat
 from typing import Any
 
-from dnnp.cmds.output import check_output
+from dnnp.cmds.shell.output import check_output
 from dnnp.core.model.errors import UsageError
 
 WRITTEN = ("output", "save_outputs", "svg")

@@ -13,12 +13,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from dnnp.cmds.context import Context, reason_of, version
-from dnnp.cmds.leaving import leave
-from dnnp.cmds.output import check_output
-from dnnp.cmds.overwrite import declare
-from dnnp.cmds.parser import Help, Parser
-from dnnp.cmds.room import for_memory, mind_memory
+from dnnp.cmds.shell.context import Context, reason_of, version
+from dnnp.cmds.shell.leaving import leave
+from dnnp.cmds.shell.output import check_output
+from dnnp.cmds.shell.overwrite import declare
+from dnnp.cmds.shell.parser import Help, Parser
+from dnnp.cmds.shell.room import for_memory, mind_memory
 from dnnp.core.model.errors import (
     DnnpError,
     FormatError,
@@ -28,7 +28,7 @@ from dnnp.core.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from dnnp.cmds.guardian import Listen
+    from dnnp.cmds.shell.guardian import Listen
 
 INTERRUPTED = 130
 
@@ -46,7 +46,7 @@ class _Completion(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, _namespace: Any, values: Any, _option: Any = None
     ) -> NoReturn:
-        from dnnp.cmds.completion import script
+        from dnnp.cmds.shell.completion import script
 
         parser.exit(0, script(parser, values))
 
@@ -169,7 +169,7 @@ class Command:
         status = _status_of(parse, context)
         if not read:
             return _close(context, status)
-        from dnnp.cmds.guardian import guard
+        from dnnp.cmds.shell.guardian import guard
 
         return guard(self.name, lambda listen: self._work(read[0], context, listen))
 
@@ -273,7 +273,7 @@ def _end_like_sigpipe() -> NoReturn:
 
     The signal itself is ignored: it would also come when nobody reads the messages.
     """
-    from dnnp.cmds.guardian import end_by
+    from dnnp.cmds.shell.guardian import end_by
 
     end_by(signal.SIGPIPE)
 

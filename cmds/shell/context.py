@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
-from dnnp.cmds.console import Progress, tell
-from dnnp.cmds.output import atomic_output
-from dnnp.cmds.overwrite import Outputs
+from dnnp.cmds.shell.console import Progress, tell
+from dnnp.cmds.shell.output import atomic_output
+from dnnp.cmds.shell.overwrite import Outputs
 from dnnp.core.model.beside import is_left_alone
 from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.model.text import printable
@@ -133,7 +133,7 @@ class Context:
     def on_interrupt(self) -> None:
         """React to Ctrl-C; `guardian` sees to the second one."""
         if self.interrupted or not self._holds_interrupt:
-            from dnnp.cmds.guardian import quit_interrupted
+            from dnnp.cmds.shell.guardian import quit_interrupted
             from dnnp.formats.unfinished import when_whole
 
             when_whole(lambda: quit_interrupted(self.tool))
