@@ -74,9 +74,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
     started = monotonic()
     with context.interruptible():
         _check_plan(stream, args, context)
-        from dnnp.cmds.read_plan import read_plan
         from dnnp.core.cost.problem import SplitProblem
         from dnnp.formats.graph import graph_of, units_of
+        from dnnp.read_plan import read_plan
 
         graph = graph_of(stream)
         units = units_of(stream, graph)

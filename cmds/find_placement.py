@@ -173,9 +173,9 @@ def find_placement(
 
 def _of_plan(stream: Stream, args: argparse.Namespace) -> tuple[Placement, str]:
     """The placement of the plan in a stream, and the plan's digest."""
-    from dnnp.cmds.read_plan import read_plan
     from dnnp.core.pipeline.from_plan import placement_of_plan
     from dnnp.formats.graph import graph_of, plan_digest, units_of
+    from dnnp.read_plan import read_plan
 
     graph = graph_of(stream)
     plan = read_plan(stream, graph)

@@ -4,34 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from dnnp.choices import ANY_FAMILY, FAMILIES, LAYERED, MODEL_FORMATS, SHAPES
 from dnnp.cmds.shell.arguments import count, seconds
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
 from dnnp.cmds.shell.limits import limit_options, set_limits
 from dnnp.core.model.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from onnx import ModelProto
-
-    from dnnp.formats.onnx_prices import Price
-    from dnnp.formats.stream import Stream
-
-FORMATS = ("onnx", "msr-json", "costgraph")
-SHAPES = ("value-info", "infer", "symbolic", "run")
-FAMILIES = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "stochastic-block")
-ANY_FAMILY = "regal"
-LAYERED, LAYERED_NODES = "layered", 200
-"""Another generator, and the nodes of its graphs if nothing is said."""
-EXTENSIONS = {
-    ".json": "msr-json",
-    ".pbtxt": "costgraph",
-    ".pbtext": "costgraph",
-    ".textproto": "costgraph",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="kind",
-        choices=FORMATS,
+        choices=MODEL_FORMATS,
         help="format of MODEL: ONNX, the JSON of the 2020 device-placement workloads, or a "
         "TensorFlow CostGraphDef as text (default: by extension: .json, .pbtxt, else onnx)",
     )
@@ -100,42 +80,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Import MODEL, or generate a graph, and write the stream."""
+    from dnnp.cmds.shell.options import options_of
+    from dnnp.loading import GenerateOptions, ImportOptions, generate_stream, import_stream, kind_of
+
     _check_usage(args)
-    for text in (args.model or "", args.name or ""):
-        if text != text.encode(errors="replace").decode():
-            raise UsageError(f"{text!a} is not UTF-8, so a stream cannot hold it; rename the file")
-    kind = "synthetic" if args.synthetic else args.kind or _kind_of(args.model)
-    if kind == "synthetic":
-        stream = _generate(args)
-    elif kind == "onnx":
-        if args.model == "-":
-            raise UsageError(
-                "an ONNX model must be a file: later commands open it again; "
-                "for other formats on standard input give --from"
-            )
-        from pathlib import Path
-
-        from dnnp.cmds.source import spare_model
-        from dnnp.formats.onnx_dims import parse_dimensions
-        from dnnp.formats.onnx_load import load_with_hash
-
+    if args.synthetic:
+        stream = generate_stream(options_of(GenerateOptions, args, context))
+    else:
+        options = options_of(ImportOptions, args, context)
         if args.shapes == "run":
             set_limits(args)
-        stream = load_onnx(args.model, parse_dimensions(args.dims), args.shapes, args.name)
-        if os.path.exists(args.output):
+        stream = import_stream(args.model, options)
+        if (args.kind or kind_of(args.model)) == "onnx" and os.path.exists(args.output):
+            from dnnp.formats.onnx_load import load_with_hash
+            from dnnp.source import spare_model
+
             spare_model(context, load_with_hash(args.model)[0], Path(args.model))
-    else:
-        if args.dims:
-            raise UsageError(f"--dim is for ONNX models, not for {kind}")
-        data = context.read_input(args.model)
-        if kind == "msr-json":
-            from dnnp.formats.msr_json import read_workload
-
-            stream = read_workload(data, args.model, args.name)
-        else:
-            from dnnp.formats.costgraph import read_costgraph
-
-            stream = read_costgraph(data, args.model, args.name)
     for message in stream.warnings:
         context.warn(message)
     context.elapsed("imported the model")
@@ -159,57 +119,6 @@ def _check_usage(args: argparse.Namespace) -> None:
     if args.kind is not None or args.dims:
         option = "--from" if args.kind is not None else "--dim"
         raise UsageError(f"{option} is for files, not for --synthetic")
-
-
-def _generate(args: argparse.Namespace) -> Stream:
-    """The stream of a random graph."""
-    from dnnp.core.synthetic.regal import regal_graph
-    from dnnp.formats.synthetic import synthetic_stream
-
-    seed = args.seed or 0
-    if args.synthetic == LAYERED:
-        from dnnp.core.synthetic.layered import layered_graph
-
-        nodes, ratio = args.nodes, 1.0 if args.ratio is None else args.ratio
-        made = layered_graph(LAYERED_NODES if nodes is None else nodes, ratio, seed)
-        name = args.name or f"{LAYERED}-{made.n}-ratio{ratio:g}-seed{seed}"
-        return synthetic_stream(name, made.tail, made.head, made.size, made.times)
-    family = None if args.synthetic == ANY_FAMILY else args.synthetic
-    graph = regal_graph(family, args.nodes, seed)
-    name = f"{graph.family}-{graph.n}-seed{seed}" if args.name is None else args.name
-    return synthetic_stream(name, graph.tail, graph.head, graph.size, graph.cost)
-
-
-def load_onnx(
-    path: str,
-    dims: Mapping[str, int] | None = None,
-    shapes: str = "symbolic",
-    name: str | None = None,
-) -> Stream:
-    """Import an ONNX model with prices and the whole shape chain at hand."""
-    from dnnp.core.runtime.run_shapes import shapes_by_running
-    from dnnp.core.runtime.symbolic_shapes import symbolic_shapes
-    from dnnp.formats.onnx_import import Helpers, import_onnx
-
-    helpers = Helpers(pricer, symbolic_shapes, shapes_by_running)
-    return import_onnx(path, dims, shapes, name, helpers)
-
-
-def pricer(model: ModelProto) -> Price:
-    """A price function for the nodes of a model."""
-    from functools import partial
-
-    from dnnp.core.profile.bodies import ModelFacts
-    from dnnp.core.profile.ops import node_cost
-
-    return partial(node_cost, facts=ModelFacts.of(model))
-
-
-def _kind_of(path: str) -> str:
-    """Format by extension."""
-    if path == "-":
-        return "onnx"
-    return next((k for ending, k in EXTENSIONS.items() if path.lower().endswith(ending)), "onnx")
 
 
 COMMAND = Command(

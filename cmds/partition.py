@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 
 from dnnp.cmds.find_latency import add_latency_arguments
 from dnnp.cmds.idle_options import name_idle_options
+from dnnp.cmds.shell.arguments import count, device_options, factor, positive, seconds, share
+from dnnp.cmds.shell.cli import Command
+from dnnp.cmds.shell.context import Context
 from dnnp.core.methods import LATENCY, SPLITS, lines
 from dnnp.core.model.errors import UsageError
+from dnnp.core.model.text import counted
 
 if TYPE_CHECKING:
     from dnnp.core.cost.problem import SplitProblem
@@ -175,10 +179,10 @@ def problem_of(stream: Stream, args: argparse.Namespace, context: Context) -> Sp
     """What is to be split: the graph, priced if it is not, the devices and the cost model."""
     from dnnp.cmds.find_latency import check_objective, latency_options
     from dnnp.cmds.platform import platform_of
-    from dnnp.cmds.pricing import ensure_costs
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.plan import CostOptions
     from dnnp.core.portfolio.methods import check_options
+    from dnnp.costs import ensure_costs
     from dnnp.formats.graph import graph_of, units_of
 
     with context.held():

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from dnnp.cmds.measuring import price_measured
-from dnnp.cmds.pricing import DEFAULT_DEVICE, price_analytic
-from dnnp.cmds.scaling import MEASURED, price_scaled
+from dnnp.choices import DEFAULT_DEVICE, MEASURED, PROFILE_MODES
 from dnnp.cmds.shell.arguments import count, positive
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
@@ -18,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "--mode",
-        choices=("analytic", "measure", "scaled"),
+        choices=PROFILE_MODES,
         default="analytic",
         help="analytic: a roofline over work and traffic (default); measure: time the model "
         "with ONNX Runtime on this machine's CPU; scaled: carry the times of one class to others",
@@ -78,35 +76,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Read a stream, price it, write it with its costs."""
-    from dnnp.formats.devices import device_names, load_device
+    from dnnp.cmds.shell.options import options_of
+    from dnnp.profiling import ProfileOptions, profile_stream
 
-    for option, value in (("--from", args.source), ("--against", args.against)):
-        if value is not None and args.mode != "scaled":
-            raise UsageError(f"{option} needs --mode scaled")
-    if args.mode == "scaled" and not args.device:
-        raise UsageError("--mode scaled needs --device: the class to carry times to")
-    if args.against == "-" and args.stream == "-":
+    if args.against == args.stream == "-" and args.mode == "scaled" and args.device:
         raise UsageError("--against and the stream cannot both be standard input")
-    args.source = args.source or MEASURED
-    devices = [load_device(name) for name in args.device or [DEFAULT_DEVICE]]
-    names = [d.name for d in devices]
-    if len(set(names)) < len(names):
-        raise UsageError(f"--device: a class is there twice: {', '.join(names)}")
-    if args.mode == "measure" and len(devices) > 1:
-        raise UsageError("--mode measure times one class, this machine's CPU; give one --device")
-    if args.mode == "measure" and names[0] in device_names() and names[0] != DEFAULT_DEVICE:
-        raise UsageError(
-            f"--mode measure times this machine's CPU, which is no {names[0]}; "
-            f"leave out --device, or give a device file of the CPU"
-        )
+    options = options_of(ProfileOptions, args, context)
     stream = context.read(args.stream)
-    if args.mode == "analytic":
-        price_analytic(stream, devices, context)
-    elif args.mode == "scaled":
-        price_scaled(stream, devices, args, context)
-    else:
+    if args.mode == "measure":
         set_limits(args)
-        price_measured(stream, devices[0], args, context)
+    profile_stream(stream, options)
     context.write(stream)
     return 0
 

@@ -1,8 +1,10 @@
-"""The header of a stream that was just imported."""
+"""The header of a stream: where its graph comes from, and what has touched it since."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from dnnp.formats.records import FORMAT, VERSION
 from dnnp.formats.stream import Record
@@ -29,3 +31,25 @@ def new_header(kind: str, path: str, sha256: str, name: str | None, time: str) -
         "units": {"time": time},
         "provenance": [],
     }
+
+
+def stamped(
+    header: Record, tool: str, arguments: Sequence[str], elapsed_s: float | None = None
+) -> Record:
+    """The header with one more command in its provenance."""
+    entry: dict[str, Any] = {
+        "tool": tool,
+        "version": version(),
+        # Arguments that are not UTF-8 cannot stand in JSON as they are.
+        "arguments": [a.encode(errors="backslashreplace").decode() for a in arguments],
+    }
+    if elapsed_s is not None:
+        entry["elapsed_s"] = elapsed_s
+    return {**header, "provenance": [*header["provenance"], entry]}
+
+
+def version() -> str:
+    """Version of the installed package."""
+    from importlib.metadata import version as installed
+
+    return installed("dnnp")

@@ -146,3 +146,17 @@ def remove(path: str) -> None:
     else:
         with suppress(OSError):
             os.unlink(path)
+
+
+@contextmanager
+def atomic_output(path: str) -> Iterator[BinaryIO]:
+    """Write a temporary file beside `path` and rename it when all went well.
+
+    A file that is there keeps its mode; a link keeps pointing where it does.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as device:
+            yield device
+        return
+    with replacement(os.path.realpath(path)) as file:
+        yield file

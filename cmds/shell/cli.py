@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from dnnp.cmds.shell.context import Context, reason_of, version
+from dnnp.cmds.shell.context import Context, reason_of
 from dnnp.cmds.shell.leaving import leave
 from dnnp.cmds.shell.output import check_output
 from dnnp.cmds.shell.overwrite import declare
@@ -37,6 +37,8 @@ class _Version(argparse.Action):
     """`--version`, looked up only when asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
+        from dnnp.formats.header import version
+
         parser.exit(0, f"{parser.prog} {version()}\n")
 
 

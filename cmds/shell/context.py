@@ -7,8 +7,9 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO
 
+from dnnp.caller import Caller
 from dnnp.cmds.shell.console import Progress, tell
 from dnnp.cmds.shell.output import atomic_output
 from dnnp.cmds.shell.overwrite import Outputs
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from dnnp.formats.stream import Stream
 
 
-class Context:
+class Context(Caller):
     """What a running command sees of the world: its streams, its messages, Ctrl-C."""
 
     def __init__(
@@ -78,6 +79,10 @@ class Context:
         """Show a table or a chart; silent with --quiet."""
         if not self.quiet:
             self._say(lines)
+
+    def spare(self, path: str | os.PathLike[str], what: str) -> None:
+        """Make sure that no output is this file or folder, which is read."""
+        self.outputs.spare(path, what)
 
     def _say(self, lines: Iterable[str]) -> None:
         """Every line of text leaves here. That it cannot be written decides nothing."""
@@ -167,17 +172,11 @@ class Context:
 
     def write(self, stream: Stream) -> None:
         """Stamp the provenance and write the stream to -o or standard output."""
+        from dnnp.formats.header import stamped
         from dnnp.formats.stream import write
 
-        entry: dict[str, Any] = {
-            "tool": self.tool,
-            "version": version(),
-            # Arguments that are not UTF-8 cannot stand in JSON as they are.
-            "arguments": [a.encode(errors="backslashreplace").decode() for a in self.arguments],
-        }
-        if self.timings:
-            entry["elapsed_s"] = time.perf_counter() - self._started
-        stream.header = {**stream.header, "provenance": [*stream.header["provenance"], entry]}
+        elapsed_s = time.perf_counter() - self._started if self.timings else None
+        stream.header = stamped(stream.header, self.tool, self.arguments, elapsed_s)
         with self.open_output() as file:
             write(stream, file)
         self.elapsed("wrote the stream")
@@ -199,22 +198,6 @@ class Context:
             raise InputFileError(f"{name}: {reason_of(error)}") from None
 
 
-def counted(count: int, noun: str) -> str:
-    """A number of things, for messages.
-
-    >>> counted(1, "group"), counted(2, "group")
-    ('1 group', '2 groups')
-    """
-    return f"{count} {noun}{'s' * (count != 1)}"
-
-
 def reason_of(error: OSError) -> str:
     """Why the system refused something, in words."""
     return error.strerror or str(error) or type(error).__name__
-
-
-def version() -> str:
-    """Version of the installed package."""
-    from importlib.metadata import version as installed
-
-    return installed("dnnp")

@@ -4,28 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import BinaryIO
 
 from dnnp.core.model.errors import InputFileError
-from dnnp.formats.unfinished import remove_unfinished, replacement, unfinished
+from dnnp.formats.unfinished import atomic_output, remove_unfinished, unfinished
 
 __all__ = ["atomic_output", "check_output", "remove_unfinished", "unfinished"]
-
-
-@contextmanager
-def atomic_output(path: str) -> Iterator[BinaryIO]:
-    """Write a temporary file beside `path` and rename it when all went well.
-
-    A file that is there keeps its mode; a link keeps pointing where it does.
-    """
-    if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "wb") as device:
-            yield device
-        return
-    with replacement(os.path.realpath(path)) as file:
-        yield file
 
 
 def check_output(path: str) -> None:

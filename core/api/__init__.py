@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dnnp.caller import Caller, DnnpWarning
     from dnnp.core.model.errors import (
         DnnpError,
         FormatError,
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
+    from dnnp.exporting import export
     from dnnp.graph import Graph
-    from dnnp.listener import DnnpWarning, Listener
-    from dnnp.loading import load
+    from dnnp.loading import generate, load
+    from dnnp.profiling import profile
+    from dnnp.running import run
 
 _ERRORS = (
     "DnnpError", "FormatError", "GapError", "InfeasibleError", "InputFileError", "LimitError",
@@ -37,18 +40,25 @@ _ERRORS = (
 )  # fmt: skip
 
 _HOMES = {
-    "DnnpWarning": "dnnp.listener",
+    "Caller": "dnnp.caller",
+    "DnnpWarning": "dnnp.caller",
+    "Findings": "dnnp.checking",
     "Graph": "dnnp.graph",
-    "Listener": "dnnp.listener",
+    "check": "dnnp.checking",
+    "coarsen": "dnnp.coarsening",
+    "export": "dnnp.exporting",
+    "generate": "dnnp.loading",
     "load": "dnnp.loading",
+    "profile": "dnnp.profiling",
+    "run": "dnnp.running",
     **dict.fromkeys(_ERRORS, "dnnp.core.model.errors"),
 }
 """Public name -> the module that has it."""
 
 __all__ = [
-    "DnnpError", "DnnpWarning", "FormatError", "GapError", "Graph", "InfeasibleError",
-    "InputFileError", "LimitError", "Listener", "UnavailableError", "UsageError",
-    "VerificationError", "load",
+    "Caller", "DnnpError", "DnnpWarning", "Findings", "FormatError", "GapError", "Graph",
+    "InfeasibleError", "InputFileError", "LimitError", "UnavailableError", "UsageError",
+    "VerificationError", "check", "coarsen", "export", "generate", "load", "profile", "run",
 ]  # fmt: skip
 
 

@@ -6,13 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from dnnp.core.model.errors import InputFileError
 from dnnp.formats.stream import Record, Stream, read_bytes, write
-from dnnp.formats.unfinished import replacement
+from dnnp.formats.unfinished import atomic_output
 
 View = Mapping[str, Any]
 """A record of the stream that nobody may change; its fields are those of dnnp-graph(5)."""
@@ -263,7 +262,7 @@ class Graph:
             The file cannot be written.
         """
         try:
-            with replacement(os.path.realpath(Path(path))) as file:
+            with atomic_output(os.fspath(path)) as file:
                 file.write(self.to_bytes())
         except OSError as error:
             raise InputFileError(f"{path}: {error.strerror or error}") from None

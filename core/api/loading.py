@@ -1,27 +1,283 @@
-"""Read a graph from a file."""
+"""Read a graph from a file: a stream, a model, or a published workload; or draw one at random."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
 
-from dnnp.formats.files import read_file
-from dnnp.formats.stream import read_bytes
+import orjson
+
+from dnnp.caller import CALLER, Caller
+from dnnp.choices import ANY_FAMILY, EXTENSIONS, FAMILIES, LAYERED, MODEL_FORMATS, SHAPES
+from dnnp.core.model.errors import UsageError
+from dnnp.formats.header import stamped
+from dnnp.formats.stream import Stream, read_bytes
 from dnnp.graph import Graph
-from dnnp.listener import LISTENER, Listener
+from dnnp.step import Options, option
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from dnnp.formats.onnx_prices import Price
+
+LAYERED_NODES = 200
+"""Nodes of a layered graph if nothing is said."""
+
+LONGEST_HEADER = 1 << 20
+"""Bytes of the first line of a file in which a stream is looked for."""
 
 
-def load(path: str | os.PathLike[str], *, listener: Listener = LISTENER) -> Graph:
-    """Read a stream that a command, or `Graph.save`, has written.
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions(Options):
+    """How a model is read."""
+
+    kind: str | None = option(flag="--from", choices=MODEL_FORMATS)
+    """`onnx`, `msr-json` (the JSON of the 2020 device-placement workloads) or `costgraph` (a
+    TensorFlow CostGraphDef as text); None: by the file's ending."""
+    dims: Sequence[str] | Mapping[str, int] = option((), "--dim")
+    """Sizes of symbolic dimensions, or of `INPUT:AXIS`: `{"N": 1}` or `["N=1"]`."""
+    shapes: str = option("symbolic", choices=SHAPES)
+    """Last step allowed for finding tensor shapes: `value-info`, `infer`, `symbolic` or `run`."""
+    name: str | None = option()
+    """Name of the model; None: from the file's name."""
+
+    def check(self) -> None:
+        """Refuse what makes no sense."""
+        super().check()
+        check_text(self.name or "")
+
+    @property
+    def sizes(self) -> Sequence[str]:
+        """Dimensions as the command takes them."""
+        if isinstance(self.dims, Mapping):
+            return [f"{name}={size}" for name, size in self.dims.items()]
+        if isinstance(self.dims, str):
+            raise UsageError(f"--dim {self.dims!r}: give a list, or sizes by name")
+        return self.dims
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateOptions(Options):
+    """What random graph is drawn."""
+
+    synthetic: str = option(ANY_FAMILY, choices=(ANY_FAMILY, *FAMILIES, LAYERED))
+    """`erdos-renyi`, `barabasi-albert`, `watts-strogatz` or `stochastic-block`, `regal`: one of
+    them by the seed; or `layered`: layers of operators, priced on four devices of unequal speed."""
+    nodes: int | None = option(least=0)
+    """Number of nodes; None: from 50 to 200, by the seed; layered: 200."""
+    ratio: float | None = option(least=0)
+    """Layered: mean transfer time over mean compute time; None: 1."""
+    seed: int | None = option(least=0)
+    """Of the graph; None: 0."""
+    name: str | None = option()
+    """Name of the graph; None: from family, size and seed."""
+
+    def check(self) -> None:
+        """Refuse what makes no sense."""
+        super().check()
+        check_text(self.name or "")
+        if self.ratio is not None and self.synthetic != LAYERED:
+            raise UsageError(f"--ratio is for --synthetic {LAYERED}")
+
+
+def load(
+    file: str | os.PathLike[str] | IO[bytes],
+    *,
+    kind: str | None = None,
+    dims: Sequence[str] | Mapping[str, int] = (),
+    shapes: str = "symbolic",
+    name: str | None = None,
+    caller: Caller = CALLER,
+) -> Graph:
+    """Read a stream that a command or `Graph.save` has written, an ONNX model, or a workload.
+
+    Parameters
+    ----------
+    file
+        Its path; or an open file, which cannot be an ONNX model, as later steps open that again.
+    kind
+        `onnx`, `msr-json` (the JSON of the 2020 device-placement workloads) or `costgraph` (a
+        TensorFlow CostGraphDef as text); None: a stream if it begins like one, else by the file's
+        ending.
+    dims
+        Sizes of symbolic dimensions of a model, or of `INPUT:AXIS`: `{"N": 1}` or `["N=1"]`.
+    shapes
+        Last step allowed for finding tensor shapes: `value-info`, `infer`, `symbolic` or `run`.
+    name
+        Name of the model; None: from the file's name.
 
     Raises
     ------
     InputFileError
         The file cannot be read.
+    UsageError
+        Options that make no sense or do not fit the file, or a dimension without a size.
     FormatError
-        It is malformed.
+        The file is malformed.
     """
-    name = os.fspath(path)
-    stream = read_bytes(read_file(name), name)
+    options = ImportOptions(kind=kind, dims=dims, shapes=shapes, name=name, caller=caller)
+    options.check()
+    path, data = "-", None
+    if not isinstance(file, str | os.PathLike):
+        data = file.read()
+        if kind is None:
+            return _of_stream(data, "<stream>", options)
+    else:
+        path = os.fspath(file)
+        if kind is None and _is_stream(path):
+            return _of_stream(caller.read_input(path), path, options)
+    made = import_stream(path, options, data)
+    for message in made.warnings:
+        caller.warn(message)
+    made.header = stamped(made.header, "dnnp-import", [*options.words(), path])
+    return Graph(made)
+
+
+def generate(
+    family: str = ANY_FAMILY,
+    *,
+    nodes: int | None = None,
+    ratio: float | None = None,
+    seed: int = 0,
+    name: str | None = None,
+) -> Graph:
+    """Draw a random graph with costs, like those of REGAL.
+
+    Parameters
+    ----------
+    family
+        `erdos-renyi`, `barabasi-albert`, `watts-strogatz` or `stochastic-block`; `regal`: one of
+        them by the seed; `layered`: layers of operators, priced on four devices of unequal speed.
+    nodes
+        Their number; None: from 50 to 200, by the seed; layered: 200.
+    ratio
+        Layered: mean transfer time over mean compute time; None: 1.
+    name
+        Name of the graph; None: from family, size and seed.
+
+    Raises
+    ------
+    UsageError
+        Options that make no sense.
+    """
+    options = GenerateOptions(synthetic=family, nodes=nodes, ratio=ratio, seed=seed, name=name)
+    options.check()
+    made = generate_stream(options)
+    made.header = stamped(made.header, "dnnp-import", options.words())
+    return Graph(made)
+
+
+def import_stream(path: str, options: ImportOptions, data: bytes | None = None) -> Stream:
+    """The stream of a model or a workload; its warnings are for the user.
+
+    Parameters
+    ----------
+    path
+        The file; `-`: none that could be opened again.
+    data
+        Its contents, where they were read already.
+    """
+    check_text(path)
+    kind = options.kind or kind_of(path)
+    if kind == "onnx":
+        if path == "-":
+            raise UsageError(
+                "an ONNX model must be a file: later commands open it again; "
+                "for other formats on standard input give --from"
+            )
+        from dnnp.formats.onnx_dims import parse_dimensions
+
+        dims = parse_dimensions(list(options.sizes))
+        return load_onnx(path, dims, options.shapes, options.name)
+    if options.sizes:
+        raise UsageError(f"--dim is for ONNX models, not for {kind}")
+    data = options.caller.read_input(path) if data is None else data
+    if kind == "msr-json":
+        from dnnp.formats.msr_json import read_workload
+
+        return read_workload(data, path, options.name)
+    from dnnp.formats.costgraph import read_costgraph
+
+    return read_costgraph(data, path, options.name)
+
+
+def generate_stream(options: GenerateOptions) -> Stream:
+    """The stream of a random graph."""
+    from dnnp.core.synthetic.regal import regal_graph
+    from dnnp.formats.synthetic import synthetic_stream
+
+    seed, nodes, name = options.seed or 0, options.nodes, options.name
+    if options.synthetic == LAYERED:
+        from dnnp.core.synthetic.layered import layered_graph
+
+        ratio = 1.0 if options.ratio is None else options.ratio
+        made = layered_graph(LAYERED_NODES if nodes is None else nodes, ratio, seed)
+        name = name or f"{LAYERED}-{made.n}-ratio{ratio:g}-seed{seed}"
+        return synthetic_stream(name, made.tail, made.head, made.size, made.times)
+    graph = regal_graph(None if options.synthetic == ANY_FAMILY else options.synthetic, nodes, seed)
+    name = f"{graph.family}-{graph.n}-seed{seed}" if name is None else name
+    return synthetic_stream(name, graph.tail, graph.head, graph.size, graph.cost)
+
+
+def load_onnx(
+    path: str,
+    dims: Mapping[str, int] | None = None,
+    shapes: str = "symbolic",
+    name: str | None = None,
+) -> Stream:
+    """Import an ONNX model with prices and the whole shape chain at hand."""
+    from dnnp.core.runtime.run_shapes import shapes_by_running
+    from dnnp.core.runtime.symbolic_shapes import symbolic_shapes
+    from dnnp.formats.onnx_import import Helpers, import_onnx
+
+    helpers = Helpers(pricer, symbolic_shapes, shapes_by_running)
+    return import_onnx(path, dims, shapes, name, helpers)
+
+
+def pricer(model: ModelProto) -> Price:
+    """A price function for the nodes of a model."""
+    from functools import partial
+
+    from dnnp.core.profile.bodies import ModelFacts
+    from dnnp.core.profile.ops import node_cost
+
+    return partial(node_cost, facts=ModelFacts.of(model))
+
+
+def _of_stream(data: bytes, name: str, options: ImportOptions) -> Graph:
+    """What a stream holds; options for models do not fit it."""
+    if options.words():
+        raise UsageError(f"{name} is a stream: {options.words()[0]} is for models")
+    stream = read_bytes(data, name)
     for message in stream.warnings:
-        listener.warn(message)
+        options.caller.warn(message)
     return Graph(stream)
+
+
+def _is_stream(path: str) -> bool:
+    """Whether a file begins like a stream; one that cannot be read does not."""
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(LONGEST_HEADER)
+    except (OSError, ValueError):
+        return False
+    try:
+        record = orjson.loads(first)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(record, dict) and record.get("type") == "header"
+
+
+def check_text(text: str) -> None:
+    """Refuse a name that a stream cannot hold."""
+    if text != text.encode(errors="replace").decode():
+        raise UsageError(f"{text!a} is not UTF-8, so a stream cannot hold it; rename the file")
+
+
+def kind_of(path: str) -> str:
+    """Format by extension."""
+    if path == "-":
+        return "onnx"
+    return next((k for ending, k in EXTENSIONS.items() if path.lower().endswith(ending)), "onnx")

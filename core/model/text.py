@@ -1,4 +1,4 @@
-"""Text from files and arguments, made safe for terminals and for XML."""
+"""Text for messages: numbers of things; and what others wrote, safe for terminals and for XML."""
 
 from __future__ import annotations
 
@@ -22,3 +22,12 @@ def printable(text: str) -> str:
     \x1b[31mred\x00 a\u202eb\n
     """
     return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things, for messages.
+
+    >>> counted(1, "group"), counted(2, "group")
+    ('1 group', '2 groups')
+    """
+    return f"{count} {noun}{'s' * (count != 1)}"

@@ -6,10 +6,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from dnnp.cmds.import_ import load_onnx
 from dnnp.core.coarsen.coarsen import coarsen
 from dnnp.formats.graph import graph_of
 from dnnp.formats.rules import load_rules
+from dnnp.loading import load_onnx
 from dnnp.samples.build import write as write_sample
 from support.bench import medians, table
 from support.graphs import to_bytes

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import onnx
 
-from dnnp.cmds.import_ import load_onnx
 from dnnp.formats.stream import read_bytes, write
+from dnnp.loading import load_onnx
 from dnnp.samples.build import write as write_sample
 from support.bench import medians, table
 

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from dnnp.cmds.import_ import load_onnx
 from dnnp.formats.graph import graph_of
+from dnnp.loading import load_onnx
 from support.run import dnnp
 
 CHAIN = "g (float[2,3] x) => (float[2,3] y) { a = Relu(x) y = Exp(a) }"

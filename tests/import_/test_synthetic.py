@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dnnp.cmds import import_
+from dnnp import choices
 from dnnp.core.model.errors import UsageError
 from dnnp.core.synthetic import families
 from dnnp.core.synthetic.layered import layered_graph
@@ -47,7 +47,7 @@ def near(count: float, trials: int, probability: float) -> bool:
 
 
 def test_command_and_core_know_the_same_families() -> None:
-    assert tuple(FAMILIES) == import_.FAMILIES == tuple(TABLE["families"])
+    assert tuple(FAMILIES) == choices.FAMILIES == tuple(TABLE["families"])
     assert set(LEAST_NODES) == set(FAMILIES)
 
 

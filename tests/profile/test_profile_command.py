@@ -10,10 +10,10 @@ import orjson
 import pytest
 from onnx import TensorProto, helper
 
-from dnnp.cmds import measuring
-from dnnp.cmds.pricing import ensure_costs
+from dnnp import measuring
 from dnnp.cmds.shell.context import Context
 from dnnp.core.runtime import measure, waits
+from dnnp.costs import ensure_costs
 from dnnp.formats.stream import read_bytes
 from support.run import Result, dnnp
 from support.seeds import encode, group, header, planned, tensor

@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dnnp.cmds.shell.context import counted
+from dnnp.choices import DEFAULT_DEVICE
 from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.text import counted
 
 if TYPE_CHECKING:
-    from dnnp.cmds.shell.context import Context
+    from dnnp.caller import Caller
     from dnnp.core.profile.work import Work
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Stream
 
-DEFAULT_DEVICE = "cpu-core"
 _NAMED = 12
 """Operator types that a warning lists."""
 
@@ -23,7 +23,7 @@ Times = Mapping[str, Sequence[float]]
 """Device class -> seconds, by position of the record."""
 
 
-def ensure_costs(stream: Stream, context: Context, *, reprice: bool = False) -> None:
+def ensure_costs(stream: Stream, caller: Caller, *, reprice: bool = False) -> None:
     """Price a stream without costs exactly as dnnp-profile does by default, and say so.
 
     With `reprice`, groups whose cost no longer follows from their nodes cost the sum of these.
@@ -35,17 +35,17 @@ def ensure_costs(stream: Stream, context: Context, *, reprice: bool = False) -> 
         clustering_of(stream, graph_of(stream), priced=False)
         changed = reprice_groups(stream)
         if changed:
-            context.note(f"{counted(changed, 'group')} priced again, as the sum of their nodes")
+            caller.note(f"{counted(changed, 'group')} priced again, as the sum of their nodes")
     nodes = stream.get("node")
     if not nodes or any("time_s" in record for record in nodes):
         return
     from dnnp.formats.devices import load_device
 
-    context.note(f"no costs in the stream: priced as by dnnp-profile --device {DEFAULT_DEVICE}")
-    price_analytic(stream, [load_device(DEFAULT_DEVICE)], context)
+    caller.note(f"no costs in the stream: priced as by dnnp-profile --device {DEFAULT_DEVICE}")
+    price_analytic(stream, [load_device(DEFAULT_DEVICE)], caller)
 
 
-def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], context: Context) -> None:
+def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], caller: Caller) -> None:
     """Price every node and group by the roofline of each device; one warning at most."""
     check_units(stream)
     import numpy as np
@@ -57,7 +57,7 @@ def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], context: Conte
     graph = graph_of(stream)
     groups = clustering_of(stream, graph, priced=False)
     work = work_of(graph, stream.get("node"), stream.get("tensor"))
-    _warn_unknown(stream, work, context)
+    _warn_unknown(stream, work, caller)
     times = {d.name: node_times(work, d).tolist() for d in devices}
     group_costs: dict[str, list[float]] | None = None
     if groups is not None:
@@ -68,7 +68,7 @@ def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], context: Conte
         moved = group_traffic(graph, work, groups.label, groups.g)
         for record, f, b in zip(stream.get("group"), flop.tolist(), moved.tolist(), strict=True):
             record["flop"], record["bytes"] = f, b
-    write_costs(stream, devices, times, group_costs, "analytic", context)
+    write_costs(stream, devices, times, group_costs, "analytic", caller)
 
 
 def check_units(stream: Stream) -> None:
@@ -95,7 +95,7 @@ def write_costs(
     node_costs: Times,
     group_costs: Times | None,
     how: str,
-    context: Context,
+    caller: Caller,
 ) -> None:
     """Put costs on nodes and groups, with a device record for each class.
 
@@ -141,7 +141,7 @@ def write_costs(
     if how in ("analytic", "scaled"):
         stream.header["work"] = work_of(nodes)
     if dropped:
-        context.note(f"dropped what the old costs led to: {', '.join(dropped)} records")
+        caller.note(f"dropped what the old costs led to: {', '.join(dropped)} records")
 
 
 def _put(records: Sequence[dict[str, Any]], costs: Times) -> None:
@@ -149,7 +149,7 @@ def _put(records: Sequence[dict[str, Any]], costs: Times) -> None:
         record["time_s"] = {name: values[i] for name, values in costs.items()}
 
 
-def _warn_unknown(stream: Stream, work: Work, context: Context) -> None:
+def _warn_unknown(stream: Stream, work: Work, caller: Caller) -> None:
     """Count the nodes that only their traffic prices, by operator."""
     unknown: Counter[str] = Counter()
     for record, known in zip(stream.get("node"), work.known.tolist(), strict=True):
@@ -160,7 +160,7 @@ def _warn_unknown(stream: Stream, work: Work, context: Context) -> None:
         return
     listed = [f"{op} ({count})" for op, count in unknown.most_common(_NAMED)]
     more = len(unknown) - len(listed)
-    context.warn(
+    caller.warn(
         f"{unknown.total()} of {len(work.known)} nodes are priced by the bytes they move only, "
         f"as the work of their operators is unknown: {', '.join(listed)}"
         + (f" and {more} more" if more > 0 else "")

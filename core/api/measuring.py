@@ -2,54 +2,66 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dnnp.cmds.pricing import check_units, write_costs
-from dnnp.cmds.shell.context import counted
 from dnnp.core.model.errors import FormatError
+from dnnp.core.model.text import counted
+from dnnp.costs import check_units, write_costs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from onnx import ModelProto
 
-    from dnnp.cmds.shell.context import Context
+    from dnnp.caller import Caller
     from dnnp.formats.cost_cache import MeasuredCosts
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Stream
 
 
-def price_measured(
-    stream: Stream, device: DeviceSpec, args: argparse.Namespace, context: Context
-) -> None:
+@dataclass(frozen=True)
+class Timing:
+    """How a model is timed."""
+
+    model: str | None = None
+    """Its path, if it is not where the stream says."""
+    threads: int = 1
+    repeats: int = 10
+    warmup: int = 3
+    cache: str | None = None
+    """Folder of what was measured before; None: the user's."""
+    no_cache: bool = False
+
+
+def price_measured(stream: Stream, device: DeviceSpec, timing: Timing, caller: Caller) -> None:
     """Price a stream by timing its model, or by what an earlier timing found."""
     check_units(stream)
     from pathlib import Path
 
-    from dnnp.cmds.source import open_source
     from dnnp.formats import cost_cache
     from dnnp.formats.graph import clustering_of, graph_of
     from dnnp.formats.onnx_types import input_shapes
+    from dnnp.source import open_source
 
     clustering_of(stream, graph_of(stream), priced=False)
-    model, path, digest = open_source(context, stream, args.model)
+    model, path, digest = open_source(caller, stream, timing.model)
     groups = [record["nodes"] for record in stream.get("group")]
     shapes = input_shapes(stream)
-    facts = _facts(args, digest, groups, shapes)
+    facts = _facts(timing, digest, groups, shapes)
     key = cost_cache.key_of(facts)
-    folder = cost_cache.default_folder() if args.cache is None else Path(args.cache)
+    folder = cost_cache.default_folder() if timing.cache is None else Path(timing.cache)
     costs = None
-    if not args.no_cache:
+    if not timing.no_cache:
         costs = cost_cache.load(folder, key, len(stream.get("node")), len(groups))
     if costs is not None:
-        context.note(f"costs measured before: {folder / key}.json")
+        caller.note(f"costs measured before: {folder / key}.json")
     else:
         _check_nodes(stream, model, str(path))
-        costs, disturbed = _time_model(stream, model, path.parent, args, shapes, context)
-        keep = not (args.no_cache or disturbed)
+        costs, disturbed = _time_model(stream, model, path.parent, timing, shapes, caller)
+        keep = not (timing.no_cache or disturbed)
         if keep and not cost_cache.store(folder, key, costs, facts):
-            context.detail(f"{folder}: cannot be written; the costs are not kept")
+            caller.detail(f"{folder}: cannot be written; the costs are not kept")
     name = device.name
     node_costs = {name: list(costs.node_s)}
     group_costs, how = None, "measured"
@@ -59,15 +71,15 @@ def price_measured(
             time_of = dict(zip((r["id"] for r in stream.get("node")), costs.node_s, strict=True))
             group_costs = {name: [sum(time_of[v] for v in members) for members in groups]}
             how = "summed"
-    write_costs(stream, [device], node_costs, group_costs, how, context)
-    context.note(
+    write_costs(stream, [device], node_costs, group_costs, how, caller)
+    caller.note(
         f"{stream.header['model']}: {sum(costs.node_s) * 1e3:.3f} ms in nodes"
         + (f", {sum(costs.group_s) * 1e3:.3f} ms in groups" if costs.group_s else "")
     )
 
 
 def _facts(
-    args: argparse.Namespace,
+    timing: Timing,
     digest: str,
     groups: list[list[int]],
     shapes: dict[str, list[int]],
@@ -81,9 +93,9 @@ def _facts(
         "onnxruntime": ort_version(),
         "provider": "cpu",
         "cpu": cpu_model(),
-        "threads": args.threads,
-        "repeats": args.repeats,
-        "warmup": args.warmup,
+        "threads": timing.threads,
+        "repeats": timing.repeats,
+        "warmup": timing.warmup,
         "shapes": shapes,
         "groups": groups_digest(groups),
     }
@@ -102,9 +114,9 @@ def _time_model(
     stream: Stream,
     model: ModelProto,
     folder: Path,
-    args: argparse.Namespace,
+    timing: Timing,
     shapes: dict[str, list[int]],
-    context: Context,
+    caller: Caller,
 ) -> tuple[MeasuredCosts, bool]:
     """Time nodes, and groups as units where the stream has any.
 
@@ -115,32 +127,32 @@ def _time_model(
     from dnnp.formats.onnx_types import types_of
 
     taken: list[float] = []
-    how = Measurement(args.threads, args.repeats, args.warmup, shapes, taken.append)
+    how = Measurement(timing.threads, timing.repeats, timing.warmup, shapes, taken.append)
     by_index = measure_nodes(model, folder, how)
     node_s = tuple(round(by_index[record["id"]], 9) for record in stream.get("node"))
     groups = [record["nodes"] for record in stream.get("group")]
     group_s = None
     if groups:
-        bar = context.progress("measuring groups", len(groups))
+        bar = caller.progress("measuring groups", len(groups))
         try:
             times = measure_groups(model, folder, groups, how, types_of(stream), bar.update)
             group_s = tuple(round(t, 9) for t in times)
         except FormatError as error:
-            context.note(
+            caller.note(
                 f"groups cost the sum of their nodes, as they cannot be timed: {error.reason}"
             )
         finally:
             bar.close()
-    return MeasuredCosts(node_s, group_s), _say_disturbed(taken, context)
+    return MeasuredCosts(node_s, group_s), _say_disturbed(taken, caller)
 
 
-def _say_disturbed(taken: list[float], context: Context) -> bool:
+def _say_disturbed(taken: list[float], caller: Caller) -> bool:
     """Whether other processes took enough of the time of a measurement to matter; say so."""
     from dnnp.core.runtime.waits import DISTURBED
 
     disturbed = [share for share in taken if share > DISTURBED]
     if disturbed:
-        context.warn(
+        caller.warn(
             f"other processes took up to {max(disturbed):.0%} of the processor during "
             f"{len(disturbed)} of {counted(len(taken), 'measurement')}: times may be too long, and "
             "are not kept for later"

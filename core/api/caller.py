@@ -1,4 +1,4 @@
-"""Whom a step tells what it does."""
+"""Who asks for a step: hears what it has to say, and opens the files that options name."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class _NoBar:
         """There is nothing to clear."""
 
 
-class Listener:
-    """Hears what a step has to say; this one gives warnings and keeps the rest to itself."""
+class Caller:
+    """Who asks for a step; this one passes warnings on and keeps the rest to itself."""
 
     interrupted: bool = False
     """Whether somebody wants the step to end with what it has. Looked at often."""
@@ -55,6 +55,18 @@ class Listener:
     def progress(self, label: str, total: int) -> Bar:
         """Told that a long part begins, of so many steps."""
         return _NoBar()
+
+    def read_input(self, path: str) -> bytes:
+        """All bytes of a file that an option names.
+
+        Raises
+        ------
+        InputFileError
+            It cannot be read.
+        """
+        from dnnp.formats.files import read_file
+
+        return read_file(path)
 
     def spare(self, path: str | os.PathLike[str], what: str) -> None:
         """Told the file or folder that is read, so that nothing is written there.
@@ -79,4 +91,4 @@ class Listener:
         yield
 
 
-LISTENER = Listener()
+CALLER = Caller()

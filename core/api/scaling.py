@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dnnp.cmds.pricing import check_units, write_costs
+from dnnp.choices import MEASURED
 from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.costs import check_units, write_costs
 
 if TYPE_CHECKING:
-    from dnnp.cmds.shell.context import Context
+    from dnnp.caller import Caller
     from dnnp.core.model.graph import Floats
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Record, Stream
 
-MEASURED = "measured"
-"""Value of --from that stands for the only class which the stream prices."""
-
 
 def price_scaled(
-    stream: Stream, devices: Sequence[DeviceSpec], args: argparse.Namespace, context: Context
+    stream: Stream,
+    devices: Sequence[DeviceSpec],
+    start: str,
+    against: str | None,
+    caller: Caller,
 ) -> None:
     """Carry the times of one class to others, by ratios of their rooflines.
+
+    Parameters
+    ----------
+    devices
+        The others.
+    start
+        The class, or the path of its device file; `MEASURED`: the only one that is priced.
+    against
+        A stream of the same model that was measured on the others, to say how far off they are.
 
     Raises
     ------
@@ -37,7 +47,7 @@ def price_scaled(
 
     graph = graph_of(stream)
     groups = clustering_of(stream, graph)
-    source = _source(stream, args)
+    source = _source(stream, start)
     if any(source.name == d.name for d in devices):
         raise UsageError(f"--device {source.name}: this class is what times are carried from")
     if source.name not in graph.times:
@@ -55,15 +65,15 @@ def price_scaled(
         for device in devices:
             theirs = group_times(graph, work, groups.label, groups.g, device)
             group_costs[device.name] = scaled_times(group_costs[source.name], own, theirs)
-    if args.against is not None:
-        _report_errors(stream, devices, group_costs or times, args.against, context)
+    if against is not None:
+        _report_errors(stream, devices, group_costs or times, against, caller)
     write_costs(
         stream,
         [source, *devices],
         _lists(times),
         None if group_costs is None else _lists(group_costs),
         "scaled",
-        context,
+        caller,
     )
 
 
@@ -71,12 +81,12 @@ def _lists(times: dict[str, Floats]) -> dict[str, list[float]]:
     return {name: array.tolist() for name, array in times.items()}
 
 
-def _source(stream: Stream, args: argparse.Namespace) -> DeviceSpec:
+def _source(stream: Stream, start: str) -> DeviceSpec:
     """The device that was measured."""
     from dnnp.formats.devices import device_names, load_device
 
-    if args.source != MEASURED:
-        return load_device(args.source)
+    if start != MEASURED:
+        return load_device(start)
     priced = sorted({c for node in stream.get("node") for c in node.get("time_s", {})})
     if len(priced) != 1:
         found = ", ".join(priced) or "none"
@@ -94,13 +104,13 @@ def _report_errors(
     devices: Sequence[DeviceSpec],
     times: dict[str, Floats],
     path: str,
-    context: Context,
+    caller: Caller,
 ) -> None:
     """Compare with a stream of the same model that was measured on the target."""
     from dnnp.core.profile.scaled import scaling_error
     from dnnp.formats.stream import read_bytes
 
-    other = read_bytes(context.read_input(path), path)
+    other = read_bytes(caller.read_input(path), path)
     kind = "group" if stream.get("group") else "node"
     shape = [_members(r) for r in stream.get(kind)]
     if shape != [_members(r) for r in other.get(kind)]:
@@ -115,7 +125,7 @@ def _report_errors(
         error = scaling_error(times[device.name], np.array(held_out))
         compared = True
         change = 100 * (error.predicted_s / error.measured_s - 1) if error.measured_s else 0.0
-        context.note(
+        caller.note(
             f"{device.name}: {error.count} {kind}s, {error.predicted_s * 1e3:.4g} ms predicted, "
             f"{error.measured_s * 1e3:.4g} ms measured ({change:+.1f} %); error "
             f"{100 * error.weighted:.1f} % by time, {100 * error.median:.1f} % median"

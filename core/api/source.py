@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dnnp.cmds.shell.context import Context
+from dnnp.caller import Caller
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def open_source(
-    context: Context, stream: Stream, override: str | None
+    caller: Caller, stream: Stream, override: str | None
 ) -> tuple[ModelProto, Path, str]:
     """The source model of a stream, its path and SHA-256; see `onnx_load.source_model`.
 
@@ -26,16 +26,16 @@ def open_source(
     from dnnp.formats.onnx_load import source_model
 
     model, path, digest = source_model(stream.header, override)
-    spare_model(context, model, path)
+    spare_model(caller, model, path)
     return model, path, digest
 
 
-def spare_model(context: Context, model: ModelProto, path: Path) -> None:
+def spare_model(caller: Caller, model: ModelProto, path: Path) -> None:
     """Make sure that no output is the file of a model, or one with its weights."""
     from dnnp.formats.onnx_scope import held_tensors
     from dnnp.formats.onnx_weights import external_fields
 
-    context.outputs.spare(path, "the model")
+    caller.spare(path, "the model")
     fields = (external_fields(tensor) for tensor in held_tensors(model))
     for location in sorted({place["location"] for place in fields if "location" in place}):
-        context.outputs.spare(path.parent / location, "weights of the model")
+        caller.spare(path.parent / location, "weights of the model")

@@ -1,0 +1,234 @@
+"""Validate a graph, and recompute what its results promise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dnnp.core.model.errors import FormatError, GapError, InfeasibleError, VerificationError
+from dnnp.core.model.text import counted
+
+if TYPE_CHECKING:
+    from dnnp.core.check.certificate import CertificateReport
+    from dnnp.core.check.plan import PlanReport
+    from dnnp.core.check.schedule import ScheduleReport
+    from dnnp.core.check.violation import Violation
+    from dnnp.core.model.cluster import Clustering
+    from dnnp.core.model.graph import Graph as NodeGraph
+    from dnnp.core.model.plan import Plan
+    from dnnp.formats.stream import Stream
+    from dnnp.graph import Graph
+
+COUNTED = ("node", "tensor", "group", "stage")
+"""Kinds of record that a summary counts."""
+
+GRAPH = ("node", "tensor", "group", "plan", "stage", "bound", "run")
+"""Kinds of record that need a graph."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found out; what the graph does not hold, or was not asked for, is None."""
+
+    violations: Sequence[Violation]
+    """What does not hold."""
+    counts: dict[str, int]
+    """Number of records, by type."""
+    plan: Plan | None = None
+    report: PlanReport | None = None
+    proofs: Sequence[CertificateReport] | None = None
+    schedule: ScheduleReport | None = None
+    micro_batches: int = 0
+    """Of the schedule."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all holds, and all that was asked for is verified."""
+        return not self.violations
+
+    @property
+    def status(self) -> int:
+        """Of dnnp-check: 0 if all holds, 4 if but memory, 6 if only a proof is missing, else 3."""
+        from dnnp.core.check.plan import INFEASIBLE
+
+        kinds = {violation.kind for violation in self.violations}
+        if not kinds:
+            return 0
+        if kinds <= {"certificate", "unverified"}:
+            return VerificationError.exit_status
+        return (InfeasibleError if kinds <= set(INFEASIBLE) else FormatError).exit_status
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing is wrong; something may not be verified."""
+        return all(violation.kind == "unverified" for violation in self.violations)
+
+    @property
+    def bound(self) -> float | None:
+        """The bound that is proven, where that was asked for; else what the plan states."""
+        from dnnp.core.check.certificate import VERIFIED
+
+        plan, proofs = self.plan, self.proofs
+        if plan is None or any(proof.verdict != VERIFIED for proof in proofs or ()):
+            return None
+        return plan.bound if proofs is None else max(float(proof.proven) for proof in proofs)
+
+    @property
+    def gap(self) -> float | None:
+        """The gap to that bound."""
+        if self.plan is None or self.bound is None:
+            return None
+        return replace(self.plan, bound=self.bound).gap
+
+    def judge(self, most: float | None) -> None:
+        """Refuse a gap above `most`, if that is given.
+
+        Raises
+        ------
+        GapError
+            It is, or none is proven.
+        """
+        gap = self.gap
+        if most is not None and not (gap is not None and gap <= most):
+            raise GapError(f"the gap is {gap:.3g}, above {most:g} (--max-gap)")
+
+    def described(self) -> str:
+        """One line about what holds."""
+        parts = [counted(count, kind) for kind, count in self.counts.items() if count]
+        plan, report, schedule = self.plan, self.report, self.schedule
+        if plan is not None and report is not None:
+            parts.append(f"{report.validity} split")
+            if report.value is None:
+                parts.append(f"{plan.objective} {plan.value:.6g} not recomputed")
+            else:
+                parts.append(f"{plan.objective} value {report.value:.6g}")
+            gap = self.gap
+            parts.append("gap not verified" if gap is None else f"gap {gap:.3g}")
+        parts += [f"bound {proof.verdict} ({proof.argument})" for proof in self.proofs or ()]
+        if schedule is not None and schedule.makespan is not None and schedule.bubble is not None:
+            number = self.micro_batches
+            parts.append(
+                f"schedule of {number} micro-batch{'es' * (number != 1)}, makespan "
+                f"{schedule.makespan:.6g}, bubble {schedule.bubble:.3g}"
+            )
+        return ", ".join(parts)
+
+    def summary(self) -> dict[str, Any]:
+        """The object that `dnnp-check --json` prints; what the graph does not hold is None."""
+        plan, report, proofs, schedule = self.plan, self.report, self.proofs, self.schedule
+        summary: dict[str, Any] = {
+            "ok": self.ok,
+            "objective": None if plan is None else plan.objective,
+            "value": None if report is None else _number(report.value),
+            "bound": self.bound,
+            "gap": self.gap,
+            "status": None if plan is None else plan.status,
+            "method": None if plan is None else plan.method,
+            "validity": None if report is None else report.validity,
+            "loads": None if report is None else [_number(cost.load_s) for cost in report.costs],
+        }
+        summary |= {f"{kind}s": self.counts.get(kind) for kind in COUNTED}
+        summary["certificates"] = proofs and [
+            {"argument": proof.argument, "verdict": proof.verdict, "detail": proof.detail}
+            for proof in proofs
+        ]
+        summary["makespan"] = None if schedule is None else schedule.makespan
+        summary["bubble"] = None if schedule is None else schedule.bubble
+        fields = ("kind", "subject", "message", "expected", "got")
+        summary["violations"] = [
+            {name: _number(getattr(violation, name)) for name in fields}
+            for violation in self.violations
+        ]
+        return summary
+
+
+def check(graph: Graph, *, certificate: bool = False, max_gap: float | None = None) -> Findings:
+    """Validate a graph and recompute what its plan, its bounds and its schedule promise.
+
+    Parameters
+    ----------
+    certificate
+        Verify that the bound is one, exactly, from its certificate.
+    max_gap
+        The largest gap of the plan that is allowed; with a certificate the gap that is proven.
+
+    Raises
+    ------
+    FormatError
+        The graph is malformed, or lacks what is asked for.
+    GapError
+        All holds, but the gap is larger.
+    """
+    findings = check_stream(graph.stream(), certificate=certificate, max_gap=max_gap)
+    if findings.ok:
+        findings.judge(max_gap)
+    return findings
+
+
+def check_stream(
+    stream: Stream, *, certificate: bool = False, max_gap: float | None = None
+) -> Findings:
+    """What was found out about a stream; see `check`. The gap is not judged here."""
+    from dnnp.core.check.budget import Budget
+    from dnnp.core.check.certificate import check_certificate, check_proven
+    from dnnp.core.check.graph import check_clustering, check_graph
+    from dnnp.core.check.plan import check_plan
+    from dnnp.core.check.schedule import check_schedule
+    from dnnp.core.check.stream import check_stream as check_records
+    from dnnp.core.model.cluster import singletons
+    from dnnp.formats.graph import digest_of, plan_digest
+
+    graph, clustering, plan = _content(stream)
+    if max_gap is not None and plan is None:
+        raise FormatError("there is no plan record, so no gap", stream.name)
+    bounds = stream.get("bound") if certificate else []
+    if certificate and (plan is None or not bounds):
+        missing = "plan" if plan is None else "bound"
+        raise FormatError(f"there is no {missing} record, so no bound to verify", stream.name)
+    violations, digest, report = [], None, None
+    if graph is not None:
+        violations += check_graph(graph)
+        if clustering is not None:
+            violations += check_clustering(graph, clustering)
+        digest = digest_of(graph, clustering or singletons(graph))
+    plans = stream.get("plan")
+    violations += check_records(
+        stream.header,
+        stream.records,
+        digest,
+        plan_digest(plans[0], stream.get("stage")) if plans else None,
+    )
+    proofs = None
+    if graph is not None and plan is not None:
+        report = check_plan(graph, clustering, plan)
+        violations += report.violations
+        if certificate:
+            budget = Budget()
+            proofs = [
+                check_certificate(graph, clustering, plan.devices, plan.options, record, budget)
+                for record in bounds
+            ]
+            for proof in proofs:
+                violations += [*proof.violations, *check_proven(plan, proof)]
+    schedule, number = None, 0
+    for record in stream.get("schedule")[:1]:
+        schedule, number = check_schedule(record, stream.get("block")), record["micro_batches"]
+        violations += schedule.violations
+    counts = {kind: len(stream.get(kind)) for kind in COUNTED}
+    return Findings(violations, counts, plan, report, proofs, schedule, number)
+
+
+def _content(stream: Stream) -> tuple[NodeGraph | None, Clustering | None, Plan | None]:
+    """Graph, groups and plan; no graph where there is a schedule and nothing to have it from."""
+    from dnnp.formats.graph import clustering_of, graph_of, plan_of
+
+    if stream.get("schedule") and not any(map(stream.get, GRAPH)):
+        return None, None, None
+    graph = graph_of(stream)
+    return graph, clustering_of(stream, graph), plan_of(stream, graph, check_digest=False)
+
+
+def _number(value: Any) -> Any:
+    """JSON has no infinity: show it as text."""
+    return str(value) if value in (float("inf"), float("-inf")) else value

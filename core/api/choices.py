@@ -1,0 +1,27 @@
+"""What options may be. Commands start with it, so that it imports nothing."""
+
+MODEL_FORMATS = ("onnx", "msr-json", "costgraph")
+EXTENSIONS = {
+    ".json": "msr-json",
+    ".pbtxt": "costgraph",
+    ".pbtext": "costgraph",
+    ".textproto": "costgraph",
+}
+"""Ending of a file -> its format, where that is not ONNX."""
+
+SHAPES = ("value-info", "infer", "symbolic", "run")
+FAMILIES = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "stochastic-block")
+ANY_FAMILY = "regal"
+LAYERED = "layered"
+
+DEFAULT_RULES = "ort-cpu"
+DEFAULT_SHARE = 0.02
+
+DEFAULT_DEVICE = "cpu-core"
+PROFILE_MODES = ("analytic", "measure", "scaled")
+MEASURED = "measured"
+"""Stands for the only class which a graph prices."""
+
+PROVIDERS = ("cpu", "cuda")
+EXPORTS = ("stages", "msr-split")
+OPTIMIZATIONS = ("disable", "basic", "extended", "all")

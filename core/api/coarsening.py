@@ -1,0 +1,303 @@
+"""Group operators into the units that a split moves."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from dnnp.choices import DEFAULT_RULES, DEFAULT_SHARE, PROVIDERS
+from dnnp.core.model.errors import UsageError
+from dnnp.core.model.text import counted
+from dnnp.step import Options, option, step
+
+if TYPE_CHECKING:
+    from dnnp.caller import Caller
+    from dnnp.core.coarsen.coarsen import Coarsening
+    from dnnp.core.coarsen.given import Given
+    from dnnp.core.coarsen.scopes import Path
+    from dnnp.core.model.graph import Graph
+    from dnnp.core.model.rules import RuleSet
+    from dnnp.formats.stream import Record, Stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoarsenOptions(Options):
+    """What to group. Without any of these: the rules `ort-cpu`, chains, and a share of 0.02."""
+
+    rules: str | None = option()
+    """Fuse operators by rules: `ort-cpu`, `ort-cuda`, `moirai`, `none`, the path of a rule file, or
+    `ort`: what ONNX Runtime itself makes of the model."""
+    model: str | None = option()
+    """With rules `ort`: the ONNX model, if it is not where the graph says."""
+    provider: str | None = option(choices=PROVIDERS)
+    """With rules `ort`: execution provider to optimise for; None: `cpu`."""
+    chains: bool = option(False)
+    """Join two groups when one is all that reads the other, which is all that it waits for."""
+    max_share: float | None = option()
+    """Share of the model's work that a group may hold besides its heaviest part; None: all."""
+    layers: bool = option(False)
+    """Join what lies in the same layer, by the scopes in the names of the nodes."""
+    depth: int | None = option()
+    """With layers: number of scope components that tell layers apart."""
+    to: int | None = option()
+    """Join groups of about equal work along the largest tensors until there are so many."""
+
+    def check(self) -> None:
+        """Refuse what makes no sense, a rule file that is none too."""
+        super().check()
+        if self.depth is not None and not self.layers:
+            raise UsageError("--depth needs --layers")
+        if self.depth is not None and self.depth < 1:
+            raise UsageError(f"--depth {self.depth}: must be at least 1")
+        if self.to is not None and self.to < 1:
+            raise UsageError(f"--to {self.to}: must be at least 1")
+        if self.max_share is not None:
+            if not self.chains and self.to is None:
+                raise UsageError("--max-share needs --chains or --to")
+            if not self.max_share >= 0:
+                raise UsageError(f"--max-share {self.max_share}: must be at least 0")
+        for name in ("model", "provider"):
+            if getattr(self, name) is not None and self.rules != "ort":
+                raise UsageError(f"--{name} needs --rules ort")
+        if self.rule_set is not None and self.own_rules:
+            _doubt_operators(self.rule_set, self.caller)
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is said about what to group."""
+        return self.rules is None and not self.chains and not self.layers and self.to is None
+
+    @property
+    def rule_name(self) -> str | None:
+        """The rules that are meant."""
+        return DEFAULT_RULES if self.plain else self.rules
+
+    @property
+    def own_rules(self) -> bool:
+        """Whether the rules are those of the user."""
+        from dnnp.formats.rules import bundled
+
+        return self.rule_name not in bundled()
+
+    @cached_property
+    def rule_set(self) -> RuleSet | None:
+        """Rules to fuse by; None: none, or those of ONNX Runtime."""
+        from dnnp.formats.rules import load_rules
+
+        name = self.rule_name
+        return None if name is None or name in ("none", "ort") else load_rules(name)
+
+    @property
+    def chain_share(self) -> float | None:
+        """Share of the work up to which chains are joined; None: they are not."""
+        if self.plain:
+            return DEFAULT_SHARE
+        return (1.0 if self.max_share is None else self.max_share) if self.chains else None
+
+
+def coarsen_stream(stream: Stream, options: CoarsenOptions) -> None:
+    """Group operators into the units that a split moves.
+
+    Groups that the graph already has are replaced, and what was made from them is dropped.
+
+    Raises
+    ------
+    UsageError
+        Options that make no sense, or do not go together.
+    FormatError
+        A rule file, or the graph, is malformed; the model is not the one that was imported.
+    """
+    # Records and units are many and make no cycles: collections would only look at them.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        _coarsen(stream, options)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+coarsen = step("dnnp-coarsen", CoarsenOptions)(coarsen_stream)
+
+
+def _coarsen(stream: Stream, options: CoarsenOptions) -> None:
+    from dnnp.core.coarsen.coarsen import coarsen as group_nodes
+    from dnnp.formats.graph import graph_of
+
+    caller, share, chains = options.caller, options.max_share, options.chain_share
+    graph = graph_of(stream)
+    given = _fused_by_ort(stream, options) if options.rules == "ort" else None
+    paths = _paths(stream, graph, options.depth) if options.layers else None
+    if paths is not None and not any(paths):
+        caller.warn("no node has a name scope or a layer: --layers groups nothing")
+    shapes = [tuple(r["shape"]) if "shape" in r else None for r in stream.get("tensor")]
+    result = group_nodes(
+        graph,
+        shapes,
+        options.rule_set,
+        chains,
+        paths,
+        given,
+        options.to,
+        math.inf if share is None or share >= 1 else share,
+    )
+    if given is not None:
+        others = chains is not None or paths is not None or options.to is not None
+        _report_cuts(given, result, others, caller)
+    if options.to is not None and result.clustering.g != options.to:
+        caller.warn(_why_not(options, graph.n, result))
+    if stream.get("group"):
+        caller.note(f"replacing {counted(len(stream.get('group')), 'group')}")
+    dropped = stream.replace("group", _records(stream, graph, result))
+    if dropped:
+        caller.note(f"dropping what was made from the old groups: {', '.join(dropped)}")
+    caller.note(_summary(graph.n, result))
+
+
+def _doubt_operators(rules: RuleSet, caller: Caller) -> None:
+    """Say which operators of a user's rules nobody knows."""
+    from dnnp.formats.rule_checks import unknown_operators
+
+    for rule, op in unknown_operators(rules):
+        caller.warn(
+            f"rule '{rule}' of {rules.name}: there is no operator '{op}' in ONNX or ONNX Runtime; "
+            "it matches custom operators only"
+        )
+
+
+def _fused_by_ort(stream: Stream, options: CoarsenOptions) -> Given:
+    """What ONNX Runtime fuses in the stream's model, by node positions.
+
+    Raises
+    ------
+    FormatError
+        The file is not the model that was imported, or its nodes are not the stream's.
+    """
+    from dnnp.core.coarsen.given import Given
+    from dnnp.core.runtime.borders import fused_groups
+    from dnnp.core.runtime.fusion import title
+    from dnnp.formats.onnx_types import types_of
+    from dnnp.source import open_source
+
+    caller = options.caller
+    model, path, _ = open_source(caller, stream, options.model)
+    nodes = stream.get("node")
+    for i, record in enumerate(nodes):
+        v = record["id"]
+        if v >= len(model.graph.node) or model.graph.node[v].op_type != record["op"]:
+            raise stream.fault_at("node", i, "id", f"{path} has no {record['op']} there")
+    fusions = fused_groups(model, path.parent, options.provider or "cpu", types_of(stream))
+    position = {record["id"]: i for i, record in enumerate(nodes)}
+    groups = [[position[v] for v in group if v in position] for group in fusions.groups]
+    again = [v for v in fusions.duplicates if v in position]
+    if again:
+        caller.note(
+            f"ONNX Runtime computes {counted(len(again), 'node')} only once, with an equal one: "
+            + _some([nodes[position[v]]["name"] or str(v) for v in again])
+        )
+    rules = [f"ort:{title(ops)}" if ops else "ort" for ops in fusions.operators]
+    kept = [i for i, group in enumerate(groups) if len(group) > 1]
+    return Given([groups[i] for i in kept], [rules[i] for i in kept])
+
+
+def _report_cuts(given: Given, result: Coarsening, others: bool, caller: Caller) -> None:
+    """Say which fused groups had to be cut, and which filled, where that can still be told."""
+    import numpy as np
+
+    label, sizes = result.clustering.label, np.diff(result.clustering.member_ptr)
+    cut = [
+        rule
+        for group, rule in zip(given.groups, given.rules, strict=True)
+        if len({int(label[v]) for v in group}) > 1
+    ]
+    filled = [
+        rule
+        for group, rule in zip(given.groups, given.rules, strict=True)
+        if len({int(label[v]) for v in group}) == 1 and sizes[label[group[0]]] > len(group)
+    ]
+    if filled and not others:
+        caller.note(
+            f"{counted(len(filled), 'fused group')} also holds what lies between its operators: "
+            + _some(filled)
+        )
+    if cut:
+        caller.warn(
+            f"{counted(len(cut), 'fused group')} cut, for device classes, passes, colours or a "
+            f"cycle: {_some(cut)}"
+        )
+
+
+def _some(names: list[str]) -> str:
+    """The first few of some names."""
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _why_not(options: CoarsenOptions, n: int, result: Coarsening) -> str:
+    """Why there are not as many groups as asked for."""
+    g, wanted = result.clustering.g, options.to
+    if not result.stuck:
+        what = f"the graph has {counted(n, 'node')}" if g == n else "the other options left no more"
+        return f"--to {wanted}: only {counted(g, 'group')}; {what}"
+    limits = "device classes, passes and colours"
+    if options.max_share is not None and options.max_share < 1:
+        limits += f" and --max-share {options.max_share:g}"
+    return f"--to {wanted}: {counted(g, 'group')}; {limits} keep them apart"
+
+
+def _paths(stream: Stream, graph: Graph, depth: int | None) -> list[Path]:
+    """Layer of each node: its layer field, else its scope, else what its name implies."""
+    from dnnp.core.coarsen.layers import levels
+    from dnnp.core.coarsen.scopes import layer_paths, scope_of_name, scope_path
+
+    nodes = stream.get("node")
+    scopes = [scope_path(r.get("scope") or scope_of_name(r["name"])) for r in nodes]
+    paths = layer_paths(scopes, levels(graph), depth)
+    return [(r["layer"],) if r.get("layer") else p for r, p in zip(nodes, paths, strict=True)]
+
+
+def _records(stream: Stream, graph: Graph, result: Coarsening) -> list[Record]:
+    """Group records; costs are sums over the members."""
+    from dnnp.formats.fields import MAX_NUMBER
+
+    clustering = result.clustering
+    ids = graph.node_ids.tolist()
+    times = {c: t.tolist() for c, t in clustering.times.items()}
+    work = {
+        field: [record.get(field) for record in stream.get("node")] for field in ("flop", "bytes")
+    }
+    ptr, flat = clustering.member_ptr.tolist(), clustering.member_idx.tolist()
+    records: list[Record] = []
+    for g, (start, end) in enumerate(pairwise(ptr)):
+        members = flat[start:end]
+        record: Record = {
+            "type": "group",
+            "id": g,
+            "name": clustering.names[g],
+            "nodes": [ids[v] for v in members],
+        }
+        if result.rules[g]:
+            record["rule"] = result.rules[g]
+        if times:
+            record["time_s"] = {
+                c: min(t[g], MAX_NUMBER) for c, t in times.items() if t[g] != math.inf
+            }
+            record["cost"] = "summed"
+        for field, column in work.items():
+            values = [column[v] for v in members]
+            if None not in values:
+                record[field] = min(sum(values), MAX_NUMBER)
+        records.append(record)
+    return records
+
+
+def _summary(n: int, result: Coarsening) -> str:
+    """How many groups, and how many by each rule."""
+    counts = Counter(rule for rule in result.rules if rule)
+    parts = ", ".join(f"{count} {rule}" for rule, count in counts.most_common())
+    found = f"{counted(n, 'node')} -> {counted(result.clustering.g, 'group')}"
+    return found + (f" ({parts})" if parts else "")

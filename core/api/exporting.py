@@ -1,0 +1,177 @@
+"""Write a plan for others: stage models as ONNX, or the split in another tool's format."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dnnp.caller import CALLER, Caller
+from dnnp.choices import EXPORTS
+from dnnp.core.model.errors import FormatError, InputFileError, UsageError
+from dnnp.core.model.text import counted
+from dnnp.step import Options, option
+
+if TYPE_CHECKING:
+    from dnnp.core.model.graph import Graph as NodeGraph
+    from dnnp.core.model.plan import Plan
+    from dnnp.formats.stage_folder import Weights
+    from dnnp.formats.stream import Stream
+    from dnnp.graph import Graph
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(Options):
+    """What is written."""
+
+    to: str = option("stages", choices=EXPORTS)
+    """`stages`: a folder with an ONNX model for each stage, and a manifest; `msr-split`: the split
+    as JSON, in the format of the 2020 device-placement paper."""
+    model: str | None = option()
+    """The ONNX model, if it is not where the graph says."""
+    link_weights: bool = option(False)
+    """Make hard links to external weight files instead of copying."""
+
+
+def export(
+    graph: Graph,
+    path: str | os.PathLike[str],
+    *,
+    to: str = "stages",
+    model: str | None = None,
+    link_weights: bool = False,
+    caller: Caller = CALLER,
+) -> None:
+    """Write the plan of a graph for others.
+
+    Parameters
+    ----------
+    path
+        Folder of the stages, empty or from an earlier export; or the file of the split.
+    to
+        `stages`: an ONNX model for each stage, and a manifest, see dnnp-stages(5); `msr-split`: the
+        split as JSON, in the format of the 2020 device-placement paper.
+    model
+        The ONNX model, if it is not where the graph says.
+    link_weights
+        Make hard links to external weight files instead of copying into the folder of each stage
+        what it reads.
+
+    Raises
+    ------
+    UsageError
+        There is no plan, or one that cannot be exported so.
+    FormatError
+        The graph is malformed, or the model is not the one that was imported.
+    InputFileError
+        A file cannot be read or written.
+    """
+    from dnnp.formats.unfinished import atomic_output
+
+    options = ExportOptions(to=to, model=model, link_weights=link_weights, caller=caller)
+    options.check()
+    stream, name = graph.stream(), os.fspath(path)
+    if to == "stages":
+        export_stages(stream, name, options)
+        return
+    data = split_bytes(stream)
+    try:
+        with atomic_output(name) as file:
+            file.write(data)
+    except OSError as error:
+        raise InputFileError(f"{name}: {error.strerror or error}") from None
+
+
+def split_bytes(stream: Stream) -> bytes:
+    """The split of a stream as JSON; raises what `export` does."""
+    from dnnp.formats.msr_split import write_split
+
+    return write_split(_planned(stream)[1])
+
+
+def export_stages(stream: Stream, folder: str, options: ExportOptions) -> None:
+    """Write the stage models of a stream; raises what `export` does."""
+    from dnnp.formats.onnx_plan import check_runnable
+    from dnnp.formats.onnx_stages import split_model
+    from dnnp.formats.onnx_types import types_of
+    from dnnp.formats.stage_folder import write_stages
+    from dnnp.source import open_source
+
+    graph, plan = _planned(stream)
+    model, source, digest = open_source(options.caller, stream, options.model)
+    check_runnable(plan, graph, "export one of dnnp-partition --validity ordered")
+    parts = [stage for stage in plan.stages if stage.nodes]
+    about: dict[str, Any] = {
+        "model": stream.header["model"],
+        "source": {"path": str(source), "sha256": digest},
+        "plan": {
+            "digest": plan.digest,
+            "k": plan.k,
+            "method": plan.method,
+            "objective": plan.objective,
+            "value": plan.value,
+        },
+    }
+    try:
+        stages = split_model(model, [stage.nodes for stage in parts], types_of(stream))
+        weights = write_stages(
+            stages,
+            model,
+            source,
+            Path(folder),
+            about=about,
+            devices=[stage.device for stage in parts],
+            replicas=[stage.replicas for stage in parts],
+            link_weights=options.link_weights,
+        )
+    except FormatError as error:
+        raise FormatError(error.reason, error.file or str(source)) from None
+    _report(options.caller, weights, folder, options.link_weights)
+    options.caller.note(f"wrote {counted(len(stages), 'stage')} to {folder}")
+
+
+def _planned(stream: Stream) -> tuple[NodeGraph, Plan]:
+    """Graph and plan of a stream."""
+    from dnnp.formats.graph import graph_of
+    from dnnp.read_plan import read_plan
+
+    graph = graph_of(stream)
+    plan = read_plan(stream, graph)
+    if plan is None:
+        raise UsageError(f"{stream.name}: no plan to export; run dnnp-partition first")
+    return graph, plan
+
+
+def _report(caller: Caller, weights: Weights, folder: str, link_weights: bool) -> None:
+    """Say what became of the weight files."""
+    for source, files in _by_source(weights, "missing").items():
+        others = len(files) - 1
+        likewise = f", and likewise in the {counted(others, 'other folder')}" if others else ""
+        caller.warn(
+            f"{source}: no such file; the stages expect it at {folder}/{files[0]}{likewise}"
+        )
+    for source in _by_source(weights, "link"):
+        caller.note(
+            f"{source}: hard-linked to the folders of the stages; while the links are there, "
+            "onnx.load refuses the stages and the original"
+        )
+    copies = _by_source(weights, "copy")
+    if copies and link_weights:
+        caller.warn(
+            f"{', '.join(copies)}: no hard link to {folder} is possible; what the stages read "
+            "is copied"
+        )
+    if copies:
+        shared = weights.repeated_bytes
+        again = f", {shared} of them again, as stages share parameters" if shared else ""
+        caller.note(f"copied {weights.copied_bytes} bytes of weights{again}")
+
+
+def _by_source(weights: Weights, how: str) -> dict[str, list[str]]:
+    """Files of one kind in the export, for each file of the model that their bytes are from."""
+    found: dict[str, list[str]] = {}
+    for file in weights.files:
+        for source in file.sources if file.how == how else ():
+            found.setdefault(str(source), []).append(file.file)
+    return found

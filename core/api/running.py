@@ -1,0 +1,344 @@
+"""Run a split model on ONNX Runtime, measure it, and compare it with the whole model."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
+
+from dnnp.choices import OPTIMIZATIONS, PROVIDERS
+from dnnp.core.model.errors import InputFileError, UsageError, VerificationError
+from dnnp.core.model.text import counted
+from dnnp.formats.header import stamped
+from dnnp.graph import Graph
+from dnnp.step import Options, option, shown_as
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from dnnp.caller import Caller
+    from dnnp.core.model.graph import Graph as NodeGraph
+    from dnnp.core.model.plan import Plan, Stage
+    from dnnp.core.runtime.execute import Pipeline
+    from dnnp.core.runtime.inputs import Sample
+    from dnnp.core.runtime.outcome import Outcome
+    from dnnp.core.runtime.scheduled import Program
+    from dnnp.formats.stream import Stream
+
+P = ParamSpec("P")
+
+MATTERS = ("block", "overlap", "wait", "stages", "node", "device")
+"""Kinds of violation with which a schedule cannot be followed."""
+
+SAMPLES = 32
+"""Samples that are measured at least where nothing says how many."""
+
+ENOUGH_S = 1.0
+"""Seconds that are measured at least where nothing says how many samples."""
+
+WARMUP = 3
+"""Samples before them where nothing says how many, for each replica of a stage; after those that
+go through until the rate is steady."""
+
+DISTINCT = 4
+"""Random inputs drawn when none are given; samples take them in turn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Options):
+    """What is run, how, and what is checked."""
+
+    provider: str = option("cpu", choices=PROVIDERS)
+    """Execution provider of ONNX Runtime; `cuda`: stages and replicas go to GPUs in turn."""
+    samples: int | None = option(least=1, most=10_000_000)
+    """Samples to send through and measure; None: those of the schedule, or what takes a second, by
+    the rate of the warm-up, and at least 32."""
+    warmup: int | None = option(least=0, most=1_000_000)
+    """Samples before them for each replica of a stage; None: until the rate is steady."""
+    inputs: Sequence[str] = option(())
+    """Files of one sample each: .npz, .npy, .pb or a folder; none: random inputs."""
+    seed: int = option(0, least=0)
+    """Of random inputs."""
+    random_weights: int | None = option(least=0)
+    """Seed to draw the weights that the model makes from one constant, or that are missing."""
+    model: str | None = option()
+    """The ONNX model, if it is not where the graph says."""
+    verify: bool = option(False)
+    """Compare all outputs with those of the unsplit model."""
+    rtol: float | None = option(least=0)
+    """Allowed error relative to each value; None: by the model's precision."""
+    atol: float | None = option(least=0)
+    """Allowed error relative to the largest value of an output; None: likewise."""
+    compare: bool = option(False)
+    """Also time the whole model on all cores, and replicas of it on one core each."""
+    save_outputs: str | None = option()
+    """File to write the outputs of each distinct sample to, as .npz."""
+    threads: int = option(1, least=1, most=1024)
+    """Threads of a stage, or of each replica."""
+    queue: int = option(2, least=1)
+    """Samples that may wait between neighbouring stages."""
+    no_pin: bool = option(False)
+    """Let the system move threads between cores."""
+    optimization: str = option("all", choices=OPTIMIZATIONS)
+    """ONNX Runtime's graph optimization level."""
+
+    def check(self) -> None:
+        """Refuse what makes no sense."""
+        super().check()
+        if isinstance(self.inputs, str):
+            raise UsageError(f"--inputs {self.inputs!r}: give a list of files")
+        if any(x is not None and not math.isfinite(x) for x in (self.rtol, self.atol)):
+            raise UsageError("--rtol and --atol: must be finite")
+
+
+def run_stream(stream: Stream, options: RunOptions) -> Outcome:
+    """Run the plan of a stream, and put what was measured into it; see `run`.
+
+    Whether outputs are right is in the outcome's verdict.
+    """
+    from dnnp.formats.graph import plan_digest
+
+    outcome = _run(stream, options)
+    stream.replace("run", outcome.records(plan_digest(stream.get("plan")[0], stream.get("stage"))))
+    return outcome
+
+
+def _public(kind: Callable[P, RunOptions]) -> Callable[Concatenate[Graph, P], Graph]:
+    """`run`, with the options of dnnp-run in its signature."""
+
+    def run(graph: Graph, *args: P.args, **kwargs: P.kwargs) -> Graph:
+        """Run the plan of a graph on ONNX Runtime, by its schedule if it has one, and measure it.
+
+        Raises
+        ------
+        UsageError
+            There is no plan, or options do not fit it.
+        FormatError
+            The graph is malformed, or the model is not the one that was imported.
+        InputFileError
+            A file cannot be read or written, or ONNX Runtime cannot load a stage.
+        UnavailableError
+            The provider is not there.
+        VerificationError
+            The split model does not compute what the whole model computes.
+        """
+        options = kind(*args, **kwargs)
+        options.check()
+        stream = graph.stream()
+        outcome = run_stream(stream, options)
+        if options.save_outputs and not outcome.interrupted:
+            save_outputs(options.save_outputs, outcome)
+        judge(outcome, options.caller)
+        stream.header = stamped(stream.header, "dnnp-run", options.words())
+        return Graph(stream)
+
+    return shown_as(run, run, kind, Graph)
+
+
+run = _public(RunOptions)
+
+
+def judge(outcome: Outcome, caller: Caller) -> None:
+    """Warn of what was found by a comparison with the whole model.
+
+    Raises
+    ------
+    VerificationError
+        The outputs are not those of the whole model.
+    """
+    verdict = outcome.verdict
+    for message in verdict.warnings if verdict is not None else ():
+        caller.warn(message)
+    if verdict is not None and not verdict.ok:
+        raise VerificationError(verdict.fault)
+
+
+def save_outputs(path: str, outcome: Outcome) -> None:
+    """Write the outputs, as a whole or not at all."""
+    from dnnp.formats.tensors import write_outputs
+    from dnnp.formats.unfinished import atomic_output
+
+    try:
+        with atomic_output(os.fspath(path)) as file:
+            write_outputs(file, outcome.outputs)
+    except OSError as error:
+        raise InputFileError(f"{path}: {error.strerror}") from None
+
+
+def _run(stream: Stream, options: RunOptions) -> Outcome:
+    from dnnp.core.runtime.execute import Load, Watch, count_sessions, prepare, widest
+    from dnnp.core.runtime.outcome import Checks, execute
+    from dnnp.core.runtime.report import Forecast
+    from dnnp.core.runtime.session import SessionConfig, require_provider
+    from dnnp.core.runtime.verify import tolerance_for
+    from dnnp.core.runtime.weights import random_weights
+    from dnnp.formats.graph import graph_of, plan_of
+    from dnnp.formats.onnx_plan import check_runnable
+    from dnnp.formats.onnx_types import types_of
+    from dnnp.read_plan import refuse_contradictions
+    from dnnp.source import open_source
+
+    caller, keep_outputs = options.caller, bool(options.save_outputs)
+    graph = graph_of(stream)
+    plan = plan_of(stream, graph)
+    if plan is None:
+        raise UsageError(f"{stream.name}: no plan to run; run dnnp-partition first")
+    count_sessions(plan.stages)
+    refuse_contradictions(stream, plan)
+    require_provider(options.provider)
+    model, path, _ = open_source(caller, stream, options.model)
+    parts: Sequence[Stage] = plan.stages
+    owners: Sequence[int] = ()
+    window: int | None = None
+    forecast = Forecast()
+    program = _program(stream, plan, options.samples)
+    if program is not None:
+        parts, owners = program.stages, program.owners
+        plan = replace(plan, validity="ordered")
+        forecast = Forecast(makespan_s=program.makespan_s, bubble=program.bubble)
+    elif plan.objective == "latency":
+        plan, parts, owners, window = _one_by_one(caller, stream, graph, plan)
+        forecast = Forecast(latency_s=plan.value)
+    check_runnable(plan, graph, "run dnnp-schedule first, it finds turns for them")
+    warmup = WARMUP if options.warmup is None else options.warmup
+    first = warmup * widest(plan.stages)
+    measured = max(SAMPLES, len(options.inputs)) if options.samples is None else options.samples
+    measured = measured if program is None else program.count
+    total = measured if program is not None else first + measured
+    samples = _samples(options, stream, model, total)
+    if len(samples) > total:
+        how = "raise -n" if program is None else "the schedule is for as many"
+        caller.note(f"only the first {total} of {len(samples)} inputs are used; {how}")
+        del samples[total:]
+    with caller.interruptible():
+        weights = {}
+        if options.random_weights is not None:
+            weights = random_weights(model, options.random_weights, path.parent)
+            caller.note(f"{len(weights)} weights drawn with seed {options.random_weights}")
+        progress = caller.progress("running", 100)
+        pipeline = prepare(
+            model,
+            path.parent,
+            parts,
+            SessionConfig(
+                options.provider, options.optimization, options.threads, not options.no_pin
+            ),
+            known=types_of(stream),
+            weights=weights,
+            watch=Watch(
+                caller.note,
+                caller.detail,
+                lambda: caller.interrupted,
+                lambda done, total: progress.update(100 * done // total),
+            ),
+        )
+        _warn_of_other_devices(caller, pipeline, options.provider)
+        load = Load(
+            samples, measured, warmup, options.queue, window, program, options.warmup is None
+        )
+        load = replace(load, least_s=ENOUGH_S if options.samples is None else 0.0)
+        tolerance = tolerance_for(model, options.rtol, options.atol) if options.verify else None
+        try:
+            outcome = execute(
+                pipeline,
+                load,
+                Checks(tolerance, options.compare, keep_outputs, forecast, owners),
+            )
+        finally:
+            progress.close()
+    return outcome
+
+
+def _program(stream: Stream, plan: Plan, samples: int | None) -> Program | None:
+    """What each device runs by the schedule of the stream, if there is one.
+
+    Raises
+    ------
+    FormatError
+        The schedule is not for this plan, or does not hold.
+    UsageError
+        It is for another number of samples, or holds what cannot run.
+    """
+    from dnnp.core.check.passes import check_passes
+    from dnnp.core.check.schedule import check_schedule
+    from dnnp.core.runtime.scheduled import program_of
+    from dnnp.formats.graph import plan_digest
+
+    if not stream.get("schedule"):
+        return None
+    (schedule, *others), blocks = stream.get("schedule"), stream.get("block")
+    if others:
+        raise stream.fault_at("schedule", 1, None, "a second schedule; a stream holds one")
+    if schedule.get("digest") != plan_digest(stream.get("plan")[0], stream.get("stage")):
+        raise stream.fault_at("schedule", 0, "digest", "the schedule was made for another plan")
+    found = [*check_schedule(schedule, blocks).violations, *check_passes(schedule, stream.records)]
+    for violation in found:
+        if violation.kind in MATTERS:
+            reason = f"the schedule does not hold: {violation}; dnnp-check says more"
+            raise stream.fault_at("schedule", 0, None, reason)
+    count = schedule["micro_batches"]
+    if samples is not None and samples != count:
+        raise UsageError(
+            f"-n {samples}, but the schedule is for {count}: run dnnp-schedule -n {samples} first, "
+            "or leave -n out"
+        )
+    return program_of(schedule, blocks, plan)
+
+
+def _one_by_one(
+    caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan
+) -> tuple[Plan, Sequence[Stage], Sequence[int], int]:
+    """Parts of a plan of the objective latency in a pipeline order, for a sample at a time."""
+    from dataclasses import replace
+
+    from dnnp.core.cost.runnable import runnable_parts
+    from dnnp.formats.graph import units_of
+
+    parts, owners = runnable_parts(graph, units_of(stream, graph), plan)
+    if len(parts) > len(plan.stages):
+        caller.note(
+            f"{counted(len(plan.stages), 'stage')} of a {plan.validity} plan run as "
+            f"{len(parts)} parts, each in one go"
+        )
+    return replace(plan, validity="ordered"), parts, owners, 1
+
+
+def _samples(options: RunOptions, stream: Stream, model: ModelProto, total: int) -> list[Sample]:
+    """The given inputs, or up to `total` random ones of the shapes that were imported."""
+    from functools import partial
+
+    from dnnp.core.runtime.inputs import bind_names, input_specs, random_inputs
+    from dnnp.formats.onnx_types import input_shapes
+    from dnnp.formats.tensors import read_inputs
+
+    caller = options.caller
+    specs, shapes = input_specs(model), input_shapes(stream)
+    if options.inputs:
+        given = []
+        for path in options.inputs:
+            bind = partial(bind_names, specs=specs, source=path)
+            given.append(bind(read_inputs(path, admit=bind)))
+        for path, sample in zip(options.inputs, given, strict=True):
+            for name, value in sample.items():
+                shape = list(getattr(value, "shape", ()))
+                if name in shapes and shape != shapes[name]:
+                    caller.note(
+                        f"{path}: input '{name}' has shape {shape}, the loads were predicted for "
+                        f"{shapes[name]}: expect other times"
+                    )
+        return given
+    distinct = min(DISTINCT, total)
+    return [random_inputs(model, [options.seed, i], shapes=shapes) for i in range(distinct)]
+
+
+def _warn_of_other_devices(caller: Caller, pipeline: Pipeline, provider: str) -> None:
+    """Say when the loads were predicted for something else than what runs."""
+    classes = dict.fromkeys(stage.device_class for stage in pipeline.stages)
+    foreign = [name for name in classes if name.startswith("cpu") != (provider == "cpu")]
+    if foreign:
+        caller.note(
+            f"the loads were predicted for {', '.join(foreign)}, the stages run on "
+            f"{provider}: expect other times"
+        )
