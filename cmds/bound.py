@@ -180,12 +180,10 @@ def _check_plan(stream: Stream, args: argparse.Namespace, context: Context) -> N
 
 def _run_of(args: argparse.Namespace, context: Context, started: float) -> Run:
     """How the arguments are to go about it, by the options."""
-    from dnnp.core.cost.kernel import when_compiling
+    from dnnp.cmds.find_split import note_compiling
     from dnnp.core.model.run import Run
 
-    when_compiling(
-        lambda: context.note("compiling kernels; this happens once and takes up to a minute")
-    )
+    note_compiling(context)
     end = inf if args.time_limit is None else started + args.time_limit
     return Run(
         effort=args.effort,

@@ -145,11 +145,11 @@ def latency_plan(
     from dnnp.core.portfolio.latency import quick_bound
 
     if given is None:
-        from dnnp.cmds.find_split import request_of
+        from dnnp.cmds.find_split import asked_of
         from dnnp.core.portfolio.latency import solve_latency
 
-        with request_of(args, context, problem) as request:
-            found = solve_latency(problem, request)
+        with asked_of(args, context, problem) as (asked, run):
+            found = solve_latency(problem, asked, run)
         split, method = found.split, found.method
         bound, argument = found.bound, found.bound_method
         latency = latency_problem(problem)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from time import monotonic
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import FormatError, LimitError
 
 if TYPE_CHECKING:
     from dnnp.cmds.shell.context import Context
     from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.model.asked import Evolution, Solution
+    from dnnp.core.model.asked import Asked, Evolution, Solution
     from dnnp.core.model.graph import Floats, Ints
-    from dnnp.core.model.plan import Block
-    from dnnp.core.portfolio.problem import Request
+    from dnnp.core.model.run import Run
 
 
 def find_split(args: argparse.Namespace, context: Context, problem: SplitProblem) -> Solution:
@@ -29,55 +28,48 @@ def find_split(args: argparse.Namespace, context: Context, problem: SplitProblem
     """
     from dnnp.core.portfolio.solve import solve
 
-    with request_of(args, context, problem) as request:
-        return solve(problem, request)
+    with asked_of(args, context, problem) as (asked, run):
+        return solve(problem, asked, run)
 
 
 @contextmanager
-def request_of(
+def asked_of(
     args: argparse.Namespace, context: Context, problem: SplitProblem
-) -> Iterator[Request]:
-    """What the options ask of a solver, with a progress bar while it works.
+) -> Iterator[tuple[Asked, Run]]:
+    """What the options ask of a method, and how it is to run, with a progress bar meanwhile.
 
     Raises
     ------
     KeyboardInterrupt
         Ctrl-C came before there was any split.
     """
-    from dnnp.core.portfolio.problem import Request
+    from dnnp.core.model.asked import Asked
+    from dnnp.core.model.run import Run
 
-    limit: float | None = args.time_limit
-    end = None if limit is None else monotonic() + limit
-
-    def time_left() -> float | None:
-        return None if end is None else max(end - monotonic(), 0.0)
-
+    run = Run(
+        seed=args.seed or 0,
+        effort=1.0 if args.effort is None else args.effort,
+        interrupted=lambda: context.interrupted,
+        tell=context.detail,
+        warn=context.warn,
+    ).within(args.time_limit)
     sequence, priorities = _order_files(args, context, problem)
-    bar = context.progress("searching", 100)
-    runs = compilation_notice(context)
-    request = Request(
+    asked = Asked(
+        method=args.method,
+        validity=args.validity,
         order=args.order or "best",
         sequence=sequence,
         priorities=priorities,
-        samples=args.samples or Request.samples,
+        samples=args.samples or Asked.samples,
         evolution=evolution_of(args),
-        seed=args.seed or 0,
-        effort=1.0 if args.effort is None else args.effort,
-        stop=lambda: context.interrupted or time_left() == 0.0,
-        method=args.method,
-        validity=args.validity,
         solver=args.solver or "cbc",
         least_peak=args.memory_model == "peak",
-        time_left=time_left,
-        progress=lambda share: bar.update(int(100 * share)),
-        tell=context.detail,
-        warn=context.warn,
-        runs=runs,
-        programs={"scotch": _scotch},
     )
+    bar = context.progress("searching", 100)
+    note_compiling(context)
     context.release()
     try:
-        yield request
+        yield asked, replace(run, progress=lambda share: bar.update(int(100 * share)))
     except LimitError:
         if context.interrupted:
             raise KeyboardInterrupt from None
@@ -116,29 +108,10 @@ def _order_files(
     return sequence, priorities
 
 
-def _scotch(problem: SplitProblem, request: Request) -> list[Block]:
-    """Split with the program that comes with Scotch."""
-    from dnnp.cmds.external import scotch
+def note_compiling(context: Context) -> None:
+    """Say once when kernels are compiled from now on."""
+    from dnnp.core.cost.kernel import when_compiling
 
-    return scotch(problem, request.stop)
-
-
-def compilation_notice(context: Context) -> Callable[[Sequence[Callable[..., Any]]], None]:
-    """A function that is told which kernels run next, and says once when they are compiled.
-
-    That they are not on disk is not enough: small problems run without compiling.
-    """
-    from dnnp.core.cost.kernel import is_cold, when_compiling
-
-    waiting = False
-
-    def say() -> None:
-        context.note("compiling kernels; this happens once and takes up to a minute")
-
-    def tell(kernels: Sequence[Callable[..., Any]]) -> None:
-        nonlocal waiting
-        if not waiting and is_cold(kernels):
-            waiting = True
-            when_compiling(say)
-
-    return tell
+    when_compiling(
+        lambda: context.note("compiling kernels; this happens once and takes up to a minute")
+    )

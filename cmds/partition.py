@@ -279,16 +279,16 @@ def _plan(
         problem = problem.with_options(options)
         context.release()
         if options.memory_model == "peak":
-            from dnnp.cmds.find_split import compilation_notice
+            from dnnp.cmds.find_split import note_compiling
             from dnnp.core.model.beside import beside
+            from dnnp.core.model.run import Run
             from dnnp.core.peak.order import with_least_peak
 
-            split, notice = blocks, compilation_notice(context)
+            note_compiling(context)
+            split, run = blocks, Run(interrupted=lambda: context.interrupted)
             blocks = beside(
-                lambda: with_least_peak(
-                    problem.graph, split, stop=lambda: context.interrupted, keep=True, runs=notice
-                ),
-                lambda: context.interrupted,
+                lambda: with_least_peak(problem.graph, split, keep=True, run=run),
+                run.stop,
                 lambda: split,
             )
         bound = simple_bound(problem)

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     started = monotonic()
     stream, placement, digest = find_placement(args, context)
     with context.interruptible():
-        from dnnp.core.cost.kernel import when_compiling
+        from dnnp.cmds.find_split import note_compiling
         from dnnp.core.model.run import Run
         from dnnp.core.pipeline.problem import peak_memory, problem_of
         from dnnp.core.pipeline.solve import solve
@@ -95,8 +95,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         from dnnp.formats.schedule import schedule_records
         from dnnp.formats.schedule_text import schedule_line, trade_off_lines
 
-        note = "compiling kernels; this happens once and takes up to a minute"
-        when_compiling(lambda: context.note(note))
+        note_compiling(context)
         search = Run(
             effort=args.effort,
             interrupted=lambda: context.interrupted,

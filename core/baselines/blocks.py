@@ -10,6 +10,7 @@ from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.asked import Solution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Graph, Ints
@@ -62,6 +63,18 @@ def part_blocks(
         number = slot - first if device.cluster_size else -1
         blocks.append(Block(nodes[np.argsort(graph.rank[nodes])], device, 1, number))
     return blocks
+
+
+def checked(problem: SplitProblem, blocks: list[Block]) -> Solution:
+    """A split by a method that knows no memory, or not the order of a stage's nodes.
+
+    Raises
+    ------
+    InfeasibleError
+        It does not fit; the message says what.
+    """
+    problem.value(blocks)
+    return Solution(blocks)
 
 
 def unplaceable(problem: SplitProblem, line: Line) -> InfeasibleError | None:

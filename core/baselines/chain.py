@@ -70,7 +70,7 @@ class Scratch(NamedTuple):
     """f64[o, n + 1]."""
 
 
-class Run(NamedTuple):
+class Stage(NamedTuple):
     """One stage: items first..end-1 on so many devices of a class."""
 
     first: int
@@ -231,7 +231,7 @@ def cut_chain(
     costs: tuple[Floats, Floats],
     counts: Ints,
     bound: float,
-) -> list[Run] | None:
+) -> list[Stage] | None:
     """Best stages for the items first..end-1 with loads up to `bound`; None if there are none.
 
     O(n^2) loads, each tried for every way and state.
@@ -244,11 +244,11 @@ def cut_chain(
     if not np.isfinite(best[end, state]):
         return None
     stride = np.concatenate([[1], np.cumprod(counts + 1)])
-    runs: list[Run] = []
+    found: list[Stage] = []
     while end > first:
         way, start = int(how[end, state]), int(came[end, state])
         c, r = int(m.way_class[way]), int(m.way_replicas[way])
-        runs.append(Run(start, end, c, r))
+        found.append(Stage(start, end, c, r))
         state -= r * int(stride[c])
         end = start
-    return runs[::-1]
+    return found[::-1]

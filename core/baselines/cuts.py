@@ -6,18 +6,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dnnp.core.baselines.blocks import interval_blocks, unplaceable
+from dnnp.core.baselines.blocks import checked, interval_blocks, unplaceable
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import Slicing
+from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, totals
-from dnnp.core.model.plan import Block
-from dnnp.core.order.orders import ORDERS
+from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.order.orders import order_named
 
 
-def cut_order(problem: SplitProblem, name: str, order: str = "kahn") -> list[Block]:
-    """Cut a topological order (a name in `ORDERS`) by a name in `CUTS`.
+def cut_order(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """Cut the topological order that is asked for; the method is a name in `CUTS`.
 
     Raises
     ------
@@ -26,12 +27,13 @@ def cut_order(problem: SplitProblem, name: str, order: str = "kahn") -> list[Blo
     """
     graph = problem.graph
     items = problem.items
-    line = problem.line(items, ORDERS[order](items))
+    line = problem.line(items, order_named(asked.order)(items))
     try:
-        found = CUTS[name](graph, line)
+        found = CUTS[asked.method](graph, line)
     except InfeasibleError as error:
         raise unplaceable(problem, line) or error from None
-    return interval_blocks(graph, line, found.bounds, found.classes, problem.devices)
+    blocks = interval_blocks(graph, line, found.bounds, found.classes, problem.devices)
+    return checked(problem, blocks)
 
 
 def equal_shares(line: Line, weight: Floats) -> Slicing:

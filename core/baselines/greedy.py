@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.baselines.blocks import interval_blocks, unplaceable
+from dnnp.core.baselines.blocks import checked, interval_blocks, unplaceable
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Floats
-from dnnp.core.model.plan import Block
-from dnnp.core.order.orders import ORDERS
+from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.order.orders import order_named
 
 Stages = list[tuple[int, int]]
 """End and class of every stage, in order."""
 
 
-def greedy(problem: SplitProblem, order: str = "kahn") -> list[Block]:
-    """Contract colours and cycles, fix an order (in `ORDERS`), fill accelerator after accelerator.
+def greedy(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """Contract colours and cycles, fix an order, fill accelerator after accelerator.
 
     As published, an accelerator takes as many items as its memory holds, and CPUs take what is
     left. That balances nothing where memory is ample, so an accelerator also stops at its share
@@ -30,7 +31,7 @@ def greedy(problem: SplitProblem, order: str = "kahn") -> list[Block]:
         An item fits nowhere, or no device is left for one.
     """
     items = problem.items
-    line = problem.line(items, ORDERS[order](items))
+    line = problem.line(items, order_named(asked.order)(items))
     stages = _fill(line, shared=True) or _fill(line, shared=False)
     if stages is None:
         raise unplaceable(problem, line) or InfeasibleError(
@@ -38,7 +39,8 @@ def greedy(problem: SplitProblem, order: str = "kahn") -> list[Block]:
         )
     bounds = np.array([0, *(end for end, _ in stages)], dtype=np.int64)
     classes = np.array([c for _, c in stages], dtype=np.int64)
-    return interval_blocks(problem.graph, line, bounds, classes, problem.devices)
+    blocks = interval_blocks(problem.graph, line, bounds, classes, problem.devices)
+    return checked(problem, blocks)
 
 
 def _fill(line: Line, *, shared: bool) -> Stages | None:

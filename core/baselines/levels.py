@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.baselines.chain import Chain, Run, cut_chain, fill, loads_from, scratch_of
+from dnnp.core.baselines.chain import Chain, Stage, cut_chain, fill, loads_from, scratch_of
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, Ints
@@ -69,7 +69,7 @@ def cut_levels(
     devices: tuple[DeviceClass, ...],
     clustered: int,
     bound: float,
-) -> list[Run] | None:
+) -> list[Stage] | None:
     """Best stages with loads up to `bound`, with their device numbers; None if there are none.
 
     Parameters
@@ -104,12 +104,12 @@ def cut_levels(
     parts = _cover(rows, digit, amount, counts, bound)
     if parts is None:
         return None
-    runs: list[Run] = []
+    found: list[Stage] = []
     used = [0] * len(kinds)
     for first, end, way in parts:
         if way >= len(kinds):
             o = others[way - len(kinds)]
-            runs.append(Run(first, end, int(m.way_class[o]), int(m.way_replicas[o])))
+            found.append(Stage(first, end, int(m.way_class[o]), int(m.way_replicas[o])))
             continue
         into_cost, out_cost = m.cost.copy(), m.cost.copy()
         _inside(m, *pins, clustered, factor, first, end, into_cost, out_cost)
@@ -121,9 +121,9 @@ def cut_levels(
         number = device.cluster_size * (full if odd else used[way])
         used[way] += 1
         for stage in stages:
-            runs.append(stage._replace(number=number))
+            found.append(stage._replace(number=number))
             number += stage.replicas
-    return runs
+    return found
 
 
 def _cover(

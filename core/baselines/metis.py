@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnnp.core.baselines.blocks import checked
 from dnnp.core.baselines.parts import part_graph, split_of_parts
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import UnavailableError
-from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
 
 
-def metis(problem: SplitProblem, seed: int = 0) -> list[Block]:
-    """Split with METIS; the parts need be neither contiguous nor within the memory.
+def metis(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """Split with METIS; the parts need not be contiguous.
 
     Raises
     ------
     UnavailableError
         The package pymetis is not installed.
+    InfeasibleError
+        A part is too much for the memory of its device: METIS knows none.
     """
     try:
         import pymetis
@@ -32,7 +36,7 @@ def metis(problem: SplitProblem, seed: int = 0) -> list[Block]:
             pymetis.CSRAdjacency(weighted.ptr, weighted.neighbors),
             vweights=weighted.weights,
             eweights=weighted.edge_weights,
-            options=pymetis.Options(seed=seed),
+            options=pymetis.Options(seed=run.seed),
         )
         part = np.array(found, dtype=np.int64)
-    return split_of_parts(problem, weighted, part)
+    return checked(problem, split_of_parts(problem, weighted, part))

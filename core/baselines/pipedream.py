@@ -9,40 +9,36 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
 
 import numpy as np
 
-from dnnp.core.baselines.blocks import interval_blocks, unplaceable
+from dnnp.core.baselines.blocks import checked, interval_blocks, unplaceable
 from dnnp.core.baselines.branches import contract_branches
-from dnnp.core.baselines.chain import Run, chain_of, cut_chain
+from dnnp.core.baselines.chain import Stage, chain_of, cut_chain
 from dnnp.core.baselines.levels import cut_levels
 from dnnp.core.cost.combine import MARGIN, WORTHWHILE
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line, steps_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import Slicing, slice_line
+from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Ints
-from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.order.orders import ORDERS
 
 MAX_STEPS = 500_000_000
 """Stages times ways to run them that the programs may try; a second or two."""
 
 
-def pipedream(
-    problem: SplitProblem,
-    stop: Callable[[], bool] = lambda: False,
-    warn: Callable[[str], None] = lambda message: None,
-) -> list[Block]:
+def pipedream(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     """Split the chain that is left of the graph when its branchings are contracted.
 
     Side branches that remain, such as inputs read here and there, are laid out by the
     topological order whose slicing is best. For stages with replicas, and for one class of
     devices in clusters, a chain too long for the programs is shortened by joining neighbours
-    with little work, which `warn` is told. The `gpipe` objective is replaced by the largest load,
-    as in PipeDream.
+    with little work, which the run is warned of. The `gpipe` objective is replaced by the largest
+    load, as in PipeDream.
 
     Raises
     ------
@@ -53,42 +49,42 @@ def pipedream(
     fine = problem.items
     line = problem.line(fine, np.arange(fine.count))
     chain = contract_branches(fine, line)
-    line, order, slicing = _best_slicing(problem, chain, stop)
+    line, order, slicing = _best_slicing(problem, chain, run)
     clusters = [c for c, d in enumerate(devices) if d.cluster_size and d.count]
     leveled = len(clusters) == 1 and not math.isnan(devices[clusters[0]].inner_factor)
-    if stop() or (options.max_replicas == 1 and not leveled):
-        return interval_blocks(graph, line, slicing.bounds, slicing.classes, devices)
+    sliced = interval_blocks(graph, line, slicing.bounds, slicing.classes, devices)
+    if run.stop() or (options.max_replicas == 1 and not leveled):
+        return checked(problem, sliced)
     level = clusters if leveled else []
     short = _shortened(chain, line, order, _longest(problem, level))
     program = line
     if short is not chain:
-        warn(
+        run.warn(
             f"pipedream: a chain of {chain.count} was shortened to {short.count} by joining "
             "neighbours"
         )
         program = problem.line(short, np.arange(short.count))
-    runs = _cut(problem, program, level, slicing.value)
-    if runs is None:
-        return interval_blocks(graph, line, slicing.bounds, slicing.classes, devices)
-    bounds = np.array([0, *(run.end for run in runs)], dtype=np.int64)
-    classes = np.array([run.device_class for run in runs], dtype=np.int64)
+    stages = _cut(problem, program, level, slicing.value)
+    if stages is None:
+        return checked(problem, sliced)
+    bounds = np.array([0, *(stage.end for stage in stages)], dtype=np.int64)
+    classes = np.array([stage.device_class for stage in stages], dtype=np.int64)
     blocks = interval_blocks(graph, program, bounds, classes, devices)
-    return [
-        block._replace(replicas=run.replicas, number=run.number)
-        for block, run in zip(blocks, runs, strict=True)
+    blocks = [
+        block._replace(replicas=stage.replicas, number=stage.number)
+        for block, stage in zip(blocks, stages, strict=True)
     ]
+    return checked(problem, blocks)
 
 
-def _best_slicing(
-    problem: SplitProblem, chain: Items, stop: Callable[[], bool]
-) -> tuple[Line, Ints, Slicing]:
+def _best_slicing(problem: SplitProblem, chain: Items, run: Run) -> tuple[Line, Ints, Slicing]:
     """The order whose slicing is best: its line, itself, and the slicing."""
     options = problem.options
     found: tuple[Line, Ints, Slicing] | None = None
     failure: InfeasibleError | None = None
     limited = any(math.isfinite(d.memory_bytes) for d in problem.devices)
     for make_order in ORDERS.values():
-        if found is not None and stop():
+        if found is not None and run.stop():
             break
         order = make_order(chain)
         line = problem.line(chain, order)
@@ -96,7 +92,7 @@ def _best_slicing(
         steps = steps_of(problem.graph, line, options) if streamed else None
         below = found[2].value * (1 - WORTHWHILE) if found else np.inf
         try:
-            slicing = slice_line(line, options.comm, steps, below, stop)
+            slicing = slice_line(line, options.comm, steps, below, run)
         except InfeasibleError as error:
             failure = failure or unplaceable(problem, line) or error
         else:
@@ -106,7 +102,9 @@ def _best_slicing(
     return found
 
 
-def _cut(problem: SplitProblem, line: Line, clusters: list[int], value: float) -> list[Run] | None:
+def _cut(
+    problem: SplitProblem, line: Line, clusters: list[int], value: float
+) -> list[Stage] | None:
     """The best stages with replicas and clusters, if they can reach `value`."""
     devices = problem.devices
     m = chain_of(problem, line)

@@ -30,6 +30,7 @@ from dnnp.core.dp.segments import Platform
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import Run
 
 CHUNK = 30_000_000
 """Blocks tried between two questions whether to stop; nanoseconds each."""
@@ -59,9 +60,9 @@ class Case:
 
     problem: SplitProblem
     """Its devices: the accelerators in clusters, and the CPUs if there are any."""
-    stop: Callable[[], bool]
     max_steps: float
     """Blocks tried in the segments of one lattice."""
+    run: Run
 
     @property
     def accelerator(self) -> DeviceClass:
@@ -123,7 +124,7 @@ def search(case: Case, line: Line, lattice: Lattice, best: Found | None) -> Outc
     low, high, target, steps = flat, limit, flat, 0
     while high - low > ROUNDING * high or best is None:
         limits = case.max_steps - steps
-        feasible = pipelines.probe(target, lambda spent: spent > limits or case.stop())  # noqa: B023
+        feasible = pipelines.probe(target, lambda spent: spent > limits or case.run.stop())  # noqa: B023
         steps += pipelines.steps
         if feasible is None:
             break

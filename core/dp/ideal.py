@@ -9,7 +9,7 @@ that it met, below which no split can be, so the search ends with a certificate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +34,7 @@ from dnnp.core.dp.problem import (
 )
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
 
 MAX_IDEALS = 1_500_000
 MAX_BLOCKS = 1_000_000_000
@@ -82,9 +83,7 @@ def ideal_search(
     *,
     incumbent: float = np.inf,
     floor: float = 0.0,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[float], None] = lambda share: None,
+    run: Run = PLAIN,
 ) -> Search:
     """Find an ordered split below `incumbent`, or prove that there is none.
 
@@ -94,23 +93,20 @@ def ideal_search(
         Objective of the best split known.
     floor
         A proven bound.
-    effort
-        Scales the number of blocks that may be walked.
-    stop
-        Asked now and then: whether to return what there is.
-    progress
-        Told the share of the ideals that a pass is done with.
+    run
+        Its effort scales the number of blocks that may be walked; its progress is the share of
+        the ideals that a pass is done with. What there is is returned once it is to stop.
     """
     best: list[Block] | None = None
     bound, ideals, walked = np.inf, 0, 0
     for items in problem.item_choices:
-        search = _Choice(problem, items, incumbent, floor)
-        search.run(effort, stop, progress)
-        if search.blocks is not None:
-            best, incumbent = search.blocks, search.value
-        bound = min(bound, search.bound)
-        ideals = max(ideals, search.ideals)
-        walked += search.walked
+        choice = _Choice(problem, items, incumbent, floor, run)
+        choice.search()
+        if choice.blocks is not None:
+            best, incumbent = choice.blocks, choice.value
+        bound = min(bound, choice.bound)
+        ideals = max(ideals, choice.ideals)
+        walked += choice.walked
     return Search(best, incumbent, min(bound, incumbent), ideals, walked)
 
 
@@ -120,8 +116,7 @@ def window_search(
     *,
     incumbent: float,
     width: int,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
+    run: Run = PLAIN,
 ) -> Search:
     """Search the splits near a given one, where all of them are too many.
 
@@ -142,7 +137,7 @@ def window_search(
         tail = np.concatenate([items.tail, order[:-width]])
         head = np.concatenate([items.head, order[width:]])
         near = replace(items, tail=tail, head=head)
-        return _within(problem, near, incumbent, effort, stop)
+        return _within(problem, near, incumbent, run)
     return Search(None, incumbent, 0.0, 0, 0)
 
 
@@ -151,8 +146,7 @@ def coarse_search(
     *,
     incumbent: float,
     share: float,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
+    run: Run = PLAIN,
 ) -> Search:
     """Search the splits that cut no chain of items, up to `share` of the work a chain.
 
@@ -161,37 +155,31 @@ def coarse_search(
     items = problem.item_choices[0]
     line = problem.line(items)
     coarse = chained(line, items, items.order, share)
-    return _within(problem, coarse, incumbent, effort, stop)
+    return _within(problem, coarse, incumbent, run)
 
 
-def _within(
-    problem: SplitProblem,
-    items: Items,
-    incumbent: float,
-    effort: float,
-    stop: Callable[[], bool],
-) -> Search:
+def _within(problem: SplitProblem, items: Items, incumbent: float, run: Run) -> Search:
     """Search the splits that some items allow, which are not all."""
-    search = _Choice(problem, items, incumbent, 0.0)
-    search.run(effort, stop, lambda share: None)
-    return Search(search.blocks, search.value, 0.0, search.ideals, search.walked)
+    choice = _Choice(problem, items, incumbent, 0.0, run.alone())
+    choice.search()
+    return Search(choice.blocks, choice.value, 0.0, choice.ideals, choice.walked)
 
 
 class _Choice:
     """The search for one direction of the backward pass."""
 
-    def __init__(self, problem: SplitProblem, items: Items, incumbent: float, floor: float) -> None:
-        self.problem, self.items = problem, items
+    def __init__(
+        self, problem: SplitProblem, items: Items, incumbent: float, floor: float, run: Run
+    ) -> None:
+        self.problem, self.items, self.run = problem, items, run
         self.value, self.bound, self.floor = incumbent, floor, floor
         self.blocks: list[Block] | None = None
         self.ideals = self.walked = 0
         self.low, self.refused = floor, False
 
-    def run(
-        self, effort: float, stop: Callable[[], bool], progress: Callable[[float], None]
-    ) -> None:
+    def search(self) -> None:
         """Search until optimal or out of budget; leaves value, bound and blocks."""
-        self.stop, self.progress = stop, progress
+        effort = self.run.effort
         self.left, self.chunk = int(MAX_BLOCKS * effort), CHUNK
         line = self._reduced_line()
         if not np.isfinite(line.work).any(axis=0).all():
@@ -203,7 +191,7 @@ class _Choice:
         lattice = make_lattice(
             line.n, line.tail, line.head, int(MAX_IDEALS * min(max(effort, 1.0), 4.0))
         )
-        if lattice is None or self.stop():
+        if lattice is None or self.run.stop():
             return
         self.ideals = lattice.size
         arrays = ideal_arrays(self.problem.graph, line, self.classes, self.problem.options, lattice)
@@ -309,17 +297,17 @@ class _Choice:
         above = np.array([np.inf, 0.0])
         first = 0
         while first < lattice.size - 1:
-            if self.stop():
+            if self.run.stop():
                 raise _OutError
             if self.left <= 0:
                 raise _OutError
-            run, chunk = self.kernel, min(self.chunk, allowed, self.left)
+            step, chunk = self.kernel, min(self.chunk, allowed, self.left)
             if chunk <= 0:
                 return None, 0.0
             if self.cold and self.walked < SMALL:
-                run, chunk = interpreted(run), min(SMALL, chunk)
-            self.progress(first / lattice.size)
-            first, walked = run(arrays, *lattice, target, vary, *memo, first, chunk, above)
+                step, chunk = interpreted(step), min(SMALL, chunk)
+            self.run.progress(first / lattice.size)
+            first, walked = step(arrays, *lattice, target, vary, *memo, first, chunk, above)
             self.walked += walked
             self.left -= walked
             allowed -= walked

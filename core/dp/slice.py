@@ -7,7 +7,6 @@ target that it met, below which nothing changes, so the search soon ends with a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +17,7 @@ from dnnp.core.cost.memory import Steps, memory_row, most_memory, tree_size
 from dnnp.core.dp.sweep import SweepProblem, hold_rows, sweep_for, sweep_problem
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, Ints, totals
+from dnnp.core.model.run import PLAIN, Run
 
 MAX_STATES = 50_000_000
 """Items times mixes of device classes; 24 bytes each."""
@@ -38,7 +38,7 @@ def slice_line(
     comm: str,
     overflow: Steps | None = None,
     below: float = np.inf,
-    stop: Callable[[], bool] = lambda: False,
+    run: Run = PLAIN,
 ) -> Slicing | None:
     """Cut `line` into at most `count` intervals of each class, at the least largest load.
 
@@ -52,8 +52,8 @@ def slice_line(
         The steps of the line, when memory above capacity is streamed (MTPP Eq. 2).
     below
         Look only for slicings with a smaller largest load; None if there is none.
-    stop
-        Asked between sweeps: whether to end with the best slicing so far.
+    run
+        Asked between sweeps whether to end with the best slicing so far.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def slice_line(
     problem = hold_rows(problem, target)
     best = _trace(line, problem, comm, choice, order)
     high = best.value
-    while high - low > ROUNDING * high and not stop():
+    while high - low > ROUNDING * high and not run.stop():
         middle = low + (high - low) / 2
         done, above = feasible(middle)
         if done:

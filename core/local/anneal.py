@@ -24,6 +24,7 @@ from dnnp.core.local.sweep import exchange, new_search, refer, sweep
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
 
 LEAST_WORK, MOST_WORK = 20_000, 30_000_000
 """Pins that one round visits, at least and at most."""
@@ -105,14 +106,12 @@ def anneal(
     ordered: bool = False,
     warm: bool = False,
     start: Sequence[Block] | None = None,
-    seed: int = 0,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[float], None] = lambda share: None,
+    run: Run = PLAIN,
 ) -> list[Block]:
     """Split by annealing, as a pipeline or without regard to order.
 
-    Blocks are not replicated. Nodes of a block run in the graph's order.
+    Blocks are not replicated. Nodes of a block run in the graph's order. The result depends on
+    nothing else of `run` but its seed and effort, unless it is stopped early.
 
     Parameters
     ----------
@@ -123,9 +122,6 @@ def anneal(
     start
         A split to start from and, if it fits without replicas, never to fall behind. It must be
         in pipeline order if `ordered`.
-    effort
-        Scales the work. The result depends on nothing else but the seed, unless `stop` ends the
-        search early.
 
     Raises
     ------
@@ -160,10 +156,7 @@ def anneal(
         lambda: live_of(problem.graph, label, len(slots), options),
         schedule,
         given,
-        seed,
-        effort,
-        stop,
-        progress,
+        run,
     )
     if best is None:
         raise _unfit(line)
@@ -190,16 +183,13 @@ def _search(
     live: Callable[[], Live],
     schedule: Schedule,
     given: Placement | None,
-    seed: int,
-    effort: float,
-    stop: Callable[[], bool],
-    progress: Callable[[float], None],
+    run: Run,
 ) -> Placement | None:
     """Run the rounds; the best placement that fits, if any."""
     wanted = max(schedule.work_per_pin * len(arrays.pins), LEAST_WORK)
-    total = max(int(schedule.rounds * effort * min(wanted, MOST_WORK)), 1)
+    total = max(int(schedule.rounds * run.effort * min(wanted, MOST_WORK)), 1)
     work = min(wanted, max(total // schedule.least_rounds, LEAST_WORK), total)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(run.seed)
     best: Placement | None = None
     value = np.inf
     start: Placement | None
@@ -209,19 +199,19 @@ def _search(
     mixed = arrays.ordered and len(arrays.work) > 1
 
     def anneal_round(number: int, how: Round, start: Placement) -> tuple[float, Placement]:
-        search = new_search(arrays, seed * MOST_ROUNDS + number)
+        search = new_search(arrays, run.seed * MOST_ROUNDS + number)
         search.mix[:] = how.mix
         own = arrays._replace(kind=start.kind.copy())
         held, state = live(), new_state(own, start.place)
         refer(own, state, search)
         for step in range(steps):
             if number % WAVE == 0:
-                progress(min((number + WAVE * step / steps) / rounds, 1.0))
+                run.progress(min((number + WAVE * step / steps) / rounds, 1.0))
             temperature = how.hot * (how.cold / how.hot) ** ((step + 0.5) / steps)
             sweep(own, state, held, search, temperature, work // steps)
             if mixed:
                 exchange(own, state, held, search, temperature, EXCHANGES)
-            if stop():
+            if run.stop():
                 break
         return float(search.value[0]), Placement(search.best, search.kind)
 
@@ -242,7 +232,7 @@ def _search(
             for found, placement in pool.map(lambda task: anneal_round(*task), tasks):
                 if found < value:
                     best, value = placement, found
-            if value <= 0.0 or stop():
+            if value <= 0.0 or run.stop():
                 break
     return best
 

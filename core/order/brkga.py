@@ -9,6 +9,7 @@ import numpy as np
 from dnnp.core.model.asked import Evolution
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Floats
+from dnnp.core.model.run import PLAIN, Run
 
 MOST_KEYS = 500_000_000
 """Priorities of a generation; 8 bytes each, a few times."""
@@ -17,20 +18,12 @@ Fitness = Callable[[Floats], Floats]
 """Values of the rows of f64[c, n], each row a chromosome; less is better."""
 
 
-def brkga(
-    fitness: Fitness,
-    n: int,
-    how: Evolution,
-    *,
-    seed: int = 0,
-    stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[float], None] = lambda share: None,
-) -> tuple[Floats, float]:
+def brkga(fitness: Fitness, n: int, how: Evolution, run: Run = PLAIN) -> tuple[Floats, float]:
     """Evolve `n` keys in [0, 1): the best chromosome f64[n] and its value.
 
     The first generation is random; each further one keeps the elite, draws mutants, and mates
-    the rest, one parent from the elite and one from the others. Once `stop` says so, the best so
-    far is returned, after one generation at least.
+    the rest, one parent from the elite and one from the others. Once the run is to stop, the best
+    so far is returned, after one generation at least.
 
     Raises
     ------
@@ -42,13 +35,13 @@ def brkga(
         raise UsageError(
             f"a population of {how.population} with {n} priorities each takes too much memory"
         )
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(run.seed)
     keys = rng.random((how.population, n))
     values = fitness(keys)
     for generation in range(1, how.generations):
-        if stop():
+        if run.stop():
             break
-        progress(generation / how.generations)
+        run.progress(generation / how.generations)
         rank = np.argsort(values, kind="stable")
         keys, values = keys[rank], values[rank]
         children = how.population - how.kept - how.drawn

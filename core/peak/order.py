@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.peak.segment import KERNELS, Segment, below
+from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.peak.segment import Segment, below
 from dnnp.core.peak.steps import Steps, cuts, largest_step, part_of, steps_of, walk_given
 
 WORK = 25_000_000
@@ -30,26 +31,8 @@ class PeakOrder(NamedTuple):
     """No order of these nodes has a smaller peak."""
 
 
-Kernels = Sequence[Callable[..., Any]]
-
-
-def _never() -> bool:
-    return False
-
-
-def _unheard(kernels: Kernels) -> None:
-    pass
-
-
-def peak_order(
-    graph: Graph,
-    nodes: Ints,
-    *,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = _never,
-    runs: Callable[[Kernels], None] = _unheard,
-) -> PeakOrder:
-    """Find an order of `nodes` with the least peak, or as small a one as `effort` allows.
+def peak_order(graph: Graph, nodes: Ints, run: Run = PLAIN) -> PeakOrder:
+    """Find an order of `nodes` with the least peak, or as small a one as the effort allows.
 
     Effort 0 finds nothing but a bound.
 
@@ -58,30 +41,23 @@ def peak_order(
     """
     nodes = np.asarray(nodes, dtype=np.int64)
     steps, start = steps_of(graph, nodes)
-    search = _Search(steps, start, effort, stop, runs)
-    if effort > 0:
+    search = _Search(steps, start, run)
+    if run.effort > 0:
         search.improve()
     return PeakOrder(nodes[search.order], search.peak, search.bound)
 
 
 def with_least_peak(
-    graph: Graph,
-    blocks: Sequence[Block],
-    *,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = _never,
-    runs: Callable[[Kernels], None] = _unheard,
-    keep: bool = False,
+    graph: Graph, blocks: Sequence[Block], *, keep: bool = False, run: Run = PLAIN
 ) -> list[Block]:
     """Put the nodes of every block in an order of small peak, never a larger one than theirs.
 
-    The blocks know the lower bound of their peak then; with `keep`, their orders stay. `runs` is
-    told the kernels that run next.
+    The blocks know the lower bound of their peak then; with `keep`, their orders stay.
     """
-    share = effort * min(1.0, KEPT_BLOCKS / max(len(blocks), 1))
+    part = run.scaled(min(1.0, KEPT_BLOCKS / max(len(blocks), 1)))
     best = []
     for block in blocks:
-        found = peak_order(graph, block.nodes, effort=share, stop=stop, runs=runs)
+        found = peak_order(graph, block.nodes, part)
         nodes = block.nodes if keep else found.nodes
         best.append(block._replace(nodes=nodes, peak_bound_bytes=found.bound_bytes))
     return best
@@ -90,16 +66,9 @@ def with_least_peak(
 class _Search:
     """Segments between nodes that stand at one place in all orders, the worst one first."""
 
-    def __init__(
-        self,
-        steps: Steps,
-        start: float,
-        effort: float,
-        stop: Callable[[], bool],
-        runs: Callable[[Kernels], None],
-    ) -> None:
+    def __init__(self, steps: Steps, start: float, run: Run) -> None:
         n = len(steps.made)
-        self.steps, self.start, self.stop, self.runs = steps, start, stop, runs
+        self.steps, self.start, self.run = steps, start, run
         self.order = np.arange(n, dtype=np.int64)
         self.before, during = walk_given(steps, start)
         cut = cuts(steps)
@@ -108,7 +77,7 @@ class _Search:
         self.end = np.append(self.first[1:], n)
         self.peaks = np.maximum.reduceat(during, self.first) if n else np.zeros(0)
         self.given = self.peak
-        self.work = effort * WORK
+        self.work = run.effort * WORK
 
     @property
     def peak(self) -> float:
@@ -118,7 +87,7 @@ class _Search:
     def improve(self) -> None:
         """Put one segment after the other in a better order, while that can help."""
         seen = np.zeros(len(self.peaks), dtype=np.bool_)
-        while len(self.peaks) and not self.stop():
+        while len(self.peaks) and not self.run.stop():
             s = int(self.peaks.argmax())
             if seen[s] or not below(self.bound, self.peaks[s]):
                 break
@@ -137,8 +106,7 @@ class _Search:
         if b - a < len(self.order):
             everything = np.arange(b, dtype=np.int64)
             part = part_of(self.steps, everything[a:], everything[:a])
-        self.runs(KERNELS)
-        task = Segment(part, float(self.before[a]), self.bound, self.stop)
+        task = Segment(part, float(self.before[a]), self.bound, self.run)
         self.work -= task.improve(self.work)
         self.order[a:b] = a + task.order
         self.peaks[s] = task.peak

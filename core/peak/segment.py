@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from dnnp.core.cost.combine import MARGIN
 from dnnp.core.model.graph import Ints
+from dnnp.core.model.run import Run
 from dnnp.core.peak.bound import peak_bound
-from dnnp.core.peak.greedy import evolved_order, forward, greedy_orders
-from dnnp.core.peak.search import best_first, search
+from dnnp.core.peak.greedy import evolved_order, greedy_orders
+from dnnp.core.peak.search import search
 from dnnp.core.peak.steps import Steps, part_of, walk, walk_given
 
 FIRST_SHARE = 0.1
@@ -32,15 +31,12 @@ WINDOWS = (10, 20, 40, 80)
 WINDOW_WORK = 200_000
 """Visits that one of them may cost."""
 
-KERNELS = (forward, best_first)
-"""Some of the kernels that are run."""
-
 
 class Segment:
     """Nodes whose order is open."""
 
-    def __init__(self, steps: Steps, start: float, floor: float, stop: Callable[[], bool]) -> None:
-        self.steps, self.start, self.stop = steps, start, stop
+    def __init__(self, steps: Steps, start: float, floor: float, run: Run) -> None:
+        self.steps, self.start, self.run = steps, start, run
         self.size = len(steps.made) + len(steps.reads) + len(steps.makes)
         self.bound = max(floor, peak_bound(steps, start))
         self.done = 0.0
@@ -63,7 +59,7 @@ class Segment:
 
     @property
     def _open(self) -> bool:
-        return below(self.bound, self.peak) and not self.stop()
+        return below(self.bound, self.peak) and not self.run.stop()
 
     @property
     def _goal(self) -> float:

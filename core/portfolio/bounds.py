@@ -271,7 +271,7 @@ class _Judge:
         problem = self.problem
         try:
             if problem.options.memory_model == "peak":
-                blocks = with_least_peak(problem.graph, blocks, effort=0.0)
+                blocks = with_least_peak(problem.graph, blocks, run=Run(effort=0.0))
             plan = problem.plan(blocks)
         except (InfeasibleError, FormatError):
             return

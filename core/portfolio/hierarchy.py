@@ -12,7 +12,7 @@ is: there is only one cluster, clusters of one device, or no difference between 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -32,6 +32,7 @@ from dnnp.core.dp.slice import slice_line
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.order.orders import ORDERS
 
 MAX_IDEALS = 20_000
@@ -47,23 +48,14 @@ BOUND_EFFORT = 0.1
 """Effort of the ideal search that finds the bound of larger lattices."""
 
 
-def hierarchy_split(
-    problem: SplitProblem,
-    *,
-    stop: Callable[[], bool] = lambda: False,
-    effort: float = 1.0,
-    warn: Callable[[str], None] = lambda message: None,
-) -> tuple[list[Block], float]:
+def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block], float]:
     """Split for one class of accelerators in clusters, and CPUs if there are any.
 
     Parameters
     ----------
-    stop
-        Asked now and then: whether to end with the best split so far.
-    effort
-        Scales the work after which a search ends with the best split so far.
-    warn
-        Told what was not searched since it is too large, whatever the effort.
+    run
+        Its effort scales the work after which a search ends with the best split so far. It is
+        warned of what was not searched since it is too large, whatever the effort.
 
     Returns
     -------
@@ -77,14 +69,14 @@ def hierarchy_split(
     InfeasibleError
         No split that was looked at meets the capacities.
     """
-    case = Case(problem.with_devices(*_checked(problem)), stop, MAX_STEPS * effort)
+    case = Case(problem.with_devices(*_checked(problem)), MAX_STEPS * run.effort, run)
     best: Found | None = None
     failure: InfeasibleError | None = None
     bound, left_out = np.inf, ""
     for items in problem.item_choices:
         lines = _lines(case, items)
         for line in lines:
-            if best is not None and stop():
+            if best is not None and run.stop():
                 break
             try:
                 best = better(best, _sliced(case, line, best))
@@ -103,10 +95,10 @@ def hierarchy_split(
         raise failure or InfeasibleError("infeasible: no split that was tried meets the capacities")
     floor = simple_bound(problem)
     bound = max(floor, bound * (1 - ROUNDING))
-    if bound == floor < best.value * (1 - ROUNDING) and not stop():
-        bound = _flat_bound(case, best.value, floor, effort * BOUND_EFFORT)
+    if bound == floor < best.value * (1 - ROUNDING) and not run.stop():
+        bound = _flat_bound(case, best.value, floor)
     if left_out and bound < best.value * (1 - ROUNDING):
-        warn(left_out)
+        run.warn(left_out)
     return best.blocks, min(bound, best.value)
 
 
@@ -158,7 +150,7 @@ def _sliced(case: Case, line: Line, best: Found | None) -> Found | None:
     streamed = options.memory_mode == "overflow" and np.isfinite(case.accelerator.memory_bytes)
     steps = steps_of(case.problem.graph, line, options) if streamed else None
     below = np.inf if best is None else best.value * (1 - WORTHWHILE)
-    slicing = slice_line(line, options.comm, steps, below, case.stop)
+    slicing = slice_line(line, options.comm, steps, below, case.run)
     if slicing is None:
         return None
     numbers = [0, 0]
@@ -172,7 +164,7 @@ def _sliced(case: Case, line: Line, best: Found | None) -> Found | None:
 def _over_orders(case: Case, lines: Sequence[Line], best: Found | None) -> Found | None:
     """Search the intervals of each order."""
     for line in lines:
-        if line.n > MAX_ITEMS or (best is not None and case.stop()):
+        if line.n > MAX_ITEMS or (best is not None and case.run.stop()):
             break
         position = np.arange(line.n, dtype=np.int64)
         chain = make_lattice(line.n, position[:-1], position[1:], line.n + 1)
@@ -195,7 +187,7 @@ def _over_ideals(
     return outcome
 
 
-def _flat_bound(case: Case, value: float, floor: float, effort: float) -> float:
+def _flat_bound(case: Case, value: float, floor: float) -> float:
     """Bound of all ordered splits from the ideal search, every transfer on the inner link."""
     device = case.accelerator
     times = device.inner_factor * transfer_times(case.problem.graph, device)
@@ -205,5 +197,6 @@ def _flat_bound(case: Case, value: float, floor: float, effort: float) -> float:
         graph=replace(case.problem.graph, transfer_s=times),
         devices=(flat, *case.problem.devices[1:]),
     )
-    search = ideal_search(problem, incumbent=value, floor=floor, effort=effort, stop=case.stop)
+    run = case.run.scaled(BOUND_EFFORT).alone()
+    search = ideal_search(problem, incumbent=value, floor=floor, run=run)
     return max(floor, search.bound * (1 - ROUNDING))

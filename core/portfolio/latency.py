@@ -15,12 +15,14 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement
 from dnnp.core.latency.critical_path import first_bound
 from dnnp.core.methods import LATENCY
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import CLOSED
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.portfolio.first import FIRST_FIT, first_latency
-from dnnp.core.portfolio.problem import Kept, Request
+from dnnp.core.portfolio.problem import Kept
 
 if TYPE_CHECKING:
     from dnnp.core.mip.latency.loop import ExactResult
@@ -70,7 +72,18 @@ def check_method(method: str, execution: str) -> None:
         raise UsageError(f"method {method} is for --execution {executions[0]}")
 
 
-def solve_latency(problem: SplitProblem, request: Request) -> LatencySolution:
+class Request:
+    """What is asked, and how to run."""
+
+    def __init__(self, asked: Asked, run: Run) -> None:
+        self.asked, self.run = asked, run
+        self.method, self.solver = asked.method, asked.solver
+        self.seed, self.effort = run.seed, run.effort
+        self.stop, self.time_left = run.stop, run.left
+        self.tell, self.warn, self.keep = run.tell, run.warn, run.keep
+
+
+def solve_latency(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> LatencySolution:
     """Find a split for the latency of one sample.
 
     Raises
@@ -83,12 +96,12 @@ def solve_latency(problem: SplitProblem, request: Request) -> LatencySolution:
         A limit came before there was any split.
     """
     execution = problem.options.execution
-    check_method(request.method, execution)
+    check_method(asked.method, execution)
     latency = latency_problem(problem)
     refuse_impossible(problem, latency)
     solve = _solve_blocks if execution == BLOCKS else _solve_operators
     kept: Kept[Split] = Kept()
-    request = replace(request, keep=kept.keep)
+    request = Request(asked, replace(run, keep=kept.keep))
 
     def instead() -> LatencySolution | None:
         split, method = kept.split, kept.method
@@ -178,9 +191,7 @@ def _solve_blocks(
     if method in ("auto", "anneal"):
         from dnnp.core.latency.blocks.anneal import anneal_blocks, check_feasible
         from dnnp.core.latency.blocks.items import block_items
-        from dnnp.core.latency.blocks.search import anneal_step
 
-        request.runs([anneal_step])
         check_feasible(latency, block_items(latency))
         request.tell("bounding")
         bound, name = blocks_bound(latency, stop=stop)
@@ -264,10 +275,8 @@ def _annealed(latency: LatencyProblem, request: Request) -> LatencySolution:
     """
     from dnnp.core.latency.operators.anneal import anneal_operators
     from dnnp.core.latency.operators.bound import operators_bound
-    from dnnp.core.latency.operators.moves import sweep
 
     stop = request.stop
-    request.runs([sweep])
     best = _listed(latency, request) if request.method == "auto" else None
     request.tell("annealing")
     bound, name = 0.0, "critical path"
@@ -446,7 +455,7 @@ def _by_throughput(problem: SplitProblem, latency: LatencyProblem, request: Requ
     counted = "peak" if alone else "sum"
     options = replace(problem.options, objective="throughput", memory_model=counted)
     method = "exact" if request.method == "max-load" else request.method
-    found = solve(problem.with_options(options), replace(request, method=method))
+    found = solve(problem.with_options(options), replace(request.asked, method=method), request.run)
     blocks = [block for block in found.blocks if len(block.nodes)]
     return split_of_homes(latency, homes_of_blocks(latency, problem.units.label, blocks))
 

@@ -9,7 +9,7 @@ kinds take turns; of the pairs that compete, those with the dearest tensors betw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from dnnp.core.model.cluster import Clustering, clustering_of_labels
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Graph, Ints, totals
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.order.orders import dfs_order
 from dnnp.core.portfolio.slices import best_slicing
 
@@ -37,41 +38,27 @@ LEVEL_EFFORT, LAST_EFFORT = 0.25, 0.5
 """Effort of a level and of the graph itself, of the effort asked for."""
 
 
-def multilevel(
-    problem: SplitProblem,
-    blocks: Sequence[Block],
-    *,
-    seed: int = 0,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[float], None] = lambda share: None,
-) -> list[Block]:
+def multilevel(problem: SplitProblem, blocks: Sequence[Block], run: Run = PLAIN) -> list[Block]:
     """Split by levels; never worse than the ordered split `blocks`.
 
     A graph with a backward pass has one level.
     """
     value = problem.value
     best = list(blocks)
-    levels = _levels(problem, stop)
+    levels = _levels(problem, run)
     current: list[Block] | None = None
     for number, level in enumerate(reversed(levels)):
-        if stop():
+        if run.stop():
             break
-        progress(number / len(levels))
+        run.progress(number / len(levels))
         last = level is problem
         try:
             if last and (current is None or value(current) > value(best)):
                 current = best
-            start = current or best_slicing(level, stop=stop)
-            found = anneal(
-                level,
-                ordered=True,
-                start=start,
-                warm=number > 0,
-                seed=seed + number,
-                effort=effort * (LAST_EFFORT if last else LEVEL_EFFORT),
-                stop=stop,
-            )
+            start = current or best_slicing(level, run=run)
+            one = replace(run, seed=run.seed + number).alone()
+            one = one.scaled(LAST_EFFORT if last else LEVEL_EFFORT)
+            found = anneal(level, ordered=True, start=start, warm=number > 0, run=one)
             current = found if value(found) < value(start) else start
         except (InfeasibleError, LimitError):
             continue
@@ -80,10 +67,10 @@ def multilevel(
     return best
 
 
-def _levels(problem: SplitProblem, stop: Callable[[], bool]) -> list[SplitProblem]:
+def _levels(problem: SplitProblem, run: Run) -> list[SplitProblem]:
     """The problem, and the same with ever fewer units."""
     levels, level, late = [problem], problem, True
-    while not problem.graph.backward.any() and level.units.g > COARSEST and not stop():
+    while not problem.graph.backward.any() and level.units.g > COARSEST and not run.stop():
         coarser = replace(problem, units=coarsened(level, late=late))
         if coarser.units.g > 0.95 * level.units.g:
             break

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from dnnp.core.cost.items import Items
@@ -14,6 +12,7 @@ from dnnp.core.model.asked import Evolution
 from dnnp.core.model.cluster import Clustering, contract
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.order.appraise import (
     LENGTH,
     SLICING,
@@ -135,13 +134,7 @@ def _item_of_unit(items: Items, units: Clustering) -> Ints:
     return items.label[units.member_idx[units.member_ptr[:-1]]]
 
 
-def random_order(
-    space: OrderSpace,
-    samples: int,
-    seed: int = 0,
-    stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[float], None] = lambda share: None,
-) -> Ints | None:
+def random_order(space: OrderSpace, samples: int, run: Run = PLAIN) -> Ints | None:
     """The best of `samples` orders by random priorities (random-T); None if none can be sliced.
 
     Raises
@@ -151,13 +144,13 @@ def random_order(
     """
     if samples < 1:
         raise UsageError(f"{samples} samples are too few: at least 1")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(run.seed)
     best, value = None, np.inf
     size = _batch(space)
     for first in range(0, samples, size):
-        if stop():
+        if run.stop():
             break
-        progress(first / samples)
+        run.progress(first / samples)
         keys = rng.random((min(size, samples - first), space.n))
         values = space.values(keys, SLICING, value, reject=True)
         if values.min() < value:
@@ -166,12 +159,7 @@ def random_order(
 
 
 def evolved_order(
-    space: OrderSpace,
-    how: Evolution,
-    goal: int = SLICING,
-    seed: int = 0,
-    stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[float], None] = lambda share: None,
+    space: OrderSpace, how: Evolution, goal: int = SLICING, run: Run = PLAIN
 ) -> Ints | None:
     """The order that evolution finds; None if it was stopped before it had any.
 
@@ -182,12 +170,12 @@ def evolved_order(
     def fitness(keys: Floats) -> Floats:
         values = np.full(len(keys), np.inf)
         for first in range(0, len(keys), size):
-            if stop():
+            if run.stop():
                 break
             values[first : first + size] = space.values(keys[first : first + size], goal)
         return values
 
-    keys, value = brkga(fitness, space.n, how, seed=seed, stop=stop, progress=progress)
+    keys, value = brkga(fitness, space.n, how, run)
     return space.order(keys) if value < np.inf else None
 
 

@@ -1,8 +1,7 @@
-"""Slicing several topological orders; the first guess of every other method."""
+"""Slicing topological orders: the methods `slice` and `dpl`, and the first guess of all others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -12,26 +11,52 @@ from dnnp.core.cost.combine import WORTHWHILE
 from dnnp.core.cost.line import Line, steps_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import Slicing, slice_line
+from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.order.orders import ORDERS
+from dnnp.core.portfolio.orders import given_order, prioritised_order
 
 
-def _never() -> bool:
-    return False
+def slice_order(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """The best slicing of some orders, or of the one that is given.
+
+    Raises
+    ------
+    FormatError
+        A given order is none of all units, or does not keep to the precedence among them.
+    InfeasibleError
+        No slicing of these orders meets the capacities.
+    """
+    order: str | Ints = asked.order
+    if asked.sequence is not None:
+        order = given_order(problem, asked.sequence)
+    elif asked.priorities is not None:
+        order = prioritised_order(problem, asked.priorities)
+    return Solution(best_slicing(problem, order, run), method="slice")
+
+
+def dpl(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """The linearisation heuristic of the 2020 paper: slice a depth-first order (section 5.1.2).
+
+    Raises
+    ------
+    InfeasibleError
+        No slicing of this order meets the capacities.
+    """
+    return Solution(best_slicing(problem, "dfs", run))
 
 
 def best_slicing(
-    problem: SplitProblem,
-    order: str | Ints = "best",
-    stop: Callable[[], bool] = lambda: False,
+    problem: SplitProblem, order: str | Ints = "best", run: Run = PLAIN
 ) -> list[Block]:
     """Slice a topological order, at the least largest load, without replicas.
 
     `order` is a topological order of the items of `items_of`, a name in `ORDERS`, or `best`: the
-    one whose slicing is best. The blocks come in pipeline order. Once `stop` says so, the best
-    split so far is returned.
+    one whose slicing is best. The blocks come in pipeline order. Once the run is to
+    stop, the best split so far is returned.
 
     Raises
     ------
@@ -47,7 +72,7 @@ def best_slicing(
     else:
         orders = [lambda items: order]
     for ordered in orders:
-        if found is not None and stop():
+        if found is not None and run.stop():
             break
         line = problem.line(items, ordered(items))
         streamed = options.memory_mode == "overflow" and any(
@@ -58,7 +83,7 @@ def best_slicing(
         # The first slicing takes a moment, unless there are classes or streams to tell apart.
         hasty = found is not None or streamed or len(problem.devices) > 1
         try:
-            better = slice_line(line, options.comm, steps, below, stop if hasty else _never)
+            better = slice_line(line, options.comm, steps, below, run if hasty else PLAIN)
         except InfeasibleError as error:
             failure = failure or unplaceable(problem, line) or error
         else:

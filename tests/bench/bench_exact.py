@@ -14,8 +14,9 @@ from typing import NamedTuple
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import MAX_IDEALS, ideal_search
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.plan import Plan
-from dnnp.core.portfolio import solve
+from dnnp.core.portfolio.solve import solve
 from dnnp.formats.msr_json import read_workload
 from dnnp.formats.stream import Stream
 from support.ablation import no_contraction
@@ -67,7 +68,7 @@ def warm(action: Callable[[], object]) -> float:
 
 def plan_of(problem: SplitProblem) -> Plan:
     """The plan of the default method."""
-    found = solve.solve(problem, solve.Request())
+    found = solve(problem, Asked())
     return make_plan(
         problem,
         found.blocks,

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.portfolio.problem import Request
+from dnnp.core.model.run import Run
 from dnnp.core.portfolio.solve import solve
 from dnnp.formats.graph import device_of, graph_of, units_of
 from dnnp.formats.stream import read_bytes
@@ -54,8 +55,8 @@ def rows(model: Path, *, coarsen: bool) -> list[tuple[object, ...]]:
         said: list[str] = []
         start = time.monotonic()
         end = start + LIMIT_S
-        request = Request(stop=lambda end=end: time.monotonic() >= end, tell=said.append)
-        solution = solve(problem, request)
+        run = Run(interrupted=lambda end=end: time.monotonic() >= end, tell=said.append)
+        solution = solve(problem, Asked(), run)
         seconds = time.monotonic() - start
         plan = make_plan(
             SplitProblem(graph, units, (device,), CostOptions()),

@@ -18,15 +18,15 @@ import numpy as np
 from bench_models import SHARED, stream_of
 
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Evolution
+from dnnp.core.model.asked import Asked, Evolution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.run import Run
 from dnnp.core.order.appraise import SLICING
 from dnnp.core.order.orders import ORDERS
 from dnnp.core.peak.order import peak_order
 from dnnp.core.portfolio.orders import OrderSpace
-from dnnp.core.portfolio.problem import Request
 from dnnp.core.portfolio.solve import solve
 from dnnp.core.synthetic.regal import FAMILIES, regal_graph
 from dnnp.formats.graph import graph_of, units_of
@@ -48,11 +48,11 @@ GAINS = {2: 1.0, 4: 3.0, 8: 5.0, 16: 3.5}
 LIMIT_S = 5.0
 OURS, RIVAL = "heuristic", "brkga-10000"
 TEN_THOUSAND = Evolution(population=100, generations=100)
-REQUESTS: dict[str, Request] = {
-    **{name: Request(method="slice", order=name) for name in ORDERS},
-    "random-10000": Request(method="random", samples=10_000),
+ORDERED: dict[str, Asked] = {
+    **{name: Asked(method="slice", order=name) for name in ORDERS},
+    "random-10000": Asked(method="random", samples=10_000),
     **{
-        name: Request(method=name.removesuffix("-10000"), evolution=TEN_THOUSAND)
+        name: Asked(method=name.removesuffix("-10000"), evolution=TEN_THOUSAND)
         for name in (RIVAL, "mla", "mla-weighted")
     },
 }
@@ -111,15 +111,10 @@ class Race(NamedTuple):
 def race(seed: int, k: int) -> Race:
     """Ours and all orders on one graph."""
     problem = regal_problem(None, None, seed, k)
-    values = {name: problem.value(solve(problem, how).blocks) for name, how in REQUESTS.items()}
+    values = {name: problem.value(solve(problem, how).blocks) for name, how in ORDERED.items()}
     start = time.monotonic()
-    end = start + LIMIT_S
-    request = Request(
-        method=OURS,
-        stop=lambda: time.monotonic() >= end,
-        time_left=lambda: max(end - time.monotonic(), 0.0),
-    )
-    values[OURS] = problem.value(solve(problem, request).blocks)
+    run = Run().within(LIMIT_S)
+    values[OURS] = problem.value(solve(problem, Asked(method=OURS), run).blocks)
     return Race(f"{seed:02d}", k, values, time.monotonic() - start)
 
 
@@ -172,7 +167,7 @@ def peaks() -> list[tuple[object, ...]]:
         graphs[name] = regal_problem(None, None, seed, 1).graph
     rows = []
     for name, graph in graphs.items():
-        own = peak_order(graph, graph.order, effort=0).peak_bytes
+        own = peak_order(graph, graph.order, Run(effort=0.0)).peak_bytes
         start = time.perf_counter()
         found = peak_order(graph, graph.order)
         seconds = time.perf_counter() - start
@@ -205,13 +200,13 @@ def main() -> None:
             speeds(),
         )
     )
-    solve(regal_problem(None, 20, 0, 2), Request(method=OURS))  # compiles
+    solve(regal_problem(None, 20, 0, 2), Asked(method=OURS))  # compiles
     races = [race(seed, k) for seed in range(GRAPHS) for k in GAINS]
     rows, lost = qualities(races)
     names = ", ".join(dict.fromkeys(r.name for r in races))
     print(
         f"\nLargest load that `--method heuristic` finds within {LIMIT_S:g} s, over that of "
-        f"`brkga-10000`, and over the best of all orders ({', '.join(REQUESTS)}), on the graphs "
+        f"`brkga-10000`, and over the best of all orders ({', '.join(ORDERED)}), on the graphs "
         f"{names} of `samples/regal.json`: geometric means.\n"
     )
     header = (

@@ -17,6 +17,7 @@ from dnnp.core.local.anneal import anneal
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.run import Run
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.formats.graph import graph_of, units_of
 from support.brute import brute_force
@@ -44,9 +45,9 @@ def test_equals_brute_force(start):
         expected, _ = brute_force(case.problem, "free")
         if not np.isfinite(expected):
             with pytest.raises(InfeasibleError):
-                anneal(case.problem, effort=0.05)
+                anneal(case.problem, run=Run(effort=0.05))
             continue
-        blocks = anneal(case.problem, effort=0.5)
+        blocks = anneal(case.problem, run=Run(effort=0.5))
         plan = priced(case, blocks)
         assert check_plan(case.graph, None, plan).violations == (), seed
         assert plan.value >= expected * (1 - 1e-9) - 1e-12, seed
@@ -65,8 +66,7 @@ def test_never_behind_its_start():
         blocks = anneal(
             case.problem,
             start=start,
-            effort=0.01,
-            stop=lambda: True,
+            run=Run(effort=0.01, interrupted=lambda: True),
         )
         assert priced(case, blocks).value <= priced(case, start).value * (1 + 1e-12)
 
@@ -76,9 +76,10 @@ def test_same_split_for_a_seed_compiled_or_not():
         "import sys; sys.path.insert(0, 'tests')\n"
         "from support.cases import random_case\n"
         "from dnnp.core.local.anneal import anneal\n"
+        "from dnnp.core.model.run import Run\n"
         "case = random_case(3, 9, limited=False, max_replicas=1)\n"
         "for seed in (0, 1):\n"
-        "    blocks = anneal(case.problem, seed=seed, effort=0.01)\n"
+        "    blocks = anneal(case.problem, run=Run(seed=seed, effort=0.01))\n"
         "    print([(b.nodes.tolist(), b.device.name) for b in blocks])\n"
     )
 
@@ -105,7 +106,7 @@ def test_numbers_of_any_size(scale):
     units = units_of(random_stream(5, 10), graph)
     device = DeviceClass("dev", count=3, bandwidth_bytes_per_s=2.0)
     plain = anneal(
-        SplitProblem(graph, units, (device,), CostOptions(memory_model="sum")), effort=0.1
+        SplitProblem(graph, units, (device,), CostOptions(memory_model="sum")), run=Run(effort=0.1)
     )
     times = {"dev": graph.times["dev"] * scale}
     scaled = replace(
@@ -118,7 +119,7 @@ def test_numbers_of_any_size(scale):
         SplitProblem(
             scaled, replace(units, times=times), (device,), CostOptions(memory_model="sum")
         ),
-        effort=0.1,
+        run=Run(effort=0.1),
     )
 
     def value(graph, units, blocks):
@@ -141,8 +142,8 @@ def test_degenerate_problems():
     units = units_of(stream, graph)
     options = CostOptions(memory_model="sum")
     many = DeviceClass("dev", count=9)
-    assert len(anneal(SplitProblem(graph, units, (many,), options), effort=0.01)) == 1
+    assert len(anneal(SplitProblem(graph, units, (many,), options), run=Run(effort=0.01))) == 1
     only_cpus = DeviceClass("dev", kind="cpu", count=2)
-    assert len(anneal(SplitProblem(graph, units, (only_cpus,), options), effort=0.01)) == 1
+    assert len(anneal(SplitProblem(graph, units, (only_cpus,), options), run=Run(effort=0.01))) == 1
     with pytest.raises(UsageError, match="clusters"):
         anneal(SplitProblem(graph, units, (replace(many, cluster_size=3),), options))

@@ -7,16 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dnnp.core.baselines.greedy import greedy
-from dnnp.core.baselines.table import BASELINES, Settings
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.portfolio.solve import method_named
 from dnnp.formats.msr_split import read_split
 from support.cases import random_case
 from support.problems import DEGENERATE, chain, priced, problem_of, workload
 
-CORE = [name for name in BASELINES if name != "metis"]
+CORE = ("greedy", "local-search", "pipedream", "uniform", "params", "single")
+"""Baselines that need nothing else installed."""
+
+
+def split(problem: SplitProblem, name: str, run: Run = PLAIN) -> list[Block]:
+    return method_named(name)(problem, Asked(method=name), run).blocks
 
 
 @pytest.mark.parametrize("name", CORE)
@@ -26,7 +33,7 @@ def test_splits_are_valid(name: str) -> None:
         case = random_case(seed)
         problem = case.problem
         try:
-            blocks = BASELINES[name](problem, Settings(seed=seed))
+            blocks = split(problem, name, Run(seed=seed))
         except InfeasibleError:
             continue
         plan = priced(problem, blocks, name)
@@ -39,7 +46,7 @@ def test_splits_are_valid(name: str) -> None:
 @pytest.mark.parametrize("name", CORE)
 def test_degenerate_problems(name: str, what: str) -> None:
     problem = DEGENERATE[what]
-    plan = priced(problem, BASELINES[name](problem, Settings()), name)
+    plan = priced(problem, split(problem, name), name)
     assert sum(len(stage.nodes) for stage in plan.stages) == problem.graph.n
     if what == "one colour":
         assert len(plan.stages) == 1
@@ -50,21 +57,21 @@ def test_capacity_below_the_largest_node_is_explained(name: str) -> None:
     graph = chain(1.0, 1.0, memory_bytes=100)
     problem = problem_of(graph, DeviceClass("dev", count=2, memory_bytes=60), memory_model="sum")
     with pytest.raises(InfeasibleError, match=r"^infeasible: .*(60|memory of the devices)"):
-        BASELINES[name](problem, Settings())
+        split(problem, name)
 
 
 @pytest.mark.parametrize("name", CORE)
 def test_nodes_that_run_nowhere_are_named(name: str) -> None:
     problem = problem_of(chain(1.0, 1.0), DeviceClass("other", count=2))
     with pytest.raises(InfeasibleError, match=r"node 0 \('n0'\).* cannot run on any device"):
-        BASELINES[name](problem, Settings())
+        split(problem, name)
 
 
 def test_greedy_fills_memory_in_order() -> None:
     # Work would allow 3 nodes a device; 20 bytes allow two of ten bytes.
     graph = chain(*[1.0] * 6, memory_bytes=10)
     problem = problem_of(graph, DeviceClass("dev", count=3, memory_bytes=20), memory_model="sum")
-    plan = priced(problem, greedy(problem))
+    plan = priced(problem, split(problem, "greedy"))
     assert [stage.nodes for stage in plan.stages] == [(0, 1), (2, 3), (4, 5)]
 
 
@@ -72,7 +79,7 @@ def test_greedy_puts_the_rest_on_cpus() -> None:
     graph = chain(*[1.0] * 6, memory_bytes=10)
     devices = (DeviceClass("dev", count=1, memory_bytes=20), DeviceClass("cpu", "cpu", 2))
     problem = problem_of(graph, *devices, memory_model="sum")
-    plan = priced(problem, greedy(problem))
+    plan = priced(problem, split(problem, "greedy"))
     assert [(s.device, s.nodes) for s in plan.stages] == [
         ("dev/0", (0, 1)),
         ("cpu/0", (2, 3)),
@@ -80,12 +87,12 @@ def test_greedy_puts_the_rest_on_cpus() -> None:
     ]
     without = problem.with_devices(*devices[:1])
     with pytest.raises(InfeasibleError, match="full before every node has a place"):
-        greedy(without)
+        split(without, "greedy")
 
 
 def test_greedy_balances_where_memory_is_ample() -> None:
     problem = problem_of(chain(1.0, 1.0, 2.0, 4.0, 0.0), DeviceClass("dev", count=2))
-    plan = priced(problem, greedy(problem))
+    plan = priced(problem, split(problem, "greedy"))
     assert [stage.nodes for stage in plan.stages] == [(0, 1, 2), (3, 4)]
 
 

@@ -20,6 +20,7 @@ from dnnp.core.cost.latency_plan import make_latency_plan
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import LATENCY, SPLITS
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.beside import beside
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
@@ -34,7 +35,6 @@ from dnnp.core.pipeline.wanted import Wanted
 from dnnp.core.portfolio.bounds import bound
 from dnnp.core.portfolio.first import FIRST_FIT, first_latency, first_split
 from dnnp.core.portfolio.latency import solve_latency
-from dnnp.core.portfolio.problem import Request
 from dnnp.core.portfolio.solve import solve
 from support.cases import random_case
 from support.latency_cases import random_problem
@@ -58,6 +58,9 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     over.set()
 
 
+STOPPED = Run(interrupted=lambda: True)
+
+
 def small() -> SplitProblem:
     return problem_of(chain(1.0, 2.0, 3.0, 4.0, 2.0), *DEVICES)
 
@@ -68,7 +71,7 @@ def test_every_method(
 ) -> None:
     monkeypatch.setattr("dnnp.core.portfolio.solve._found", endless)
     problem = small()
-    found = solve(problem, Request(method=method, stop=lambda: True))
+    found = solve(problem, Asked(method=method), STOPPED)
     assert found.method == FIRST_FIT
     assert 0 < found.bound <= problem.value(found.blocks)
 
@@ -82,7 +85,7 @@ def test_every_method_of_latency(
     for execution in LATENCY[method].kinds:
         options = CostOptions(memory_model="sum", objective="latency", execution=execution)
         problem = replace(small(), options=options)
-        found = solve_latency(problem, Request(method=method, stop=lambda: True))
+        found = solve_latency(problem, Asked(method=method), STOPPED)
         assert found.method == FIRST_FIT
         assert found.bound > 0
         assert found.bound_method.startswith("critical path")
@@ -102,14 +105,14 @@ def test_what_was_found_comes_before_the_first_answer(
     endless: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = small()
-    better = solve(problem, Request(method="slice")).blocks
+    better = solve(problem, Asked(method="slice")).blocks
 
-    def search(problem: SplitProblem, request: Request, *_: object) -> None:
-        request.keep(better, problem.value(better), "slice")
+    def search(problem: SplitProblem, asked: Asked, method: str, run: Run) -> None:
+        run.keep(better, problem.value(better), "slice")
         endless()
 
     monkeypatch.setattr("dnnp.core.portfolio.solve._found", search)
-    found = solve(problem, Request(stop=lambda: True))
+    found = solve(problem, Asked(), STOPPED)
     assert (found.method, problem.value(found.blocks)) == ("slice", problem.value(better))
 
 
@@ -205,7 +208,7 @@ def test_without_a_first_answer_the_search_is_waited_for(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("dnnp.core.portfolio.solve._found", search)
     with pytest.raises(LimitError, match="nothing was found"):
-        solve(small(), Request(stop=lambda: True))
+        solve(small(), Asked(), STOPPED)
 
 
 def test_a_search_that_is_left_alone_says_nothing_more() -> None:

@@ -12,14 +12,15 @@ from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.local.anneal import anneal
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.cluster import contract, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import CostOptions, Plan
+from dnnp.core.model.run import Run
 from dnnp.core.order.orders import ORDERS
 from dnnp.core.portfolio import multilevel as levels
 from dnnp.core.portfolio.multilevel import coarsened, multilevel
-from dnnp.core.portfolio.problem import Request
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.core.portfolio.solve import solve
 from dnnp.core.synthetic.regal import FAMILIES, regal_graph
@@ -123,9 +124,7 @@ def test_ordered_annealing_is_never_behind_its_start(warm, short_annealing):
                 ordered=True,
                 warm=warm,
                 start=start,
-                effort=0.05,
-                seed=seed,
-                stop=lambda: stopped,  # noqa: B023
+                run=Run(seed=seed, effort=0.05, interrupted=lambda: stopped),  # noqa: B023
             )
             # Nodes of a stage run in the graph's order, which may need more memory than `start`.
             if case.options.memory_model == "sum":
@@ -138,7 +137,7 @@ def test_ordered_annealing_repeats():
     problem = generated("watts-strogatz", 60)
     start = best_slicing(problem)
     splits = [
-        [b.nodes.tolist() for b in anneal(problem, ordered=True, start=start, effort=0.02)]
+        [b.nodes.tolist() for b in anneal(problem, ordered=True, start=start, run=Run(effort=0.02))]
         for _ in range(2)
     ]
     assert splits[0] == splits[1]
@@ -217,13 +216,8 @@ def test_levels_are_never_worse_than_their_start(monkeypatch, short_annealing):
         problem = random_problem(seed, 60, colors=seed % 3 == 0, training=seed % 4 == 3)
         start = best_slicing(problem, "kahn")
         for stopped in (False, True):
-            blocks = multilevel(
-                problem,
-                start,
-                seed=seed,
-                effort=0.01,
-                stop=lambda: stopped,  # noqa: B023
-            )
+            run = Run(seed=seed, effort=0.01, interrupted=lambda: stopped)  # noqa: B023
+            blocks = multilevel(problem, start, run)
             assert priced(problem, blocks).value <= problem.value(start) * (1 + 1e-12)
 
 
@@ -231,7 +225,7 @@ def test_levels_of_a_large_graph(short_annealing):
     problem = generated("watts-strogatz", 12_000, k=8)
     start = best_slicing(problem, "dfs")
     told: list[float] = []
-    blocks = multilevel(problem, start, effort=0.002, progress=told.append)
+    blocks = multilevel(problem, start, Run(effort=0.002, progress=told.append))
     assert len(told) >= 3
     assert told == sorted(told)
     assert priced(problem, blocks).value <= problem.value(start)
@@ -244,11 +238,11 @@ def test_levels_of_a_large_graph(short_annealing):
 def test_never_worse_than_slices_and_orders(family, short_annealing):
     for seed in range(2):
         problem = generated(family, 50, seed)
-        effort = 0.1
 
         def value(method: str, order: str = "best") -> float:
-            request = Request(method=method, order=order, seed=seed, effort=effort)  # noqa: B023
-            return priced(problem, solve(problem, request).blocks).value  # noqa: B023
+            run = Run(seed=seed, effort=0.1)  # noqa: B023
+            found = solve(problem, Asked(method=method, order=order), run)  # noqa: B023
+            return priced(problem, found.blocks).value  # noqa: B023
 
         found = value("heuristic")
         for order in ORDERS:
@@ -264,9 +258,8 @@ def test_heuristic_on_any_problem(short_annealing):
         case = random_case(seed, 8, max_replicas=1)
         problem = case.problem
         expected, _ = brute_force(case.problem)
-        request = Request(method="heuristic", effort=0.1)
         try:
-            found = solve(problem, request)
+            found = solve(problem, Asked(method="heuristic"), Run(effort=0.1))
         except InfeasibleError:
             # It starts from slices: a heuristic may find nothing.
             continue

@@ -21,6 +21,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions, Plan
+from dnnp.core.model.run import Run
 from dnnp.core.portfolio import hierarchy
 from dnnp.core.portfolio.hierarchy import hierarchy_split
 from dnnp.formats.graph import graph_of, units_of
@@ -331,11 +332,11 @@ def test_orders_do_not_beat_ideals(monkeypatch):
 def test_too_many_ideals_are_said(monkeypatch, items, how):
     graph = graph_of(random_stream(3, 30))
     problem = SplitProblem(graph, singletons(graph), (device(8, 4),), CostOptions())
-    hierarchy_split(problem, warn=pytest.fail)
+    hierarchy_split(problem, Run(warn=pytest.fail))
     monkeypatch.setattr(hierarchy, "MAX_IDEALS", 3)
     monkeypatch.setattr(hierarchy, "MAX_ITEMS", items)
     said = []
-    hierarchy_split(problem, warn=said.append)
+    hierarchy_split(problem, Run(warn=said.append))
     assert len(said) == 1
     assert said[0].startswith(f"clusters: there are too many ideals, {how}")
 
@@ -346,7 +347,7 @@ def test_stopping_leaves_a_valid_split():
     devices = (device(8, 4),)
     finished = solved(graph, units, devices, CostOptions())
     blocks, bound = hierarchy_split(
-        SplitProblem(graph, units, devices, CostOptions()), stop=lambda: True
+        SplitProblem(graph, units, devices, CostOptions()), Run(interrupted=lambda: True)
     )
     plan = make_plan(
         SplitProblem(graph, units, devices, CostOptions()),
@@ -357,7 +358,9 @@ def test_stopping_leaves_a_valid_split():
     )
     assert check_plan(graph, None, plan).violations == ()
     assert bound <= finished.value <= plan.value
-    blocks, bound = hierarchy_split(SplitProblem(graph, units, devices, CostOptions()), effort=1e-9)
+    blocks, bound = hierarchy_split(
+        SplitProblem(graph, units, devices, CostOptions()), Run(effort=1e-9)
+    )
     assert bound <= finished.value
 
 

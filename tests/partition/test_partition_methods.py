@@ -11,10 +11,8 @@ import sys
 import orjson
 import pytest
 
-from dnnp.core.baselines.table import BASELINES
 from dnnp.core.methods import SPLITS
 from dnnp.core.portfolio.methods import resolved, validity_asked
-from dnnp.core.portfolio.solve import _SOLVERS
 from dnnp.formats.stream import Stream
 from support.graphs import header, random_stream, to_bytes
 from support.run import PATIENCE_S, Result, dnnp
@@ -86,10 +84,6 @@ def checked(made: Stream, *arguments: str) -> Result:
     assert orjson.loads(report.out)["value"] == pytest.approx(plan["value"], rel=1e-9)
     assert plan["bound"] <= plan["value"]
     return result
-
-
-def test_the_command_offers_what_there_is():
-    assert set(SPLITS) == {"auto", "scotch", *_SOLVERS, *BASELINES}
 
 
 def test_auto_stands_for_methods_that_find_what_is_asked():

@@ -15,10 +15,12 @@ from dnnp.core.baselines.chain import chain_of, loads_from, scratch_of
 from dnnp.core.baselines.pipedream import pipedream
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import Run
 from dnnp.core.order.orders import kahn_order
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
@@ -157,7 +159,7 @@ def test_pipedream_is_optimal_on_chains(clusters: bool) -> None:
         problem = random_chain(seed, clusters)
         expected = best_chain_cut(problem)
         try:
-            plan = priced(problem, pipedream(problem))
+            plan = priced(problem, pipedream(problem, Asked()).blocks)
         except InfeasibleError:
             assert expected == UNBOUNDED
             continue
@@ -193,10 +195,10 @@ def test_long_chains_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(4)
     graph = chain(*(float(rng.randint(1, 9)) for _ in range(40)), transfer=0.25)
     problem = problem_of(graph, DeviceClass("dev", count=4), max_replicas=2)
-    exact = priced(problem, pipedream(problem, warn=pytest.fail))
+    exact = priced(problem, pipedream(problem, Asked(), Run(warn=pytest.fail)).blocks)
     monkeypatch.setattr("dnnp.core.baselines.pipedream.MAX_STEPS", 1000)
     said: list[str] = []
-    short = priced(problem, pipedream(problem, warn=said.append))
+    short = priced(problem, pipedream(problem, Asked(), Run(warn=said.append)).blocks)
     assert said == ["pipedream: a chain of 40 was shortened to 14 by joining neighbours"]
     assert exact.value <= short.value <= 1.3 * exact.value
 
@@ -286,6 +288,6 @@ def test_pipedream_gives_the_published_values(
     shared_workloads: Path, name: str, value: float
 ) -> None:
     problem = workload(shared_workloads, name)
-    plan = priced(problem, pipedream(problem))
+    plan = priced(problem, pipedream(problem, Asked()).blocks)
     assert round(plan.value, 2) == value
     assert plan.validity == "ordered"

@@ -11,7 +11,9 @@ from dnnp.core.cost import problem as module
 from dnnp.core.cost.items import free_items_of, item_choices
 from dnnp.core.cost.line import make_line
 from dnnp.core.cost.problem import LINES, SplitProblem
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.plan import without_memory
+from dnnp.core.model.run import Run
 from dnnp.core.order.orders import ORDERS
 from support.cases import random_case
 
@@ -105,14 +107,13 @@ def test_lines_of_foreign_items_are_not_remembered(laid: list[SplitProblem]) -> 
 
 
 def test_solvers_leave_a_line_as_it_is() -> None:
-    from dnnp.core.portfolio.problem import Request
     from dnnp.core.portfolio.solve import solve
 
     problem = fresh(3, training=False, limited=False, objective="throughput")
     lines = [problem.line(problem.items, make(problem.items)) for make in ORDERS.values()]
     before = [{f.name: np.copy(getattr(line, f.name)) for f in fields(line)} for line in lines]
     for method in ("auto", "anneal", "greedy", "pipedream", "local-search", "heuristic", "ip"):
-        solve(problem, Request(method=method, effort=0.01))
+        solve(problem, Asked(method=method), Run(effort=0.01))
         for line, kept in zip(lines, before, strict=True):
             for name, array in kept.items():
                 assert np.array_equal(getattr(line, name), array), (method, name)

@@ -6,12 +6,13 @@ import pytest
 
 from dnnp.core.methods import LATENCY, SPLITS
 from dnnp.core.mip.child import SolverProcess
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import DnnpError
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.portfolio import solve as portfolio
+from dnnp.core.model.run import Run
+from dnnp.core.portfolio import anneal, exact, slices
 from dnnp.core.portfolio.latency import solve_latency
-from dnnp.core.portfolio.problem import Request
 from dnnp.core.portfolio.solve import solve
 from support.problems import DEGENERATE, chain, problem_of
 
@@ -51,10 +52,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     seen = Calls()
     for kind in ("solve", "cpsat"):
         seen.watch(monkeypatch, SolverProcess, kind, "ip" if kind == "solve" else "cpsat")
-    seen.watch(monkeypatch, portfolio, "ideal_search", "exact")
-    seen.watch(monkeypatch, portfolio, "best_slicing", "slice")
-    seen.watch(monkeypatch, portfolio, "_anneal", "anneal")
-    monkeypatch.setitem(portfolio._SOLVERS, "anneal", portfolio._anneal)
+    seen.watch(monkeypatch, exact, "ideal_search", "exact")
+    seen.watch(monkeypatch, slices, "best_slicing", "slice")
+    seen.watch(monkeypatch, anneal, "annealed", "anneal")
     return seen
 
 
@@ -62,9 +62,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("method", [m for m in SPLITS if m not in ("scotch", "metis")])
 def test_throughput(method: str, name: str, stopped: bool, calls: Calls) -> None:
-    request = Request(method=method, samples=3, effort=0.01, stop=lambda: stopped)
+    run = Run(effort=0.01, interrupted=lambda: stopped)
     try:
-        found = solve(PROBLEMS[name], request)
+        found = solve(PROBLEMS[name], Asked(method=method, samples=3), run)
     except DnnpError:
         return
     if found.method in ("ip", "exact", "slice", "anneal"):
@@ -82,7 +82,7 @@ def test_no_program_for_a_start_that_is_optimal(method: str, calls: Calls) -> No
         options = CostOptions(memory_model="sum", objective="latency", execution=execution)
         problem = problem_of(chain(3.0), DeviceClass("dev", count=2))
         problem = problem.with_options(options)
-        found = solve_latency(problem, Request(method=method))
+        found = solve_latency(problem, Asked(method=method))
         assert found.method == (method if method in calls.names else "anneal")
 
 
@@ -91,7 +91,7 @@ def test_ip_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dnnp.core.mip.split.loop.MAX_ENTRIES", 3)
     said: list[str] = []
     problem = PROBLEMS["a chain"]
-    found = solve(problem, Request(method="ip", warn=said.append))
+    found = solve(problem, Asked(method="ip"), Run(warn=said.append))
     assert found.method == "exact"
     assert "is too large" in said[0]
 
@@ -102,6 +102,6 @@ def test_getf_without_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
     options = CostOptions(memory_model="sum", objective="latency")
     problem = problem_of(chain(3.0, 1.0), DeviceClass("dev", count=2))
     problem = problem.with_options(options)
-    found = solve_latency(problem, Request(method="getf", warn=said.append))
+    found = solve_latency(problem, Asked(method="getf"), Run(warn=said.append))
     assert found.method == "getf-fluid"
     assert said == ["getf: its program is too large, or was not solved in time: getf-fluid"]

@@ -10,8 +10,10 @@ import pytest
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.plan import Plan
-from dnnp.core.portfolio import solve
+from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.portfolio.solve import solve
 from support.plain_dp import attached, charts_of_problem, plain_dp
 from support.problems import workload
 from support.run import dnnp
@@ -25,9 +27,9 @@ QUICK = {
 """Workloads on which a search without order is short -> its effort."""
 
 
-def solved(problem: SplitProblem, **request: object) -> Plan:
+def solved(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Plan:
     """The plan of a method, after the independent checker has agreed."""
-    found = solve.solve(problem, solve.Request(**request))  # type: ignore[arg-type]
+    found = solve(problem, asked, run)
     plan = make_plan(
         problem,
         found.blocks,
@@ -41,7 +43,7 @@ def solved(problem: SplitProblem, **request: object) -> Plan:
 
 @pytest.mark.parametrize("name", TABLE1)
 def test_the_best_contiguous_split_is_found_and_proven(shared_workloads: Path, name: str) -> None:
-    plan = solved(workload(shared_workloads, name))
+    plan = solved(workload(shared_workloads, name), Asked())
     assert round(plan.value, 2) == TABLE1[name].dp
     assert (plan.status, plan.gap, plan.validity) == ("optimal", 0.0, "ordered")
 
@@ -58,7 +60,7 @@ def test_the_published_program_finds_the_same(shared_workloads: Path, name: str)
 
 @pytest.mark.parametrize("name", TABLE1)
 def test_linearisation_gives_the_published_values(shared_workloads: Path, name: str) -> None:
-    plan = solved(workload(shared_workloads, name), method="dpl")
+    plan = solved(workload(shared_workloads, name), Asked(method="dpl"))
     assert round(plan.value, 2) == TABLE1[name].dpl
 
 
@@ -67,7 +69,7 @@ def test_splits_without_order_are_as_good_as_the_published_ones(
     shared_workloads: Path, name: str
 ) -> None:
     problem = workload(shared_workloads, name)
-    plan = solved(problem, method="anneal", validity="free", effort=QUICK[name])
+    plan = solved(problem, Asked(method="anneal", validity="free"), Run(effort=QUICK[name]))
     assert plan.value <= 1.01 * TABLE1[name].free
 
 
@@ -77,7 +79,7 @@ def test_identical_devices_without_cpus_are_certified(shared_workloads: Path, na
     values = []
     for k in (2, 4, 8, 16, 32, 64):
         same = (replace(d, count=k) for d in problem.devices if not d.is_cpu)
-        plan = solved(problem.with_devices(*same))
+        plan = solved(problem.with_devices(*same), Asked())
         assert (plan.status, plan.gap) == ("optimal", 0.0)
         values.append(plan.value)
     assert values == sorted(values, reverse=True)

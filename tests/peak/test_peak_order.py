@@ -17,6 +17,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block, CostOptions
+from dnnp.core.model.run import Run
 from dnnp.core.peak.bound import peak_bound
 from dnnp.core.peak.order import peak_order, with_least_peak
 from dnnp.core.peak.steps import cuts, largest_step, steps_of, walk, walk_given
@@ -138,7 +139,7 @@ def test_bounds_and_walks_agree_with_the_checker(seed: int) -> None:
 def test_larger_blocks_get_better_and_stay_above_the_bound(seed: int) -> None:
     graph = regal(seed, 70)
     before = judged(graph, graph.order)
-    quick, longer = (peak_order(graph, graph.order, effort=e) for e in (0.01, 0.3))
+    quick, longer = (peak_order(graph, graph.order, Run(effort=e)) for e in (0.01, 0.3))
     for found in (quick, longer):
         assert found.peak_bytes == pytest.approx(judged(graph, found.nodes), rel=1e-12)
         assert found.bound_bytes <= found.peak_bytes <= before
@@ -149,7 +150,7 @@ def test_larger_blocks_get_better_and_stay_above_the_bound(seed: int) -> None:
 
 def test_the_same_twice() -> None:
     graph = regal(4, 120)
-    first, second = (peak_order(graph, graph.order, effort=0.1) for _ in range(2))
+    first, second = (peak_order(graph, graph.order, Run(effort=0.1)) for _ in range(2))
     assert first.nodes.tolist() == second.nodes.tolist()
     assert first.bound_bytes == second.bound_bytes < first.peak_bytes
 
@@ -158,7 +159,7 @@ def test_the_same_twice() -> None:
 def test_giants(seed: int) -> None:
     graph = regal(seed, 20_000)
     before = walk_given(*steps_of(graph, graph.order))[1].max()
-    found = peak_order(graph, graph.order, effort=0.1)
+    found = peak_order(graph, graph.order, Run(effort=0.1))
     steps, start = steps_of(graph, found.nodes)
     assert (steps.maker[steps.reads] < np.repeat(np.arange(graph.n), np.diff(steps.read_ptr))).all()
     assert found.peak_bytes == pytest.approx(walk_given(steps, start)[1].max(), rel=1e-9)
@@ -186,13 +187,14 @@ def test_stage_inputs_are_live_from_the_start_and_outputs_to_the_end() -> None:
     assert peak_order(kept, np.array([2])).peak_bytes == 11
 
 
-def test_chains_and_trifles_need_no_search() -> None:
+def test_chains_and_trifles_need_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_from([[], [0], [1], [2]], [3, 9, 4, 6])
 
-    def refuse(kernels: object) -> None:
+    def refuse(*_: object) -> None:
         raise AssertionError("nothing is to be searched")
 
-    found = peak_order(graph, graph.order, runs=refuse)
+    monkeypatch.setattr("dnnp.core.peak.order.Segment", refuse)
+    found = peak_order(graph, graph.order)
     assert (found.peak_bytes, found.bound_bytes) == (13, 13)
     none = peak_order(graph, np.zeros(0, dtype=np.int64))
     assert (none.peak_bytes, none.bound_bytes, len(none.nodes)) == (0, 0, 0)
@@ -202,7 +204,7 @@ def test_chains_and_trifles_need_no_search() -> None:
 
 def test_stopped_at_once() -> None:
     graph = regal(2, 60)
-    found = peak_order(graph, graph.order, stop=lambda: True)
+    found = peak_order(graph, graph.order, Run(interrupted=lambda: True))
     assert found.nodes.tolist() == graph.order.tolist()
     assert 0 < found.bound_bytes < found.peak_bytes
 

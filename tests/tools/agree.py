@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -42,13 +43,14 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import Search, ideal_search
 from dnnp.core.dp.matrix import segment_costs, slice_matrix
 from dnnp.core.mip.split.solve import solve_ip
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.portfolio.orders import prioritised_order
-from dnnp.core.portfolio.problem import Request
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.core.portfolio.solve import solve
 from support.ablation import no_contraction
@@ -94,11 +96,11 @@ class Judge:
         self.expect(plan.validity in validity, f"{name}: the split is {plan.validity}")
         return plan.value
 
-    def run(self, name: str, **request: object) -> float:
+    def run(self, name: str, run: Run = PLAIN, **asked: Any) -> float:
         """Objective that a method reaches; inf if it finds nothing."""
         validity = ("ordered", "convex", "free") if name == "anneal" else ("ordered",)
         try:
-            found = solve(self.problem, Request(method=name, **request))  # type: ignore[arg-type]
+            found = solve(self.problem, Asked(method=name, **asked), run)
         except InfeasibleError:
             return math.inf
         return self.value(name, found.blocks, validity)
@@ -152,7 +154,7 @@ def disagreements(seed: int, nodes: int, counts: Counter[str]) -> list[str]:
     judge.expect(sliced >= least * (1 - ROUNDING), f"dpl: {sliced} below {least}")
     any_split, _ = brute_force(problem, "free")
     judge.expect(any_split <= least * (1 + ROUNDING), f"free optimum {any_split} above {least}")
-    annealed = judge.run("anneal", validity="free", effort=ANNEAL_EFFORT)
+    annealed = judge.run("anneal", Run(effort=ANNEAL_EFFORT), validity="free")
     judge.expect(annealed >= any_split * (1 - ROUNDING), f"anneal: {annealed} below {any_split}")
     counts["annealed to the optimum"] += same(annealed, any_split)
     return judge.wrong + chain_disagreements(seed, counts)

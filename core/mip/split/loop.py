@@ -145,9 +145,8 @@ class Loop:
         """Price a solution; whether the task is closed by it, None if it goes on."""
         blocks = blocks_of(self.best.problem.graph, draft, draft.assignment(outcome.values or ()))
         if self.ordered:
-            blocks = with_least_peak(
-                self.best.problem.graph, blocks, effort=PEAK_EFFORT, stop=self.run.stop
-            )
+            order = Run(effort=PEAK_EFFORT, interrupted=self.run.stop)
+            blocks = with_least_peak(self.best.problem.graph, blocks, run=order)
         value = self.best.offer(blocks)
         if outcome.status != "optimal":
             return None

@@ -1,19 +1,26 @@
-"""Partitioners that are programs of their own: Scotch's gpart."""
+"""Scotch through its program gpart: k parts with balanced work and a small cut."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import subprocess
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import numpy as np
+
+from dnnp.core.baselines.blocks import checked
+from dnnp.core.baselines.parts import part_graph, split_of_parts
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import FormatError, LimitError, UnavailableError
 from dnnp.core.model.orphan import die_with_parent
-
-if TYPE_CHECKING:
-    import subprocess
-
-    from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
+from dnnp.formats.scotch import read_mapping, write_graph
+from dnnp.formats.unfinished import scratch_folder
 
 PROGRAMS = ("scotch_gpart", "gpart")
 """Names of the program: Debian's package scotch adds the prefix, Scotch itself does not."""
@@ -25,26 +32,21 @@ POLL_S = 0.05
 
 
 def scotch(
-    problem: SplitProblem,
-    stop: Callable[[], bool] = lambda: False,
-    time_limit_s: float = TIME_LIMIT_S,
-) -> list[Block]:
+    problem: SplitProblem, asked: Asked, run: Run = PLAIN, *, time_limit_s: float = TIME_LIMIT_S
+) -> Solution:
     """Split with Scotch's gpart, run in a private temporary directory.
 
-    The parts need be neither contiguous nor within the memory.
+    The parts need not be contiguous.
 
     Raises
     ------
     UnavailableError
         The program is not installed, fails, or is another one of that name.
     LimitError
-        It takes longer than the limit, or `stop` says so before it is done.
+        It takes longer than the limit, or the run is to stop before it is done.
+    InfeasibleError
+        A part is too much for the memory of its device: Scotch knows none.
     """
-    import numpy as np
-
-    from dnnp.core.baselines.parts import part_graph, split_of_parts
-    from dnnp.formats.scotch import read_mapping, write_graph
-
     program = _installed()
     weighted = part_graph(problem)
     part = np.zeros(weighted.vertices, dtype=np.int64)
@@ -55,19 +57,16 @@ def scotch(
             weighted.edge_weights.tolist(),
             weighted.weights.tolist(),
         )
-        mapping = _run(program, weighted.parts, text, stop, time_limit_s)
+        mapping = _run(program, weighted.parts, text, run.stop, time_limit_s)
         try:
             part[:] = read_mapping(mapping, weighted.vertices, weighted.parts, "its mapping")
         except FormatError as error:
             raise UnavailableError(f"{program} does not answer as Scotch does: {error}") from None
-    return split_of_parts(problem, weighted, part)
+    return checked(problem, split_of_parts(problem, weighted, part))
 
 
 def _installed() -> str:
     """Path of the program."""
-    import os
-    import shutil
-
     for name in PROGRAMS:
         path = shutil.which(name)
         if path is not None:
@@ -82,12 +81,6 @@ def _run(
     program: str, parts: int, graph: bytes, stop: Callable[[], bool], time_limit_s: float
 ) -> bytes:
     """Run `program PARTS GRAPH MAPPING` and return the mapping."""
-    import subprocess
-    import time
-    from pathlib import Path
-
-    from dnnp.formats.unfinished import scratch_folder
-
     with scratch_folder() as folder:
         source, result, log = (Path(folder, name) for name in ("in.grf", "out.map", "log"))
         source.write_bytes(graph)
@@ -124,8 +117,6 @@ def _run(
 
 def _ended(child: subprocess.Popen[bytes]) -> bool:
     """Wait a moment; whether the process is done."""
-    import subprocess
-
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(POLL_S)
     return child.returncode is not None

@@ -1,0 +1,200 @@
+"""The method `exact`, and what other methods start from.
+
+A few orders are sliced, then the order ideals are searched with that incumbent: it prunes the
+exact search, which mostly ends with a proof. What the search cannot finish it leaves with a
+bound; then heuristics improve the split, and the search goes on with the better incumbent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dnnp.core.bound.chain import chain_bound
+from dnnp.core.bound.node_cut import node_cut_bound
+from dnnp.core.bound.simple import simple_bound
+from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.dp.ideal import coarse_search, ideal_search
+from dnnp.core.model.asked import Asked, Solution
+from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.portfolio.hierarchy import hierarchy_split
+from dnnp.core.portfolio.improve import LARGE, improved, refined, windows
+from dnnp.core.portfolio.slices import slice_order
+
+STEPS = ((0.05, (4, 6, 8)), (1.0, (10, 12, 14)))
+"""What the exact search does: efforts, each followed by windows of these widths around the best
+split if that is not proven. A better incumbent makes the next effort go further."""
+
+COARSE_EFFORT = 0.1
+"""Effort of the search with chains as one, of the effort asked for."""
+
+REFINE_UNITS = 20_000
+"""Units from which it gets less effort the more there are."""
+
+CLOSE_ENOUGH = 0.02
+"""Relative gap up to which a large graph is not annealed within `auto`."""
+
+SMALL_UNITS = 300
+"""Units up to which the exact search comes before the quick bounds: it mostly ends at once."""
+
+MOST_RETRIED = 5_000
+"""Units up to which the exact search tries again with a better incumbent, where the ideals were
+too many."""
+
+REFINE_EFFORT = 0.25
+"""Effort of annealing within `auto`, of the effort asked for."""
+
+START_EFFORT = 0.1
+"""Effort of the search for a split to start from, of the effort asked for."""
+
+CHAIN_SHARE = 0.02
+"""Share of the work up to which a chain is searched as one item."""
+
+
+def exact(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """The ideal search; and what it could not finish, by windows around the best split.
+
+    For clusters of devices: the search with contiguous clusters.
+
+    Raises
+    ------
+    InfeasibleError
+        It is proven that no ordered split fits; for clusters: none that was tried does.
+    LimitError
+        A limit was reached before there was any split.
+    """
+    if problem.clustered:
+        return Solution(*hierarchy_split(problem, run))
+    return _searched(problem, asked, simple_bound(problem), run)
+
+
+def start(problem: SplitProblem, asked: Asked, run: Run) -> tuple[list[Block] | None, str]:
+    """The best ordered split, found with little effort, and what made it."""
+    if problem.clustered:
+        return None, ""
+    try:
+        # Without a bound to begin with: a split is wanted, not a proof.
+        found = _searched(problem, replace(asked, method="exact"), 0.0, run.scaled(START_EFFORT))
+    except (InfeasibleError, LimitError):
+        return None, ""
+    return found.blocks, found.method or "exact"
+
+
+def incumbent(problem: SplitProblem, asked: Asked, run: Run) -> tuple[list[Block] | None, float]:
+    """The best slicing and its value, if there is one; and why not, otherwise."""
+    try:
+        blocks = slice_order(problem, asked, run).blocks
+    except InfeasibleError as error:
+        # Slicing knows no replicas and keeps an order; an item that fits nowhere is the end.
+        run.tell(str(error))
+        return None, np.inf
+    value = problem.value(blocks)
+    run.keep(blocks, value, "slice")
+    run.tell(f"slicing: {value:.6g}")
+    return blocks, value
+
+
+def quick_bound(problem: SplitProblem, floor: float) -> float:
+    """The best of the bounds that cost little; `floor` is one that is known."""
+    floor = max(floor, chain_bound(problem))
+    return max(floor, node_cut_bound(problem, above=floor))
+
+
+def nothing(run: Run) -> LimitError:
+    """No split is known, and it is not known whether there is one."""
+    if run.stop():
+        return LimitError("no split that fits was found before the search was stopped")
+    return LimitError(
+        "no split that fits was found, but it is not proven that there is none (a larger --effort "
+        "may help)"
+    )
+
+
+def _searched(problem: SplitProblem, asked: Asked, floor: float, run: Run) -> Solution:
+    """The ideal search without clusters; `floor` is a bound that is known."""
+    blocks, value = incumbent(problem, asked, run)
+    sliced = "slice" if asked.method == "exact" else ""
+    if blocks is not None and run.stop():
+        return Solution(blocks, floor, sliced)
+    small = problem.units.g <= SMALL_UNITS
+    if blocks is not None and not small and value > floor * (1 + ROUNDING):
+        floor = quick_bound(problem, floor)
+    if blocks is not None and value <= floor * (1 + ROUNDING):
+        return Solution(blocks, floor, sliced)
+    bound = floor
+    for effort, widths in STEPS:
+        found = ideal_search(problem, incumbent=value, floor=bound, run=run.scaled(effort))
+        bound = max(bound, found.bound)
+        if found.blocks is not None:
+            blocks, value = found.blocks, found.value
+            run.keep(blocks, value, "exact")
+        if small and bound < value * (1 - ROUNDING):
+            bound, small = quick_bound(problem, bound), False
+        size = f"{found.ideals} ideals" if found.ideals else "too many ideals"
+        run.tell(f"{size}, {found.walked} blocks: {value:.6g}, bound {bound:.6g}")
+        if blocks is None and found.bound == np.inf:
+            raise _why(problem, asked, run)
+        if blocks is not None and bound < value * (1 - ROUNDING):
+            blocks, value = _coarse(problem, blocks, value, run)
+            blocks, value = _near(problem, blocks, value, bound, widths, run)
+            run.keep(blocks, value, "heuristic")
+        if bound >= value * (1 - ROUNDING) or run.stop():
+            break
+        if not found.ideals and problem.units.g > MOST_RETRIED:
+            break
+    if blocks is None:
+        raise nothing(run)
+    if run.left() is not None and bound < value * (1 - ROUNDING):
+        blocks, value = improved(problem, blocks, value, bound * (1 + ROUNDING), run)
+    return Solution(blocks, bound)
+
+
+def _near(
+    problem: SplitProblem,
+    blocks: list[Block],
+    value: float,
+    bound: float,
+    widths: Sequence[int],
+    run: Run,
+) -> tuple[list[Block], float]:
+    """Improve a split by annealing, and by search through windows around it."""
+    large = problem.units.g > LARGE
+    goal = bound * (1 + (CLOSE_ENOUGH if large else ROUNDING))
+    if value > goal and problem.options.max_replicas == 1 and not run.stop():
+        share = REFINE_EFFORT * min(1.0, (REFINE_UNITS / problem.units.g) ** 2)
+        blocks, value = refined(problem, blocks, value, run.scaled(share))
+    return windows(problem, blocks, value, widths, run)
+
+
+def _coarse(
+    problem: SplitProblem, blocks: list[Block], value: float, run: Run
+) -> tuple[list[Block], float]:
+    """Search with chains of items as one."""
+    if problem.units.g > LARGE or run.stop():
+        return blocks, value
+    part = run.scaled(COARSE_EFFORT)
+    found = coarse_search(problem, incumbent=value, share=CHAIN_SHARE, run=part)
+    if found.blocks is None:
+        return blocks, value
+    run.tell(f"chains as one: {found.value:.6g}")
+    return found.blocks, found.value
+
+
+def _why(problem: SplitProblem, asked: Asked, run: Run) -> InfeasibleError:
+    """What slicing says about the reason; the exact search has proven that there is no split."""
+    try:
+        slice_order(problem, asked, run)
+    except InfeasibleError as error:
+        if "no slicing" not in str(error):
+            return error
+    offered = ", ".join(
+        f"{d.count} x {d.name}"
+        + (f" of {d.memory_bytes:.0f} bytes" if np.isfinite(d.memory_bytes) else "")
+        for d in problem.devices
+    )
+    return InfeasibleError(f"infeasible: no ordered split fits {offered}")

@@ -1,0 +1,148 @@
+"""A better split from a given one, without a proof: orders, annealing, slices, windows.
+
+Small graphs get an evolved order beside the split, large ones are split by levels. What is best
+then is annealed, sliced anew and searched through windows; as long as there is time, from other
+seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.dp.ideal import window_search
+from dnnp.core.local.anneal import anneal
+from dnnp.core.model.asked import Evolution
+from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.plan import Block
+from dnnp.core.model.run import Run
+from dnnp.core.portfolio.multilevel import multilevel
+from dnnp.core.portfolio.orders import OrderSpace, evolved_order
+from dnnp.core.portfolio.slices import best_slicing
+
+LARGE = 10_000
+"""Units from which a graph is split by levels, and not searched through windows."""
+
+EVOLVED_ITEMS = 2_000_000
+"""Items that are put in order by evolution at effort 1, over all its orders."""
+
+LEAST_GENERATIONS = 5
+"""Evolution is not worth its while for fewer."""
+
+WINDOW_EFFORT = 0.02
+"""Effort of one window search, of the effort asked for."""
+
+WIDTHS = (6, 10)
+
+
+def refined(
+    problem: SplitProblem, blocks: list[Block], value: float, run: Run, *, by_levels: bool = True
+) -> tuple[list[Block], float]:
+    """Anneal an ordered split, slice what comes out anew; never worse.
+
+    `by_levels`: large graphs are annealed by levels.
+    """
+    blocks, value = _annealed(problem, blocks, value, run, by_levels=by_levels)
+    return _resliced(problem, blocks, value, run)
+
+
+def improved(
+    problem: SplitProblem, blocks: list[Block], value: float, floor: float, run: Run
+) -> tuple[list[Block], float]:
+    """Improve an ordered split by all there is, until it meets `floor` or the time is over.
+
+    Without a time limit every part has its turn once.
+    """
+    found = _evolved(problem, run)
+    if found is not None and found[1] < value:
+        blocks, value = found
+        run.tell(f"evolved order: {value:.6g}")
+    rounds = 0
+    while value > floor and not run.stop():
+        again = replace(run, seed=run.seed + rounds)
+        blocks, value = refined(problem, blocks, value, again, by_levels=rounds == 0)
+        blocks, value = windows(problem, blocks, value, WIDTHS, run)
+        rounds += 1
+        if run.left() is None:
+            break
+    return blocks, value
+
+
+def windows(
+    problem: SplitProblem, blocks: list[Block], value: float, widths: Sequence[int], run: Run
+) -> tuple[list[Block], float]:
+    """Search ever wider windows around the best split."""
+    if problem.units.g > LARGE:
+        return blocks, value
+    for width in widths:
+        while not run.stop():
+            part = run.scaled(WINDOW_EFFORT)
+            near = window_search(problem, blocks, incumbent=value, width=width, run=part)
+            if near.blocks is None:
+                break
+            blocks, value = near.blocks, near.value
+            run.tell(f"windows of {width}: {value:.6g}")
+    return blocks, value
+
+
+def _evolved(problem: SplitProblem, run: Run) -> tuple[list[Block], float] | None:
+    """The best slicing of an evolved order, if there is one."""
+    how = Evolution()
+    generations = int(run.effort * EVOLVED_ITEMS / (how.population * max(problem.units.g, 1)))
+    if generations < LEAST_GENERATIONS:
+        return None
+    how = Evolution(generations=min(generations, how.generations))
+    space = OrderSpace(problem)
+    if not space.compiled:
+        return None  # it would be slow
+    order = evolved_order(space, how, run=run.alone())
+    if order is None:
+        return None
+    return _sliced(problem, order, run)
+
+
+def _annealed(
+    problem: SplitProblem, blocks: list[Block], value: float, run: Run, *, by_levels: bool
+) -> tuple[list[Block], float]:
+    """Anneal, by levels where the graph is large."""
+    try:
+        if problem.units.g >= LARGE and by_levels:
+            found = multilevel(problem, blocks, run)
+        else:
+            found = anneal(problem, ordered=True, start=blocks, run=run)
+        better = problem.value(found)
+    except (InfeasibleError, LimitError):
+        return blocks, value
+    if better < value:
+        run.tell(f"annealing: {better:.6g}")
+        return found, better
+    return blocks, value
+
+
+def _resliced(
+    problem: SplitProblem, blocks: list[Block], value: float, run: Run
+) -> tuple[list[Block], float]:
+    """Slice the order of the split itself."""
+    items = problem.items
+    at = np.empty(items.count, dtype=np.int64)
+    for b, one in enumerate(blocks):
+        at[items.label[one.nodes]] = b
+    if (at[items.tail] > at[items.head]).any():
+        return blocks, value
+    rank = np.argsort(items.order)
+    found = _sliced(problem, np.lexsort((rank, at)), run)
+    if found is None or found[1] >= value:
+        return blocks, value
+    run.tell(f"sliced anew: {found[1]:.6g}")
+    return found
+
+
+def _sliced(problem: SplitProblem, order: np.ndarray, run: Run) -> tuple[list[Block], float] | None:
+    try:
+        blocks = best_slicing(problem, order, run)
+    except InfeasibleError:
+        return None
+    return blocks, problem.value(blocks)
