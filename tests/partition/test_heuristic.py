@@ -81,7 +81,7 @@ def test_ordered_annealing_equals_brute_force(first):
         case = random_case(seed, 7, max_replicas=1)
         problem = case.problem
         expected, _ = brute_force(case.problem)
-        annealed = {"ordered": True, "start": start_of(problem), "effort": 0.5}
+        annealed = {"ordered": True, "start": start_of(problem), "run": Run(effort=0.5)}
         if not np.isfinite(expected):
             with pytest.raises(InfeasibleError):
                 anneal(case.problem, **annealed)
