@@ -97,6 +97,23 @@ def test_the_best_set_of_all(seed, validity):
         assert (len(none), ended) == (0, True)
 
 
+def test_the_tree_that_is_drawn():
+    work, price = np.array([3.0, 2.0, 3.0]), np.array([5.0, 4.0, 5.0])
+    never = np.zeros(2, dtype=np.bool_)
+    nets = Nets(np.array([0, 2, 4]), np.array([0, 1, 1, 2]), never, np.array([4.0, 1.0]))
+    after = np.triu(np.ones((3, 3), dtype=np.bool_))
+    between = Between(np.arange(3), after, after.T.copy(), True)
+    field = Field(*plain(*field_of(work, nets, between, pair_costs(work, nets, between))))
+    sets, count = np.zeros((KEPT * 3, 3), dtype=np.bool_), np.zeros(3, dtype=np.int64)
+    ended, halt = np.zeros(3, dtype=np.bool_), np.zeros(1, dtype=np.bool_)
+    aim, found = Aim(price, 8.0, 0.0, np.arange(3)), Found(sets, count, ended)
+    steps = best_sets(field, aim, 0, 3, 10**6, halt, found)
+    assert count.tolist() == [2, 0, 0]
+    assert [np.flatnonzero(some).tolist() for some in sets[:2]] == [[0], [0, 1]]
+    assert ended.tolist() == [True, False, False]
+    assert steps <= 5
+
+
 def test_a_search_that_is_cut_off_says_so():
     case = accelerators_case(1, 9)
     whole = whole_of(case.problem, "free")
