@@ -20,9 +20,9 @@ from dnnp.core.bound.programs import Candidate, Search
 from dnnp.core.bound.windows import windows
 from dnnp.core.cost.combine import WORTHWHILE
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.mip.slices import SAFETY
 from dnnp.core.mip.split.best import Best
 from dnnp.core.mip.split.formulas import Formulas
-from dnnp.core.mip.split.loop import SAFETY
 from dnnp.core.mip.split.pipeline import Pipeline
 from dnnp.core.mip.split.solve import solve_ip
 from dnnp.core.mip.split.storage import item_of_node, storage_of

@@ -45,8 +45,8 @@ from dnnp.core.bound.simple import simple_bound
 from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import quotient_order
+from dnnp.core.mip.slices import SAFETY
 from dnnp.core.mip.split.formulas import Formulas
-from dnnp.core.mip.split.loop import SAFETY
 from dnnp.core.mip.split.solve import task_of
 from dnnp.core.mip.split.storage import item_of_node
 from dnnp.core.mip.split.superblock import Kind, Parts, parts_of, start_of, superblocks

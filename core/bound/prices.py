@@ -81,7 +81,7 @@ class Found(NamedTuple):
 
     sets: Bools
     """bool[kept * n, n]: the last ones of each root, which has `kept` rows."""
-    count: Ints
+    met: Ints
     """i64[n], how many there were of each root."""
     ended: Bools
     """bool[n]: there is no better one of this root."""
@@ -183,7 +183,7 @@ def best_sets(field, aim, first, step, limit, halt, found):  # type: ignore[no-u
         choice = Choice(state[0], inner[0], outer[0], need[0])
         begin(field, roots[:i], choice)
         best = aim.least
-        found.count[i] = 0
+        found.met[i] = 0
         last = steps + limit
         depth = 0
         entering = roots[i]
@@ -206,8 +206,8 @@ def best_sets(field, aim, first, step, limit, halt, found):  # type: ignore[no-u
                 load, value = weigh(field, aim.price, choice.state, choice.inner)
                 if load < aim.target and value > best:
                     best = value
-                    found.sets[i * kept + found.count[i] % kept] = choice.state == IN
-                    found.count[i] += 1
+                    found.sets[i * kept + found.met[i] % kept] = choice.state == IN
+                    found.met[i] += 1
                 rate, most = fill(field, aim.price, choice, sack, aim.target - load, value)
                 safe = MARGIN * most
                 slack = most + safe - best

@@ -18,8 +18,8 @@ from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.divisor import snapped
 from dnnp.core.mip.child import solver_process
 from dnnp.core.mip.program import TOLERANCES, Outcome
+from dnnp.core.mip.slices import GRACE_S, SAFETY, missing
 from dnnp.core.mip.split.formulas import Formulas
-from dnnp.core.mip.split.loop import GRACE_S, SAFETY, missing
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.run import Run

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dnnp.core.mip.child import SolverProcess
 from dnnp.core.mip.program import Outcome, Program, Row
-from dnnp.core.mip.split.loop import missing
+from dnnp.core.mip.slices import missing
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.run import Run
 

@@ -22,11 +22,12 @@ from dnnp.core.cost.items import free_items_of
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip import child
+from dnnp.core.mip.slices import SAFETY, Slices
 from dnnp.core.mip.split import solve
 from dnnp.core.mip.split.best import Best
 from dnnp.core.mip.split.blocks import blocks_of, places_of_blocks
 from dnnp.core.mip.split.contiguity import cells_of, without_shortcuts
-from dnnp.core.mip.split.loop import SAFETY, Loop
+from dnnp.core.mip.split.loop import Loop
 from dnnp.core.mip.split.solve import solve_ip, task_of
 from dnnp.core.mip.split.storage import item_of_node
 from dnnp.core.mip.split.task import Net, count_places, nets_of, places_of
@@ -520,12 +521,12 @@ def test_a_solver_that_dies(monkeypatch):
 def test_bounds_of_a_search_that_is_cut_short(monkeypatch):
     """Whatever the solver says after too little time, its bound is one."""
     rng = random.Random(1)
-    whole = Loop._times
+    whole = Slices.times
 
-    def short(self):
-        return rng.choice([0.001, 0.003, 0.01]), whole(self)[1]
+    def short(self, *, blind):
+        return rng.choice([0.001, 0.003, 0.01]), whole(self, blind=blind)[1]
 
-    monkeypatch.setattr(Loop, "_times", short)
+    monkeypatch.setattr(Slices, "times", short)
     unfinished = 0
     for seed in range(20):
         case = mixed_case(seed, 9)

@@ -1,8 +1,4 @@
-"""Slices of solving.
-
-Each slice starts from the best split so far, which also bounds the objective from above; an
-interrupt or a crash costs the last slice only.
-"""
+"""Slices of solving (`dnnp.core.mip.slices`) the program of splits."""
 
 from __future__ import annotations
 
@@ -14,7 +10,18 @@ from dnnp.core.cost.combine import COMM, ROOM, combine, shared_load
 from dnnp.core.cost.divisor import snapped
 from dnnp.core.cost.load import StageLoad, stage_load
 from dnnp.core.mip.child import SolverProcess
-from dnnp.core.mip.program import TOLERANCES, Outcome
+from dnnp.core.mip.program import Outcome
+from dnnp.core.mip.slices import (
+    BLIND_SLICE_S,
+    COARSE,
+    FIRST_SLICE_S,
+    GRACE_S,
+    GROWTH,
+    MAX_ENTRIES,
+    SAFETY,
+    Slices,
+    missing,
+)
 from dnnp.core.mip.split.best import Best
 from dnnp.core.mip.split.blocks import blocks_of, places_of_blocks
 from dnnp.core.mip.split.draft import Draft
@@ -26,25 +33,11 @@ from dnnp.core.model.plan import Block
 from dnnp.core.model.run import Run
 from dnnp.core.peak.order import with_least_peak
 
-SAFETY = 1e-6
-"""Share of the reference load by which a solver's bound may be wrong."""
-
-FIRST_SLICE_S = 5.0
-BLIND_SLICE_S = 1.0
-"""The first slice when no split is known: any split makes the next one faster."""
-
-GROWTH = 3.0
-"""How much longer each slice is than the one before."""
-
-GRACE_S = 0.5
-"""How long after the limit a solver is killed; it is told to end as much before it."""
-
-MAX_ENTRIES = 2_000_000
-"""Size of a program that may take a minute to build and to read."""
-
-COARSE = 4.0
-"""A reference this many times the value found is too coarse for the bound."""
-
+__all__ = [
+    "BLIND_SLICE_S", "COARSE", "FIRST_SLICE_S", "GRACE_S", "GROWTH", "MAX_ENTRIES", "SAFETY",
+    "Loop", "missing",
+]  # fmt: skip
+"""With what the loop for latency shares with this one."""
 
 PEAK_EFFORT = 0.2
 """Effort for the order of the nodes in the stages of a solution."""
@@ -61,9 +54,8 @@ class Loop:
         process: SolverProcess,
         run: Run,
     ) -> None:
-        self.best, self.task, self.solver, self.process = best, task, solver, process
-        self.run = run
-        """When to end."""
+        self.best, self.task, self.run = best, task, run
+        self.slices = Slices(solver, process, run)
         self.item = item_of_node(best.problem.graph, task.line)
         self.quantum = task.quantum
         self.ordered = best.problem.options.memory_model == "peak" and any(
@@ -71,10 +63,7 @@ class Loop:
         )
         self.cuts: list[Cut] = []
         self.low = 0.0
-        self.slice = 0.0
         self.failure = ""
-        self.asked = False
-        """Whether the solver was given anything."""
 
     def least(self) -> tuple[float, bool]:
         """Solve until nothing is left to find, or to the end; (lower bound, whether closed)."""
@@ -90,9 +79,9 @@ class Loop:
             draft = formulate(self.task, reference, 1.0, self.cuts, self.run)
             if self.run.stop():
                 return self.low, False
-            outcome = Outcome("infeasible") if draft.hopeless else self._solve(draft)
+            outcome = Outcome("infeasible") if draft.hopeless else self._slice(draft)
             if outcome.status == "missing":
-                raise UnavailableError(missing(self.solver, outcome.reason))
+                raise UnavailableError(missing(self.slices.solver, outcome.reason))
             if outcome.status == "infeasible":
                 return self._nothing_better(), True
             self._raise_bound(outcome, reference)
@@ -101,32 +90,14 @@ class Loop:
                 if closed is not None:
                     return self.low, closed
             if outcome.status == "failed":
-                self.failure = f"the solver {self.solver} failed: {outcome.reason}"
-            if outcome.status == "failed" or not self.process.alive:
+                self.failure = f"the solver {self.slices.solver} failed: {outcome.reason}"
+            if outcome.status == "failed" or not self.slices.process.alive:
                 return self.low, False
         return self.low, True
 
-    def _solve(self, draft: Draft) -> Outcome:
-        """One slice. That there is no solution is asked twice, with other tolerances."""
-        start, self.asked = self._start(draft), True
-        for tolerance in TOLERANCES:
-            seconds, patience = self._times()
-            outcome = self.process.solve(
-                self.solver,
-                draft.program,
-                start,
-                seconds,
-                tolerance,
-                patience=patience,
-                stop=self.run.interrupted,
-            )
-            if outcome.status != "infeasible":
-                return outcome
-            for top in draft.tops:
-                draft.program.lower[top] = 0.0
-        if start is not None:
-            return Outcome("failed", reason="it finds no solution, but there is one")
-        return outcome
+    def _slice(self, draft: Draft) -> Outcome:
+        blind = not np.isfinite(self.best.value)
+        return self.slices.solve(draft.program, self._start(draft), draft.tops, blind=blind)
 
     def _nothing_better(self) -> float:
         """The bound when no split has the objective of the best one, or less."""
@@ -206,19 +177,6 @@ class Loop:
         at = places_of_blocks(draft, self.item, self.best.blocks)
         return None if at is None else draft.start(at)
 
-    def _times(self) -> tuple[float | None, float | None]:
-        """Seconds that the solver is given next, and after which it is killed."""
-        if np.isfinite(self.best.value):
-            seconds = self.slice = max(self.slice * GROWTH, FIRST_SLICE_S)
-        else:
-            seconds = self.slice = max(self.slice * GROWTH, BLIND_SLICE_S)
-        left = self.run.left()
-        if left is None:
-            return seconds, None
-        if seconds > left / 2:
-            seconds = max(left - min(GRACE_S, left / 3), 0.01)
-        return seconds, left + GRACE_S
-
     def _crude(self) -> float:
         """A load that no split exceeds which is worth a look: everything on one device."""
         line = self.task.line
@@ -231,10 +189,3 @@ class Loop:
         if self.task.options.memory_mode == "overflow":
             total += self.task.storage.most / min(rates)
         return total if total > 0 else 1.0
-
-
-def missing(solver: str, reason: str) -> str:
-    """What to install."""
-    if solver == "highs":
-        return "the solver HiGHS is not installed: pip install 'dnnp[highs]'"
-    return f"the solver CBC cannot be loaded: {reason}"

@@ -100,7 +100,7 @@ def solve_ip(
             with solver_process() as process:
                 loop = Loop(best, task_of(problem, validity, items), solver, process, part)
                 low, done = loop.least()
-            asked |= loop.asked
+            asked |= loop.slices.asked
             if not loop.failure or run.stop():
                 break
         bound, closed, failure = min(bound, low), closed and done, failure or loop.failure

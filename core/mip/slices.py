@@ -1,0 +1,103 @@
+"""Slices of solving: how a solver is asked again and again, each time for longer.
+
+Each slice starts from the best solution so far, which also bounds the objective from above; an
+interrupt or a crash costs the last slice only.
+"""
+
+from __future__ import annotations
+
+from dnnp.core.mip.child import SolverProcess
+from dnnp.core.mip.program import TOLERANCES, Outcome, Program
+from dnnp.core.model.run import Run
+
+SAFETY = 1e-6
+"""Share of the reference load by which a solver's bound may be wrong."""
+
+FIRST_SLICE_S = 5.0
+BLIND_SLICE_S = 1.0
+"""The first slice when no solution is known: any one makes the next one faster."""
+
+GROWTH = 3.0
+"""How much longer each slice is than the one before."""
+
+GRACE_S = 0.5
+"""How long after the limit a solver is killed; it is told to end as much before it."""
+
+MAX_ENTRIES = 2_000_000
+"""Size of a program that may take a minute to build and to read."""
+
+COARSE = 4.0
+"""A reference this many times the value found is too coarse for the bound."""
+
+
+class Slices:
+    """Slices of one solver, `cbc` or `highs`, in one process."""
+
+    def __init__(self, solver: str, process: SolverProcess, run: Run) -> None:
+        self.solver, self.process, self.run = solver, process, run
+        self.slice_s = 0.0
+        """The last one."""
+        self.asked = False
+        """Whether the solver was given anything."""
+
+    def solve(
+        self,
+        program: Program,
+        start: list[float] | None,
+        tops: list[int],
+        *,
+        blind: bool,
+        presolve: tuple[bool, ...] = (True, True),
+    ) -> Outcome:
+        """One slice. That there is no solution is asked twice, with other tolerances.
+
+        Parameters
+        ----------
+        start
+            Values of all columns in a solution that is known.
+        tops
+            Columns whose sum is minimised; the second time they may be 0.
+        blind
+            Whether no solution of the problem is known.
+        presolve
+            For HiGHS, each time.
+        """
+        self.asked = True
+        outcome = Outcome("limit")
+        for tolerance, presolved in zip(TOLERANCES, presolve, strict=True):
+            seconds, patience = self.times(blind=blind)
+            outcome = self.process.solve(
+                self.solver,
+                program,
+                start,
+                seconds,
+                tolerance,
+                patience=patience,
+                stop=self.run.interrupted,
+                presolve=presolved,
+            )
+            if outcome.status != "infeasible":
+                return outcome
+            for top in tops:
+                program.lower[top] = 0.0
+        if start is not None:
+            return Outcome("failed", reason="it finds no solution, but there is one")
+        return outcome
+
+    def times(self, *, blind: bool) -> tuple[float | None, float | None]:
+        """Seconds that the solver is given next, and after which it is killed."""
+        first = BLIND_SLICE_S if blind else FIRST_SLICE_S
+        seconds = self.slice_s = max(self.slice_s * GROWTH, first)
+        left = self.run.left()
+        if left is None:
+            return seconds, None
+        if seconds > left / 2:
+            seconds = max(left - min(GRACE_S, left / 3), 0.01)
+        return seconds, left + GRACE_S
+
+
+def missing(solver: str, reason: str) -> str:
+    """What to install."""
+    if solver == "highs":
+        return "the solver HiGHS is not installed: pip install 'dnnp[highs]'"
+    return f"the solver CBC cannot be loaded: {reason}"
