@@ -72,7 +72,7 @@ def widest_of(shop: Shop) -> int:
 def _empty(rows: int, shop: Shop) -> Level:
     """Partial schedules without any block."""
     return Level(
-        count=np.zeros((rows, len(shop.total)), dtype=np.int64),
+        ran=np.zeros((rows, len(shop.total)), dtype=np.int64),
         end=np.empty((rows, len(shop.block))),
         free=np.zeros((rows, len(shop.cap))),
         now=np.zeros(rows),
@@ -194,17 +194,28 @@ def _kept(
         key=np.empty(room + 1, dtype=np.int64),
     )
     chosen = np.empty(room + 1, dtype=np.int64)
-    tables = [tuple(named) for named in (shop, level, children, fresh, rivals)]
     count, place = 0, 0
     chunk = max(1, int(CHUNK / (len(shop.total) + len(shop.cap))))
     while place < len(order):
         if asked():
             return None
         until = min(place + chunk, len(order))
-        count, place = keep(place, until, count, order, room, *tables, chosen)
+        count, place = keep(
+            place,
+            until,
+            count,
+            order,
+            room,
+            tuple(shop),
+            tuple(level),
+            tuple(children),
+            tuple(fresh),
+            tuple(rivals),
+            chosen,
+        )
         if place < until:
             break
-    fresh = Level(*(array[:count] for array in fresh))
+    fresh = Level._make(array[:count] for array in fresh)
     chosen = chosen[:count]
     made = _Steps(
         children.parent[chosen].astype(np.int32),

@@ -24,7 +24,7 @@ CHAIN = 64
 class Level(NamedTuple):
     """Partial schedules of equally many blocks."""
 
-    count: Ints
+    ran: Ints
     """i64[rows, kinds], blocks of each kind that have run."""
     end: Floats
     """f64[rows, blocks of the shop], ends of blocks that others still wait for."""
@@ -76,7 +76,7 @@ def expand(begin_row, end_row, shop, level, upper, children, blocked):  # type: 
     counts blocks refused for want of memory.
     """
     shop, level, children = Shop(*shop), Level(*level), Children(*children)
-    count, end, free = level.count, level.end, level.free
+    count, end, free = level.ran, level.end, level.free
     total, first, time, memory = shop.total, shop.first, shop.time, shop.memory
     unit_ptr, unit, cap, slack = shop.unit_ptr, shop.unit, shop.cap, shop.slack
     before_ptr, before, delay = shop.before_ptr, shop.before, shop.delay
@@ -215,7 +215,7 @@ def find_risks(shop, level, children, made):  # type: ignore[no-untyped-def]
         found[c] = level.risk[parent[c]]
         if memory[child[c]] <= 0 and not found[c]:
             continue
-        at[:] = level.count[parent[c]]
+        at[:] = level.ran[parent[c]]
         at[child[c]] += 1
         held[:] = 0.0
         for i in range(kinds):
@@ -271,8 +271,8 @@ def keep(begin, until, kept, order, width, shop, level, children, fresh, rivals,
     """
     shop, level, children = Shop(*shop), Level(*level), Children(*children)
     fresh, rivals = Level(*fresh), Rivals(*rivals)
-    count, end = level.count, level.end
-    new_count, new_end, new_free = fresh.count, fresh.end, fresh.free
+    count, end = level.ran, level.end
+    new_count, new_end, new_free = fresh.ran, fresh.end, fresh.free
     new_now, new_value, new_least = fresh.now, fresh.value, fresh.least
     first, time, memory = shop.first, shop.time, shop.memory
     unit_ptr, unit, cap, slack = shop.unit_ptr, shop.unit, shop.cap, shop.slack

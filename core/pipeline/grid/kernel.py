@@ -93,7 +93,7 @@ class GridTable(NamedTuple):
     """i32[n], the next one with an equal hash + 1; -1: the state is dropped."""
     heads: Rows
     """i32[slots], the first one + 1."""
-    count: Ints
+    stored: Ints
     """i64[1], states that are stored."""
     work: Ints
     """i64[1], places that may still be tried, and states compared."""
@@ -194,13 +194,13 @@ def _store(row, cost, period, step, out, table):  # type: ignore[no-untyped-def]
                 e = following
                 continue
         previous, e = e, following
-    n = table.count[0]
+    n = table.stored[0]
     for s in range(w):
         states[n, s] = row[s]
     costs[n] = cost
     chain[n] = heads[slot]
     heads[slot] = n + 1
-    table.count[0] = n + 1
+    table.stored[0] = n + 1
     return True
 
 
@@ -213,7 +213,7 @@ def extend(before, first, step, room, out, table):  # type: ignore[no-untyped-de
     """
     step, room, table = GridStep(*step), GridRoom(*room), GridTable(*table)
     before, out = GridLayer(*before), GridLayer(*out)
-    states, count, work = before.states, table.count, table.work
+    states, stored, work = before.states, table.stored, table.work
     new, time, conflict = step.new, step.time, step.conflict
     anchor, moved, ends = step.anchor, step.moved, step.span
     is_first, is_last = step.is_first, step.is_last
@@ -314,9 +314,9 @@ def extend(before, first, step, room, out, table):  # type: ignore[no-untyped-de
                         while q < len(keep) and component[q] == part:
                             kept[q] -= turn + whole
                             q += 1
-                if count[0] >= len(out.costs):
+                if stored[0] >= len(out.costs):
                     return FULL
-                at = count[0]
+                at = stored[0]
                 if _store(kept, cost, period, step, out, table):
                     out.parent[at] = n
                     out.phase[at] = r
