@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from dnnp.core.model.beside import beside
@@ -35,24 +37,25 @@ def solve(placement: Placement, wanted: Wanted, run: Run = PLAIN) -> Schedule:
     UsageError
         The recipe does not fit the placement.
     """
+    # What it imports does not count as its time.
+    search = SEARCHES[wanted.method].load() if wanted.method in SEARCHES else _by_recipe
     return beside(
-        lambda: _found(placement, wanted, run),
+        lambda: _found(placement, wanted, search, run),
         run.stop,
         lambda: _one_by_one(placement, wanted.micro_batches),
     )
 
 
-def _found(placement: Placement, wanted: Wanted, run: Run) -> Schedule:
-    """What the method finds."""
+def _found(
+    placement: Placement, wanted: Wanted, search: Callable[[Batch, Wanted, Run], Answer], run: Run
+) -> Schedule:
+    """What a search finds, and what is proven about it."""
     count = wanted.micro_batches
     problem = problem_of(placement, count)
     batch = Batch(placement, problem, makespan_bound(placement, count))
     for message in left_out(placement):
         run.warn(message)
-    search = SEARCHES.get(wanted.method)
-    answer = (
-        _by_recipe(batch, wanted.method) if search is None else search.load()(batch, wanted, run)
-    )
+    answer = search(batch, wanted, run)
     start = answer.start - answer.start.min(initial=0.0)
     makespan, bound, status = span_of(problem, start), float(answer.bound), answer.status
     if makespan <= bound * (1 + TOLERANCE):
@@ -72,8 +75,9 @@ def _found(placement: Placement, wanted: Wanted, run: Run) -> Schedule:
     )
 
 
-def _by_recipe(batch: Batch, name: str) -> Answer:
-    """What a recipe makes; refused where it exceeds a limit."""
+def _by_recipe(batch: Batch, wanted: Wanted, run: Run) -> Answer:
+    """What a recipe makes, without any search; refused where it exceeds a limit."""
+    name = wanted.method
     start = classic(batch.placement, name, batch.problem.unroll).start
     _check_memory(batch.placement, batch.problem, start, name)
     return Answer(start, name, batch.bound, rate_s=classic_rate(batch.placement, name))

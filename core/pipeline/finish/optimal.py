@@ -102,7 +102,7 @@ def optimal(problem: ScheduleProblem, upper: Floats | None = None, run: Run = PL
 
 
 def shortest_schedule(batch: Batch, wanted: Wanted, run: Run) -> Answer:
-    """Method `optimal` for all micro-batches; errors as `optimal`. All is said in `batch`."""
+    """Method `optimal` for all micro-batches; errors as `optimal`."""
     found = optimal(batch.problem, run=run)
     if found.widest:
         run.warn(
