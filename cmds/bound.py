@@ -122,10 +122,12 @@ def _bound_latency(
         latency, split = given_split(problem, plan)
     except FormatError as error:
         raise stream.fault_at("plan", 0, error.field, error.reason) from None
-    asked = _run_of(args, context, started)
-    solver = args.solver or "cbc"
     proof = latency_bound(
-        latency, split, args.method, solver=solver, time_left=asked.left, stop=asked.stop
+        latency,
+        split,
+        args.method,
+        solver=args.solver or "cbc",
+        run=_run_of(args, context, started),
     )
     better = None
     if proof.split is not None:

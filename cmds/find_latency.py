@@ -12,13 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dnnp.cmds.shell.context import Context
-    from dnnp.core.cost.latency import LatencyProblem
+    from dnnp.core.cost.latency import LatencyProblem, Split
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.link import Link
     from dnnp.core.model.plan import CostOptions, Plan
-    from dnnp.core.portfolio.latency import Split
 
 OPTIONS = ("execution", "invocations", "transfers", "congestion")
 """Options that the objective latency alone has."""
@@ -142,7 +141,6 @@ def latency_plan(
     """Find a split for the latency of one sample, or price the one in --eval."""
     from dnnp.core.cost.latency import latency_problem
     from dnnp.core.cost.latency_plan import make_latency_plan
-    from dnnp.core.portfolio.latency import quick_bound
 
     if given is None:
         from dnnp.cmds.find_split import asked_of
@@ -154,10 +152,14 @@ def latency_plan(
         bound, argument = found.bound, found.bound_method
         latency = latency_problem(problem)
     else:
+        from dnnp.core.latency.quick import quick, simple_bound
+        from dnnp.core.model.run import Run
+
         latency, split = _given(args, context, problem, given)
         problem = problem.with_options(latency.options)
         method = "given"
-        bound, argument = quick_bound(latency, lambda: context.interrupted)
+        run = Run(interrupted=lambda: context.interrupted)
+        bound, argument = simple_bound(latency, run=quick(run))
     return make_latency_plan(
         problem,
         latency,
@@ -183,11 +185,9 @@ def _given(
     import numpy as np
 
     from dnnp.cmds.given_split import given_split
-    from dnnp.core.baselines.placing.given import homes_of_blocks
-    from dnnp.core.cost.invocations import Invocations, time_invocations
+    from dnnp.core.cost.invocations import Invocations
     from dnnp.core.cost.latency import latency_problem
-    from dnnp.core.cost.timeline import simulate
-    from dnnp.core.portfolio.latency import split_of_homes
+    from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
 
     blocks = given_split(data, args.eval, problem)
     context.release()
@@ -203,13 +203,8 @@ def _given(
         if args.invocations is None:
             options = replace(problem.options, invocations=often)
             latency = replace(latency, options=options)
-        latency.block_value(split)
+        latency.value(split)
     except InfeasibleError as error:
-        if isinstance(split, Invocations):
-            value = time_invocations(latency.tasks, latency.machine, split).value
-        else:
-            value = simulate(
-                latency.tasks, latency.machine, split, latency.options.congestion
-            ).value
+        value = latency.time(split)
         raise InfeasibleError(f"{error}; without this limit its latency is {value:.6g}") from None
     return latency, split

@@ -15,6 +15,9 @@ from dnnp.core.model.plan import CostOptions
 MOST_DEVICES = 1024
 """Devices of a machine: the mesh of all pairs must fit in memory."""
 
+Split = Invocations | Placement
+"""What plans one sample: in blocks, or operator by operator."""
+
 
 @dataclass(frozen=True, eq=False)
 class LatencyProblem:
@@ -24,16 +27,34 @@ class LatencyProblem:
     machine: Machine
     options: CostOptions
     """`execution`, `invocations`, `transfers` and `congestion` count here."""
+    whole: SplitProblem | None = None
+    """What it was laid out from; None: tasks and machine are all there is."""
 
-    def block_value(self, split: Invocations) -> float:
-        """Latency of a split into blocks; FormatError or InfeasibleError if it is not valid."""
-        check_invocations(self.tasks, self.machine, split, self.options.invocations)
-        return time_invocations(self.tasks, self.machine, split).value
+    def value(self, split: Split) -> float:
+        """Latency of a split; FormatError or InfeasibleError if it is not valid."""
+        if isinstance(split, Invocations):
+            check_invocations(self.tasks, self.machine, split, self.options.invocations)
+        else:
+            check_placement(self.tasks, self.machine, split)
+        return self.time(split)
 
-    def value(self, placement: Placement) -> float:
-        """Latency of a placement; FormatError or InfeasibleError if it is not valid."""
-        check_placement(self.tasks, self.machine, placement)
-        return simulate(self.tasks, self.machine, placement, self.options.congestion).value
+    def time(self, split: Split) -> float:
+        """Latency of a split whatever the devices hold; FormatError where it cannot run."""
+        if isinstance(split, Invocations):
+            return time_invocations(self.tasks, self.machine, split).value
+        return simulate(self.tasks, self.machine, split, self.options.congestion).value
+
+
+@dataclass(frozen=True, eq=False)
+class LatencySolution:
+    """A split, and what was proven about the latency of any."""
+
+    split: Split
+    bound: float = 0.0
+    bound_method: str = ""
+    """The argument for the bound; empty: nothing was proven yet."""
+    method: str = ""
+    """What made it; empty: the method that was asked."""
 
 
 def latency_problem(problem: SplitProblem) -> LatencyProblem:
@@ -52,4 +73,5 @@ def latency_problem(problem: SplitProblem) -> LatencyProblem:
     if sum(d.count for d in devices) > MOST_DEVICES:
         raise UsageError(f"latency is planned for up to {MOST_DEVICES} devices")
     machine = machine_of(devices, problem.links)
-    return LatencyProblem(tasks_of(problem.graph, units, machine, options), machine, options)
+    tasks = tasks_of(problem.graph, units, machine, options)
+    return LatencyProblem(tasks, machine, options, problem)

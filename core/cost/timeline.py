@@ -39,8 +39,6 @@ class Placement:
     events: Ints
     """i64[e, 2]: (`TASK`, task), or (flow, device that receives it); each exactly once, after
     what it waits for."""
-    made_by: str = ""
-    """What made it, where that is not the method that was asked for."""
 
 
 @dataclass(frozen=True, eq=False)

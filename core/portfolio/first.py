@@ -12,13 +12,13 @@ import numpy as np
 
 from dnnp.core.baselines.blocks import interval_blocks
 from dnnp.core.cost.combine import ROOM
-from dnnp.core.cost.invocations import POOL, Invocations
-from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.invocations import POOL
+from dnnp.core.cost.latency import LatencyProblem, Split
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_memory
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement, lazy_events
-from dnnp.core.latency.blocks.homes import split_of_homes
+from dnnp.core.latency.blocks.homes import blocks_of_homes
 from dnnp.core.model.errors import FormatError, InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block, without_memory
@@ -119,17 +119,16 @@ def _fitting(problem: SplitProblem, line: Line, c: int, first: int, end: int) ->
     return low
 
 
-def first_latency(problem: LatencyProblem) -> Invocations | Placement | None:
+def first_latency(problem: LatencyProblem) -> Split | None:
     """A split for one sample: all on one device, else devices filled one after the other."""
-    best: tuple[float, Invocations | Placement] | None = None
+    best: tuple[float, Split] | None = None
     for home in _homes(problem):
         try:
             if problem.options.execution == "blocks":
-                split: Invocations | Placement = split_of_homes(problem, home)
-                value = problem.block_value(split)  # type: ignore[arg-type]
+                split: Split = blocks_of_homes(problem, home)
             else:
                 split = Placement(home, lazy_events(problem.tasks, home, problem.tasks.order))
-                value = problem.value(split)
+            value = problem.value(split)
         except (InfeasibleError, FormatError):
             continue
         if best is None or value < best[0]:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
 
 from dnnp.core.cost.invocations import POOL, Invocations
-from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.cost.latency import LatencyProblem, Split, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import TASK, Placement
 from dnnp.core.latency.critical_path import first_bound
+from dnnp.core.latency.exact import by_program
+from dnnp.core.latency.quick import simple_bound
 from dnnp.core.methods import LATENCY_BOUNDS
 from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import CLOSED, Plan
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.portfolio.given import SAME
-from dnnp.core.portfolio.latency import Split, quick_bound, solve_exactly
 
 PROGRAM_S = 60.0
 """Seconds that the integer program gets where there is no limit."""
@@ -69,11 +71,10 @@ def given_split(given: SplitProblem, plan: Plan) -> tuple[LatencyProblem, Split]
         home[mine] = place[stage.device]
     split: Split
     if plan.options.execution == "blocks":
-        split = blocks = _blocks(problem, home, held)
-        value = problem.block_value(blocks)
+        split = _blocks(problem, home, held)
     else:
-        split = placement = Placement(home, _events(problem, plan, home, held))
-        value = problem.value(placement)
+        split = Placement(home, _events(problem, plan, home, held))
+    value = problem.value(split)
     if abs(value - plan.value) > SAME * max(value, plan.value):
         reason = f"{plan.value!r} is stated, {value!r} is the value of these stages"
         raise FormatError(reason, field="value")
@@ -140,9 +141,8 @@ def latency_bound(
     split: Split,
     method: str,
     *,
-    solver: str,
-    time_left: Callable[[], float | None],
-    stop: Callable[[], bool],
+    solver: str = "cbc",
+    run: Run = PLAIN,
 ) -> LatencyProof:
     """Bound the latency of every split of this problem.
 
@@ -154,25 +154,24 @@ def latency_bound(
     if method not in LATENCY_BOUNDS:
         known = ", ".join(LATENCY_BOUNDS)
         raise UsageError(f"method {method} is not for plans of the objective latency: {known}")
-    value = problem.block_value(split) if isinstance(split, Invocations) else problem.value(split)
+    value = problem.value(split)
     tried: list[LatencyTrial] = []
     best, name = 0.0, "simple"
     if method != "exact":
         started = monotonic()
         best, name = beside(
-            lambda: quick_bound(problem, stop, effort=1.0, upper=value),
-            stop,
+            lambda: simple_bound(problem, upper=value, run=replace(run, effort=1.0)),
+            run.stop,
             lambda: first_bound(problem),
         )
-        status = "limit" if stop() else "solved"
+        status = "limit" if run.stop() else "solved"
         tried.append(LatencyTrial(name, status, best, "", monotonic() - started))
     better: Split | None = None
-    if method != "simple" and best < value * (1 - CLOSED) and not stop():
+    if method != "simple" and best < value * (1 - CLOSED) and not run.stop():
         started = monotonic()
-        left = time_left()
-        seconds = PROGRAM_S if left is None else left
+        limited = run if run.left() is not None else run.within(PROGRAM_S)
         try:
-            found = solve_exactly(problem, "ip", split, solver, seconds, bound=best, stop=stop)
+            found = by_program(problem, split, solver=solver, bound=best, run=limited)
         except InfeasibleError as error:
             raise FormatError(f"the solver says that nothing fits: {error}") from None
         status = "failed" if found.failure else "limit" if found.status != "optimal" else "solved"

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from dnnp.core.baselines.placing.table import PLACERS
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.latency.operators.anneal import anneal_operators
 from dnnp.core.latency.operators.bound import operators_bound
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.run import Run
 from dnnp.core.synthetic.layered import layered_graph
 from support.bench import table
+from support.placing import place
 
 RATIOS = (0.1, 1.0, 5.0)
 SECONDS = {50: 5.0, 200: 15.0, 1000: 45.0}
@@ -24,12 +25,6 @@ SEEDS = (0, 1, 2)
 CONGESTIONS = ("device",)
 BASELINES = ("heft", "heft-congested", "m-etf", "m-sct", "getf")
 BASELINE_SECONDS = 20.0
-
-
-def until(seconds: float) -> Callable[[], bool]:
-    """Whether so many seconds have passed since now."""
-    end = time.perf_counter() + seconds
-    return lambda: time.perf_counter() > end
 
 
 def mean(values: Sequence[float]) -> float:
@@ -49,11 +44,11 @@ def measured(n: int, ratio: float, seed: int, congestion: str) -> list[float]:
     """Latency over that of each baseline, latency over bound, seconds of annealing and bound."""
     problem = problem_of(n, ratio, seed, congestion)
     begun = time.perf_counter()
-    stop = until(SECONDS[n])
-    listed = [PLACERS[name](problem, seed=seed, stop=until(BASELINE_SECONDS)) for name in BASELINES]
+    run = Run(seed).within(SECONDS[n])
+    listed = [place(name, problem, Run(seed).within(BASELINE_SECONDS)) for name in BASELINES]
     others = [problem.value(placement) for placement in listed]
     start = listed[others.index(min(others))]
-    placement = anneal_operators(problem, seed=seed, endless=True, stop=stop, start=start)
+    placement = anneal_operators(problem, start=start, endless=True, run=run)
     value = problem.value(placement)
     annealed = time.perf_counter()
     bound, _ = operators_bound(problem, upper=value)

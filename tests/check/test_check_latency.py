@@ -274,7 +274,7 @@ def test_blocks_that_wait_for_each_other() -> None:
         block = np.zeros(case.problem.tasks.n, dtype=np.int64)
         block[middle[0]] = 1
         with pytest.raises(FormatError, match="wait for each other"):
-            case.problem.block_value(Invocations(np.array([0, 1]), block))
+            case.problem.value(Invocations(np.array([0, 1]), block))
         checked += 1
     assert checked > 10
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.invocations import POOL, time_invocations
-from dnnp.core.latency.blocks.homes import split_of_homes
+from dnnp.core.latency.blocks.homes import blocks_of_homes
 from dnnp.core.latency.blocks.items import block_items
 from dnnp.core.latency.blocks.starts import random_start, split_of
 from dnnp.core.latency.blocks.state import fixed_of
@@ -24,7 +24,7 @@ def test_any_homes_become_blocks_that_can_run(seed: int) -> None:
     machine, tasks = problem.machine, problem.tasks
     usable = [POOL, *range(machine.count)]
     home = np.array([rng.choice(usable) for _ in range(tasks.n)])
-    split = split_of_homes(problem, home)
+    split = blocks_of_homes(problem, home)
     pooled = (home == POOL) | machine.is_cpu[home]
     assert ((split.block == POOL) == pooled).all()
     assert (split.device[split.block[~pooled]] == home[~pooled]).all()
@@ -45,7 +45,7 @@ def test_contiguous_homes_become_one_block_each(seed: int) -> None:
         if len(split.device)
         else split.block
     )
-    again = split_of_homes(problem, home)
+    again = blocks_of_homes(problem, home)
     assert sorted(again.device.tolist()) == sorted(split.device.tolist())
     before = time_invocations(problem.tasks, problem.machine, split).value
     if np.isfinite(before):

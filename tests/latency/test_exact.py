@@ -33,6 +33,7 @@ from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.run import Run
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
 from support.graphs import header
@@ -237,10 +238,10 @@ def test_an_interrupt_keeps_what_is_known(solver, module, execution):
     pytest.importorskip(module)
     problem = hard_problem(execution)
     start = start_of(problem)
-    result = solve(problem, solver, start, stop=lambda: True)
+    result = solve(problem, solver, start, run=Run(interrupted=lambda: True))
     assert (result.status, result.split) == ("feasible", start)
     assert 0 < result.bound <= result.value
-    result = solve(problem, solver, stop=lambda: True)
+    result = solve(problem, solver, run=Run(interrupted=lambda: True))
     assert (result.status, result.split, result.value) == ("limit", None, np.inf)
     assert 0 < result.bound < np.inf
 
@@ -272,7 +273,7 @@ def test_cpsat_keeps_what_it_told_before_an_interrupt():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpsat, "Search", Search)
-        result = cpsat_blocks(problem, stop=lambda: bool(told))
+        result = cpsat_blocks(problem, run=Run(interrupted=lambda: bool(told)))
     assert result.status == "feasible"
     assert result.value == min(told)
     assert result.bound <= result.value
@@ -302,9 +303,9 @@ def test_a_solver_that_dies(monkeypatch, solver, module, name):
         child._idle.append(started[0])
         if known is None:
             with pytest.raises(LimitError, match="signal 9"):
-                solve(problem, solver, stop=kill)
+                solve(problem, solver, run=Run(interrupted=kill))
         else:
-            result = solve(problem, solver, known, stop=kill)
+            result = solve(problem, solver, known, run=Run(interrupted=kill))
             assert result.status == "feasible"
             assert result.failure == f"the solver {name} failed: signal 9"
     # The next one has a new process.

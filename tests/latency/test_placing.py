@@ -7,13 +7,12 @@ import random
 import numpy as np
 import pytest
 
-from dnnp.core.baselines.placing.room import Room, first_fit, packed, repaired, room_of
-from dnnp.core.baselines.placing.table import PLACERS
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.latency.lists.room import Room, first_fit, packed, repaired, room_of
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from support.latency_brute import brute_operators
 from support.latency_cases import random_problem
-from support.placing import layered, problem_of
+from support.placing import PLACERS, layered, place, problem_of
 
 QUICK = {"placeto": 0.02, "getf": 1.0}
 """Effort in tests, where it is not 0.1."""
@@ -41,13 +40,13 @@ def case(seed: int, n: int) -> LatencyProblem:
 def test_no_method_beats_brute_force(seed: int) -> None:
     problem = case(seed, 1 + seed % 5)
     least, _ = brute_operators(problem)
-    for name, place in PLACERS.items():
+    for name in PLACERS:
         if np.isinf(least):
             with pytest.raises(InfeasibleError):
-                place(problem, effort=effort_of(name))
+                place(name, problem, effort=effort_of(name))
             continue
         try:
-            value = problem.value(place(problem, effort=effort_of(name)))
+            value = problem.value(place(name, problem, effort=effort_of(name)))
         except InfeasibleError:
             assert name == "single"
             continue
@@ -57,16 +56,16 @@ def test_no_method_beats_brute_force(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_larger_problems_are_placed_within_all_limits(seed: int) -> None:
     problem = case(seed + 100, 40)
-    for name, place in PLACERS.items():
+    for name in PLACERS:
         if name == "getf-milp":
             continue
         try:
-            placement = place(problem, effort=effort_of(name))
+            placement = place(name, problem, effort=effort_of(name))
         except InfeasibleError:
             if name == "single":
                 continue
             with pytest.raises(InfeasibleError):
-                packed(room_of(problem), lambda: False)
+                packed(room_of(problem))
             continue
         assert np.isfinite(problem.value(placement))
 
@@ -74,7 +73,7 @@ def test_larger_problems_are_placed_within_all_limits(seed: int) -> None:
 @pytest.mark.parametrize("name", sorted(set(PLACERS) - {"getf-milp"}))
 def test_same_seed_same_bytes(name: str) -> None:
     problem = layered(60, 1.0)
-    first, second = (PLACERS[name](problem, seed=3, effort=effort_of(name)) for _ in range(2))
+    first, second = (place(name, problem, seed=3, effort=effort_of(name)) for _ in range(2))
     assert first.device.tobytes() == second.device.tobytes()
     assert first.events.tobytes() == second.events.tobytes()
 
@@ -82,41 +81,41 @@ def test_same_seed_same_bytes(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(PLACERS) - {"getf-milp"}))
 def test_stopped_at_once_there_is_still_an_answer(name: str) -> None:
     problem = layered(60, 1.0)
-    assert np.isfinite(problem.value(PLACERS[name](problem, stop=lambda: True)))
+    assert np.isfinite(problem.value(place(name, problem, interrupted=lambda: True)))
 
 
 @pytest.mark.parametrize("name", sorted(PLACERS))
 def test_one_task_and_no_edges(name: str) -> None:
     alone = problem_of([[3.0], [2.0]], [], [])
     assert alone.tasks.flows == 0
-    assert PLACERS[name](alone).device.shape == (1,)
+    assert place(name, alone).device.shape == (1,)
     apart = problem_of([[3.0, 1.0], [2.0, 5.0]], [], [])
-    assert apart.value(PLACERS[name](apart)) >= 2.0
+    assert apart.value(place(name, apart)) >= 2.0
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", sorted(PLACERS))
 def test_no_tasks_no_times_and_tasks_for_one_device(name: str) -> None:
-    place, effort = PLACERS[name], effort_of(name)
+    effort = effort_of(name)
     empty = problem_of(np.zeros((2, 0)), [], [])
-    assert empty.value(place(empty, effort=effort)) == 0
+    assert empty.value(place(name, empty, effort=effort)) == 0
     chain = [(0, 1), (1, 2)]
     nothing = problem_of(np.zeros((2, 3)), chain, [0, 0], memory=[0] * 3, capacity=[0, 0])
-    assert nothing.value(place(nothing, effort=effort)) == 0
+    assert nothing.value(place(name, nothing, effort=effort)) == 0
     alone = problem_of([[1, 2, 3]], chain, [9, 9])
-    assert alone.value(place(alone, effort=effort)) == 6
+    assert alone.value(place(name, alone, effort=effort)) == 6
     if name != "single":
         picky = problem_of([[1, np.inf, 2], [np.inf, 2, np.inf]], chain, [1, 1])
-        assert picky.value(place(picky, effort=effort)) == 7
+        assert picky.value(place(name, picky, effort=effort)) == 7
 
 
 def test_a_task_that_nothing_runs_is_named() -> None:
     problem = problem_of([[1.0, np.inf], [1.0, np.inf]], [(0, 1)], [1.0])
     for name in set(PLACERS) - {"single"}:
         with pytest.raises(InfeasibleError, match="no device runs task 1"):
-            PLACERS[name](problem)
+            place(name, problem)
     with pytest.raises(InfeasibleError, match="no single device runs every task"):
-        PLACERS["single"](problem)
+        place("single", problem)
 
 
 def test_a_shortfall_is_named() -> None:
@@ -124,12 +123,12 @@ def test_a_shortfall_is_named() -> None:
         [[1.0] * 3] * 2, [(0, 1)], [1.0], memory=[4.0, 4.0, 4.0], capacity=[5.0, 5.0]
     )
     with pytest.raises(InfeasibleError, match=r"need 12 bytes.* have 10, 2 short"):
-        PLACERS["heft"](problem)
+        place("heft", problem)
     with pytest.raises(InfeasibleError, match="at most 5"):
-        PLACERS["single"](problem)
+        place("single", problem)
     large = problem_of([[1.0]] * 2, [], [], memory=[6.0], capacity=[5.0, 5.0])
     with pytest.raises(InfeasibleError, match="need 6 bytes"):
-        PLACERS["m-etf"](large)
+        place("m-etf", large)
 
 
 MEMORY, CAPACITY = [float(x) for x in (7, 8, 2, 6, 4, 5)], 16.0
@@ -147,32 +146,32 @@ def test_where_first_fit_fails_a_program_packs(name: str) -> None:
         capacity=[CAPACITY] * 2,
     )
     assert first_fit(room_of(problem)) is None
-    assert np.isfinite(problem.value(PLACERS[name](problem, effort=effort_of(name))))
+    assert np.isfinite(problem.value(place(name, problem, effort=effort_of(name))))
 
 
 def test_packing_says_that_nothing_fits() -> None:
     room = Room(np.full(3, 4.0), np.full(2, 6.0), np.ones((2, 3), bool), np.ones((2, 3)))
     with pytest.raises(InfeasibleError):
-        packed(room, lambda: False)
+        packed(room)
 
 
 def test_packing_too_large_for_a_program_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dnnp.core.baselines.placing.room.MOST_CHOICES", 0)
+    monkeypatch.setattr("dnnp.core.latency.lists.room.MOST_CHOICES", 0)
     count = len(MEMORY)
     room = Room(
         np.array(MEMORY), np.full(2, CAPACITY), np.ones((2, count), bool), np.ones((2, count))
     )
     with pytest.raises(LimitError, match="full"):
-        packed(room, lambda: False)
+        packed(room)
 
 
 def test_repair_keeps_what_fits() -> None:
     room = Room(
         np.array([3.0, 2.0, 2.0]), np.array([5.0, 5.0]), np.ones((2, 3), bool), np.ones((2, 3))
     )
-    assert repaired(room, np.array([0, 0, 1]), lambda: False).tolist() == [0, 0, 1]
-    assert repaired(room, np.array([0, 0, 0]), lambda: False).tolist() == [0, 0, 1]
-    assert repaired(room, np.array([-1, 0, -1]), lambda: False).tolist() == [0, 0, 1]
+    assert repaired(room, np.array([0, 0, 1])).tolist() == [0, 0, 1]
+    assert repaired(room, np.array([0, 0, 0])).tolist() == [0, 0, 1]
+    assert repaired(room, np.array([-1, 0, -1])).tolist() == [0, 0, 1]
 
 
 def test_colours_share_a_device_and_their_memory() -> None:
@@ -186,5 +185,5 @@ def test_colours_share_a_device_and_their_memory() -> None:
         colors=[0, 1, 2, 0],
     )
     for name in set(PLACERS) - {"single"}:
-        device = PLACERS[name](problem, effort=effort_of(name)).device
+        device = place(name, problem, effort=effort_of(name)).device
         assert device[0] == device[3] != device[1] == device[2], name

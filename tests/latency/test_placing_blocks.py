@@ -11,15 +11,17 @@ import pytest
 
 from dnnp.core.baselines.placing.greedy_blocks import greedy_blocks, training_items
 from dnnp.core.cost.invocations import POOL, pool_times
-from dnnp.core.cost.latency import LatencyProblem, latency_problem
+from dnnp.core.cost.latency import LatencyProblem, Split, latency_problem
 from dnnp.core.cost.machine import machine_of
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.run import PLAIN
 from dnnp.formats.graph import device_of, graph_of, units_of
 from dnnp.formats.msr_json import read_workload
-from support.latency_brute import block_value, brute_blocks
+from support.latency_brute import brute_blocks
 from support.latency_cases import random_problem
 from support.placing import problem_of
 
@@ -46,6 +48,11 @@ def blocks_problem(
     return replace(problem, machine=machine, options=options)
 
 
+def greedy(problem: LatencyProblem) -> Split:
+    """What the method makes of a problem."""
+    return greedy_blocks(problem, Asked(), PLAIN).split
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_greedy_is_valid_and_not_below_brute_force(seed: int) -> None:
     q = 1 + seed % 2
@@ -60,7 +67,7 @@ def test_greedy_is_valid_and_not_below_brute_force(seed: int) -> None:
     )
     least, _ = brute_blocks(problem)
     try:
-        split = greedy_blocks(problem)
+        split = greedy(problem)
     except InfeasibleError:
         assert np.isinf(least)
         return
@@ -68,7 +75,7 @@ def test_greedy_is_valid_and_not_below_brute_force(seed: int) -> None:
         # Some task is for accelerators only.
         assert np.isinf(pool_times(problem.tasks, problem.machine)).any()
         return
-    assert block_value(problem, split) >= least * (1 - 1e-12)
+    assert problem.value(split) >= least * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -83,13 +90,13 @@ def test_larger_splits_are_valid(seed: int) -> None:
         colors=seed % 5 == 0,
     )
     try:
-        split = greedy_blocks(problem)
+        split = greedy(problem)
     except (InfeasibleError, LimitError):
         # Some task is for accelerators only.
         assert np.isinf(pool_times(problem.tasks, problem.machine)).any()
         return
-    assert np.isfinite(block_value(problem, split))
-    again = greedy_blocks(problem)
+    assert np.isfinite(problem.value(split))
+    again = greedy(problem)
     assert split.block.tolist() == again.block.tolist()
     assert split.device.tolist() == again.device.tolist()
 
@@ -101,43 +108,43 @@ def chain(n: int) -> list[tuple[int, int]]:
 def test_accelerators_fill_up_and_the_cpu_takes_the_rest() -> None:
     """2 + 2 tasks and one on the CPU: (0 + 2 + 1) + (1 + 2 + 1) + 5."""
     problem = blocks_problem(5, chain(5), [1.0] * 5)
-    split = greedy_blocks(problem)
+    split = greedy(problem)
     assert split.device.tolist() == [0, 1]
     assert split.block.tolist() == [0, 0, 1, 1, POOL]
-    assert problem.block_value(split) == 12
+    assert problem.value(split) == 12
 
 
 def test_an_accelerator_stops_at_the_first_item_that_does_not_fit() -> None:
     """Task 1 does not fit beside task 0, and tasks 2 and 3 no longer beside task 1."""
     problem = blocks_problem(4, [], [1.0, 2.0, 1.0, 1.0])
-    assert greedy_blocks(problem).block.tolist() == [0, 1, POOL, POOL]
+    assert greedy(problem).block.tolist() == [0, 1, POOL, POOL]
 
 
 def test_without_a_cpu_what_does_not_fit_is_skipped() -> None:
     problem = blocks_problem(3, [], [1.0, 2.0, 1.0], cpu=False)
-    assert greedy_blocks(problem).block.tolist() == [0, 1, 0]
+    assert greedy(problem).block.tolist() == [0, 1, 0]
     with pytest.raises(LimitError, match="full"):
-        greedy_blocks(blocks_problem(3, chain(3), [1.0, 2.0, 1.0], cpu=False))
+        greedy(blocks_problem(3, chain(3), [1.0, 2.0, 1.0], cpu=False))
     with pytest.raises(InfeasibleError, match="need 5 bytes"):
-        greedy_blocks(blocks_problem(3, [], [1.0, 2.0, 2.0], cpu=False))
+        greedy(blocks_problem(3, [], [1.0, 2.0, 2.0], cpu=False))
     with pytest.raises(InfeasibleError, match="task 1"):
-        greedy_blocks(blocks_problem(3, [], [0.5, 3.0, 0.5], cpu=False))
+        greedy(blocks_problem(3, [], [0.5, 3.0, 0.5], cpu=False))
 
 
 def test_a_task_for_the_cpu_closes_the_block() -> None:
     """Task 1 is too large; with a second invocation the accelerator goes on after it."""
     memory = [1.0, 3.0, 1.0]
-    once = greedy_blocks(blocks_problem(3, chain(3), memory))
+    once = greedy(blocks_problem(3, chain(3), memory))
     assert once.block.tolist() == [0, POOL, 1]
     assert once.device.tolist() == [0, 1]
-    twice = greedy_blocks(blocks_problem(3, chain(3), memory, q=2))
+    twice = greedy(blocks_problem(3, chain(3), memory, q=2))
     assert twice.block.tolist() == [0, POOL, 1]
     assert twice.device.tolist() == [0, 0]
 
 
 def test_a_task_for_the_cpu_that_can_wait_closes_nothing() -> None:
     problem = blocks_problem(3, [(0, 1), (0, 2)], [1.0, 3.0, 1.0])
-    assert greedy_blocks(problem).block.tolist() == [0, POOL, 0]
+    assert greedy(problem).block.tolist() == [0, POOL, 0]
 
 
 def test_backward_tasks_follow_their_colours() -> None:
@@ -148,10 +155,10 @@ def test_backward_tasks_follow_their_colours() -> None:
     problem = replace(problem, tasks=tasks)
     item, tail, head, mirrored = training_items(tasks)
     assert (item.tolist(), tail.tolist(), head.tolist(), mirrored) == ([0, 1, 1, 0], [0], [1], True)
-    split = greedy_blocks(problem)
+    split = greedy(problem)
     assert split.device.tolist() == [0, 1, 1, 0]
     assert split.block.tolist() == [0, 1, 2, 3]
-    assert np.isfinite(problem.block_value(split))
+    assert np.isfinite(problem.value(split))
 
 
 @pytest.mark.skipif(not WORKLOADS.is_dir(), reason="the workloads are not here")
@@ -165,4 +172,4 @@ def test_the_values_of_table_4(name: str, value: float) -> None:
     devices = tuple(device_of(d) for d in stream.get("device"))
     options = CostOptions(objective="latency", execution="blocks", memory_model="sum")
     problem = latency_problem(SplitProblem(graph, units_of(stream, graph), devices, options))
-    assert problem.block_value(greedy_blocks(problem)) == pytest.approx(value, abs=0.005)
+    assert problem.value(greedy(problem)) == pytest.approx(value, abs=0.005)

@@ -5,29 +5,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dnnp.core.baselines.placing.ask import ask
-from dnnp.core.baselines.placing.baechi import m_etf, m_sct, m_topo
 from dnnp.core.baselines.placing.favourite import (
     favourite_children,
     greedy_children,
     relaxed_children,
 )
 from dnnp.core.baselines.placing.fluid import fluid_shares
-from dnnp.core.baselines.placing.getf import assigned, getf, getf_milp, groups_of, program_of
-from dnnp.core.baselines.placing.given import homes_of_blocks
-from dnnp.core.baselines.placing.heft import heft, heft_congested
-from dnnp.core.baselines.placing.net import downward_rank, falling, net_of, upward_rank
-from dnnp.core.baselines.placing.placeto import placeto
-from dnnp.core.baselines.placing.room import room_of
-from dnnp.core.baselines.placing.schedule import follow, schedule_homes, schedule_order
-from dnnp.core.baselines.placing.simple import greedy_operators, single
+from dnnp.core.baselines.placing.getf import assigned, groups_of, program_of
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.timeline import Placement, eager_events, simulate
+from dnnp.core.latency.homes import homes_of_blocks
+from dnnp.core.latency.lists.net import downward_rank, falling, net_of, upward_rank
+from dnnp.core.latency.lists.room import room_of
+from dnnp.core.latency.lists.schedule import follow, schedule_homes, schedule_order
+from dnnp.core.mip.ask import ask
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
-from support.placing import layered, problem_of
+from support.placing import layered, place, problem_of
 
 # Example of Topcuoglu, Hariri and Wu (2002): times of tasks 1..10 on three processors; edges.
 TIMES = [
@@ -54,7 +50,7 @@ def test_heft_gives_the_schedule_of_its_paper() -> None:
     stated = [108, 77, 80, 80, 69, 63.333, 42.667, 35.667, 44.333, 14.667]
     assert rank == pytest.approx(stated, abs=5e-4)
     assert (falling(net, rank) + 1).tolist() == [1, 4, 3, 2, 5, 6, 9, 7, 8, 10]
-    placement = heft(problem)
+    placement = place("heft", problem)
     assert (placement.device + 1).tolist() == [3, 1, 3, 2, 3, 2, 3, 1, 2, 2]
     times = simulate(problem.tasks, problem.machine, placement, "none")
     assert problem.value(placement) == times.value == 80
@@ -73,7 +69,7 @@ def test_downward_ranks_of_the_same_graph() -> None:
 def test_heft_fills_gaps() -> None:
     """Task 2 has the least rank but runs while device 0 waits for what task 1 makes elsewhere."""
     problem = problem_of([[1, 5, 1, 1], [90, 1, 90, 90]], [(0, 1), (1, 3)], [0.5, 0.5])
-    placement = heft(problem)
+    placement = place("heft", problem)
     times = simulate(problem.tasks, problem.machine, placement, "none")
     assert placement.device.tolist() == [0, 1, 0, 0]
     assert times.start_s.tolist() == [0, 1.5, 1, 3]
@@ -83,7 +79,7 @@ def test_heft_knows_a_full_device() -> None:
     problem = problem_of(
         [[1, 1, 1], [3, 3, 3]], [(0, 1), (1, 2)], [1, 1], memory=[1, 1, 1], capacity=[2, 9]
     )
-    assert heft(problem).device.tolist() == [0, 0, 1]
+    assert place("heft", problem).device.tolist() == [0, 0, 1]
 
 
 def test_congested_heft_spreads_less() -> None:
@@ -91,17 +87,17 @@ def test_congested_heft_spreads_less() -> None:
     edges, move = [(0, 1), (0, 2), (0, 3)], [4.0, 4.0, 4.0]
     free = problem_of([[1, 5, 5, 5]] * 3, edges, move)
     busy = problem_of([[1, 5, 5, 5]] * 3, edges, move, congestion="device")
-    assert heft(free).device.tolist() == [0, 0, 1, 2]
-    assert free.value(heft(free)) == 10
-    assert busy.value(heft(busy)) == 14
-    assert heft_congested(busy).device.tolist() == [0, 0, 1, 0]
-    assert busy.value(heft_congested(busy)) == 11
+    assert place("heft", free).device.tolist() == [0, 0, 1, 2]
+    assert free.value(place("heft", free)) == 10
+    assert busy.value(place("heft", busy)) == 14
+    assert place("heft-congested", busy).device.tolist() == [0, 0, 1, 0]
+    assert busy.value(place("heft-congested", busy)) == 11
 
 
 def test_etf_takes_the_earliest_start() -> None:
     """0 on device 0 from 0 to 2; 1 there at 2, 2 on device 1 at 3 rather than on 0 at 6."""
     problem = problem_of([[2, 4, 3, 1]] * 2, [(0, 1), (0, 2), (1, 3), (2, 3)], [1, 1, 1, 1])
-    placement = m_etf(problem)
+    placement = place("m-etf", problem)
     times = simulate(problem.tasks, problem.machine, placement, "none")
     assert placement.device.tolist() == [0, 0, 1, 0]
     assert times.start_s.tolist() == [0, 2, 3, 7]
@@ -111,25 +107,25 @@ def test_topo_fills_up_to_its_share() -> None:
     """6 tasks of 1 byte on 3 devices: 6 / 3 + 1 each, so the last device has none."""
     edges = [(i, i + 1) for i in range(5)]
     problem = problem_of([[1] * 6] * 3, edges, [0] * 5, memory=[1] * 6, capacity=[9] * 3)
-    assert m_topo(problem).device.tolist() == [0, 0, 0, 1, 1, 1]
+    assert place("m-topo", problem).device.tolist() == [0, 0, 0, 1, 1, 1]
     small = problem_of([[1] * 6] * 3, edges, [0] * 5, memory=[1] * 6, capacity=[2, 9, 9])
-    assert m_topo(small).device.tolist() == [0, 0, 1, 1, 1, 2]
+    assert place("m-topo", small).device.tolist() == [0, 0, 1, 1, 1, 2]
     nothing = problem_of([[1] * 6] * 3, edges, [0] * 5)
-    assert m_topo(nothing).device.tolist() == [0, 0, 0, 1, 1, 1]
+    assert place("m-topo", nothing).device.tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_greedy_fills_devices_in_order() -> None:
     edges = [(i, i + 1) for i in range(3)]
     problem = problem_of([[1] * 4] * 2, edges, [9] * 3, memory=[2, 3, 1, 1], capacity=[4, 9])
-    assert greedy_operators(problem).device.tolist() == [0, 1, 1, 1]
+    assert place("greedy", problem).device.tolist() == [0, 1, 1, 1]
     picky = problem_of([[1, np.inf, 1, 1], [1] * 4], edges, [9] * 3)
-    assert greedy_operators(picky).device.tolist() == [0, 1, 0, 0]
+    assert place("greedy", picky).device.tolist() == [0, 1, 0, 0]
 
 
 def test_single_is_the_fastest_that_holds_all() -> None:
     problem = problem_of([[1, 1], [3, 1], [2, 9]], [(0, 1)], [1], memory=[2, 2], capacity=[3, 4, 5])
-    assert single(problem).device.tolist() == [1, 1]
-    assert problem.value(single(problem)) == 4
+    assert place("single", problem).device.tolist() == [1, 1]
+    assert problem.value(place("single", problem)) == 4
 
 
 def partners(problem: LatencyProblem, child: Ints) -> None:
@@ -174,7 +170,7 @@ def test_too_large_for_the_program_favourites_are_greedy(
     child, solved = favourite_children(problem)
     assert not solved
     assert (child == greedy_children(problem)).all()
-    found = m_sct(problem)
+    found = place("m-sct", problem)
     assert np.isfinite(problem.value(found))
     assert found.made_by == "m-sct-greedy"
 
@@ -183,7 +179,7 @@ def test_sct_keeps_a_chain_on_its_device() -> None:
     """Two chains with long transfers: each stays where it began."""
     edges = [(0, 2), (1, 3), (2, 4), (3, 5)]
     problem = problem_of([[1] * 6] * 2, edges, [5] * 4, congestion="device")
-    placement = m_sct(problem)
+    placement = place("m-sct", problem)
     assert problem.value(placement) == 3
     assert placement.device[[0, 2, 4]].tolist() in ([0] * 3, [1] * 3)
 
@@ -213,7 +209,7 @@ def test_shares_without_a_solver_are_near_those_with_one(seed: int) -> None:
     problem = layered(120, 1.0, seed)
     room = room_of(problem)
     program, _ = program_of(problem, room, integer=False)
-    outcome = ask(program, patience=60.0, stop=lambda: False)
+    outcome = ask(program, patience=60.0)
     assert outcome.values is not None
     least = outcome.values[-1] * np.mean(problem.tasks.time)
     value, share = fluid_shares(net_of(problem), room.able, room.memory, room.limit, 200)
@@ -223,22 +219,22 @@ def test_shares_without_a_solver_are_near_those_with_one(seed: int) -> None:
 
 def test_getf_without_a_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = layered(60, 1.0)
-    solved = problem.value(getf(problem))
+    solved = problem.value(place("getf", problem))
     monkeypatch.setattr("dnnp.core.baselines.placing.getf.MOST_CHOICES", 0)
-    assert problem.value(getf(problem)) <= 1.5 * solved
+    assert problem.value(place("getf", problem)) <= 1.5 * solved
 
 
 def test_the_program_of_getf_balances_work() -> None:
     """Times 3, 2, 2, 1 without edges on two equal devices: 4 each."""
     problem = problem_of([[3, 2, 2, 1]] * 2, [], [])
-    assert problem.value(getf_milp(problem)) == 4
+    assert problem.value(place("getf-milp", problem)) == 4
 
 
 def test_a_policy_learns() -> None:
     """A chain with long transfers belongs on one device: 8 there, rarely found by chance."""
     edges = [(i, i + 1) for i in range(7)]
     problem = problem_of([[1] * 8, [2] * 8, [2] * 8], edges, [5] * 7)
-    placement = placeto(problem, effort=0.2)
+    placement = place("placeto", problem, effort=0.2)
     assert placement.device.tolist() == [0] * 8
     assert problem.value(placement) == 8
 

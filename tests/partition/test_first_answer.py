@@ -80,8 +80,7 @@ def test_every_method(
 def test_every_method_of_latency(
     method: str, endless: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dnnp.core.portfolio.latency._solve_blocks", endless)
-    monkeypatch.setattr("dnnp.core.portfolio.latency._solve_operators", endless)
+    monkeypatch.setattr("dnnp.core.portfolio.latency._found", endless)
     for execution in LATENCY[method].kinds:
         options = CostOptions(memory_model="sum", objective="latency", execution=execution)
         problem = replace(small(), options=options)
@@ -168,8 +167,7 @@ def test_the_first_placement_is_valid(seed: int) -> None:
         )
         split = first_latency(problem)
         if split is not None:
-            value = problem.block_value if execution == "blocks" else problem.value
-            assert value(split) >= 0  # type: ignore[arg-type]
+            assert problem.value(split) >= 0
 
 
 def test_the_first_split_keeps_capacities() -> None:

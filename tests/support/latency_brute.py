@@ -14,7 +14,7 @@ from itertools import permutations, product
 
 import numpy as np
 
-from dnnp.core.cost.invocations import POOL, Invocations, check_homes, pool_times, time_invocations
+from dnnp.core.cost.invocations import POOL, Invocations, pool_times
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.timeline import TASK, Placement
 from dnnp.core.model.errors import FormatError
@@ -35,14 +35,6 @@ def brute_operators(problem: LatencyProblem) -> tuple[float, Placement | None]:
     search = _Operators(problem)
     search.assign(0)
     return search.value, search.best
-
-
-def block_value(problem: LatencyProblem, split: Invocations) -> float:
-    """Latency of a split, be it without blocks."""
-    if len(split.device):
-        return problem.block_value(split)
-    check_homes(problem.tasks, problem.machine, split.block)
-    return time_invocations(problem.tasks, problem.machine, split).value
 
 
 def items(problem: LatencyProblem) -> list[list[int]]:
@@ -119,7 +111,7 @@ class _Blocks:
         if i == len(self.items):
             for split in self.splits():
                 try:
-                    value = block_value(self.problem, split)
+                    value = self.problem.value(split)
                 except FormatError:
                     continue
                 if value < self.value:

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.machine import Machine
 from dnnp.core.cost.tasks import Tasks
+from dnnp.core.cost.timeline import Placement
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.graph import Floats, csr
 from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.portfolio.latency import METHODS, OPERATORS, method_of
+
+PLACERS = tuple(name for name, where in METHODS.items() if "baselines" in where.get(OPERATORS, ""))
+"""Methods of others that place tasks."""
+
+
+def place(method: str, problem: LatencyProblem, run: Run = PLAIN, **how: Any) -> Placement:
+    """What a method makes of a problem; `how`: fields of the run to be changed."""
+    split = method_of(method, OPERATORS)(problem, Asked(method), replace(run, **how)).split
+    assert isinstance(split, Placement)
+    return split
 
 
 def problem_of(

@@ -29,7 +29,8 @@ from dnnp.core.mip.latency.cpsat import cpsat_blocks, cpsat_operators
 from dnnp.core.mip.latency.ip import latency_ip
 from dnnp.core.mip.latency.moirai import moirai
 from dnnp.core.model.errors import InfeasibleError
-from support.latency_brute import block_value, brute_blocks, brute_operators
+from dnnp.core.model.run import PLAIN, Run
+from support.latency_brute import brute_blocks, brute_operators
 from support.latency_cases import random_problem
 
 EXECUTIONS = ("blocks", "operators")
@@ -63,13 +64,13 @@ def installed() -> list[str]:
     return [name for name in SOLVERS if name not in needs or find_spec(needs[name])]
 
 
-def solve(problem: LatencyProblem, solver: str, start: Any = None, **limits: Any) -> Any:
+def solve(problem: LatencyProblem, solver: str, start: Any = None, run: Run = PLAIN) -> Any:
     """Solve a problem exactly."""
     blocks = problem.options.execution == "blocks"
     if solver == "cpsat":
-        return (cpsat_blocks if blocks else cpsat_operators)(problem, start=start, **limits)
+        return (cpsat_blocks if blocks else cpsat_operators)(problem, start=start, run=run)
     program: Callable[..., Any] = latency_ip if blocks else moirai
-    return program(problem, solver=solver, start=start, **limits)
+    return program(problem, solver=solver, start=start, run=run)
 
 
 def disagreements(
@@ -98,8 +99,7 @@ def disagreements(
 def _judged(problem: LatencyProblem, result: Any, want: float) -> list[str]:
     """What is wrong with a result."""
     wrong = []
-    blocks = problem.options.execution == "blocks"
-    value = block_value(problem, result.split) if blocks else problem.value(result.split)
+    value = problem.value(result.split)
     if value != result.value:
         wrong.append(f"says {result.value}, the solution is worth {value}")
     if not math.isclose(value, want, rel_tol=ROUNDING, abs_tol=1e-300):

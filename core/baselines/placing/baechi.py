@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import numpy as np
 
 from dnnp.core.baselines.placing.favourite import favourite_children
-from dnnp.core.baselines.placing.net import mean_times, net_of, upward_rank
-from dnnp.core.baselines.placing.room import repaired, room_of
-from dnnp.core.baselines.placing.schedule import list_schedule, schedule_homes
 from dnnp.core.cost.combine import ROOM
-from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.cost.timeline import Placement
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution
+from dnnp.core.latency.lists.net import mean_times, net_of, upward_rank
+from dnnp.core.latency.lists.room import repaired, room_of
+from dnnp.core.latency.lists.schedule import approximated, list_schedule, schedule_homes
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.graph import Ints, totals
+from dnnp.core.model.run import Run
 
 
-def m_topo(
-    problem: LatencyProblem,
-    *,
-    seed: int = 0,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-) -> Placement:
+def m_topo(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """Fill device after device in topological order, each up to a share of the memory.
 
     The share is the mean over the devices plus the largest task, and at most what
@@ -53,7 +45,7 @@ def m_topo(
             home[c] = d
             free[d] -= room.memory[c]
             filled += load[c]
-    return schedule_homes(problem, repaired(room, home, stop)[tasks.together])
+    return LatencySolution(schedule_homes(problem, repaired(room, home, run)[tasks.together]))
 
 
 def first_tasks(color: Ints) -> Ints:
@@ -62,13 +54,7 @@ def first_tasks(color: Ints) -> Ints:
     return found[np.argsort(first)]
 
 
-def m_etf(
-    problem: LatencyProblem,
-    *,
-    seed: int = 0,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-) -> Placement:
+def m_etf(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """Earliest start time first, on devices that are not full.
 
     Of equal starts the task with the highest static level (longest path of work) goes first. A
@@ -80,16 +66,10 @@ def m_etf(
         It is proven, or just so, that the tasks do not fit.
     """
     level = upward_rank(problem, net_of(problem), moves=False)
-    return list_schedule(problem, room_of(problem), level, stop=stop)
+    return LatencySolution(list_schedule(problem, room_of(problem), level, run=run))
 
 
-def m_sct(
-    problem: LatencyProblem,
-    *,
-    seed: int = 0,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-) -> Placement:
+def m_sct(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """Small communication times: m-ETF that keeps favourite children near.
 
     A device waits for the favourite child of its last task, if that is ready and starts nowhere
@@ -103,6 +83,6 @@ def m_sct(
     """
     room = room_of(problem)
     level = upward_rank(problem, net_of(problem), moves=False)
-    child, solved = favourite_children(problem, stop=stop)
-    found = list_schedule(problem, room, level, favourite=child, stop=stop)
-    return found if solved else replace(found, made_by="m-sct-greedy")
+    child, solved = favourite_children(problem, run)
+    found = list_schedule(problem, room, level, favourite=child, run=run)
+    return LatencySolution(found) if solved else approximated(found, "m-sct", "m-sct-greedy", run)

@@ -15,15 +15,14 @@ The relaxation is rounded: a child is a favourite if its x is below 1/2; no two 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from dnnp.core.baselines.placing.ask import ask
-from dnnp.core.baselines.placing.net import edge_moves, mean_times, net_of, upward_rank
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.latency.lists.net import edge_moves, mean_times, net_of, upward_rank
+from dnnp.core.mip.ask import ask
 from dnnp.core.mip.program import Program
 from dnnp.core.model.graph import Ints
+from dnnp.core.model.run import PLAIN, Run
 
 MOST_EDGES = 20_000
 """Edges up to which the program is solved."""
@@ -33,9 +32,7 @@ PATIENCE_S = 60.0
 THRESHOLD = 0.5
 
 
-def favourite_children(
-    problem: LatencyProblem, *, stop: Callable[[], bool] = lambda: False
-) -> tuple[Ints, bool]:
+def favourite_children(problem: LatencyProblem, run: Run = PLAIN) -> tuple[Ints, bool]:
     """The favourite child of each task, or -1, i64[n]; and whether the relaxation says so.
 
     Where that is too large, or has no answer in time, they are found greedily, see
@@ -43,13 +40,11 @@ def favourite_children(
     """
     found = None
     if len(problem.tasks.edges[0]) <= MOST_EDGES:
-        found = relaxed_children(problem, stop=stop)
+        found = relaxed_children(problem, run)
     return (greedy_children(problem), False) if found is None else (found, True)
 
 
-def relaxed_children(
-    problem: LatencyProblem, *, stop: Callable[[], bool] = lambda: False
-) -> Ints | None:
+def relaxed_children(problem: LatencyProblem, run: Run = PLAIN) -> Ints | None:
     """The favourite children that the relaxation gives; None: no answer in time."""
     n = problem.tasks.n
     tail, head, move = edge_moves(problem)
@@ -78,7 +73,7 @@ def relaxed_children(
     for i in range(n):
         if not away[i]:
             program.row([edges + i, end], [1.0, -1.0], "<", -float(work[i]) / scale)
-    outcome = ask(program, patience=PATIENCE_S, stop=stop)
+    outcome = ask(program, patience=PATIENCE_S, run=run)
     if outcome.status != "optimal" or outcome.values is None:
         return None
     x = np.array(outcome.values[:edges])

@@ -13,8 +13,8 @@ import math
 
 import numpy as np
 
-from dnnp.core.baselines.placing.net import Net
 from dnnp.core.cost.kernel import kernel
+from dnnp.core.latency.lists.net import Net
 from dnnp.core.model.graph import Bools, Floats
 
 STEP = 4.0

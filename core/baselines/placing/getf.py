@@ -7,21 +7,20 @@ are scheduled earliest start first on the devices of their group.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.baselines.placing.ask import ask
 from dnnp.core.baselines.placing.fluid import fluid_shares
-from dnnp.core.baselines.placing.net import mean_times, net_of, upward_rank
-from dnnp.core.baselines.placing.room import Room, repaired, room_of
-from dnnp.core.baselines.placing.schedule import list_schedule, schedule_homes
-from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.cost.timeline import Placement
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution
+from dnnp.core.latency.lists.net import mean_times, net_of, upward_rank
+from dnnp.core.latency.lists.room import Room, repaired, room_of
+from dnnp.core.latency.lists.schedule import approximated, list_schedule, schedule_homes
+from dnnp.core.mip.ask import ask
 from dnnp.core.mip.program import Program
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.model.run import Run
 
 MOST_CHOICES = 8_000
 """Colours times devices up to which the program is solved."""
@@ -35,13 +34,7 @@ ROUNDS = 200
 """Of `fluid_shares`, at effort 1."""
 
 
-def getf(
-    problem: LatencyProblem,
-    *,
-    seed: int = 0,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-) -> Placement:
+def getf(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """Group assignment by the relaxed program, then earliest start first within the groups.
 
     Tasks leave their group only if all devices there are full. Where the program is too large, or
@@ -55,27 +48,21 @@ def getf(
     """
     room = room_of(problem)
     group, speed = groups_of(problem)
-    share, name = None, ""
+    share, solved = None, True
     if room.able.size <= MOST_CHOICES:
-        share = _solved(problem, room, integer=False, seconds=PATIENCE_S, stop=stop)
+        share = _solved(problem, room, integer=False, seconds=PATIENCE_S, run=run)
     if share is None:
-        rounds = max(1, round(ROUNDS * effort))
+        rounds = max(1, round(ROUNDS * run.effort))
         share = fluid_shares(net_of(problem), room.able, room.memory, room.limit, rounds)[1]
-        name = "getf-fluid"
+        solved = False
     chosen = assigned(share, room.able, group, speed)
     preferred = group[:, None] == chosen[problem.tasks.together]
     level = upward_rank(problem, net_of(problem), moves=False)
-    found = list_schedule(problem, room, level, preferred=preferred, stop=stop)
-    return replace(found, made_by=name)
+    found = list_schedule(problem, room, level, preferred=preferred, run=run)
+    return LatencySolution(found) if solved else approximated(found, "getf", "getf-fluid", run)
 
 
-def getf_milp(
-    problem: LatencyProblem,
-    *,
-    seed: int = 0,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-) -> Placement:
+def getf_milp(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """Devices by the program with whole tasks, solved for at most 60 seconds times `effort`.
 
     Raises
@@ -86,11 +73,11 @@ def getf_milp(
         The solver found nothing in time.
     """
     room = room_of(problem)
-    share = _solved(problem, room, integer=True, seconds=PATIENCE_S * effort, stop=stop)
+    share = _solved(problem, room, integer=True, seconds=PATIENCE_S * run.effort, run=run)
     if share is None:
         raise LimitError("the program of GETF has no solution yet; try another method")
-    home = repaired(room, np.argmax(share, axis=0), stop)
-    return schedule_homes(problem, home[problem.tasks.together])
+    home = repaired(room, np.argmax(share, axis=0), run)
+    return LatencySolution(schedule_homes(problem, home[problem.tasks.together]))
 
 
 def groups_of(problem: LatencyProblem) -> tuple[Ints, Floats]:
@@ -146,11 +133,11 @@ def _solved(
     *,
     integer: bool,
     seconds: float,
-    stop: Callable[[], bool],
+    run: Run,
 ) -> Floats | None:
     """Shares of the program, f64[D, c]; None: the solver has no solution."""
     program, column = program_of(problem, room, integer=integer)
-    outcome = ask(program, seconds=seconds if integer else None, patience=seconds, stop=stop)
+    outcome = ask(program, seconds=seconds if integer else None, patience=seconds, run=run)
     if outcome.values is None or outcome.status not in ("optimal", "feasible"):
         return None
     share: Floats = np.append(outcome.values, 0.0)[column]

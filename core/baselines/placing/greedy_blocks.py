@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from dnnp.core.baselines.placing.net import successors
 from dnnp.core.cost.combine import MARGIN, SAFE_ROOM
 from dnnp.core.cost.invocations import POOL, Invocations, pool_times
-from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.cost.tasks import Tasks
+from dnnp.core.latency.lists.net import successors
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, totals
+from dnnp.core.model.run import Run
 
 
-def greedy_blocks(
-    problem: LatencyProblem,
-    *,
-    seed: int = 0,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-) -> Invocations:
+def greedy_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """Contract colours and cycles, fix a topological order, fill accelerator after accelerator.
 
     An accelerator takes items as long as the next one fits; the CPU pool takes what is left.
@@ -67,7 +62,7 @@ def greedy_blocks(
             )
             if filled is not None:
                 used = accelerators[order][filled[1]].tolist()
-                return _split(tasks, filled[0][item], used, mirrored)
+                return LatencySolution(_split(tasks, filled[0][item], used, mirrored))
     raise LimitError("the accelerators are full before every task has a place")
 
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from dnnp.core.baselines.placing.insertion import DONE, insertion
-from dnnp.core.baselines.placing.net import falling, net_of, upward_rank
-from dnnp.core.baselines.placing.room import FULL, attempts, room_of
-from dnnp.core.baselines.placing.schedule import by_start, list_schedule, schedule_order
-from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.cost.timeline import Placement
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution
+from dnnp.core.latency.lists.insertion import DONE, insertion
+from dnnp.core.latency.lists.net import falling, net_of, upward_rank
+from dnnp.core.latency.lists.room import FULL, attempts, room_of
+from dnnp.core.latency.lists.schedule import by_start, list_schedule, schedule_order
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import LimitError
+from dnnp.core.model.run import Run
 
 
-def heft(
-    problem: LatencyProblem,
-    *,
-    seed: int = 0,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-) -> Placement:
+def heft(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """Tasks by falling upward rank, each on the device where it ends first, gaps included.
 
     Devices are chosen, as published, as if transfers did not wait for each other; the schedule
@@ -33,23 +26,17 @@ def heft(
     """
     net, room = net_of(problem), room_of(problem)
     order = falling(net, upward_rank(problem, net))
-    for home in attempts(room, stop):
+    for home in attempts(room, run):
         lost, device, start = insertion(net, order, home, room.able, room.memory, room.limit)
         if lost == DONE:
-            return schedule_order(problem, device, by_start(order, start))
+            return LatencySolution(schedule_order(problem, device, by_start(order, start)))
     raise LimitError(FULL)
 
 
-def heft_congested(
-    problem: LatencyProblem,
-    *,
-    seed: int = 0,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-) -> Placement:
+def heft_congested(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """HEFT where devices are chosen under the congestion rule, without insertion.
 
     Transfers occupy their channels while the schedule is built (Sinnen and Sousa 2005).
     """
     rank = upward_rank(problem, net_of(problem))
-    return list_schedule(problem, room_of(problem), rank, by_end=True, stop=stop)
+    return LatencySolution(list_schedule(problem, room_of(problem), rank, by_end=True, run=run))

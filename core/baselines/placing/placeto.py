@@ -10,14 +10,15 @@ placement, and one graph, for which it is trained from scratch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from dnnp.core.baselines.placing.net import (
+from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution
+from dnnp.core.latency.lists.net import (
     Net,
     downward_rank,
     falling,
@@ -26,12 +27,11 @@ from dnnp.core.baselines.placing.net import (
     net_of,
     upward_rank,
 )
-from dnnp.core.baselines.placing.room import Room, attempts, room_of
-from dnnp.core.baselines.placing.schedule import follow, schedule_homes
-from dnnp.core.cost.kernel import kernel
-from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.cost.timeline import Placement
+from dnnp.core.latency.lists.room import Room, attempts, room_of
+from dnnp.core.latency.lists.schedule import follow, schedule_homes
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.graph import Bools, Floats, Ints, totals
+from dnnp.core.model.run import Run
 
 HIDDEN = 16
 
@@ -248,13 +248,7 @@ class _Policy:
             self.weights[k] = self.weights[k] + RATE * mean / (np.sqrt(square) + 1e-8)
 
 
-def placeto(
-    problem: LatencyProblem,
-    *,
-    seed: int = 0,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-) -> Placement:
+def placeto(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """Train a policy on this problem, and return the best placement that it drew.
 
     A device that is full is not drawn; where the rest then fits nowhere, the largest tasks are
@@ -267,13 +261,13 @@ def placeto(
     """
     net, room = net_of(problem), room_of(problem)
     if not problem.tasks.n:
-        return schedule_homes(problem, net.order)
+        return LatencySolution(schedule_homes(problem, net.order))
     order = falling(net, upward_rank(problem, net))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(run.seed)
     policy = _Policy(_inputs(problem, net), len(room.limit), rng)
     samples = min(max(TASKS // max(problem.tasks.n, 1), LEAST_SAMPLES), MOST_SAMPLES)
-    batches = max(1, round(samples * effort / BATCH))
-    drawer = _Drawer(net, room, order, stop)
+    batches = max(1, round(samples * run.effort / BATCH))
+    drawer = _Drawer(net, room, order, run)
     for _ in range(batches):
         logits = policy.logits()
         chances = rng.random((BATCH, len(room.memory)))
@@ -285,18 +279,18 @@ def placeto(
             push += g * each
         by_near = float(sum(g * x[2] for g, x in zip(gain.tolist(), drawn, strict=True)))
         policy.learn(push, by_near)
-        if stop():
+        if run.stop():
             break
     drawer.draw(policy.logits(), policy.near, np.full(len(room.memory), 2.0))
-    return schedule_homes(problem, drawer.best[problem.tasks.together])
+    return LatencySolution(schedule_homes(problem, drawer.best[problem.tasks.together]))
 
 
 class _Drawer:
     """Draws placements, and keeps the best one."""
 
-    def __init__(self, net: Net, room: Room, order: Ints, stop: Callable[[], bool]) -> None:
+    def __init__(self, net: Net, room: Room, order: Ints, run: Run) -> None:
         self.net, self.room, self.order = net, room, order
-        self.fixed = attempts(room, stop)
+        self.fixed = attempts(room, run)
         self.home = next(self.fixed)
         self.value = math.inf
         self.best = self.home

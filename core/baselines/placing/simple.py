@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from dnnp.core.baselines.placing.baechi import first_tasks
-from dnnp.core.baselines.placing.room import repaired, room_of
-from dnnp.core.baselines.placing.schedule import schedule_homes, schedule_order
 from dnnp.core.cost.combine import ROOM
-from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.cost.timeline import Placement
+from dnnp.core.cost.invocations import POOL
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
+from dnnp.core.latency.homes import split_of_homes
+from dnnp.core.latency.lists.room import repaired, room_of
+from dnnp.core.latency.lists.schedule import schedule_homes, schedule_order
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.run import Run
 
 
-def single(
-    problem: LatencyProblem,
-    *,
-    seed: int = 0,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-) -> Placement:
+def single(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """All tasks on the fastest device that runs and holds them.
 
     Raises
@@ -41,16 +36,34 @@ def single(
             f"at most {machine.capacity[runs].max():.6g}"
         )
     device = int(np.argmin(np.where(runs & holds, total, np.inf)))
-    return schedule_order(problem, np.full(tasks.n, device), tasks.order)
+    return LatencySolution(schedule_order(problem, np.full(tasks.n, device), tasks.order))
 
 
-def greedy_operators(
-    problem: LatencyProblem,
-    *,
-    seed: int = 0,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-) -> Placement:
+def single_block(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+    """Everything on one accelerator, or in the pool: whichever is fastest.
+
+    Raises
+    ------
+    InfeasibleError
+        Nothing holds it all.
+    """
+    best: tuple[float, Split] | None = None
+    reason = InfeasibleError("infeasible: there is no device")
+    for device in [POOL, *np.flatnonzero(~problem.machine.is_cpu).tolist()]:
+        split = split_of_homes(problem, np.full(problem.tasks.n, device))
+        try:
+            value = problem.value(split)
+        except InfeasibleError as error:
+            reason = error
+            continue
+        if best is None or value < best[0]:
+            best = value, split
+    if best is None:
+        raise reason
+    return LatencySolution(best[1])
+
+
+def greedy_operators(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """Fill accelerator after accelerator in topological order; CPUs take what is left.
 
     The greedy algorithm of the 2020 paper, for single tasks: an accelerator takes tasks, with
@@ -77,4 +90,4 @@ def greedy_operators(
                 home[c] = d
                 free -= room.memory[c]
         left = [c for c in left if home[c] < 0]
-    return schedule_homes(problem, repaired(room, home, stop)[tasks.together])
+    return LatencySolution(schedule_homes(problem, repaired(room, home, run)[tasks.together]))

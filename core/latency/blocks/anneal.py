@@ -5,21 +5,13 @@ Rounds go through sets of moves, from greedy and random starts and from the best
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
 from dnnp.core.cost.combine import MARGIN, ROUNDING
-from dnnp.core.cost.invocations import (
-    POOL,
-    BlockTimes,
-    Invocations,
-    check_homes,
-    pool_times,
-    time_invocations,
-)
+from dnnp.core.cost.invocations import Invocations
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.blocks.items import BlockItems, block_items
 from dnnp.core.latency.blocks.search import Search, anneal_step, new_search
@@ -34,6 +26,7 @@ from dnnp.core.latency.blocks.starts import (
 from dnnp.core.latency.blocks.state import Fixed, fixed_of, new_state
 from dnnp.core.latency.blocks.update import excess, latency
 from dnnp.core.model.errors import DnnpError, InfeasibleError, LimitError
+from dnnp.core.model.run import PLAIN, Run
 
 WAVE = 2
 """Rounds that run at the same time, from what was best before them; for any number of threads."""
@@ -93,23 +86,21 @@ CYCLE = (
 def anneal_blocks(
     problem: LatencyProblem,
     *,
-    seed: int = 0,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-    endless: bool = False,
     start: Invocations | None = None,
+    endless: bool = False,
+    run: Run = PLAIN,
 ) -> Invocations:
     """Search for a split into blocks with a small latency.
 
     Parameters
     ----------
-    effort
-        Scales the work. The result depends on nothing else but the seed and the start, unless
-        `stop` ends the search early.
-    endless
-        Search until `stop`, from as many starts as that allows.
     start
         A valid split never to fall behind.
+    endless
+        Search until `run` stops, from as many starts as that allows.
+    run
+        The result depends on nothing but seed, effort and start, unless it stops the search
+        early.
 
     Raises
     ------
@@ -127,7 +118,7 @@ def anneal_blocks(
             "first, or offer fewer devices"
         )
     fixed = fixed_of(items, problem.options.invocations)
-    best = _search(items, fixed, problem, start, seed, effort, stop, endless)
+    best = _search(items, fixed, problem, start, endless, run)
     if best is None:
         raise LimitError("annealing found no split into blocks that fits; offer more memory")
     return best
@@ -161,17 +152,11 @@ def check_feasible(problem: LatencyProblem, items: BlockItems) -> None:
 
 
 def judge(problem: LatencyProblem, split: Invocations) -> float:
-    """Latency of a split, be it without blocks; inf if it is not valid."""
+    """Latency of a split; inf if it is not valid."""
     try:
-        if len(split.device):
-            return problem.block_value(split)
-        check_homes(problem.tasks, problem.machine, split.block)
+        return problem.value(split)
     except DnnpError:
         return np.inf
-    if np.isinf(pool_times(problem.tasks, problem.machine)[split.block == POOL]).any():
-        return np.inf
-    times: BlockTimes = time_invocations(problem.tasks, problem.machine, split)
-    return times.value
 
 
 def _search(
@@ -179,10 +164,8 @@ def _search(
     fixed: Fixed,
     problem: LatencyProblem,
     start: Invocations | None,
-    seed: int,
-    effort: float,
-    stop: Callable[[], bool],
     endless: bool,
+    run: Run,
 ) -> Invocations | None:
     """Run the rounds; the best valid split, if any."""
     best: Invocations | None = None
@@ -202,13 +185,13 @@ def _search(
         offer(split_of(items, given), given)
     ease = 4 if items.tied else 1
     moves = min(max(MOVES_PER_ITEM * items.count // ease, LEAST_MOVES), MOST_MOVES // ease)
-    moves = max(int(moves * min(effort, 1.0)), 1)
+    moves = max(int(moves * min(run.effort, 1.0)), 1)
     most = 4 * MOST_MOVES // ease
-    rounds = MOST_ROUNDS if endless else max(int(np.ceil(ROUNDS * effort)), WAVE)
-    rng = np.random.default_rng(seed)
+    rounds = MOST_ROUNDS if endless else max(int(np.ceil(ROUNDS * run.effort)), WAVE)
+    rng = np.random.default_rng(run.seed)
     with ThreadPoolExecutor(WAVE) as pool:
         for first in range(0, rounds, WAVE):
-            if stop():
+            if run.stop():
                 break
             tasks = []
             for number in range(first, min(first + WAVE, rounds)):
@@ -219,7 +202,7 @@ def _search(
                 length = min(int(moves * GROWTH ** (number // len(CYCLE))), most)
                 tasks.append((number, how, given, length))
             for found in pool.map(
-                lambda t: _round(items, fixed, t[0], t[1], t[2], t[3], seed, stop), tasks
+                lambda t: _round(items, fixed, t[0], t[1], t[2], t[3], run), tasks
             ):
                 if found is not None:
                     offer(split_of(items, found), found)
@@ -233,12 +216,11 @@ def _round(
     how: Round,
     given: Labels,
     moves: int,
-    seed: int,
-    stop: Callable[[], bool],
+    run: Run,
 ) -> Labels | None:
     """Anneal once; the labels of the best valid split that was seen, if any."""
     state = new_state(fixed, given.at, given.slot, given.device)
-    search: Search = new_search(fixed, seed * MOST_ROUNDS + number, how.mix, tied=items.tied)
+    search: Search = new_search(fixed, run.seed * MOST_ROUNDS + number, how.mix, tied=items.tied)
     scale = max(latency(fixed, state), 1e-300)
     price = how.price
     for step in range(STEPS):
@@ -251,7 +233,7 @@ def _round(
         temperature = scale * how.hot * (how.cold / how.hot) ** ((step + 0.5) / STEPS)
         share = moves * (step + 1) // STEPS - moves * step // STEPS
         anneal_step(fixed, state, search, temperature, share)
-        if stop():
+        if run.stop():
             break
     if not np.isfinite(search.value[0]):
         return None

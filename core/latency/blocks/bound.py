@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
@@ -12,6 +10,7 @@ from dnnp.core.latency.blocks.path import path_game, reaches
 from dnnp.core.latency.blocks.state import Fixed, fixed_of
 from dnnp.core.latency.critical_path import first_bound
 from dnnp.core.model.graph import Floats, Ints, csr
+from dnnp.core.model.run import PLAIN, Run
 
 MOST_ITEMS = 4000
 """Items above which hulls are not looked at: they are squared."""
@@ -24,31 +23,28 @@ CHUNK = 16
 
 
 def blocks_bound(
-    problem: LatencyProblem,
-    *,
-    stop: Callable[[], bool] = lambda: False,
-    upper: float = np.inf,
+    problem: LatencyProblem, *, upper: float = np.inf, run: Run = PLAIN
 ) -> tuple[float, str]:
     """A lower bound on the latency of every split into blocks, and the argument that proves it.
 
     inf: no split fits. `upper` is the latency of a known split, which no bound exceeds but by
-    rounding. If `stop` comes first the bound is weaker. The path game takes any memory, any
+    rounding. If `run` stops it the bound is weaker. The path game takes any memory, any
     number of invocations and both passes; where a pass is backward, blocks of both count as one
     kind.
     """
     bound, name = first_bound(problem)
     items = block_items(problem)
-    if items.count > MOST_ITEMS or not items.count or stop():
+    if items.count > MOST_ITEMS or not items.count or run.stop():
         return bound, name
     fixed = fixed_of(items, problem.options.invocations)
-    value = float(game_values(items, fixed, stop).max(initial=0.0))
+    value = float(game_values(items, fixed, run).max(initial=0.0))
     if value > bound:
         bound, name = value, "path of blocks"
     return min(bound, upper), name
 
 
-def game_values(items: BlockItems, fixed: Fixed, stop: Callable[[], bool]) -> Floats:
-    """Value of the path game from each item on; f64[c], 0 where `stop` came first."""
+def game_values(items: BlockItems, fixed: Fixed, run: Run = PLAIN) -> Floats:
+    """Value of the path game from each item on; f64[c], 0 where it was stopped before."""
     count, edges = items.count, len(items.before_idx)
     most = min(len(fixed.slot_late), count)
     loose = (edges + count + len(fixed.pool)) * (most + 1) > MOST_VALUES
@@ -84,7 +80,7 @@ def game_values(items: BlockItems, fixed: Fixed, stop: Callable[[], bool]) -> Fl
             rest,
             values,
         )
-        if stop():
+        if run.stop():
             break
     return values
 

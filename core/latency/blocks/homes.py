@@ -9,7 +9,7 @@ from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.model.graph import Ints
 
 
-def split_of_homes(problem: LatencyProblem, home: Ints) -> Invocations:
+def blocks_of_homes(problem: LatencyProblem, home: Ints) -> Invocations:
     """Blocks that run every task on its device, few of them, in an order in which they can run.
 
     The split of an expert or of a graph partitioner need not be contiguous, so that a device

@@ -8,7 +8,7 @@ result depends on the seed and the effort, not on the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ from dnnp.core.latency.operators.start import (
 )
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.run import PLAIN, Run
 
 WORK, MOST_WORK = 1.5e7, 4e8
 """Positions that replays visit at effort 1: per square root of the number of tasks; at most."""
@@ -92,23 +93,19 @@ class Listed(NamedTuple):
 def anneal_operators(
     problem: LatencyProblem,
     *,
-    seed: int = 0,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-    endless: bool = False,
     start: Placement | None = None,
+    endless: bool = False,
+    run: Run = PLAIN,
 ) -> Placement:
     """Place tasks by annealing; see the module.
 
     Parameters
     ----------
-    effort
-        Scales the work.
-    endless
-        Go on until `stop` says so, in cycles of rounds that get longer.
     start
         A valid placement to start from if it is better than list schedules, and never to fall
         behind.
+    endless
+        Go on until `run` stops, in cycles of rounds that get longer.
 
     Raises
     ------
@@ -130,15 +127,15 @@ def anneal_operators(
     if start is not None:
         value = problem.value(start)
     origin, least = None, np.inf
-    for listed, placement in _starts(problem, board, start, stop):
+    for listed, placement in _starts(problem, board, start, run):
         energy, fits = _judged(problem, board, placement)
         if origin is None or energy < least:
             origin, least = listed, energy
         if fits and energy < value:
             best, value = placement, energy
     found = None
-    if origin is not None and not stop():
-        found = _search(problem, board, origin, seed, effort, stop, endless)
+    if origin is not None and not run.stop():
+        found = _search(problem, board, origin, endless, run)
     if found is not None:
         for placement in _polished(problem, board, found):
             latency = problem.value(placement)
@@ -225,7 +222,7 @@ def by_start(
 
 
 def _starts(
-    problem: LatencyProblem, board: Board, start: Placement | None, stop: Callable[[], bool]
+    problem: LatencyProblem, board: Board, start: Placement | None, run: Run
 ) -> Iterator[tuple[Listed, Placement]]:
     """List schedules and their placements, the cheap ones first; one that does not fit comes
     only if there is no other."""
@@ -251,7 +248,7 @@ def _starts(
             yield _both(board, order, device)
     for order in orders:
         for ahead in AHEAD:
-            if stop() and fits:
+            if run.stop() and fits:
                 return
             found = inserted(board, order, ahead, np.full(tasks.n, -1))
             if found is not None:
@@ -330,14 +327,12 @@ def _search(
     problem: LatencyProblem,
     board: Board,
     origin: Listed,
-    seed: int,
-    effort: float,
-    stop: Callable[[], bool],
     endless: bool,
+    run: Run,
 ) -> Listed | None:
     """Run the rounds; the best schedule that fits, if any."""
     n = problem.tasks.n
-    total = min(WORK * n**0.5 * min(n / FEW, 1.0), MOST_WORK) * effort
+    total = min(WORK * n**0.5 * min(n / FEW, 1.0), MOST_WORK) * run.effort
     times = np.where(np.isfinite(board.time), board.time, np.inf).min(axis=1)
     scale = float(times.mean()) or 1.0
     best, value = origin, np.inf
@@ -346,7 +341,7 @@ def _search(
     length = total * FIRST if endless else total
 
     def anneal_round(number: int, how: Round, work: float) -> tuple[float, Listed]:
-        search = new_search(board, seed * 4096 + number, how.mix, how.guided)
+        search = new_search(board, run.seed * 4096 + number, how.mix, how.guided)
         bytes_ = float(board.bytes.sum())
         strict = scale * STRICT[number % WAVE]
         search.strict[0] = strict
@@ -355,10 +350,10 @@ def _search(
         for step in range(STEPS):
             temperature = scale * how.hot * (how.cold / how.hot) ** ((step + 0.5) / STEPS)
             left = int(work / STEPS) + 1
-            while left > 0 and not stop():
+            while left > 0 and not run.stop():
                 sweep(board, state, search, temperature, min(left, MOST_CHUNK))
                 left -= MOST_CHUNK
-            if stop():
+            if run.stop():
                 break
         return float(search.value[0]), Listed(search.best_order, search.best_device)
 
@@ -374,10 +369,10 @@ def _search(
                 for latency, listed in results:
                     if latency < value:
                         best, value = listed, latency
-                if stop():
+                if run.stop():
                     break
             length *= 2
-            if stop() or not endless:
+            if run.stop() or not endless:
                 break
     return best if value < np.inf else None
 

@@ -17,8 +17,6 @@ support all of one:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from dnnp.core.cost.combine import ROOM
@@ -27,6 +25,7 @@ from dnnp.core.latency.operators.kernel import Board, make_board
 from dnnp.core.latency.operators.window import crowded, exclude, heads, spread, tails
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.model.run import PLAIN, Run
 
 WINDOW = 64
 """Positions that a window spans, at most."""
@@ -55,11 +54,7 @@ SAFE = 1 - 1e-11
 
 
 def operators_bound(
-    problem: LatencyProblem,
-    *,
-    effort: float = 1.0,
-    stop: Callable[[], bool] = lambda: False,
-    upper: float = np.inf,
+    problem: LatencyProblem, *, upper: float = np.inf, run: Run = PLAIN
 ) -> tuple[float, str]:
     """Best lower bound of the latency of a placement, and its name.
 
@@ -90,15 +85,13 @@ def operators_bound(
     found = [(float(exclude(usable.copy(), head, tail, np.inf)), "critical path")]
     area, prices, weights = _area(problem, board, usable)
     found.append((area, "area"))
-    if not stop() and (prices > 0).any():
+    if not run.stop() and (prices > 0).any():
         found.append((_memory_path(board, order, place, usable, prices), "memory path"))
-    if not stop():
+    if not run.stop():
         least = max(found)[0]
         found.append(
             (
-                _destroyed(
-                    board, order, place, usable, head, tail, weights, least, upper, effort, stop
-                ),
+                _destroyed(board, order, place, usable, head, tail, weights, least, upper, run),
                 "windows",
             )
         )
@@ -118,8 +111,7 @@ def _destroyed(
     weights: Floats,
     least: float,
     upper: float,
-    effort: float,
-    stop: Callable[[], bool],
+    run: Run,
 ) -> float:
     """Best bound by windows among several latencies that may or may not be refuted.
 
@@ -129,12 +121,12 @@ def _destroyed(
     value, tried = least, high
     for _ in range(TRIALS):
         proven = _windows(
-            board, order, place, usable, head.copy(), tail.copy(), weights, tried, effort, stop
+            board, order, place, usable, head.copy(), tail.copy(), weights, tried, run
         )
         value = max(value, proven)
         if proven < tried:
             high = min(high, tried)
-        if stop() or value >= high * (1 - CLOSE):
+        if run.stop() or value >= high * (1 - CLOSE):
             break
         tried = (value + high) / 2
     return min(value, upper)
@@ -149,13 +141,12 @@ def _windows(
     tail: Floats,
     weights: Floats,
     upper: float,
-    effort: float,
-    stop: Callable[[], bool],
+    run: Run,
 ) -> float:
     """Bound by windows; as far as it came when it was stopped."""
     n, count = usable.shape
     usable = usable.copy()
-    size = int((MOST_WORK * effort / (n * count**3 * len(weights))) ** 0.5)
+    size = int((MOST_WORK * run.effort / (n * count**3 * len(weights))) ** 0.5)
     size = max(2, min(WINDOW, size, n))
     value = 0.0
     for _ in range(PASSES):
@@ -168,7 +159,7 @@ def _windows(
         reach = np.zeros((n, size), dtype=np.bool_)
         for i in range(n - 1, -1, -1):
             spread(board, order, place, weights, usable, head, tail, upper, gap, reach, i)
-            if i % 16 == 0 and stop():
+            if i % 16 == 0 and run.stop():
                 return min(value, upper)
         heads(board, order, place, gap, reach, usable, head)
         tails(board, order, place, gap, reach, usable, tail)

@@ -12,7 +12,6 @@ from dnnp.core.cost.invocations import (
     POOL,
     BlockTimes,
     Invocations,
-    check_homes,
     pool_times,
     time_invocations,
 )
@@ -82,10 +81,7 @@ class BlockFormulation:
 
     def value(self, split: Invocations) -> float:
         """Latency of a split; FormatError or InfeasibleError if it is not valid."""
-        if len(split.device):
-            return self.problem.block_value(split)
-        check_homes(self.problem.tasks, self.problem.machine, split.block)
-        return time_invocations(self.problem.tasks, self.problem.machine, split).value
+        return self.problem.value(split)
 
     def solution(
         self, model: Model, times: Sequence[float], flags: Sequence[float]

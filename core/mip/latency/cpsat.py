@@ -7,8 +7,6 @@ as soon as it has it, so that a limit, an interrupt or a crash loses nothing.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
@@ -25,6 +23,7 @@ from dnnp.core.mip.program import Outcome
 from dnnp.core.mip.split.loop import COARSE, GRACE_S, MAX_ENTRIES, SAFETY
 from dnnp.core.mip.split.solve import ATTEMPTS
 from dnnp.core.model.errors import UnavailableError
+from dnnp.core.model.run import PLAIN, Run
 
 S = TypeVar("S")
 
@@ -37,20 +36,12 @@ def cpsat_blocks(
     *,
     start: Invocations | None = None,
     bound: float = 0.0,
-    seconds: float | None = None,
     threads: int = THREADS,
-    seed: int = 0,
-    stop: Callable[[], bool] = lambda: False,
+    run: Run = PLAIN,
 ) -> ExactResult[Invocations]:
     """Find the split into blocks with the least latency; see `solve_intervals`."""
     return solve_intervals(
-        BlockProgram(problem),
-        start=start,
-        bound=bound,
-        seconds=seconds,
-        threads=threads,
-        seed=seed,
-        stop=stop,
+        BlockProgram(problem), start=start, bound=bound, threads=threads, run=run
     )
 
 
@@ -59,20 +50,12 @@ def cpsat_operators(
     *,
     start: Placement | None = None,
     bound: float = 0.0,
-    seconds: float | None = None,
     threads: int = THREADS,
-    seed: int = 0,
-    stop: Callable[[], bool] = lambda: False,
+    run: Run = PLAIN,
 ) -> ExactResult[Placement]:
     """Find the placement with the least latency; see `solve_intervals`."""
     return solve_intervals(
-        PlacementProgram(problem),
-        start=start,
-        bound=bound,
-        seconds=seconds,
-        threads=threads,
-        seed=seed,
-        stop=stop,
+        PlacementProgram(problem), start=start, bound=bound, threads=threads, run=run
     )
 
 
@@ -81,10 +64,8 @@ def solve_intervals(
     *,
     start: S | None = None,
     bound: float = 0.0,
-    seconds: float | None = None,
     threads: int = THREADS,
-    seed: int = 0,
-    stop: Callable[[], bool] = lambda: False,
+    run: Run = PLAIN,
 ) -> ExactResult[S]:
     """Solve a scheduling model by CP-SAT.
 
@@ -96,13 +77,11 @@ def solve_intervals(
         A solution to start from; one that is invalid is not used.
     bound
         What is proven already: no solution has a smaller latency.
-    seconds
-        Time limit; None: until it is solved.
-    threads, seed
-        Of the solver. The solution of least latency is found for any of them, if time allows;
-        which one of several may depend on them.
-    stop
-        Asked about twenty times a second: whether to end with what there is.
+    threads
+        Of the solver. The solution of least latency is found for any number and any seed, if time
+        allows; which one of several may depend on them.
+    run
+        Asked about twenty times a second whether to end with what there is.
 
     Raises
     ------
@@ -113,26 +92,18 @@ def solve_intervals(
     UnavailableError
         ortools is not installed.
     """
-    end = None if seconds is None else time.monotonic() + seconds
     search = Search(formulation, start, bound)
     closed = False
     for _ in range(ATTEMPTS):
         search.failure = ""
         with solver_process("cpsat") as process:
-            closed = _run(search, process, end, threads, seed, stop)
-        if not search.failure or stop():
+            closed = _solved(search, process, threads, run)
+        if not search.failure or run.stop():
             break
     return search.result("cpsat", closed)
 
 
-def _run(
-    search: Search[S],
-    process: SolverProcess,
-    end: float | None,
-    threads: int,
-    seed: int,
-    stop: Callable[[], bool],
-) -> bool:
+def _solved(search: Search[S], process: SolverProcess, threads: int, run: Run) -> bool:
     """Solve until nothing is left to find, or to the end; whether it is closed."""
     while search.value > search.low:
         model = search.formulation.model(search.upper)
@@ -152,9 +123,9 @@ def _run(
         if search.best is not None:
             known = search.formulation.known(search.best)
             hint = None if known is None else program.start(*model.start(known))
-        left = None if end is None else end - time.monotonic()
-        if stop() or (left is not None and left <= 0):
+        if run.stop():
             return False
+        left = run.left()
 
         def take(outcome: Outcome, model=model, program=program) -> bool:  # type: ignore[no-untyped-def]
             """Take over what the solver says; whether its solution can be used."""
@@ -175,10 +146,10 @@ def _run(
             hint,
             left,
             threads,
-            seed,
+            run.seed,
             news=take,
             patience=None if left is None else left + GRACE_S,
-            stop=stop,
+            stop=run.stop,
         )
         if outcome.status == "missing":
             raise UnavailableError("CP-SAT is not installed: pip install 'dnnp[cpsat]'")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dnnp.core.cost.invocations import Invocations
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.mip.latency.block_model import BlockProgram
 from dnnp.core.mip.latency.loop import ExactResult, solve_model
+from dnnp.core.model.run import PLAIN, Run
 
 
 def latency_ip(
@@ -16,15 +15,7 @@ def latency_ip(
     solver: str = "cbc",
     start: Invocations | None = None,
     bound: float = 0.0,
-    seconds: float | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    run: Run = PLAIN,
 ) -> ExactResult[Invocations]:
     """Find the split into blocks with the least latency; see `solve_model`."""
-    return solve_model(
-        BlockProgram(problem),
-        solver=solver,
-        start=start,
-        bound=bound,
-        seconds=seconds,
-        stop=stop,
-    )
+    return solve_model(BlockProgram(problem), solver=solver, start=start, bound=bound, run=run)

@@ -7,8 +7,7 @@ last slice only.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -38,6 +37,7 @@ from dnnp.core.model.errors import (
     UnavailableError,
     UsageError,
 )
+from dnnp.core.model.run import PLAIN, Run
 
 S = TypeVar("S")
 
@@ -147,8 +147,7 @@ def solve_model(
     solver: str = "cbc",
     start: S | None = None,
     bound: float = 0.0,
-    seconds: float | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    run: Run = PLAIN,
 ) -> ExactResult[S]:
     """Solve a scheduling model by integer programming.
 
@@ -162,10 +161,8 @@ def solve_model(
         A solution to start from; one that is invalid is not used.
     bound
         What is proven already: no solution has a smaller latency.
-    seconds
-        Time limit; None: until it is solved.
-    stop
-        Asked about twenty times a second: whether to end with what there is.
+    run
+        Asked about twenty times a second whether to end with what there is.
 
     Raises
     ------
@@ -180,34 +177,25 @@ def solve_model(
     """
     if solver not in SOLVERS:
         raise UsageError(f"'{solver}' is not a solver; there are {', '.join(SOLVERS)}")
-    end = None if seconds is None else time.monotonic() + seconds
     search = Search(formulation, start, bound)
     closed = False
     for _ in range(ATTEMPTS):
         search.failure = ""
         with solver_process() as process:
-            closed = _Slices(search, solver, process, end, stop).run()
-        if not search.failure or stop():
+            closed = _Slices(search, solver, process, run).solve()
+        if not search.failure or run.stop():
             break
     return search.result(solver, closed)
 
 
 class _Slices(Generic[S]):
-    def __init__(
-        self,
-        search: Search[S],
-        solver: str,
-        process: SolverProcess,
-        end: float | None,
-        stop: Callable[[], bool],
-    ) -> None:
-        self.search, self.solver, self.process = search, solver, process
-        self.end, self.stop = end, stop
+    def __init__(self, search: Search[S], solver: str, process: SolverProcess, run: Run) -> None:
+        self.search, self.solver, self.process, self.run = search, solver, process, run
         self.slice = 0.0
         self.again = False
         """Whether a proof is checked."""
 
-    def run(self) -> bool:
+    def solve(self) -> bool:
         """Solve until nothing is left to find, or to the end; whether it is closed."""
         search = self.search
         while search.value > search.low:
@@ -222,7 +210,7 @@ class _Slices(Generic[S]):
                 )
                 return False
             program = LatencyProgram(model)
-            if self._over():
+            if self.run.stop():
                 return False
             outcome = Outcome("infeasible") if model.hopeless else self._solve(model, program)
             if outcome.status == "missing":
@@ -271,7 +259,7 @@ class _Slices(Generic[S]):
                 seconds,
                 tolerance,
                 patience=patience,
-                stop=self.stop,
+                stop=self.run.stop,
                 presolve=not self.again and tolerance == TOLERANCES[0],
             )
             if outcome.status != "infeasible":
@@ -281,17 +269,13 @@ class _Slices(Generic[S]):
             return Outcome("failed", reason="it finds no solution, but there is one")
         return outcome
 
-    def _over(self) -> bool:
-        """Whether to end."""
-        return self.stop() or (self.end is not None and time.monotonic() >= self.end)
-
     def _times(self) -> tuple[float | None, float | None]:
         """Seconds that the solver is given next, and after which it is killed."""
         first = FIRST_SLICE_S if np.isfinite(self.search.value) else BLIND_SLICE_S
         seconds = self.slice = max(self.slice * GROWTH, first)
-        if self.end is None:
+        left = self.run.left()
+        if left is None:
             return seconds, None
-        left = max(self.end - time.monotonic(), 0.0)
         if seconds > left / 2:
             seconds = max(left - min(GRACE_S, left / 3), 0.01)
         return seconds, left + GRACE_S

@@ -8,12 +8,11 @@ devices on which two tasks, or two moves, can meet.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.timeline import Placement
 from dnnp.core.mip.latency.loop import ExactResult, solve_model
 from dnnp.core.mip.latency.placement_model import PlacementProgram
+from dnnp.core.model.run import PLAIN, Run
 
 
 def moirai(
@@ -22,15 +21,7 @@ def moirai(
     solver: str = "cbc",
     start: Placement | None = None,
     bound: float = 0.0,
-    seconds: float | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    run: Run = PLAIN,
 ) -> ExactResult[Placement]:
     """Find the placement with the least latency by Moirai's program; see `solve_model`."""
-    return solve_model(
-        PlacementProgram(problem),
-        solver=solver,
-        start=start,
-        bound=bound,
-        seconds=seconds,
-        stop=stop,
-    )
+    return solve_model(PlacementProgram(problem), solver=solver, start=start, bound=bound, run=run)

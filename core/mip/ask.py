@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dnnp.core.mip.child import solver_process
 from dnnp.core.mip.program import TOLERANCES, Outcome, Program
+from dnnp.core.model.run import PLAIN, Run
 
 ATTEMPTS = 2
 """A solver that crashed is asked once more: CBC aborts now and then on a busy machine."""
@@ -19,8 +18,8 @@ def ask(
     *,
     seconds: float | None = None,
     patience: float,
-    stop: Callable[[], bool],
     tolerance: float = TOLERANCES[0],
+    run: Run = PLAIN,
 ) -> Outcome:
     """Solve a program with CBC.
 
@@ -31,8 +30,8 @@ def ask(
     for _ in range(ATTEMPTS):
         with solver_process() as process:
             outcome = process.solve(
-                "cbc", program, None, seconds, tolerance, patience=patience + GRACE_S, stop=stop
+                "cbc", program, None, seconds, tolerance, patience=patience + GRACE_S, stop=run.stop
             )
-        if outcome.status != "failed" or stop():
+        if outcome.status != "failed" or run.stop():
             break
     return outcome

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.latency import LatencyProblem, Split
 from dnnp.core.cost.machine import device_numbers
+from dnnp.core.latency.blocks.homes import blocks_of_homes
+from dnnp.core.latency.lists.schedule import schedule_homes
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
@@ -54,3 +56,10 @@ def numbers_of_blocks(problem: LatencyProblem, blocks: Sequence[Block]) -> list[
             raise FormatError(f"there are only {len(mine)} devices of class '{name}'")
         numbers.append(int(mine[i]))
     return numbers
+
+
+def split_of_homes(problem: LatencyProblem, home: Ints) -> Split:
+    """Turn a device for each task (i64[n], `POOL`: a CPU) into a split of the execution asked."""
+    if problem.options.execution == "blocks":
+        return blocks_of_homes(problem, home)
+    return schedule_homes(problem, home)

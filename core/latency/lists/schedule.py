@@ -5,20 +5,19 @@ All give sequences of events that the cost model turns into the same times.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from dnnp.core.baselines.placing.earliest import Rules, earliest
-from dnnp.core.baselines.placing.insertion import DONE, insertion
-from dnnp.core.baselines.placing.lanes import commit, new_state, send, sort_reads
-from dnnp.core.baselines.placing.net import Net, falling, net_of, upward_rank
-from dnnp.core.baselines.placing.room import FULL, Room, attempts
 from dnnp.core.cost.kernel import kernel
-from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.cost.timeline import TASK, Placement
+from dnnp.core.latency.lists.earliest import Rules, earliest
+from dnnp.core.latency.lists.insertion import DONE, insertion
+from dnnp.core.latency.lists.lanes import commit, new_state, send, sort_reads
+from dnnp.core.latency.lists.net import Net, falling, net_of, upward_rank
+from dnnp.core.latency.lists.room import FULL, Room, attempts
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.model.run import PLAIN, Run
 
 WINDOW = 1024
 """Ready tasks of the highest priority among which the earliest start is sought."""
@@ -128,7 +127,7 @@ def list_schedule(
     preferred: Bools | None = None,
     favourite: Ints | None = None,
     by_end: bool = False,
-    stop: Callable[[], bool] = lambda: False,
+    run: Run = PLAIN,
 ) -> Placement:
     """Choose devices and build a schedule at the same time; see `earliest`.
 
@@ -143,8 +142,14 @@ def list_schedule(
     rules = Rules(
         priority, room.able, preferred, room.memory, room.limit, favourite, by_end, WINDOW
     )
-    for home in attempts(room, stop):
+    for home in attempts(room, run):
         lost, _, device, events = earliest(net, rules, home)
         if lost == DONE:
             return Placement(device, events)
     raise LimitError(FULL)
+
+
+def approximated(found: Placement, method: str, instead: str, run: Run) -> LatencySolution:
+    """The answer of a method whose program was replaced, under the name of what did it."""
+    run.warn(f"{method}: its program is too large, or was not solved in time: {instead}")
+    return LatencySolution(found, method=instead)

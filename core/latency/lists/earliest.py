@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.baselines.placing.insertion import DONE
-from dnnp.core.baselines.placing.lanes import State, arrival, commit, new_state, sort_reads
-from dnnp.core.baselines.placing.net import Net
 from dnnp.core.cost.kernel import kernel
+from dnnp.core.latency.lists.insertion import DONE
+from dnnp.core.latency.lists.lanes import State, arrival, commit, new_state, sort_reads
+from dnnp.core.latency.lists.net import Net
 from dnnp.core.model.graph import Bools, Floats, Ints
 
 

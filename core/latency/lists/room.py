@@ -5,17 +5,18 @@ Tasks of one colour share a device, so colours are what is packed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from dnnp.core.baselines.placing.ask import ask
 from dnnp.core.cost.combine import MARGIN, SAFE_ROOM
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.mip.ask import ask
 from dnnp.core.mip.program import TOLERANCES, Program
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, totals
+from dnnp.core.model.run import PLAIN, Run
 
 FULL = "the devices are full before every task has a place"
 
@@ -111,7 +112,7 @@ def first_fit(room: Room) -> Ints | None:
     return None
 
 
-def packed(room: Room, stop: Callable[[], bool]) -> Ints:
+def packed(room: Room, run: Run = PLAIN) -> Ints:
     """Pack all colours: by first fit, or by a program where that fails; i64[c].
 
     Raises
@@ -139,9 +140,7 @@ def packed(room: Room, stop: Callable[[], bool]) -> Ints:
         scale = max(room.limit[d], 1e-300)
         program.row(column[d, mine].tolist(), (room.memory[mine] / scale).tolist(), "<", 1.0)
     for tolerance in TOLERANCES:
-        outcome = ask(
-            program, seconds=PACKING_S, patience=PACKING_S, stop=stop, tolerance=tolerance
-        )
+        outcome = ask(program, seconds=PACKING_S, patience=PACKING_S, run=run, tolerance=tolerance)
         if outcome.status != "infeasible":
             break
     if outcome.status == "infeasible":
@@ -162,7 +161,7 @@ def fits(room: Room, home: Ints) -> bool:
     return bool((used <= room.limit).all())
 
 
-def attempts(room: Room, stop: Callable[[], bool]) -> Iterator[Ints]:
+def attempts(room: Room, run: Run = PLAIN) -> Iterator[Ints]:
     """Homes to fix before a method starts; i64[c] each, -1: free.
 
     First nothing, then, as long as the caller asks, the largest colours of a packing, in the end
@@ -170,7 +169,7 @@ def attempts(room: Room, stop: Callable[[], bool]) -> Iterator[Ints]:
     """
     count = len(room.memory)
     yield np.full(count, -1, dtype=np.int64)
-    home = packed(room, stop)
+    home = packed(room, run)
     order = np.lexsort((np.arange(count), -room.memory))
     running = np.cumsum(room.memory[order])
     for share in SHARES:
@@ -179,7 +178,7 @@ def attempts(room: Room, stop: Callable[[], bool]) -> Iterator[Ints]:
         yield fixed if share < 1 else home
 
 
-def repaired(room: Room, home: Ints, stop: Callable[[], bool]) -> Ints:
+def repaired(room: Room, home: Ints, run: Run = PLAIN) -> Ints:
     """Homes near those given that respect memory and support; i64[c].
 
     Devices keep what they are given, large colours first, while there is room; the others go to
@@ -187,7 +186,7 @@ def repaired(room: Room, home: Ints, stop: Callable[[], bool]) -> Ints:
     """
     if (home >= 0).all() and fits(room, home):
         return home
-    for fixed in attempts(room, stop):
+    for fixed in attempts(room, run):
         free = room.limit.copy()
         wanted = np.where(fixed >= 0, fixed, home)
         found = np.full(len(home), -1, dtype=np.int64)

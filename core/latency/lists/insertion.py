@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.baselines.placing.net import Net
 from dnnp.core.cost.kernel import kernel
+from dnnp.core.latency.lists.net import Net
 from dnnp.core.model.graph import Bools, Floats, Ints
 
 DONE = -1

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.baselines.placing.net import CHANNEL, NONE, Net
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.cost.timeline import TASK
+from dnnp.core.latency.lists.net import CHANNEL, NONE, Net
 from dnnp.core.model.graph import Floats, Ints
 
 

@@ -1,0 +1,45 @@
+"""What no split can place."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dnnp.core.cost.combine import ROOM
+from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.errors import InfeasibleError
+
+
+def refuse_impossible(problem: SplitProblem, latency: LatencyProblem) -> None:
+    """Refuse what no split can place, naming what is short.
+
+    Raises
+    ------
+    InfeasibleError
+        A unit that no device supports or can hold, or more memory needed than there is.
+    """
+    tasks, machine = latency.tasks, latency.machine
+    what = "node" if problem.units.g == problem.graph.n else "group"
+    supported = np.isfinite(tasks.time)
+    if latency.options.execution == "blocks" and machine.is_cpu.any():
+        supported[machine.is_cpu] = supported[int(np.argmax(machine.is_cpu))]
+    alone = np.flatnonzero(~supported.any(axis=0))
+    if len(alone):
+        unit = int(problem.units.group_ids[alone[0]])
+        raise InfeasibleError(f"infeasible: {what} {unit} is not supported on any device")
+    fits = supported & (tasks.memory <= machine.capacity[:, None] * ROOM)
+    large = np.flatnonzero(~fits.any(axis=0))
+    if len(large):
+        unit = int(problem.units.group_ids[large[0]])
+        need = float(tasks.memory[large[0]])
+        most = float(machine.capacity[supported[:, large[0]]].max())
+        raise InfeasibleError(
+            f"infeasible: {what} {unit} needs {need:.6g} bytes, the largest device that supports "
+            f"it has {most:.6g}"
+        )
+    need, there = float(tasks.memory.sum()), float(machine.capacity.sum())
+    if need > there * ROOM:
+        raise InfeasibleError(
+            f"infeasible: the model needs {need:.6g} bytes, all devices together have "
+            f"{there:.6g}: {need - there:.6g} bytes short"
+        )

@@ -1,0 +1,32 @@
+"""Methods `max-load` and `scotch` for latency: splits for throughput (2020 paper, Section 7)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dnnp.core.cost.latency import LatencyProblem, LatencySolution
+from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
+from dnnp.core.model.asked import Asked
+from dnnp.core.model.errors import UsageError
+from dnnp.core.model.run import Run
+from dnnp.core.portfolio.solve import solve
+
+
+def max_load(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+    """The split of the least largest load; for the errors see `solve`."""
+    return by_throughput(problem, replace(asked, method="exact"), run)
+
+
+def by_throughput(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+    """The split of a method for throughput; for the errors see `solve`."""
+    whole = problem.whole
+    if whole is None:
+        raise UsageError(f"method {asked.method} needs a graph, not only its tasks")
+    alone = whole.options.memory_model == "weights" and not whole.graph.backward.any()
+    counted = "peak" if alone else "sum"
+    options = replace(whole.options, objective="throughput", memory_model=counted)
+    found = solve(whole.with_options(options), asked, run)
+    blocks = [block for block in found.blocks if len(block.nodes)]
+    return LatencySolution(
+        split_of_homes(problem, homes_of_blocks(problem, whole.units.label, blocks))
+    )
