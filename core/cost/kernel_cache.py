@@ -64,7 +64,8 @@ class _SealedFiles:
         with suppress(OSError):
             data = path.read_bytes()
             if data[:_SEAL_BYTES] == self._seal(key, data[_SEAL_BYTES:]):
-                return pickle.loads(data[_SEAL_BYTES:])
+                with suppress(ImportError, AttributeError):  # of a type that has moved since
+                    return pickle.loads(data[_SEAL_BYTES:])
             path.unlink()
         return None
 

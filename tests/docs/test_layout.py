@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "core.mip": (*BASE, "core.dp", "core.order", "core.peak"),
     "core.latency": (*BASE, "core.dp", "core.order", "core.local", "core.mip"),
     "core.bound": (*BASE, "core.dp", "core.order", "core.mip"),
-    "core.baselines": (*BASE, "core.dp", "core.order", "core.mip", "formats"),
+    "core.baselines": (*BASE, "core.dp", "core.order", "core.mip", "core.latency", "formats"),
     "core.portfolio": ("core.methods", *BASE, *SOLVERS),
     "core.coarsen": BASE,
     "core.peak": BASE,
@@ -63,7 +63,6 @@ LONG = 450
 KNOWN_LONG = {
     "core/dp/blocks.py",
     "core/local/sweep.py",
-    "core/portfolio/latency.py",
     "formats/graph.py",
     "formats/records.py",
 }

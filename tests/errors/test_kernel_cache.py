@@ -93,6 +93,16 @@ def test_a_damaged_file_is_compiled_again(folder: Path, damage: str) -> None:
     assert doubled(folder) == (8, 1)
 
 
+def test_a_type_that_has_moved_is_compiled_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("dnnp.core.cost.kernel_cache.dumps", lambda _: b"cno.such.module\nName\n.")
+        doubled(folder)
+    assert doubled(folder) == (8, 0)
+    assert doubled(folder) == (8, 1)
+
+
 def test_a_folder_in_the_place_of_a_file(folder: Path) -> None:
     doubled(folder)
     (path,) = files(folder)
