@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROOM
+from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
@@ -27,7 +27,7 @@ def refuse_impossible(problem: SplitProblem, latency: LatencyProblem) -> None:
     if len(alone):
         unit = int(problem.units.group_ids[alone[0]])
         raise InfeasibleError(f"infeasible: {what} {unit} is not supported on any device")
-    fits = supported & (tasks.memory <= machine.capacity[:, None] * ROOM)
+    fits = supported & (tasks.memory <= machine.capacity[:, None] * (1 + MARGIN))
     large = np.flatnonzero(~fits.any(axis=0))
     if len(large):
         unit = int(problem.units.group_ids[large[0]])
@@ -38,7 +38,7 @@ def refuse_impossible(problem: SplitProblem, latency: LatencyProblem) -> None:
             f"it has {most:.6g}"
         )
     need, there = float(tasks.memory.sum()), float(machine.capacity.sum())
-    if need > there * ROOM:
+    if need > there * (1 + MARGIN):
         raise InfeasibleError(
             f"infeasible: the model needs {need:.6g} bytes, all devices together have "
             f"{there:.6g}: {need - there:.6g} bytes short"

@@ -14,11 +14,12 @@ from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement, lazy_events, simulate
 from dnnp.core.latency.critical_path import critical_path
+from dnnp.core.latency.lists.net import falling, net_of
 from dnnp.core.latency.operators.anneal import Listed, anneal_operators, inserted, placed
 from dnnp.core.latency.operators.bound import operators_bound
 from dnnp.core.latency.operators.kernel import make_board
 from dnnp.core.latency.operators.moves import new_search, start_state, sweep
-from dnnp.core.latency.operators.start import best_rank, by_rank, packed
+from dnnp.core.latency.operators.start import best_rank, packed
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
@@ -119,7 +120,7 @@ def test_insertion_gives_valid_placements(seed: int) -> None:
     board = make_board(problem)
     if not board.allowed.any(axis=1).all():
         return
-    order = by_rank(board, best_rank(board), problem.tasks.order)
+    order = falling(net_of(problem), best_rank(board))
     for ahead in (0.0, 1.0):
         found = inserted(board, order, ahead, np.full(problem.tasks.n, -1))
         if found is not None:
@@ -247,7 +248,7 @@ def test_shortfalls_are_named() -> None:
         anneal_operators(problem)
     graph = replace(graph, times={"a": np.array([1.0, np.inf])})
     problem = latency_problem(SplitProblem(graph, singletons(graph), devices, options))
-    with pytest.raises(InfeasibleError, match="no device supports task 1"):
+    with pytest.raises(InfeasibleError, match="no device runs task 1"):
         anneal_operators(problem)
     with pytest.raises(InfeasibleError, match="task 1"):
         operators_bound(problem)

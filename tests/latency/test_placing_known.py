@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dnnp.core.baselines.placing.baechi import m_sct
 from dnnp.core.baselines.placing.favourite import (
     favourite_children,
     greedy_children,
@@ -19,10 +20,12 @@ from dnnp.core.latency.lists.net import downward_rank, falling, net_of, upward_r
 from dnnp.core.latency.lists.room import room_of
 from dnnp.core.latency.lists.schedule import follow, schedule_homes, schedule_order
 from dnnp.core.mip.ask import ask
+from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN
 from support.placing import layered, place, problem_of
 
 # Example of Topcuoglu, Hariri and Wu (2002): times of tasks 1..10 on three processors; edges.
@@ -170,9 +173,9 @@ def test_too_large_for_the_program_favourites_are_greedy(
     child, solved = favourite_children(problem)
     assert not solved
     assert (child == greedy_children(problem)).all()
-    found = place("m-sct", problem)
-    assert np.isfinite(problem.value(found))
-    assert found.made_by == "m-sct-greedy"
+    found = m_sct(problem, Asked(), PLAIN)
+    assert np.isfinite(problem.value(found.split))
+    assert found.method == "m-sct-greedy"
 
 
 def test_sct_keeps_a_chain_on_its_device() -> None:

@@ -8,10 +8,10 @@ from dnnp.core.baselines.placing.favourite import favourite_children
 from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.latency.lists.net import mean_times, net_of, upward_rank
-from dnnp.core.latency.lists.room import repaired, room_of
+from dnnp.core.latency.lists.room import by_first, repaired, room_of
 from dnnp.core.latency.lists.schedule import approximated, list_schedule, schedule_homes
 from dnnp.core.model.asked import Asked
-from dnnp.core.model.graph import Ints, totals
+from dnnp.core.model.graph import totals
 from dnnp.core.model.run import Run
 
 
@@ -34,7 +34,7 @@ def m_topo(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     share = (load.sum() / len(room.limit) + load.max(initial=0.0)) * ROOM
     home = np.full(len(load), -1, dtype=np.int64)
     d, filled, free = 0, 0.0, room.limit.copy()
-    for c in first_tasks(tasks.together[tasks.order]).tolist():
+    for c in by_first(tasks.together[tasks.order]).tolist():
         if d < len(free) and not room.able[d, c]:
             continue
         while d < len(free) and (room.memory[c] > free[d] or filled + load[c] > share):
@@ -46,12 +46,6 @@ def m_topo(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
             free[d] -= room.memory[c]
             filled += load[c]
     return LatencySolution(schedule_homes(problem, repaired(room, home, run)[tasks.together]))
-
-
-def first_tasks(color: Ints) -> Ints:
-    """Colours in the order in which they first appear in `color` (i64[n])."""
-    found, first = np.unique(color, return_index=True)
-    return found[np.argsort(first)]
 
 
 def m_etf(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:

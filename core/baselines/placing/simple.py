@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.baselines.placing.baechi import first_tasks
 from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.invocations import POOL
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
 from dnnp.core.latency.homes import split_of_homes
-from dnnp.core.latency.lists.room import repaired, room_of
+from dnnp.core.latency.lists.room import by_first, repaired, room_of
 from dnnp.core.latency.lists.schedule import schedule_homes, schedule_order
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError
@@ -79,7 +78,7 @@ def greedy_operators(problem: LatencyProblem, asked: Asked, run: Run) -> Latency
     is_cpu = problem.machine.is_cpu
     devices = [*np.flatnonzero(~is_cpu).tolist(), *np.flatnonzero(is_cpu).tolist()]
     home = np.full(len(room.memory), -1, dtype=np.int64)
-    left = first_tasks(tasks.together[tasks.order]).tolist()
+    left = by_first(tasks.together[tasks.order]).tolist()
     for d in devices:
         free, full = float(room.limit[d]), False
         for c in left:

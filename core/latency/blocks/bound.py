@@ -6,7 +6,7 @@ import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.blocks.items import BlockItems, block_items
-from dnnp.core.latency.blocks.path import path_game, reaches
+from dnnp.core.latency.blocks.path import Game, path_game, reaches
 from dnnp.core.latency.blocks.state import Fixed, fixed_of
 from dnnp.core.latency.critical_path import first_bound
 from dnnp.core.model.graph import Floats, Ints, csr
@@ -56,33 +56,22 @@ def game_values(items: BlockItems, fixed: Fixed, run: Run = PLAIN) -> Floats:
     numbers = items.before_idx * count + head
     rank = np.argsort(numbers)
     edge_of = rank[np.searchsorted(numbers[rank], tail * count + items.after_idx)]
-    entry_ptr, entry_task = _entries(items, numbers, rank)
     groups = int(items.group.max()) + 1
-    load = np.bincount(items.group, items.memory, groups)
-    kinds = _kinds(items)
-    pool = np.full((len(fixed.pool), most + 1), np.inf)
-    rest = np.full((edges + count, most + 1), np.inf)
-    values = np.zeros(count)
+    game = Game(
+        reach,
+        _kinds(items),
+        edge_of,
+        *_entries(items, numbers, rank),
+        np.bincount(items.group, items.memory, groups),
+        pool=np.full((len(fixed.pool), most + 1), np.inf),
+        rest=np.full((edges + count, most + 1), np.inf),
+        value=np.zeros(count),
+    )
     for last in range(count, 0, -CHUNK):
-        path_game(
-            fixed,
-            reach,
-            kinds,
-            edge_of,
-            entry_ptr,
-            entry_task,
-            load,
-            most,
-            loose,
-            max(last - CHUNK, 0),
-            last,
-            pool,
-            rest,
-            values,
-        )
+        path_game(fixed, game, most, loose, max(last - CHUNK, 0), last)
         if run.stop():
             break
-    return values
+    return game.value
 
 
 def _entries(items: BlockItems, numbers: Ints, rank: Ints) -> tuple[Ints, Ints]:

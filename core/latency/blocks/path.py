@@ -25,9 +25,12 @@ as it reads from H. Items that the block has no room for cannot be in it.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from dnnp.core.cost.kernel import kernel
+from dnnp.core.model.graph import Bools, Floats, Ints
 
 
 @kernel
@@ -46,34 +49,41 @@ def reaches(after_ptr, after_idx, count):  # type: ignore[no-untyped-def]
     return reach
 
 
+class Game(NamedTuple):
+    """What the game is played on, and the tables that it fills; `e` edges between items."""
+
+    reach: Bools
+    """bool[c, c], see `reaches`."""
+    kinds: Ints
+    """One accelerator of each class."""
+    edge_of: Ints
+    """i64[e], number in `before_idx` of each entry of `after_idx`."""
+    entry_ptr: Ints
+    entry_task: Ints
+    """Tasks of an item that read the item before (CSR over `before_idx`)."""
+    group_memory: Floats
+    """Of each group."""
+    pool: Floats
+    """f64[n, most + 1], P; inf at first."""
+    rest: Floats
+    """f64[e + c, most + 1], I at the start of a block by entry, in the order of `before_idx`, or as
+    the first; inf at first."""
+    value: Floats
+    """f64[c], value of the game from each item on, as the first of the path."""
+
+
 @kernel
-def path_game(  # type: ignore[no-untyped-def]
-    fixed,
-    reach,
-    kinds,
-    edge_of,
-    entry_ptr,
-    entry_task,
-    group_memory,
-    most,
-    loose,
-    first_item,
-    last_item,
-    pool,
-    rest,
-    value,
-):
-    """Write the value of the game from each item on, as the first of the path, into `value`.
+def path_game(fixed, game, most, loose, first_item, last_item):  # type: ignore[no-untyped-def]
+    """Fill the tables of the game.
 
     The items are last_item - 1 down to first_item; those after them must be done. O(c^2) hulls,
     each looked at once for every entry and exit.
 
-    kinds: one accelerator of each class; edge_of: i64[e], number in `before_idx` of each entry of
-    `after_idx`; entry_*: tasks of an item that read the item before (CSR over `before_idx`);
-    group_memory: of each group; most: blocks there may be; loose: or more, they are not counted.
-    pool: f64[n, most + 1], P; rest: f64[e + c, most + 1], I at the start of a block by entry, in
-    the order of `before_idx`, or as the first; both are inf at first.
+    most: blocks there may be; loose: or more, they are not counted.
     """
+    reach, kinds, edge_of, group_memory = game.reach, game.kinds, game.edge_of, game.group_memory
+    entry_ptr, entry_task, pool, rest = game.entry_ptr, game.entry_task, game.pool, game.rest
+    value = game.value
     count, edges, classes = len(fixed.memory), len(fixed.before_idx), len(kinds)
     flows, groups = len(fixed.maker), len(group_memory)
     widest = 1

@@ -85,6 +85,12 @@ def room_of(problem: LatencyProblem) -> Room:
     return Room(memory, limit, able, work)
 
 
+def by_first(color: Ints) -> Ints:
+    """Colours in the order in which they first appear in `color` (i64[n])."""
+    found, first = np.unique(color, return_index=True)
+    return found[np.argsort(first)]
+
+
 def first_fit(room: Room) -> Ints | None:
     """Pack by first fit decreasing, and the like; i64[c], a device of each colour, or None.
 

@@ -17,14 +17,14 @@ import numpy as np
 from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.timeline import TASK, Placement, simulate
+from dnnp.core.latency.lists.net import falling, net_of, upward_rank
+from dnnp.core.latency.lists.room import room_of
 from dnnp.core.latency.operators.kernel import Board, make_board, new_state, replay
 from dnnp.core.latency.operators.moves import new_search, start_state, sweep
 from dnnp.core.latency.operators.start import (
     best_rank,
-    by_rank,
     filled,
     insertion,
-    mean_rank,
     packed,
 )
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
@@ -122,7 +122,7 @@ def anneal_operators(
     if tasks.n == 0:
         return Placement(np.zeros(0, dtype=np.int64), np.zeros((0, 2), dtype=np.int64))
     board = make_board(problem)
-    check_room(problem, board)
+    room_of(problem)  # refuses what no placement can fit
     best, value = start, np.inf
     if start is not None:
         value = problem.value(start)
@@ -144,35 +144,6 @@ def anneal_operators(
     if best is None:
         raise LimitError("annealing found no placement that fits the memory of the devices")
     return best
-
-
-def check_room(problem: LatencyProblem, board: Board) -> None:
-    """Refuse what no placement can fit.
-
-    Raises
-    ------
-    InfeasibleError
-        A task that no device runs, a colour that none holds, more memory than there is.
-    """
-    tasks, machine = problem.tasks, problem.machine
-    nowhere = np.isinf(tasks.time).all(axis=0)
-    if nowhere.any():
-        task = int(np.flatnonzero(nowhere)[0])
-        raise InfeasibleError(f"infeasible: no device supports task {task}")
-    homeless = np.flatnonzero(~board.allowed.any(axis=1))
-    if len(homeless):
-        color = int(homeless[0])
-        task = int(np.flatnonzero(tasks.together == color)[0])
-        raise InfeasibleError(
-            f"infeasible: no device supports and holds task {task} and what it shares a device "
-            f"with, {board.bytes[color]:.6g} bytes"
-        )
-    total, offered = float(tasks.memory.sum()), float(machine.capacity.sum())
-    if total > offered * ROOM:
-        raise InfeasibleError(
-            f"infeasible: the tasks need {total:.6g} bytes, all devices together have "
-            f"{offered:.6g}: {total - offered:.6g} too few"
-        )
 
 
 def placed(board: Board, listed: Listed) -> Placement:
@@ -230,8 +201,8 @@ def _starts(
     usable = np.isfinite(tasks.time)
     speed = np.where(usable, tasks.time, 0.0).sum(axis=1) / np.maximum(usable.sum(axis=1), 1)
     fast = np.argsort(speed, kind="stable")
-    ranks = [best_rank(board), mean_rank(board, tasks.order)]
-    orders = [by_rank(board, rank, tasks.order) for rank in ranks]
+    net = net_of(problem)
+    orders = [falling(net, rank) for rank in (best_rank(board), upward_rank(problem, net))]
     fits = False
     if start is not None:
         fits = True

@@ -12,109 +12,19 @@ from __future__ import annotations
 import numpy as np
 
 from dnnp.core.cost.kernel import kernel
+from dnnp.core.latency.lists.room import by_first
 from dnnp.core.latency.operators.kernel import Board, move_time
 from dnnp.core.model.graph import Floats, Ints
 
 
-def mean_rank(board: Board, order: Ints) -> Floats:
-    """HEFT's upward rank: longest way to the end, with mean times; f64[n]."""
-    usable = np.isfinite(board.time)
-    times = np.where(usable, board.time, 0.0).sum(axis=1) / np.maximum(usable.sum(axis=1), 1)
-    count = board.time.shape[1]
-    pairs = max(count * (count - 1), 1)
-    rank = np.zeros(len(times))
-    _ranks(
-        board,
-        order,
-        times,
-        board.rate.sum() / pairs,
-        board.latency.sum() / pairs,
-        board.charged.sum() / pairs,
-        rank,
-    )
-    return rank
-
-
 def best_rank(board: Board) -> Floats:
-    """Least time on any device, with the best that can follow; f64[n]."""
+    """Least time on any device, with the best that can follow; f64[n].
+
+    Like an upward rank it falls along every edge.
+    """
     allowed = board.allowed[board.together]
     rank: Floats = np.where(allowed, board.time + board.tail, np.inf).min(axis=1)
     return rank
-
-
-@kernel
-def _ranks(board, order, times, rate, latency, charged, rank):  # type: ignore[no-untyped-def]
-    """Fill `rank` against the order."""
-    for i in range(len(order) - 1, -1, -1):
-        v = order[i]
-        longest = 0.0
-        for k in range(board.out_ptr[v], board.out_ptr[v + 1]):
-            f = board.out_idx[k]
-            move = latency + board.size[f] * rate + board.fixed[f] * charged
-            for j in range(board.use_ptr[f], board.use_ptr[f + 1]):
-                longest = max(longest, move + rank[board.use_idx[j]])
-        rank[v] = times[v] + longest
-
-
-def by_rank(board: Board, rank: Floats, order: Ints) -> Ints:
-    """Tasks by falling rank, every task after all it waits for; i64[n]."""
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    result = np.empty(len(order), dtype=np.int64)
-    _by_rank(board, np.lexsort((place, -rank)), result)
-    return result
-
-
-@kernel
-def _by_rank(board, wanted, result):  # type: ignore[no-untyped-def]
-    """Ready tasks in the wanted order, by a heap on their places in it."""
-    n = len(wanted)
-    place = np.empty(n, np.int64)
-    for q in range(n):
-        place[wanted[q]] = q
-    missing = np.empty(n, np.int64)
-    heap = np.empty(n + 1, np.int64)
-    size = 0
-    for v in range(n):
-        missing[v] = board.pred_ptr[v + 1] - board.pred_ptr[v]
-        if missing[v] == 0:
-            size = _push(heap, size, place[v])
-    for q in range(n):
-        v = wanted[heap[0]]
-        size = _pop(heap, size)
-        result[q] = v
-        for k in range(board.succ_ptr[v], board.succ_ptr[v + 1]):
-            w = board.succ_idx[k]
-            missing[w] -= 1
-            if missing[w] == 0:
-                size = _push(heap, size, place[w])
-
-
-@kernel
-def _push(heap, size, x):  # type: ignore[no-untyped-def]
-    i = size
-    while i > 0 and heap[(i - 1) // 2] > x:
-        heap[i] = heap[(i - 1) // 2]
-        i = (i - 1) // 2
-    heap[i] = x
-    return size + 1
-
-
-@kernel
-def _pop(heap, size):  # type: ignore[no-untyped-def]
-    size -= 1
-    x = heap[size]
-    i = 0
-    while 2 * i + 1 < size:
-        child = 2 * i + 1
-        if child + 1 < size and heap[child + 1] < heap[child]:
-            child += 1
-        if heap[child] >= x:
-            break
-        heap[i] = heap[child]
-        i = child
-    heap[i] = x
-    return size
 
 
 @kernel
@@ -286,8 +196,7 @@ def filled(board: Board, order: Ints, devices: Ints) -> Ints | None:
     count = board.time.shape[1]
     used, home = np.zeros(count), np.full(len(board.bytes), -1, dtype=np.int64)
     at = 0
-    colors = board.together[order]
-    for c in colors[np.sort(np.unique(colors, return_index=True)[1])].tolist():
+    for c in by_first(board.together[order]).tolist():
         tried = at
         while tried < len(devices):
             d = devices[tried]
