@@ -56,12 +56,14 @@ def game_values(items: BlockItems, fixed: Fixed, run: Run = PLAIN) -> Floats:
     numbers = items.before_idx * count + head
     rank = np.argsort(numbers)
     edge_of = rank[np.searchsorted(numbers[rank], tail * count + items.after_idx)]
+    entry_ptr, entry_task = _entries(items, numbers, rank)
     groups = int(items.group.max()) + 1
     game = Game(
         reach,
         _kinds(items),
         edge_of,
-        *_entries(items, numbers, rank),
+        entry_ptr,
+        entry_task,
         np.bincount(items.group, items.memory, groups),
         pool=np.full((len(fixed.pool), most + 1), np.inf),
         rest=np.full((edges + count, most + 1), np.inf),

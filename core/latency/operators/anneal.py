@@ -50,7 +50,7 @@ STEPS = 60
 """Temperatures of a round."""
 
 MOST_CHUNK = 400_000
-"""Positions between two looks at `stop`."""
+"""Positions between two looks at the clock."""
 
 MOST_PACKED = 20_000
 """Colours that are placed in search of a way to fit the memory, where list schedules do not."""
