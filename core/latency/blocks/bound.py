@@ -9,7 +9,7 @@ from dnnp.core.latency.blocks.items import BlockItems, block_items
 from dnnp.core.latency.blocks.path import Game, path_game, reaches
 from dnnp.core.latency.blocks.state import Fixed, fixed_of
 from dnnp.core.latency.critical_path import first_bound
-from dnnp.core.model.graph import Floats, Ints, csr
+from dnnp.core.model.graph import Floats, Ints, csr, totals
 from dnnp.core.model.run import PLAIN, Run
 
 MOST_ITEMS = 4000
@@ -64,7 +64,7 @@ def game_values(items: BlockItems, fixed: Fixed, run: Run = PLAIN) -> Floats:
         edge_of,
         entry_ptr,
         entry_task,
-        np.bincount(items.group, items.memory, groups),
+        totals(items.group, items.memory, groups),
         pool=np.full((len(fixed.pool), most + 1), np.inf),
         rest=np.full((edges + count, most + 1), np.inf),
         value=np.zeros(count),
