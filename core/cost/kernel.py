@@ -19,7 +19,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def kernel(function: F) -> F:
     """`numba.njit` with a cache on disk where one can be written; other threads may run beside."""
-    compiled: Any = numba.njit(nogil=True)(function)
+    return _compiled(function, numba.njit(nogil=True))
+
+
+def part(function: F) -> F:
+    """A kernel that calls no other of any length, compiled into every kernel that calls it.
+
+    For those that take tuples of arrays and run millions of times: passing these takes longer than
+    some of what is done with them.
+    """
+    return _compiled(function, numba.njit(nogil=True, forceinline=True))
+
+
+def _compiled(function: F, compiler: Callable[[F], Any]) -> F:
+    compiled = compiler(function)
     if compiled is not function:  # NUMBA_DISABLE_JIT=1
         with suppress(RuntimeError):  # numba found no folder for its cache
             compiled._cache = KernelCache(function)

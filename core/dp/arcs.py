@@ -15,8 +15,8 @@ from dnnp.core.cost.combine import COMM, ROOM, ROUNDING
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.load_kernel import load_of
-from dnnp.core.dp.blocks import peak_of
 from dnnp.core.dp.lattice import Lattice
+from dnnp.core.dp.peak import peak_of
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, totals
 from dnnp.core.model.plan import CostOptions
 
@@ -67,6 +67,19 @@ class Costs(NamedTuple):
     tensor_uses: Ints
     tensor_kept: Ints
     producer: Ints
+
+
+class Listed(NamedTuple):
+    """Room for blocks by the ideal before them (CSR), on accelerators and on CPUs."""
+
+    ptr: Ints
+    head: Ints
+    load: Floats
+    parts: Floats
+    """f64[E, 3], as of `Arcs`."""
+    cpu_ptr: Ints
+    cpu_head: Ints
+    cpu_load: Floats
 
 
 class Arcs(NamedTuple):
@@ -142,28 +155,17 @@ def _memory(p, held, touched, added, depth, live, mark, last_use):  # type: igno
 
 
 @kernel
-def walk(  # type: ignore[no-untyped-def]
-    p,
-    parent,
-    last,
-    child_ptr,
-    child_item,
-    child_ideal,
-    limit,
-    ptr,
-    head,
-    load,
-    parts,
-    cpu_ptr,
-    cpu_head,
-    cpu_load,
-):
+def walk(p, lattice, limit, listed):  # type: ignore[no-untyped-def]
     """List the blocks whose cheapest load is at most `limit`, on accelerators and on CPUs.
 
     Items are added in ascending order, so each block is met once; what can only grow prunes.
-    Fills `ptr` and what follows, by the ideal before a block (CSR). Returns whether all blocks
-    are there: not if more had to be walked than there is room for.
+    Fills `listed`. Returns whether all blocks are there: not if more had to be walked than there
+    is room for.
     """
+    parent, last = lattice.parent, lattice.last
+    child_ptr, child_item, child_ideal = lattice.child_ptr, lattice.child_item, lattice.child_ideal
+    ptr, head, load, parts = listed.ptr, listed.head, listed.load, listed.parts
+    cpu_ptr, cpu_head, cpu_load = listed.cpu_ptr, listed.cpu_head, listed.cpu_load
     count, n = len(parent), p.work.shape[1]
     most = len(head)
     before = np.zeros(len(p.net_size), np.int64)
@@ -385,7 +387,7 @@ def make_arcs(costs: Costs, lattice: Lattice, limit: float) -> Arcs | None:
     # Room that is not used costs nothing.
     head, cpu_head = np.empty(MAX_WALK, dtype=np.int64), np.empty(MAX_WALK, dtype=np.int64)
     load, cpu_load, parts = np.empty(MAX_WALK), np.empty(MAX_WALK), np.empty((MAX_WALK, 3))
-    if not walk(costs, *lattice, limit, ptr, head, load, parts, cpu_ptr, cpu_head, cpu_load):
+    if not walk(costs, lattice, limit, Listed(ptr, head, load, parts, cpu_ptr, cpu_head, cpu_load)):
         return None
     head, load, parts = head[: ptr[-1]], load[: ptr[-1]], parts[: ptr[-1]]
     cpu_head, cpu_load = cpu_head[: cpu_ptr[-1]], cpu_load[: cpu_ptr[-1]]

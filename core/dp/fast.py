@@ -6,11 +6,57 @@ memory that does not bind. What it decides is the same; see `decide` for the met
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from dnnp.core.cost.combine import MARGIN, ROUNDING, SUM
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import kernel, part
+from dnnp.core.dp.blocks import is_covered, is_open
 from dnnp.core.dp.problem import NONE, IdealArrays
+from dnnp.core.model.graph import Floats, Ints
+
+
+class Plain(NamedTuple):
+    """What such a problem leaves of `IdealArrays`."""
+
+    payer: int
+    """The class of the accelerators."""
+    work: Floats
+    """f64[n], time on one of them."""
+    cpu_work: Floats
+    """f64[n], time on a CPU."""
+    cost: Floats
+    """f64[p], of each net."""
+    item_ptr: Ints
+    item_net: Ints
+    net_size: Ints
+    net_always: Ints
+
+
+class PlainWalk(NamedTuple):
+    """What is left of `Walk`, with the load of the block instead of its parts."""
+
+    before: Ints
+    """i64[p], pins of each net in the ideal before the block."""
+    given: np.ndarray
+    """bool[p], whether the source of the net is there; for `mark` alone."""
+    inside: Ints
+    """i64[p], pins of each net in the block."""
+    load: Floats
+    """f64[n + 2], on an accelerator."""
+    sure: Floats
+    """f64[n + 2], what of it no larger block can get rid of."""
+    alone: Floats
+    """f64[n + 2], on a CPU; inf: there is none."""
+    added: Ints
+    """i64[n + 2], the item that joined."""
+    where: Ints
+    """i64[n + 2], the ideal at the end of the block."""
+    child: Ints
+    """i64[n + 2], the next edge of the lattice to try from there."""
+    grown: Ints
+    """i64[I], the edge whose item last could join the block that leads to an ideal; 0: none."""
 
 
 def is_plain(p: IdealArrays) -> bool:
@@ -27,139 +73,56 @@ def is_plain(p: IdealArrays) -> bool:
 
 
 @kernel
-def decide_plain(  # type: ignore[no-untyped-def]
-    p,
-    parent,
-    last_item,
-    child_ptr,
-    child_item,
-    child_ideal,
-    targets,
-    vary,
-    least,
-    came,
-    how,
-    first,
-    budget,
-    above,
-):
-    """Cover ideals at loads of at most targets[0]; arguments and result as of `decide`."""
-    target = targets[0]
-    n_classes, _, n = p.work.shape
-    payer = p.row_class[0]
-    other = 1 - payer if n_classes == 2 else payer
-    main = n_classes - 1
-    spare = p.counts[0] if n_classes == 2 else 0
-    most = p.counts[main]
-    work, cpu_work, cost = p.work[payer, 0], p.work[other, 0], p.net_cost[0]
-    item_ptr, item_net, net_size, always = p.item_ptr, p.item_net, p.net_size, p.net_always
-    rest, crossing, net_share = p.rest[0], p.crossing[0], p.net_share[0]
-    n_nets = len(net_size)
-    everything = len(parent) - 1
-    before = np.zeros(n_nets, np.int64)
-    inside = np.zeros(n_nets, np.int64)
-    grown = np.zeros(len(parent), np.int64)
-    load = np.zeros(n + 2)
-    sure = np.zeros(n + 2)
-    alone = np.zeros(n + 2)
-    where = np.zeros(n + 2, np.int64)
-    child = np.zeros(n + 2, np.int64)
-    added = np.zeros(n + 2, np.int64)
-    lowest = above[0]
+def decide_plain(p, lattice, goal, memo, first, budget):  # type: ignore[no-untyped-def]
+    """Cover ideals at loads of at most goal.target[0]; arguments and result as of `decide`."""
+    everything = len(lattice.parent) - 1
+    plain, walk = _plain_of(p), _new_walk(p, everything + 1)
+    child_ptr, child_item, child_ideal = lattice.child_ptr, lattice.child_item, lattice.child_ideal
+    where, child, load, sure, alone = walk.where, walk.child, walk.load, walk.sure, walk.alone
+    least, came, how = memo.least, memo.came, memo.how
+    rest, weights, cpu_work = p.rest[0], p.weights, plain.cpu_work
+    target, above = goal.target[0], goal.above
+    main = len(p.counts) - 1
+    payer, spare, most = plain.payer, p.counts[0] if main > 0 else 0, p.counts[main]
     blocks = 0
     for ideal in range(first, everything):
         if blocks >= budget:
-            above[0] = lowest
             return ideal, blocks
-        marked = False
-        reached = False
-        for s in range(spare + 1):
-            if least[ideal, s] == NONE:
-                continue
-            if not marked:
-                marked = True
-                for e in range(n_nets):
-                    before[e] = 0
-                at = ideal
-                while last_item[at] >= 0:
-                    v = last_item[at]
-                    for i in range(item_ptr[v], item_ptr[v + 1]):
-                        before[item_net[i]] += 1
-                    at = parent[at]
-                if crossing[ideal] < 0.0:
-                    crossing[ideal] = 0.0
-                    for e in range(n_nets):
-                        if 0 < before[e] < net_size[e]:
-                            crossing[ideal] += net_share[e]
-            room = p.weights[main] * (most - least[ideal, s])
-            idle = most - least[ideal, s] if main != payer else 0
-            if n_classes == 2:
-                room += p.weights[0] * (spare - s)
-                if payer != 0:
-                    idle += spare - s
-            owed = (rest[ideal] + (0.0 if idle > 0 else crossing[ideal])) * (1 - MARGIN)
-            if owed > target * room:
-                least[ideal, s] = NONE
-                if room > 0.0:
-                    lowest = min(lowest, owed / room)
-            else:
-                reached = True
-        if not reached:
+        if not is_open(p, lattice, goal, memo, walk, ideal):
             continue
         depth = 0
         where[0] = ideal
         child[0] = child_ptr[ideal]
-        load[0], sure[0], alone[0] = 0.0, 0.0, 0.0
         while depth >= 0:
-            here = where[depth]
             edge = child[depth]
-            if edge == child_ptr[here + 1]:
+            if edge == child_ptr[where[depth] + 1]:
                 if depth > 0:
-                    v = added[depth]
-                    for i in range(item_ptr[v], item_ptr[v + 1]):
-                        inside[item_net[i]] -= 1
+                    _drop(plain, walk, walk.added[depth])
                 depth -= 1
                 continue
             child[depth] = edge + 1
-            v = child_item[edge]
+            v, j = child_item[edge], child_ideal[edge]
             blocks += 1
-            paid = load[depth] + work[v]
-            certain = sure[depth] + work[v]
-            for i in range(item_ptr[v], item_ptr[v + 1]):
-                e = item_net[i]
-                count = inside[e] + 1
-                inside[e] = count
-                if count == 1:
-                    paid += cost[e]
-                    if before[e] > 0 or always[e]:
-                        certain += cost[e]
-                if count == net_size[e] and not always[e]:
-                    paid -= cost[e]
-            by_cpu = np.inf
-            if n_classes == 2:
-                by_cpu = alone[depth] + cpu_work[v]
-            low = certain * (1 - ROUNDING)
-            low_cpu = by_cpu * (1 - ROUNDING)
+            _add(plain, walk, depth + 1, v)
+            by_cpu = alone[depth] + cpu_work[v] if main > 0 else np.inf
+            low, low_cpu = sure[depth + 1] * (1 - ROUNDING), by_cpu * (1 - ROUNDING)
             if low > target and low_cpu > target:
-                lowest = min(lowest, low, low_cpu)
-                for i in range(item_ptr[v], item_ptr[v + 1]):
-                    inside[item_net[i]] -= 1
+                above[0] = min(above[0], low, low_cpu)
+                _drop(plain, walk, v)
                 continue
-            j = child_ideal[edge]
             depth += 1
-            added[depth] = v
-            where[depth] = j
-            load[depth], sure[depth], alone[depth] = paid, certain, by_cpu
+            where[depth], alone[depth] = j, by_cpu
             e = child_ptr[j + 1]
             while e > child_ptr[j] and child_item[e - 1] > v:
                 e -= 1
             child[depth] = e
-            grows, grows_cpu = -1, -1
+            # Whether the block may be left to one with an item more; below 0: not known yet.
+            left, left_cpu = -1, -1
             for s in range(spare + 1):
                 a = least[ideal, s]
                 if a == NONE:
                     continue
-                for c in range(n_classes):
+                for c in range(main + 1):
                     t, b = s, a + 1
                     if c != main:
                         t, b = s + 1, a
@@ -167,130 +130,150 @@ def decide_plain(  # type: ignore[no-untyped-def]
                             continue
                     if b > most or b >= least[j, t]:
                         continue
-                    amount = paid if c == payer else by_cpu
+                    amount = load[depth] if c == payer else by_cpu
                     if amount > target:
-                        lowest = min(lowest, amount)
+                        above[0] = min(above[0], amount)
                         continue
-                    room = p.weights[main] * (most - b)
-                    if n_classes == 2:
-                        room += p.weights[0] * (spare - t)
+                    room = weights[main] * (most - b)
+                    if main > 0:
+                        room += weights[0] * (spare - t)
                     owed = rest[j] * (1 - MARGIN)
                     if owed > target * room:
                         if room > 0.0:
-                            lowest = min(lowest, owed / room)
+                            above[0] = min(above[0], owed / room)
                         continue
                     if c == payer:
-                        if grows < 0:
-                            start, end = child_ptr[j], child_ptr[j + 1]
-                            likely = max(start, grown[j])
-                            found = _grows(
-                                likely,
-                                end,
-                                paid,
-                                target,
-                                child_item,
-                                work,
-                                item_ptr,
-                                item_net,
-                                net_size,
-                                always,
-                                cost,
-                                before,
-                                inside,
-                            )
-                            if found < 0 and likely > start:
-                                found = _grows(
-                                    start,
-                                    likely,
-                                    paid,
-                                    target,
-                                    child_item,
-                                    work,
-                                    item_ptr,
-                                    item_net,
-                                    net_size,
-                                    always,
-                                    cost,
-                                    before,
-                                    inside,
-                                )
-                            grown[j] = max(found, 0)
-                            grows = 1 if found >= 0 else 0
-                        if grows == 1:
+                        if left < 0:
+                            left = _left_to_larger(plain, lattice, goal, walk, depth)
+                        if left == 1:
                             continue
                     else:
-                        if grows_cpu < 0:
-                            grows_cpu = 0
-                            for i in range(child_ptr[j], child_ptr[j + 1]):
-                                x = child_item[i]
-                                if (
-                                    by_cpu + cpu_work[x] <= target
-                                    and _gain(
-                                        x, work, item_ptr, item_net, net_size, cost, before, inside
-                                    )
-                                    >= 0.0
-                                ):
-                                    grows_cpu = 1
-                                    break
-                        if grows_cpu == 1:
+                        if left_cpu < 0:
+                            left_cpu = _left_to_larger_on_cpu(plain, lattice, goal, walk, depth)
+                        if left_cpu == 1:
                             continue
                     least[j, t] = b
                     came[j, t] = ideal
                     how[j, t] = c
-        for s in range(spare + 1):
-            if least[everything, s] != NONE:
-                above[0] = lowest
-                return len(parent), blocks
-    above[0] = lowest
-    return len(parent), blocks
+        if is_covered(memo, everything):
+            break
+    return everything + 1, blocks
 
 
 @kernel
-def _gain(x, work, item_ptr, item_net, net_size, cost, before, inside):  # type: ignore[no-untyped-def]
+def _plain_of(p):  # type: ignore[no-untyped-def]
+    """What is left of a problem."""
+    payer = p.row_class[0]
+    other = 1 - payer if len(p.counts) == 2 else payer
+    return Plain(
+        payer,
+        p.work[payer, 0],
+        p.work[other, 0],
+        p.net_cost[0],
+        p.item_ptr,
+        p.item_net,
+        p.net_size,
+        p.net_always,
+    )
+
+
+@kernel
+def _new_walk(p, ideals):  # type: ignore[no-untyped-def]
+    """An empty block before a lattice of so many ideals."""
+    nets, deep = len(p.net_size), p.work.shape[2] + 2
+    return PlainWalk(
+        np.zeros(nets, np.int64),
+        np.zeros(nets, np.bool_),
+        np.zeros(nets, np.int64),
+        np.zeros(deep),
+        np.zeros(deep),
+        np.zeros(deep),
+        np.zeros(deep, np.int64),
+        np.zeros(deep, np.int64),
+        np.zeros(deep, np.int64),
+        np.zeros(ideals, np.int64),
+    )
+
+
+@part
+def _add(plain, walk, d, v):  # type: ignore[no-untyped-def]
+    """Let item v join the block of d - 1 items."""
+    paid = walk.load[d - 1] + plain.work[v]
+    certain = walk.sure[d - 1] + plain.work[v]
+    for i in range(plain.item_ptr[v], plain.item_ptr[v + 1]):
+        e = plain.item_net[i]
+        count = walk.inside[e] + 1
+        walk.inside[e] = count
+        if count == 1:
+            paid += plain.cost[e]
+            if walk.before[e] > 0 or plain.net_always[e]:
+                certain += plain.cost[e]
+        if count == plain.net_size[e] and not plain.net_always[e]:
+            paid -= plain.cost[e]
+    walk.load[d], walk.sure[d] = paid, certain
+    walk.added[d] = v
+
+
+@part
+def _drop(plain, walk, v):  # type: ignore[no-untyped-def]
+    """Take item v out of the block's counts."""
+    for i in range(plain.item_ptr[v], plain.item_ptr[v + 1]):
+        walk.inside[plain.item_net[i]] -= 1
+
+
+@kernel
+def _left_to_larger(plain, lattice, goal, walk, d):  # type: ignore[no-untyped-def]
+    """1 where an item may join the block of d items on an accelerator without harm, or 0."""
+    j = walk.where[d]
+    start, count = lattice.child_ptr[j], lattice.child_ptr[j + 1] - lattice.child_ptr[j]
+    likely = max(start, walk.grown[j])
+    for k in range(likely, likely + count):
+        edge = k if k < start + count else k - count
+        x = lattice.child_item[edge]
+        if _load_with(plain, walk, d, x) <= goal.target[0] and _gain(plain, walk, x) >= 0.0:
+            walk.grown[j] = edge
+            return 1
+    walk.grown[j] = 0
+    return 0
+
+
+@kernel
+def _load_with(plain, walk, d, x):  # type: ignore[no-untyped-def]
+    """Load of the block of d items and x on an accelerator."""
+    load = walk.load[d] + plain.work[x]
+    for i in range(plain.item_ptr[x], plain.item_ptr[x + 1]):
+        e = plain.item_net[i]
+        whole = walk.inside[e] + 1 == plain.net_size[e] and not plain.net_always[e]
+        if walk.inside[e] == 0:
+            if not whole:
+                load += plain.cost[e]
+        elif whole:
+            load -= plain.cost[e]
+    return load
+
+
+@kernel
+def _left_to_larger_on_cpu(plain, lattice, goal, walk, d):  # type: ignore[no-untyped-def]
+    """1 where an item may join the block of d items on a CPU without harm, or 0."""
+    j = walk.where[d]
+    for edge in range(lattice.child_ptr[j], lattice.child_ptr[j + 1]):
+        x = lattice.child_item[edge]
+        fits = walk.alone[d] + plain.cpu_work[x] <= goal.target[0]
+        if fits and _gain(plain, walk, x) >= 0.0:
+            return 1
+    return 0
+
+
+@kernel
+def _gain(plain, walk, x):  # type: ignore[no-untyped-def]
     """What the block that holds x later saves, at least, when x moves to the front."""
-    gain = work[x]
-    for i in range(item_ptr[x], item_ptr[x + 1]):
-        e = item_net[i]
-        here = before[e] + inside[e]
+    gain = plain.work[x]
+    for i in range(plain.item_ptr[x], plain.item_ptr[x + 1]):
+        e = plain.item_net[i]
+        here = walk.before[e] + walk.inside[e]
         if here == 0:
-            if net_size[e] > 1:
-                gain -= cost[e]
-        elif here == net_size[e] - 1:
-            gain += cost[e]
+            if plain.net_size[e] > 1:
+                gain -= plain.cost[e]
+        elif here == plain.net_size[e] - 1:
+            gain += plain.cost[e]
     return gain
-
-
-@kernel
-def _grows(  # type: ignore[no-untyped-def]
-    first,
-    end,
-    paid,
-    target,
-    child_item,
-    work,
-    item_ptr,
-    item_net,
-    net_size,
-    always,
-    cost,
-    before,
-    inside,
-):
-    """Edge among first..end whose item may join a block on an accelerator without harm; or -1."""
-    for edge in range(first, end):
-        x = child_item[edge]
-        load = paid + work[x]
-        for i in range(item_ptr[x], item_ptr[x + 1]):
-            e = item_net[i]
-            whole = inside[e] + 1 == net_size[e] and not always[e]
-            if inside[e] == 0:
-                if not whole:
-                    load += cost[e]
-            elif whole:
-                load -= cost[e]
-        if (
-            load <= target
-            and _gain(x, work, item_ptr, item_net, net_size, cost, before, inside) >= 0.0
-        ):
-            return edge
-    return -1

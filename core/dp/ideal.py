@@ -32,6 +32,7 @@ from dnnp.core.dp.problem import (
     may_bind,
     weights_of,
 )
+from dnnp.core.dp.walk import Goal
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
@@ -294,7 +295,7 @@ class _Choice:
             np.zeros((lattice.size, states), dtype=np.int32),
         )
         memo.least[0, 0] = 0
-        above = np.array([np.inf, 0.0])
+        goal = Goal(target, vary, np.array([np.inf, 0.0]))
         first = 0
         while first < lattice.size - 1:
             if self.run.stop():
@@ -307,15 +308,15 @@ class _Choice:
             if self.cold and self.walked < SMALL:
                 step, chunk = interpreted(step), min(SMALL, chunk)
             self.run.progress(first / lattice.size)
-            first, walked = step(arrays, *lattice, target, vary, *memo, first, chunk, above)
+            first, walked = step(arrays, lattice, goal, memo, first, chunk)
             self.walked += walked
             self.left -= walked
             allowed -= walked
-        self.refused |= above[1] > 0
+        self.refused |= goal.above[1] > 0
         last = lattice.size - 1
         state = int(memo.least[last].argmin()) if lattice.size > 1 else 0
         if memo.least[last, state] == NONE:
-            return [], float(above[0])
+            return [], float(goal.above[0])
         path = []
         ideal = last
         n_classes = len(self.classes)
@@ -327,7 +328,7 @@ class _Choice:
             if c < n_classes - 1:
                 state -= replicas * int(arrays.strides[c])
             ideal = before
-        return path[::-1], float(above[0])
+        return path[::-1], float(goal.above[0])
 
     def _take(self, arrays: IdealArrays, path: list[tuple[int, int, int, int]], vary: int) -> float:
         """Keep a split if it beats the incumbent; return the largest load of pass `vary`."""

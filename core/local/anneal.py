@@ -18,9 +18,10 @@ import numpy as np
 
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.local.energy import new_search, refer
 from dnnp.core.local.peak import Live, live_of
 from dnnp.core.local.state import AnnealArrays, anneal_arrays, new_state
-from dnnp.core.local.sweep import exchange, new_search, refer, sweep
+from dnnp.core.local.sweep import exchange, sweep
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block

@@ -62,7 +62,6 @@ LONG = 450
 
 KNOWN_LONG = {
     "core/dp/blocks.py",
-    "core/local/sweep.py",
     "formats/graph.py",
     "formats/records.py",
 }
