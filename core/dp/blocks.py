@@ -101,8 +101,8 @@ def decide(p, lattice, goal, memo, first, budget):  # type: ignore[no-untyped-de
                 continue
             if not takes(p, goal, walk, depth):
                 continue
-            # Enter the block where it is the best way to its end so far. In this kernel: see `walk`
-            # on calls.
+            # Enter the block where it is the best way to its end so far. A kernel of its own would
+            # call others, so that numba counted references to 60 arrays for every block.
             walk.fuller[:] = -1
             for s in range(least.shape[1]):
                 a = least[ideal, s]
