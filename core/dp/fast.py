@@ -12,7 +12,7 @@ import numpy as np
 
 from dnnp.core.cost.combine import MARGIN, ROUNDING, SUM
 from dnnp.core.cost.kernel import kernel, part
-from dnnp.core.dp.blocks import is_covered, is_open
+from dnnp.core.dp.open import is_covered, is_open
 from dnnp.core.dp.problem import NONE, IdealArrays
 from dnnp.core.model.graph import Floats, Ints
 
@@ -35,7 +35,7 @@ class Plain(NamedTuple):
 
 
 class PlainWalk(NamedTuple):
-    """What is left of `Walk`, with the load of the block instead of its parts."""
+    """The block at hand and those on the way to it: scratch of one call."""
 
     before: Ints
     """i64[p], pins of each net in the ideal before the block."""

@@ -24,6 +24,7 @@ from dnnp.core.dp.blocks import decide
 from dnnp.core.dp.contract import chained, contract_items, joined
 from dnnp.core.dp.fast import decide_plain, is_plain
 from dnnp.core.dp.lattice import make_lattice
+from dnnp.core.dp.open import Goal
 from dnnp.core.dp.problem import (
     NONE,
     IdealArrays,
@@ -32,7 +33,6 @@ from dnnp.core.dp.problem import (
     may_bind,
     weights_of,
 )
-from dnnp.core.dp.walk import Goal
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
