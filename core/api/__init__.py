@@ -6,6 +6,11 @@ the step found; options are named as those of the command, errors are the same:
     import dnnp
 
     graph = dnnp.load("model.onnx")
+    graph = dnnp.profile(dnnp.coarsen(graph))
+    graph = dnnp.bound(dnnp.split(graph, k=2))
+    print(graph.plan.value, graph.plan.gap, [stage.load for stage in graph.plan.stages])
+    dnnp.export(graph, "stages")
+    dnnp.run(graph, verify=True)
 
 Nothing heavy is imported before it is used.
 """
@@ -16,6 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dnnp.bounding import bound
     from dnnp.caller import Caller, DnnpWarning
     from dnnp.core.model.errors import (
         DnnpError,
@@ -33,6 +39,8 @@ if TYPE_CHECKING:
     from dnnp.loading import generate, load
     from dnnp.profiling import profile
     from dnnp.running import run
+    from dnnp.scheduling import schedule
+    from dnnp.splitting import split
 
 _ERRORS = (
     "DnnpError", "FormatError", "GapError", "InfeasibleError", "InputFileError", "LimitError",
@@ -44,6 +52,7 @@ _HOMES = {
     "DnnpWarning": "dnnp.caller",
     "Findings": "dnnp.checking",
     "Graph": "dnnp.graph",
+    "bound": "dnnp.bounding",
     "check": "dnnp.checking",
     "coarsen": "dnnp.coarsening",
     "export": "dnnp.exporting",
@@ -51,6 +60,8 @@ _HOMES = {
     "load": "dnnp.loading",
     "profile": "dnnp.profiling",
     "run": "dnnp.running",
+    "schedule": "dnnp.scheduling",
+    "split": "dnnp.splitting",
     **dict.fromkeys(_ERRORS, "dnnp.core.model.errors"),
 }
 """Public name -> the module that has it."""
@@ -58,7 +69,8 @@ _HOMES = {
 __all__ = [
     "Caller", "DnnpError", "DnnpWarning", "Findings", "FormatError", "GapError", "Graph",
     "InfeasibleError", "InputFileError", "LimitError", "UnavailableError", "UsageError",
-    "VerificationError", "check", "coarsen", "export", "generate", "load", "profile", "run",
+    "VerificationError", "bound", "check", "coarsen", "export", "generate", "load", "profile",
+    "run", "schedule", "split",
 ]  # fmt: skip
 
 

@@ -57,6 +57,11 @@ class Plan:
     stages: tuple[Stage, ...]
     """In the order of the pipeline."""
 
+    def __repr__(self) -> str:
+        return (
+            f"<plan of {len(self.stages)} stages: {self.objective} {self.value:.6g}, {self.status}>"
+        )
+
     @property
     def objective(self) -> str:
         """`throughput`, `gpipe` or `latency`."""
@@ -99,6 +104,9 @@ class Bound:
 
     record: View
 
+    def __repr__(self) -> str:
+        return f"<bound {self.value:.6g} by {self.method}: {self.status}>"
+
     @property
     def value(self) -> float:
         """None of them has a smaller objective."""
@@ -127,6 +135,12 @@ class Schedule:
     record: View
     blocks: tuple[View, ...]
     """What runs when."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<schedule of {self.micro_batches} micro-batches by {self.method}: makespan "
+            f"{self.makespan:.6g}, bubble {self.bubble:.3g}>"
+        )
 
     @property
     def micro_batches(self) -> int:
@@ -206,8 +220,12 @@ class Graph:
     @property
     def plan(self) -> Plan | None:
         """The split, if there is one."""
-        stages = tuple(map(Stage, self.records("stage")))
-        return next((Plan(record, stages) for record in self.records("plan")), None)
+        return next((Plan(record, self.stages) for record in self.records("plan")), None)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of the plan; empty where there is none."""
+        return tuple(map(Stage, self.records("stage")))
 
     @property
     def bound(self) -> Bound | None:

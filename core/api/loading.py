@@ -119,7 +119,8 @@ def load(
     """
     options = ImportOptions(kind=kind, dims=dims, shapes=shapes, name=name, caller=caller)
     options.check()
-    path, data = "-", None
+    path = "-"
+    data: bytes | None = None
     if not isinstance(file, str | os.PathLike):
         data = file.read()
         if kind is None:

@@ -27,6 +27,7 @@ def option(
     least: float | None = None,
     above: float | None = None,
     most: float | None = None,
+    json: bool = False,
 ) -> Any:
     """A field of `Options`.
 
@@ -40,11 +41,11 @@ def option(
         What a text may be.
     least, above, most
         The range of a number.
+    json
+        A list is one argument, which the command takes from a file.
     """
-    return field(
-        default=default,
-        metadata={"flag": flag, "choices": choices, "least": least, "above": above, "most": most},
-    )
+    limits = {"choices": choices, "least": least, "above": above, "most": most}
+    return field(default=default, metadata={"flag": flag, "json": json, **limits})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,8 @@ class Options:
                 continue
             if value is True:
                 words.append(flag)
+            elif each.metadata["json"] and not isinstance(value, str | os.PathLike):
+                words += [flag, str(list(value))]
             elif isinstance(value, str | os.PathLike | int | float):
                 words += [flag, _text(value)]
             else:

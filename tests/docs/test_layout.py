@@ -21,11 +21,11 @@ BASE = ("core.model", "core.cost")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cmds": ("cmds", "formats", "core", "samples"),
     "core.api": (
-        *BASE, *SOLVERS, "core.portfolio", "core.coarsen", "core.profile", "core.pipeline",
-        "core.check", "core.synthetic", "core.runtime", "formats", "samples",
+        "core.methods", *BASE, *SOLVERS, "core.portfolio", "core.coarsen", "core.profile", "core.pipeline",
+        "core.check", "core.synthetic", "core.runtime", "formats",
     ),
     "formats": ("core.model",),
-    "samples": (),
+    "samples": ("core.api",),
     "core.methods": (),
     "core.model": (),
     "core.cost": ("core.model",),
@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "core.coarsen": BASE,
     "core.peak": BASE,
     "core.profile": BASE,
-    "core.pipeline": BASE,
+    "core.pipeline": ("core.methods", *BASE),
     "core.check": ("core.model",),
     "core.synthetic": ("core.model",),
     "core.runtime": ("core.model", "formats"),

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dnnp.cmds.platform import platform_of
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
@@ -26,6 +25,7 @@ from dnnp.core.portfolio import hierarchy
 from dnnp.core.portfolio.hierarchy import hierarchy_split
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.stream import Stream
+from dnnp.platform import platform_of
 from support.brute import _placements, _Search, _union, brute_force
 from support.graphs import header, random_stream
 

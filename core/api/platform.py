@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
-import argparse
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
+from dnnp.step import Options, option
 
 if TYPE_CHECKING:
     from dnnp.core.model.link import Link
     from dnnp.formats.stream import Record, Stream
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions(Options):
+    """What devices there are."""
+
+    k: int | None = option(least=0)
+    """Identical devices of the priced class."""
+    cpus: int | None = option(least=0)
+    """CPUs beside them."""
+    memory: float | str | None = option()
+    """Capacity of a device in bytes; `fast`: its on-chip memory."""
+    bandwidth: float | None = option(above=0)
+    """Bandwidth of a device's link in bytes per second."""
+    cluster_size: int | None = option(least=1)
+    """So many accelerators form a cluster with faster links inside."""
+    inner_bandwidth: float | None = option(above=0)
+    """Bandwidth of a link inside a cluster."""
+    devices: str | None = option()
+    """File of device records to use instead."""
+
+    def check(self) -> None:
+        """Refuse what makes no sense."""
+        super().check()
+        memory = self.memory
+        if isinstance(memory, str):
+            if memory != "fast":
+                raise UsageError(f"--memory {memory!r}: give a number of bytes, or fast")
+        elif memory is not None and not memory > 0:
+            raise UsageError(f"--memory {memory}: must be above 0")
+
+
 def platform_of(
-    stream: Stream, args: argparse.Namespace
+    stream: Stream, options: DeviceOptions
 ) -> tuple[tuple[DeviceClass, ...], tuple[Link, ...]]:
     """Device classes with counts, from the stream, `--devices`, `-k`, `--cpus` and limits; links.
 
@@ -38,19 +68,19 @@ def platform_of(
         (record, lines[i] if lines else None) for i, record in enumerate(stream.get("link"))
     ]
     file = stream.name
-    if args.devices is not None:
-        records, links = load_cluster(args.devices)
-        records, file = [{"count": 1, **r} for r in records], args.devices
+    if options.devices is not None:
+        records, links = load_cluster(options.devices)
+        records, file = [{"count": 1, **r} for r in records], options.devices
 
     def fault(number: int, field: str, reason: str) -> FormatError:
         return FormatError(reason, file, links[number][1], field)
 
-    devices = _chosen(stream, records, args)
+    devices = _chosen(stream, records, options)
     return devices, expand_links((record for record, _ in links), devices, fault)
 
 
 def _chosen(
-    stream: Stream, records: list[Record], args: argparse.Namespace
+    stream: Stream, records: list[Record], options: DeviceOptions
 ) -> tuple[DeviceClass, ...]:
     """The device classes of `records`, with what options override; see `platform_of`."""
     from dnnp.formats.graph import device_of
@@ -59,37 +89,37 @@ def _chosen(
     counted = [r for r in records if "count" in r]
     devices = [device_of(r) for r in (counted or records)]
     known = {d.name for d in devices}
-    if args.devices is None and not counted:
+    if options.devices is None and not counted:
         devices += [DeviceClass(c, count=0) for c in priced if c not in known]
     accelerators = [d for d in devices if not d.is_cpu]
     cpus = [d for d in devices if d.is_cpu]
-    if args.k is not None and len(accelerators) > 1 and counted:
+    if options.k is not None and len(accelerators) > 1 and counted:
         names = ", ".join(d.name for d in accelerators)
         raise UsageError(f"-k with several accelerator classes ({names}); give counts by --devices")
-    if args.k is None and not counted:
+    if options.k is None and not counted:
         raise UsageError("how many devices? give -k N or --devices FILE")
     if not counted:
         # The class that was priced is the pipeline's device, whatever its file calls it.
         accelerators = [replace(d, kind="accelerator") for d in (accelerators or cpus)[:1]]
-    if args.k is not None:
-        accelerators = [replace(d, count=args.k) for d in accelerators[:1]]
-    if args.cpus is not None:
-        cpus = [replace(d, count=args.cpus) for d in _cpu_class(cpus, priced)]
+    if options.k is not None:
+        accelerators = [replace(d, count=options.k) for d in accelerators[:1]]
+    if options.cpus is not None:
+        cpus = [replace(d, count=options.cpus) for d in _cpu_class(cpus, priced)]
     elif not counted:
         cpus = []
     accelerators = [d for d in accelerators if d.count > 0]
     accelerators = [
         replace(
             d,
-            memory_bytes=_capacity(d, args),
+            memory_bytes=_capacity(d, options),
             bandwidth_bytes_per_s=(
-                d.bandwidth_bytes_per_s if args.bandwidth is None else args.bandwidth
+                d.bandwidth_bytes_per_s if options.bandwidth is None else options.bandwidth
             ),
         )
         for d in accelerators
     ]
-    accelerators = [_clustered(d, args) for d in accelerators]
-    if args.cluster_size is not None and not accelerators:
+    accelerators = [_clustered(d, options) for d in accelerators]
+    if options.cluster_size is not None and not accelerators:
         raise UsageError("--cluster-size: there are no accelerators to form clusters")
     for cpu in cpus:
         if cpu.count > 0 and cpu.cluster_size:
@@ -114,12 +144,12 @@ def _chosen(
     return chosen
 
 
-def _capacity(device: DeviceClass, args: argparse.Namespace) -> float:
+def _capacity(device: DeviceClass, options: DeviceOptions) -> float:
     """Memory of an accelerator class: what `--memory` says, or its record."""
-    if args.memory is None:
+    if options.memory is None:
         return device.memory_bytes
-    if args.memory != "fast":
-        return float(args.memory)
+    if options.memory != "fast":
+        return float(options.memory)
     if device.fast_memory_bytes is None:
         raise UsageError(
             f"--memory fast: class '{device.name}' states no fast_memory_bytes; give --memory BYTES"
@@ -137,13 +167,13 @@ def _cpu_class(cpus: list[DeviceClass], priced: list[str]) -> list[DeviceClass]:
     raise UsageError("--cpus: the stream prices no CPU class; run dnnp-profile --device cpu-core")
 
 
-def _clustered(device: DeviceClass, args: argparse.Namespace) -> DeviceClass:
+def _clustered(device: DeviceClass, options: DeviceOptions) -> DeviceClass:
     """An accelerator class with the clusters that the options, or its record, give it."""
-    size = device.cluster_size if args.cluster_size is None else args.cluster_size
+    size = device.cluster_size if options.cluster_size is None else options.cluster_size
     outer, inner = device.bandwidth_bytes_per_s, device.inner_bandwidth_bytes_per_s
-    inner = inner if args.inner_bandwidth is None else args.inner_bandwidth
+    inner = inner if options.inner_bandwidth is None else options.inner_bandwidth
     if not size:
-        if args.inner_bandwidth is not None:
+        if options.inner_bandwidth is not None:
             raise UsageError("--inner-bandwidth needs clusters: give --cluster-size too")
         return device
     if math.isinf(inner):

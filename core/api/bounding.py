@@ -1,0 +1,276 @@
+"""Prove how good a plan is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from dnnp.core.model.errors import FormatError, UnavailableError, UsageError
+from dnnp.platform import DeviceOptions
+from dnnp.searching import ask_of, searching
+from dnnp.step import option, step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dnnp.caller import Caller
+    from dnnp.core.bound.claim import Claim
+    from dnnp.core.cost.problem import SplitProblem
+    from dnnp.core.model.plan import Plan
+    from dnnp.core.model.run import Run
+    from dnnp.core.portfolio.bounds import Proof
+    from dnnp.formats.stream import Stream
+
+DEVICES = ("k", "cpus", "memory", "bandwidth", "cluster_size", "inner_bandwidth", "devices")
+"""Options for a graph without a plan."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundOptions(DeviceOptions):
+    """How a bound is proven; the devices are for a graph without a plan, which is split first."""
+
+    method: str = option("auto")
+    """One of the arguments of dnnp-bound(1); `auto`: one after the other until the gap is 0."""
+    solver: str | None = option(choices=("cbc", "highs"))
+    """Solver of integer programs; None: `cbc`."""
+    time_limit: float | None = option(least=0)
+    """Seconds after which to keep the best bound; None: no limit, but 60 for all integer programs
+    together."""
+    effort: float = option(1.0, above=0)
+    """Scales the work of searches that would not end."""
+    seed: int = option(0, least=0)
+    """Of the search for a plan, where there is none."""
+    timings: bool = option(False, "")
+    """Keep the time that each argument took."""
+
+    def check(self) -> None:
+        """Refuse what makes no sense, and a solver that is not there."""
+        super().check()
+        from dnnp.core.portfolio.arguments import BOUNDS
+
+        if self.method != "auto" and self.method not in BOUNDS:
+            known = ", ".join(("auto", *BOUNDS))
+            raise UsageError(f"--method {self.method!r}: must be one of {known}")
+        if self.solver == "highs":
+            _check_highs()
+
+
+def bound_stream(stream: Stream, options: BoundOptions) -> None:
+    """Prove a lower bound for every split of the plan's validity, and the plan's gap to it.
+
+    A graph without a plan is split first. A better split that is found on the way takes the plan's
+    place.
+
+    Raises
+    ------
+    UsageError
+        Options that make no sense, or an argument that does not apply.
+    FormatError
+        The graph is malformed, or its plan contradicts itself.
+    UnavailableError
+        A solver is missing.
+    """
+    caller, started = options.caller, monotonic()
+    with caller.interruptible():
+        _ensure_plan(stream, options)
+        from dnnp.core.cost.problem import SplitProblem
+        from dnnp.formats.graph import graph_of, units_of
+        from dnnp.read_plan import read_plan
+
+        graph = graph_of(stream)
+        units = units_of(stream, graph)
+        plan = read_plan(stream, graph)
+        if plan is None:
+            raise FormatError("the stream has no plan", stream.name)
+        problem = SplitProblem(graph, units, plan.devices, plan.options, plan.links)
+        limit = options.time_limit
+        left = None if limit is None else max(started + limit - monotonic(), 0.0)
+        with searching(caller, effort=options.effort, seconds=left) as run:
+            prove = _bound_latency if plan.objective == "latency" else _bound_throughput
+            prove(stream, problem, plan, options, run)
+
+
+bound = step("dnnp-bound", BoundOptions)(bound_stream)
+
+
+def _bound_throughput(
+    stream: Stream, problem: SplitProblem, plan: Plan, options: BoundOptions, run: Run
+) -> None:
+    """Bound a plan of the objectives throughput and gpipe."""
+    from dnnp.core.portfolio.bounds import bound
+    from dnnp.core.portfolio.given import given_plan
+
+    try:
+        blocks, value = given_plan(problem, plan)
+    except FormatError as error:
+        raise stream.fault_at("plan", 0, error.field, error.reason) from None
+    options.caller.elapsed("recomputed the plan")
+    ask = ask_of(plan.validity, blocks, value, options.solver or "cbc", run)
+    proof = bound(problem, ask, options.method)
+    better = _better_plan(stream, options.caller, problem, proof)
+    found = (proof.method, proof.claim, proof.tried)
+    _put(stream, options.caller, *found, better, plan.validity, options.timings)
+
+
+def _bound_latency(
+    stream: Stream, problem: SplitProblem, plan: Plan, options: BoundOptions, run: Run
+) -> None:
+    """Bound a plan of the objective latency."""
+    from dnnp.core.bound.claim import Claim
+    from dnnp.core.cost.latency_plan import make_latency_plan
+    from dnnp.core.portfolio.latency_bounds import given_split, latency_bound
+
+    caller = options.caller
+    try:
+        latency, split = given_split(problem, plan)
+    except FormatError as error:
+        raise stream.fault_at("plan", 0, error.field, error.reason) from None
+    proof = latency_bound(
+        latency,
+        split,
+        options.method,
+        solver=options.solver or "cbc",
+        time_left=run.left,
+        stop=run.stop,
+    )
+    better = None
+    if proof.split is not None:
+        better = make_latency_plan(
+            problem,
+            latency,
+            proof.split,
+            method=f"bound-{proof.method}",
+            bound=0.0,
+            bound_method="",
+            digest=plan.digest,
+            interrupted=caller.interrupted,
+        )
+    claim = Claim(proof.value, "solved")
+    found = (proof.method, claim, proof.tried)
+    _put(stream, caller, *found, better, plan.validity, options.timings)
+
+
+def _check_highs() -> None:
+    """Fail early where HiGHS is asked for and is not there."""
+    import os
+    from importlib.util import find_spec
+
+    if "PMIP_HIGHS_LIBRARY" not in os.environ and not any(map(find_spec, ("highspy", "highsbox"))):
+        raise UnavailableError("the solver HiGHS is not installed: pip install 'dnnp[highs]'")
+
+
+def _ensure_plan(stream: Stream, options: BoundOptions) -> None:
+    """Make the plan of a graph that has none, as dnnp-partition does by default."""
+    devices = {name: getattr(options, name) for name in DEVICES}
+    given = [name for name, value in devices.items() if value is not None]
+    if stream.get("plan"):
+        if given:
+            flag = "-k" if given[0] == "k" else f"--{given[0].replace('_', '-')}"
+            raise UsageError(f"{flag} is for streams without a plan; this one has a plan")
+        return
+    if not given and not any("count" in r for r in stream.get("device")):
+        from dnnp.formats.graph import graph_of
+
+        graph_of(stream)
+        raise UsageError("there is no plan in the stream: run dnnp-partition, or give -k N")
+    from dnnp.splitting import SplitOptions, add_plan, problem_of
+
+    caller, limit = options.caller, options.time_limit
+    half = None if limit is None else limit / 2
+    split = SplitOptions(caller=caller, seed=options.seed, time_limit=half, **devices)
+    with caller.held():
+        caller.note("no plan in the stream: split as by dnnp-partition")
+        problem = problem_of(stream, split)
+    add_plan(stream, problem, split)
+
+
+def _put(
+    stream: Stream,
+    caller: Caller,
+    method: str,
+    claim: Claim,
+    tried: Sequence[tuple[str, str, float | None, str, float]],
+    better: Plan | None,
+    validity: str,
+    timings: bool,
+) -> None:
+    """Put the bound, and a better plan if there is one, into the stream; say what it is."""
+    from dnnp.formats.bounds import bound_record, is_closed, raise_bound
+
+    stated = float(stream.get("plan")[0]["bound"])
+    old = {"bound"} if better is None else {"bound", *_replace_plan(stream, caller, better)}
+    validity = validity if better is None else better.validity
+    plan = raise_bound(stream.get("plan")[0], claim.value, method)
+    stream.records["plan"] = [plan]
+    timed = ("method", "status", "value", "reason", "time_s")
+    trials = [
+        {
+            name: value
+            for name, value in zip(timed, trial, strict=True)
+            if value not in (None, "") and (name != "time_s" or timings)
+        }
+        for trial in tried
+    ]
+    closed = is_closed(plan["value"], claim.value)
+    record = bound_record(
+        plan,
+        stream.get("stage"),
+        method=method,
+        value=claim.value,
+        validity=validity,
+        certificate=claim.certificate,
+        tried=trials,
+        interrupted=caller.interrupted,
+    )
+    dropped = [kind for kind in (*old, *stream.replace("bound", [record])) if kind != "bound"]
+    if dropped:
+        caller.note(f"dropped what earlier records led to: {', '.join(dropped)} records")
+    found = f"bound {claim.value:.6g} by {method}"
+    value = f"value {plan['value']:.6g}"
+    gap = "optimal" if closed else f"gap {100 * record['gap']:.2g} %"
+    claimed = stated > claim.value and not is_closed(stated, claim.value)
+    more = f" (the plan states {stated:.6g})" if claimed and not closed else ""
+    interrupted = ", interrupted" if record["status"] == "interrupted" else ""
+    caller.note(f"{found}{more}: {value}, {gap}, {validity}{interrupted}")
+
+
+def _better_plan(
+    stream: Stream, caller: Caller, problem: SplitProblem, proof: Proof
+) -> Plan | None:
+    """The plan of the better split that the arguments found, if they did."""
+    if proof.blocks is None:
+        return None
+    from dnnp.core.cost.plan import make_plan
+
+    return make_plan(
+        problem,
+        proof.blocks,
+        method=f"bound-{proof.found_by}",
+        bound=0.0,
+        digest=stream.get("plan")[0]["digest"],
+        interrupted=caller.interrupted,
+    )
+
+
+def _replace_plan(stream: Stream, caller: Caller, plan: Plan) -> list[str]:
+    """Put a better plan into the stream; returns what that dropped."""
+    from dnnp.formats.bounds import raise_bound
+    from dnnp.formats.graph import plan_records
+
+    old = stream.get("plan")[0]
+    record, stages = plan_records(plan)
+    if old["bound"] <= plan.value:
+        record = raise_bound(record, float(old["bound"]), old.get("bound_method", ""))
+    else:
+        caller.warn(
+            f"the bound {old['bound']:.6g} that the plan states is wrong: there is a split of "
+            f"{plan.value:.6g}"
+        )
+    caller.note(
+        f"{plan.method.removeprefix('bound-')} found a better split: {old['value']:.6g} -> "
+        f"{plan.value:.6g}; the plan and its stages are replaced"
+    )
+    dropped = stream.replace("plan", [record])
+    stream.records["stage"] = stages
+    return dropped

@@ -1,0 +1,258 @@
+"""What Python does is what the commands do."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import orjson
+import pytest
+
+import dnnp
+from dnnp.caller import Caller
+from dnnp.cmds import bound, check, coarsen, export, partition, profile, run, schedule
+from dnnp.samples import build
+from dnnp.step import Options, flag_of
+from support.run import dnnp as command
+
+
+class Listening(Caller):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def warn(self, message: str) -> None:
+        self.heard.append(message)
+
+    note = warn
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build.write("two-tower-small", tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def priced(model: Path) -> dnnp.Graph:
+    return dnnp.profile(dnnp.coarsen(dnnp.load(model)))
+
+
+@pytest.fixture(scope="module")
+def planned(priced: dnnp.Graph) -> dnnp.Graph:
+    return dnnp.split(priced, k=2, method="slice")
+
+
+def test_a_model_is_read_as_by_the_command(model: Path) -> None:
+    assert dnnp.load(model).to_bytes() == command("import", model).out
+
+
+def test_random_graphs_are_those_of_the_command() -> None:
+    made = dnnp.generate("layered", nodes=12, ratio=2.0, seed=3)
+    words = ["--synthetic", "layered", "--nodes", "12", "--ratio", "2.0", "--seed", "3"]
+    assert made.to_bytes() == command("import", *words).out
+
+
+STEPS: dict[str, tuple[Callable[..., dnnp.Graph], dict[str, object], tuple[str, ...]]] = {
+    "coarsen": (
+        dnnp.coarsen,
+        {"chains": True, "max_share": 0.1},
+        ("--chains", "--max-share", "0.1"),
+    ),
+    "profile": (dnnp.profile, {"device": ["v100"]}, ("--device", "v100")),
+    "partition": (dnnp.split, {"k": 2, "comm": "overlap"}, ("-k", "2", "--comm", "overlap")),
+    "bound": (dnnp.bound, {"method": "chain"}, ("--method", "chain")),
+    "schedule": (
+        dnnp.schedule,
+        {"micro_batches": 4, "method": "1f1b"},
+        ("--micro-batches", "4", "--method", "1f1b"),
+    ),
+}
+"""Command -> the step, its options, and those of the command."""
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_writes_what_the_command_writes(name: str, planned: dnnp.Graph) -> None:
+    step, options, words = STEPS[name]
+    before, caller = planned.to_bytes(), Listening()
+    found = step(planned, caller=caller, **options)
+    expected = command(name, *words, stdin=before)
+    assert (expected.status, found.to_bytes()) == (0, expected.out)
+    said = [line.removeprefix(f"dnnp-{name}: ") for line in expected.err.splitlines()]
+    heard = [line for line in caller.heard if not line.startswith("compiling kernels")]
+    assert heard == [line for line in said if not line.startswith("compiling kernels")]
+    assert planned.to_bytes() == before, "the graph that was given is another one now"
+
+
+def test_latency_too(priced: dnnp.Graph) -> None:
+    words = ("-k", "2", "--objective", "latency", "--method", "m-etf")
+    expected = command("partition", *words, stdin=priced.to_bytes())
+    found = dnnp.split(priced, k=2, method="m-etf", objective="latency")
+    assert found.records("plan") == tuple(expected.records("plan"))
+    assert found.records("stage") == tuple(expected.records("stage"))
+    bounded = dnnp.bound(found)
+    assert bounded.bound is not None
+    assert bounded.bound.record == command("bound", stdin=found.to_bytes()).one("bound")
+
+
+def test_orders_are_lists(priced: dnnp.Graph, tmp_path: Path) -> None:
+    wanted = [group["id"] for group in reversed(priced.groups)]
+    file = tmp_path / "order.json"
+    file.write_bytes(orjson.dumps(wanted))
+    with pytest.raises(dnnp.FormatError) as error:
+        dnnp.split(priced, k=2, method="slice", sequence=wanted)
+    with pytest.raises(dnnp.FormatError) as other:
+        dnnp.split(priced, k=2, method="slice", sequence=str(file))
+    assert str(other.value).removeprefix(str(file)) == str(error.value).removeprefix("--sequence")
+    priorities = [float(i) for i in range(len(wanted))]
+    assert dnnp.split(priced, k=2, method="slice", priorities=priorities).plan is not None
+
+
+def test_views_say_what_the_records_say(planned: dnnp.Graph) -> None:
+    plan = planned.plan
+    assert plan is not None
+    (record,) = planned.records("plan")
+    fields = (plan.value, plan.bound, plan.gap, plan.status, plan.method, plan.objective)
+    names = ("value", "bound", "gap", "status", "method", "objective")
+    assert fields == tuple(record[name] for name in names)
+    assert plan.value == max(stage.load for stage in planned.stages)
+    assert sum(len(stage.nodes) for stage in plan.stages) == len(planned.nodes)
+    with pytest.raises(TypeError):
+        plan.record["value"] = 0.0  # type: ignore[index]
+    assert (planned.bound, planned.schedule, planned.runs) == (None, None, ())
+
+
+def test_check_and_files(planned: dnnp.Graph, tmp_path: Path) -> None:
+    planned.save(tmp_path / "plan.dnnp")
+    again = dnnp.load(tmp_path / "plan.dnnp")
+    assert again.to_bytes() == planned.to_bytes()
+    with (tmp_path / "plan.dnnp").open("rb") as file:
+        assert dnnp.load(file).to_bytes() == planned.to_bytes()
+    summary = orjson.loads(command("check", "--json", stdin=planned.to_bytes()).out)
+    assert dnnp.check(again).summary() == summary
+    assert dnnp.check(again).ok
+    with pytest.raises(dnnp.GapError):
+        dnnp.check(again, max_gap=0.0)
+    with pytest.raises(dnnp.InputFileError):
+        planned.save(tmp_path / "no" / "where")
+    with pytest.raises(dnnp.UsageError, match="is a stream"):
+        dnnp.load(tmp_path / "plan.dnnp", name="other")
+
+
+def test_export_and_run(planned: dnnp.Graph, tmp_path: Path) -> None:
+    dnnp.export(planned, tmp_path / "stages")
+    assert (tmp_path / "stages" / "manifest.json").exists()
+    dnnp.export(planned, tmp_path / "split.json", to="msr-split")
+    expected = command("export", "--to", "msr-split", stdin=planned.to_bytes()).out
+    assert (tmp_path / "split.json").read_bytes() == expected
+    ran = dnnp.run(planned, samples=4, verify=True, save_outputs=str(tmp_path / "out.npz"))
+    assert ran.runs[0]["verified"]
+    assert (tmp_path / "out.npz").exists()
+    assert dnnp.check(ran).ok
+
+
+BAD: dict[str, tuple[Callable[[dnnp.Graph], object], str]] = {
+    "k": (lambda graph: dnnp.split(graph, k=-1), "-k -1: must be at least 0"),
+    "method": (lambda graph: dnnp.split(graph, k=2, method="x"), "--method 'x': must be one of"),
+    "argument": (lambda graph: dnnp.bound(graph, method="x"), "--method 'x': must be one of"),
+    "recipe": (lambda graph: dnnp.schedule(graph, method="x"), "--method 'x': must be one of"),
+    "comm": (lambda graph: dnnp.split(graph, k=2, comm="x"), "--comm 'x': must be one of"),
+    "memory": (lambda graph: dnnp.split(graph, k=2, memory="16G"), "give a number of bytes"),
+    "depth": (lambda graph: dnnp.coarsen(graph, depth=2), "--depth needs --layers"),
+    "text": (lambda graph: dnnp.profile(graph, device="v100"), "give a list"),
+    "no plan": (lambda graph: dnnp.schedule(graph), "no plan to schedule"),
+    "nothing to run": (lambda graph: dnnp.run(graph), "no plan to run"),
+    "no devices": (lambda graph: dnnp.split(graph), "how many devices"),
+    "to": (lambda graph: dnnp.export(graph, "x", to="y"), "--to 'y': must be one of"),
+    "threads": (lambda graph: dnnp.run(graph, threads=0), "must be at least 1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_makes_no_sense_is_refused(name: str, priced: dnnp.Graph) -> None:
+    call, message = BAD[name]
+    with pytest.raises(dnnp.UsageError, match=message.replace("(", "\\(")):
+        call(priced)
+
+
+def test_warnings_are_pythons(model: Path, priced: dnnp.Graph) -> None:
+    with pytest.warns(dnnp.DnnpWarning, match="only .* groups"):
+        dnnp.coarsen(dnnp.load(model), to=100_000)
+
+
+NOT_IN_PYTHON = {
+    "partition": {"eval"},
+    "profile": {"stage_timeout", "max_memory"},
+    "run": {"stage_timeout", "max_memory"},
+    "schedule": {
+        "shape", "devices", "inference", "forward_time", "backward_time", "shared_time",
+        "placement", "chart", "svg",
+    },
+    "check": {"json", "schema"},
+}  # fmt: skip
+"""Options that are for the command alone, or not here yet."""
+
+COMMON = {"help", "stream", "output", "quiet", "verbose", "timings", "version", "print_completion"}
+
+
+@pytest.mark.parametrize(
+    "module", [bound, check, coarsen, export, partition, profile, run, schedule]
+)
+def test_options_are_those_of_the_command(module: object) -> None:
+    """Each has the same name, default and choices."""
+    parser = module.COMMAND.parser()  # type: ignore[attr-defined]
+    name = parser.prog.removeprefix("dnnp-")
+    call = {"partition": dnnp.split}.get(name) or getattr(dnnp, name)
+    keywords = inspect.signature(call).parameters
+    skipped = COMMON | NOT_IN_PYTHON.get(name, set())
+    actions = {a.dest: a for a in parser._actions if a.dest not in skipped}
+    mine = set(keywords) - {"graph", "path", "caller", "timings"}
+    assert set(actions) == mine
+    for dest, action in actions.items():
+        default = keywords[dest].default
+        assert (default or None) == (action.default or None) or dest == "to", dest
+    for kind in Options.__subclasses__():
+        for each in fields(kind):
+            if each.metadata and kind.__module__ == call.__module__ and flag_of(each):
+                assert flag_of(each) in parser._option_string_actions, each.name
+
+
+EIGHT = """
+import dnnp, sys
+graph = dnnp.load(sys.argv[1])
+graph = dnnp.profile(dnnp.coarsen(graph))
+graph = dnnp.bound(dnnp.split(graph, k=2))
+assert dnnp.check(graph).ok and graph.bound.gap < 1e-9
+dnnp.export(graph, "stages")
+print(dnnp.run(graph, samples=4, verify=True).runs[0]["verified"], dnnp.__file__)
+"""
+
+
+def test_eight_lines_from_the_wheel_in_an_empty_folder(
+    wheel: Path, model: Path, tmp_path: Path
+) -> None:
+    installed, empty = tmp_path / "installed", tmp_path / "empty"
+    empty.mkdir()
+    zipfile.ZipFile(wheel).extractall(installed)
+    done = subprocess.run(
+        [sys.executable, "-c", EIGHT, model],
+        cwd=empty,
+        env={"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        check=True,
+    )
+    verified, where = done.stdout.split()
+    assert verified == b"True"
+    assert Path(where.decode()) == installed / "dnnp" / "__init__.py"
+
+
+def test_the_tour_can_be_run() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dnnp.samples.python_tour"], capture_output=True, check=True
+    )
+    assert b"verified: True" in done.stdout
