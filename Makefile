@@ -59,7 +59,7 @@ lint: $(READY) $(TYPES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --quiet --check .
 	MYPYPATH=build/types $(BIN)/mypy -p dnnp
-	MYPYPATH=build/types $(BIN)/mypy man/build.py
+	MYPYPATH=build/types:man $(BIN)/mypy man/build.py
 
 bench: $(READY) ## measure, and update BENCHMARKS.md (BENCH="NAME ..." measures only these)
 	$(BIN)/python tests/bench/run.py $(BENCH)

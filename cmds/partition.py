@@ -178,18 +178,19 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def problem_of(stream: Stream, args: argparse.Namespace, context: Context) -> SplitProblem:
     """What is to be split: the graph, priced if it is not, the devices and the cost model."""
     from dnnp.cmds.find_latency import check_objective, latency_options
+    from dnnp.cmds.shell.options import options_of
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.plan import CostOptions
     from dnnp.core.portfolio.methods import check_options
     from dnnp.costs import ensure_costs
     from dnnp.formats.graph import graph_of, units_of
-    from dnnp.platform import platform_of
+    from dnnp.platform import DeviceOptions, platform_of
 
     with context.held():
         ensure_costs(stream, context, reprice=args.reprice)
         graph = graph_of(stream)
         units = units_of(stream, graph)
-        devices, links = platform_of(stream, args)
+        devices, links = platform_of(stream, options_of(DeviceOptions, args, context))
         if args.objective == "latency":
             options = latency_options(args, graph, devices, links)
         else:

@@ -1,7 +1,7 @@
 """Build the manual pages: parsers, the tables of methods, the record table and the glossary, merged
 with the prose in sections/; completion for shells, from the parsers; and the tables of README.md.
 
-    python man/build.py            write man/man1, man/man5, man/man7, man/completions and README.md
+    python man/build.py            write man/man1, 3, 5, 7, man/completions and README.md
     python man/build.py --check    exit 1 and name the files that are not up to date
 
 Pages are committed. They depend on nothing but the sources: the date is the one of the release.
@@ -18,6 +18,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import python_page
 from argparse_manpage.manpage import Manpage
 
 from dnnp.cmds.shell.cli import Command
@@ -42,6 +43,9 @@ TABLES = {
     "SCHEDULES": (SCHEDULES, ""),
 }
 """Placeholder -> methods, and what to say of the kinds that each is for."""
+
+PYTHON = ("dnnp", 3)
+"""The page of `import dnnp`."""
 
 
 def project() -> dict:
@@ -292,6 +296,10 @@ def prose_page(name: str, section: int, version: str, date: str) -> str:
         "@EXAMPLE@": example(),
         "@MAXID@": str(MAX_ID),
         "@MANIFEST@": manifest(),
+        "@SYNOPSIS@": python_page.synopsis(),
+        "@FUNCTIONS@": python_page.functions(),
+        "@CLASSES@": python_page.classes(),
+        "@ERRORS@": python_page.errors(),
         "@GLOSSARY@": term_list(glossary()),
         "@SEEALSO@": references(sorted(c.name for c in commands())),
     }
@@ -306,7 +314,7 @@ def pages() -> dict[Path, str]:
     """Every page and its text."""
     version, date = release()
     result = {HERE / "man1" / f"{c.name}.1": command_page(c, version, date) for c in commands()}
-    for name, section in PROSE:
+    for name, section in (*PROSE, PYTHON):
         result[HERE / f"man{section}" / f"{name}.{section}"] = prose_page(
             name, section, version, date
         )
@@ -331,7 +339,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; name stale files")
     check = parser.parse_args().check
     built = {**pages(), **completions(), README: readme()}
-    found = {path for n in (1, 5, 7) for path in (HERE / f"man{n}").glob(f"*.{n}")}
+    found = {path for n in (1, 3, 5, 7) for path in (HERE / f"man{n}").glob(f"*.{n}")}
     found |= set((HERE / "completions").glob("*/*"))
     stale = [p for p, text in built.items() if not p.exists() or p.read_text() != text]
     stale += sorted(found - set(built))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 import zipfile
@@ -52,3 +54,13 @@ def test_the_wheel_has_it(wheel: Path) -> None:
     ours = {f"dnnp/{path.name}" for path in (*DOOR.glob("*.py"), DOOR / "py.typed")}
     assert ours <= set(names)
     assert not [name for name in names if name.startswith("dnnp/core/api")]
+
+
+def test_the_manual_page_has_every_name() -> None:
+    page = (ROOT / "man" / "man3" / "dnnp.3").read_text().replace("\\-", "-")
+    page = re.sub(r"\\f.", "", page)
+    missing = [name for name in dnnp.__all__ if not re.search(rf"\b{name}\b", page)]
+    assert not missing
+    for name in ("split", "bound", "schedule", "coarsen", "profile", "run"):
+        for option in inspect.signature(getattr(dnnp, name)).parameters:
+            assert option in page, f"{name}: {option}"
