@@ -47,7 +47,7 @@ class BoundOptions(DeviceOptions):
     def check(self) -> None:
         """Refuse what makes no sense, and a solver that is not there."""
         super().check()
-        from dnnp.core.portfolio.arguments import BOUNDS
+        from dnnp.core.methods import BOUNDS
 
         if self.method != "auto" and self.method not in BOUNDS:
             known = ", ".join(("auto", *BOUNDS))

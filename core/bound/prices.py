@@ -33,7 +33,7 @@ import numpy as np
 from dnnp.core.bound.between import Between
 from dnnp.core.bound.flows import Nets
 from dnnp.core.cost.combine import MARGIN
-from dnnp.core.cost.kernel import kernel, part
+from dnnp.core.cost.kernel import inlined, kernel
 from dnnp.core.model.graph import Bools, Floats, Ints, csr
 
 WORD = 63
@@ -241,7 +241,7 @@ def best_sets(field, aim, first, step, limit, halt, found):  # type: ignore[no-u
     return steps
 
 
-@part
+@inlined
 def begin(field, before, choice):  # type: ignore[no-untyped-def]
     """All items are open, but for the roots `before`, which are out."""
     choice.state[:] = OPEN
@@ -253,7 +253,7 @@ def begin(field, before, choice):  # type: ignore[no-untyped-def]
         shut_out(field, v, choice.state, choice.outer)
 
 
-@part
+@inlined
 def shut_out(field, v, state, outer):  # type: ignore[no-untyped-def]
     """Item `v` is out."""
     state[v] = OUT
@@ -261,7 +261,7 @@ def shut_out(field, v, state, outer):  # type: ignore[no-untyped-def]
         outer[field.hooks[q]] += 1
 
 
-@part
+@inlined
 def join(field, target, choice, queue, waiting):  # type: ignore[no-untyped-def]
     """The first items of `queue` come in, with all that lies between them and the others.
 
@@ -296,7 +296,7 @@ def join(field, target, choice, queue, waiting):  # type: ignore[no-untyped-def]
     return True
 
 
-@part
+@inlined
 def drop_needy(field, choice, gone):  # type: ignore[no-untyped-def]
     """Open items that need one that is out are out, too. `gone` is room for a set of items."""
     state, _, outer, need = choice
@@ -314,7 +314,7 @@ def drop_needy(field, choice, gone):  # type: ignore[no-untyped-def]
                         break
 
 
-@part
+@inlined
 def gather(state, what, bits):  # type: ignore[no-untyped-def]
     """Write the items in this state into `bits`."""
     bits[:] = 0
@@ -323,7 +323,7 @@ def gather(state, what, bits):  # type: ignore[no-untyped-def]
             bits[v // WORD] |= np.int64(1) << (v % WORD)
 
 
-@part
+@inlined
 def weigh(field, price, state, inner):  # type: ignore[no-untyped-def]
     """(load, price) of what is in."""
     load = 0.0
@@ -338,7 +338,7 @@ def weigh(field, price, state, inner):  # type: ignore[no-untyped-def]
     return load, value
 
 
-@part
+@inlined
 def fill(field, price, choice, sack, room, value):  # type: ignore[no-untyped-def]
     """(ratio of the item that no longer fits, the most that a set is worth).
 
@@ -385,7 +385,7 @@ def fill(field, price, choice, sack, room, value):  # type: ignore[no-untyped-de
     return 0.0, value
 
 
-@part
+@inlined
 def decide(field, price, choice, sack, rate, spare):  # type: ignore[no-untyped-def]
     """Decide what more than `spare` of price depends on.
 
@@ -424,7 +424,7 @@ def decide(field, price, choice, sack, rate, spare):  # type: ignore[no-untyped-
     return waiting, forced
 
 
-@part
+@inlined
 def branch_of(state, near, price):  # type: ignore[no-untyped-def]
     """The open item to branch on: one near what is in, if there is one, of the largest price; -1:
     none is open."""

@@ -39,7 +39,7 @@ def _compiled(function: F, compiler: Callable[[F], Any]) -> F:
     return cast(F, compiled)
 
 
-def part(function: F) -> F:
+def inlined(function: F) -> F:
     """A part of a kernel, compiled into whatever calls it: a call that hands over a dozen arrays
     takes as long as a loop over a hundred items."""
     return cast(F, numba.njit(nogil=True, inline="always")(function))

@@ -28,6 +28,10 @@ class Method(NamedTuple):
     share: float = 0.0
     """Of bounds: it solves integer programs, in this share of the time left for them."""
 
+    def place(self, kind: str = "") -> str:
+        """`module:function` of what does the work, for one of its kinds."""
+        return self.where if isinstance(self.where, str) else self.where[kind]
+
     def function(self, kind: str = "") -> Callable[..., Any]:
         """What does the work, for one of its kinds; its module is imported now.
 
@@ -36,8 +40,7 @@ class Method(NamedTuple):
         ModuleNotFoundError
             Something that its module needs is not installed.
         """
-        where = self.where if isinstance(self.where, str) else self.where[kind]
-        module, _, name = where.partition(":")
+        module, _, name = self.place(kind).partition(":")
         found: Callable[..., Any] = getattr(import_module(module), name)
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from dnnp.core.methods import RECIPES
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.placement import Placement
@@ -13,7 +14,6 @@ from dnnp.core.pipeline.bound import rate_bound
 from dnnp.core.pipeline.finish.complete import Completed, complete
 from dnnp.core.pipeline.finish.ends import unrolled
 from dnnp.core.pipeline.limits import within
-from dnnp.core.pipeline.methods import RECIPES
 from dnnp.core.pipeline.orders.search import MOST_BLOCKS
 from dnnp.core.pipeline.problem import TOLERANCE, faults, problem_of, span_of
 from dnnp.core.pipeline.recipes.classics import classic

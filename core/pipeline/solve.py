@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dnnp.core.methods import SEARCHES
 from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Floats
@@ -13,7 +14,6 @@ from dnnp.core.model.placement import Placement
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.schedule import Schedule
 from dnnp.core.pipeline.bound import left_out, makespan_bound, rate_bound
-from dnnp.core.pipeline.methods import SEARCHES
 from dnnp.core.pipeline.problem import (
     TOLERANCE,
     ScheduleProblem,
@@ -38,7 +38,7 @@ def solve(placement: Placement, wanted: Wanted, run: Run = PLAIN) -> Schedule:
         The recipe does not fit the placement.
     """
     # What it imports does not count as its time.
-    search = SEARCHES[wanted.method].load() if wanted.method in SEARCHES else _by_recipe
+    search = SEARCHES[wanted.method].function() if wanted.method in SEARCHES else _by_recipe
     return beside(
         lambda: _found(placement, wanted, search, run),
         run.stop,

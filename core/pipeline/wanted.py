@@ -17,7 +17,7 @@ class Wanted:
 
     micro_batches: int
     method: str = "auto"
-    """A name of `core.pipeline.methods`."""
+    """A name of `core.methods`."""
     unroll: int | None = None
     """Micro-batches in a period; None: 1, and more where that leaves a gap to the bound."""
     most_in_flight: int | None = None

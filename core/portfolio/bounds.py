@@ -16,6 +16,7 @@ from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
 from dnnp.core.bound.known import Known
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.methods import BOUNDS
 from dnnp.core.mip.split.best import VALIDITIES
 from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import (
@@ -28,7 +29,6 @@ from dnnp.core.model.errors import (
 from dnnp.core.model.plan import CLOSED, Block
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.peak.order import with_least_peak
-from dnnp.core.portfolio.arguments import BOUNDS
 
 SOLVER_S = 60.0
 """Seconds that integer programs may take together, where there is no other limit."""
@@ -224,7 +224,7 @@ class _Judge:
         started = monotonic()
         try:
             claim = beside(
-                lambda: argument.prove(self.problem, known, run), self.run.stop, _stopped
+                lambda: argument.function()(self.problem, known, run), self.run.stop, _stopped
             )
         except UsageError as error:
             claim = Claim(0.0, REFUSED, str(error))

@@ -28,9 +28,7 @@ def ideal_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
         problem,
         incumbent=value,
         floor=known.floor,
-        effort=run.effort,
-        stop=run.stop,
-        progress=run.progress,
+        run=run,
     )
     better = better if found.blocks is None else found.blocks
     size = f"{found.ideals} ideals" if found.ideals else "too many ideals"
@@ -54,7 +52,7 @@ def _sliced(problem: SplitProblem, known: Known, run: Run) -> tuple[list[Block] 
     if known.value <= known.floor * (1 + ROUNDING):
         return None, known.value
     try:
-        blocks = best_slicing(problem, stop=run.stop)
+        blocks = best_slicing(problem, run=run)
         value = problem.value(blocks)
     except InfeasibleError:
         return None, known.value
@@ -65,6 +63,6 @@ def _sliced(problem: SplitProblem, known: Known, run: Run) -> tuple[list[Block] 
 def _clusters(problem: SplitProblem, run: Run) -> Claim:
     from dnnp.core.portfolio.hierarchy import hierarchy_split
 
-    blocks, bound = hierarchy_split(problem, stop=run.stop, effort=run.effort)
+    blocks, bound = hierarchy_split(problem, run)
     certificate = {"argument": "ideal", "clusters": True, "checkable": False}
     return Claim(bound, SOLVED, "", certificate, blocks)

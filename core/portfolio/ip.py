@@ -28,8 +28,7 @@ def ip(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
         asked.validity or "ordered",
         solver=asked.solver,
         incumbent=begun,
-        time_limit=run.left(),
-        stop=run.stop,
+        run=run,
     )
     if result.failure:
         run.warn(f"the solver {result.solver} failed ({result.failure}): the best split so far")

@@ -15,7 +15,6 @@ import pytest
 from fuzz.onnx_models import models
 
 from dnnp.core import methods
-from dnnp.core.portfolio.bounds import BOUNDS
 from dnnp.formats.bounds import bound_record
 from dnnp.formats.records import json_schema
 from dnnp.formats.stream import read_bytes
@@ -66,12 +65,6 @@ def checked(result: Result) -> Record:
     for record in result.records():
         validator.validate(record)
     return result.one("bound")
-
-
-def test_arguments_are_those_of_the_table():
-    assert [name for name in methods.BOUNDS if name != "auto"] == list(BOUNDS)
-    for name, argument in BOUNDS.items():
-        assert methods.BOUNDS[name].share == argument.share
 
 
 def test_the_record():

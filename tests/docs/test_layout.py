@@ -21,8 +21,8 @@ BASE = ("core.model", "core.cost")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cmds": ("cmds", "formats", "core", "samples"),
     "core.api": (
-        "core.methods", *BASE, *SOLVERS, "core.portfolio", "core.coarsen", "core.profile", "core.pipeline",
-        "core.check", "core.synthetic", "core.runtime", "formats",
+        "core.methods", *BASE, *SOLVERS, "core.portfolio", "core.coarsen", "core.profile",
+        "core.pipeline", "core.check", "core.synthetic", "core.runtime", "formats",
     ),
     "formats": ("core.model",),
     "samples": ("core.api",),

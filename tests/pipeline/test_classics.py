@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dnnp.core.methods import RECIPES
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.pipeline.cycle import Arcs, least_period
-from dnnp.core.pipeline.methods import RECIPES
 from dnnp.core.pipeline.problem import faults, peak_memory, problem_of, span_of
 from dnnp.core.pipeline.recipes.classics import Classic, classic
 from dnnp.core.pipeline.recipes.rate import classic_rate

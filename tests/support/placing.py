@@ -12,13 +12,18 @@ from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.machine import Machine
 from dnnp.core.cost.tasks import Tasks
 from dnnp.core.cost.timeline import Placement
+from dnnp.core.methods import LATENCY
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.graph import Floats, csr
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.portfolio.latency import METHODS, OPERATORS, method_of
+from dnnp.core.portfolio.latency import OPERATORS, method_of
 
-PLACERS = tuple(name for name, where in METHODS.items() if "baselines" in where.get(OPERATORS, ""))
+PLACERS = tuple(
+    name
+    for name, method in LATENCY.items()
+    if OPERATORS in method.kinds and "baselines" in method.place(OPERATORS)
+)
 """Methods of others that place tasks."""
 
 

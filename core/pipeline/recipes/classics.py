@@ -24,10 +24,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dnnp.core.methods import RECIPES
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.placement import Placement
-from dnnp.core.pipeline.methods import RECIPES
 from dnnp.core.pipeline.problem import ScheduleProblem, problem_of, span_of
 from dnnp.core.pipeline.recipes.chains import (
     Stage,
@@ -85,7 +85,7 @@ def classic(placement: Placement, name: str, micro_batches: int) -> Classic:
         raise UsageError("inference has forward blocks only; this placement has backward blocks")
     if name == "sequential":
         return sequential(placement, micro_batches)
-    recipe = RECIPES[name].load()
+    recipe = RECIPES[name].function()
     if "backward" not in kinds and name != "zb-h1":
         recipe = inference
     core, kept = without_transfers(placement)
@@ -106,7 +106,7 @@ def by_rank(problem: ScheduleProblem, rank: Ints) -> tuple[Ints, ...]:
     return tuple(blocks[np.argsort(rank[blocks], kind="stable")] for blocks in mine)
 
 
-# Recipes (`core.pipeline.methods`): rank of block i of micro-batch n, i64[N, k]
+# Recipes (`core.methods`): rank of block i of micro-batch n, i64[N, k]
 
 
 def inference(placement: Placement, count: int) -> Ints:
