@@ -136,7 +136,7 @@ def _models() -> Iterator[Case]:
         build.main(["-o", str(folder)])
     models = [*sorted(folder.glob("*.onnx")), *sorted((BESIDE / "models").glob("*.onnx"))]
     for path in models:
-        made = (f"import {path}", "coarsen", "profile --mode estimate")
+        made = (f"import {path}", "coarsen", "profile")
         yield Case(f"model {path.stem}", made)
         for k in (2, 6):
             yield Case(f"model {path.stem} {k}", (*made, f"partition -k {k}"))
