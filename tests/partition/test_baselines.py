@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.methods import SPLITS
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.portfolio.solve import method_named
 from dnnp.formats.msr_split import read_split
 from support.cases import random_case
 from support.problems import DEGENERATE, chain, priced, problem_of, workload
@@ -23,7 +23,7 @@ CORE = ("greedy", "local-search", "pipedream", "uniform", "params", "single")
 
 
 def split(problem: SplitProblem, name: str, run: Run = PLAIN) -> list[Block]:
-    return method_named(name)(problem, Asked(method=name), run).blocks
+    return SPLITS[name].function()(problem, Asked(method=name), run).blocks
 
 
 @pytest.mark.parametrize("name", CORE)
