@@ -21,7 +21,7 @@ from dnnp.core.bound.windows import windows
 from dnnp.core.cost.combine import WORTHWHILE
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip.slices import SAFETY
-from dnnp.core.mip.split.best import Best
+from dnnp.core.mip.split.best import best_split
 from dnnp.core.mip.split.formulas import Formulas
 from dnnp.core.mip.split.pipeline import Pipeline
 from dnnp.core.mip.split.solve import solve_ip
@@ -65,7 +65,7 @@ class _Exact:
 
     def __init__(self, call: Call, tasks: Sequence[Task]) -> None:
         self.call = call
-        self.best = Best(call.problem, "ordered")
+        self.best = best_split(call.problem, "ordered")
         self.search: Search = call.search(tasks)
         self.search.found = self.found
         self.programs: dict[int, tuple[Task, Pipeline]] = {}
@@ -108,7 +108,7 @@ class _Exact:
     def claim(self) -> Claim:
         """Solve, and say what was proven."""
         low, done = self.search.least(self.candidates)
-        value, blocks = self.best.value, self.best.blocks
+        value, blocks = self.best.value, self.best.solution
         known = self.call.known.value
         if not value < known * (1 - WORTHWHILE):
             value, blocks = known, None
@@ -130,13 +130,13 @@ def _general(call: Call) -> Claim:
         return Claim(0.0, REFUSED, str(error))
     except (InfeasibleError, LimitError) as error:
         return Claim(call.simple, _ended(str(error)), str(error))
-    best = Best(call.problem, known.validity)
+    best = best_split(call.problem, known.validity)
     value = known.value
     blocks = None
     if result.blocks is not None:
         found = best.offer(result.blocks)
         if found < value * (1 - WORTHWHILE):
-            value, blocks = found, best.blocks
+            value, blocks = found, best.solution
     status = SOLVED if result.status == "optimal" else _ended(result.failure)
     if result.bound <= call.simple:
         return Claim(min(call.simple, value), status, result.failure, blocks=blocks)

@@ -18,7 +18,7 @@ from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.divisor import snapped
 from dnnp.core.mip.child import solver_process
 from dnnp.core.mip.program import TOLERANCES, Outcome
-from dnnp.core.mip.slices import GRACE_S, SAFETY, missing
+from dnnp.core.mip.slices import ATTEMPTS, GRACE_S, SAFETY, missing
 from dnnp.core.mip.split.formulas import Formulas
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.graph import Ints
@@ -35,9 +35,6 @@ GROWTH = 5.0
 
 EARLY = 0.5
 """Share of a slice before which a solver has no reason to give up."""
-
-ATTEMPTS = 2
-"""A solver that failed is asked once more."""
 
 LOOSE = 1e-6
 """By how much a solver's own solution may violate a row and still be a start."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dnnp.core.mip.child import solver_process
+from dnnp.core.mip.child import SolverProcess
 from dnnp.core.mip.program import TOLERANCES, Outcome, Program
+from dnnp.core.mip.slices import attempted
 from dnnp.core.model.run import PLAIN, Run
-
-ATTEMPTS = 2
-"""A solver that crashed is asked once more: CBC aborts now and then on a busy machine."""
 
 GRACE_S = 2.0
 """How long after its limit a solver is killed."""
@@ -26,12 +24,10 @@ def ask(
     It is told to end after `seconds` (None: never, so that the answer does not depend on time), and
     killed a little after `patience`.
     """
-    outcome = Outcome("limit")
-    for _ in range(ATTEMPTS):
-        with solver_process() as process:
-            outcome = process.solve(
-                "cbc", program, None, seconds, tolerance, patience=patience + GRACE_S, stop=run.stop
-            )
-        if outcome.status != "failed" or run.stop():
-            break
-    return outcome
+
+    def work(process: SolverProcess) -> Outcome:
+        return process.solve(
+            "cbc", program, None, seconds, tolerance, patience=patience + GRACE_S, stop=run.stop
+        )
+
+    return attempted(work, lambda outcome: outcome.status == "failed", run)

@@ -6,9 +6,20 @@ interrupt or a crash costs the last slice only.
 
 from __future__ import annotations
 
-from dnnp.core.mip.child import SolverProcess
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from dnnp.core.mip.child import SolverProcess, solver_process
 from dnnp.core.mip.program import TOLERANCES, Outcome, Program
+from dnnp.core.model.errors import UsageError
 from dnnp.core.model.run import Run
+
+T = TypeVar("T")
+
+SOLVERS = ("cbc", "highs")
+
+ATTEMPTS = 2
+"""A solver that crashed is asked once more: CBC aborts now and then on a busy machine."""
 
 SAFETY = 1e-6
 """Share of the reference load by which a solver's bound may be wrong."""
@@ -37,14 +48,12 @@ class Slices:
         self.solver, self.process, self.run = solver, process, run
         self.slice_s = 0.0
         """The last one."""
-        self.asked = False
-        """Whether the solver was given anything."""
 
     def solve(
         self,
         program: Program,
         start: list[float] | None,
-        tops: list[int],
+        tops: Sequence[int],
         *,
         blind: bool,
         presolve: tuple[bool, ...] = (True, True),
@@ -62,7 +71,6 @@ class Slices:
         presolve
             For HiGHS, each time.
         """
-        self.asked = True
         outcome = Outcome("limit")
         for tolerance, presolved in zip(TOLERANCES, presolve, strict=True):
             seconds, patience = self.times(blind=blind)
@@ -94,6 +102,24 @@ class Slices:
         if seconds > left / 2:
             seconds = max(left - min(GRACE_S, left / 3), 0.01)
         return seconds, left + GRACE_S
+
+
+def refuse_unknown(solver: str) -> None:
+    """Raise UsageError if there is no such solver."""
+    if solver not in SOLVERS:
+        raise UsageError(f"'{solver}' is not a solver; there are {', '.join(SOLVERS)}")
+
+
+def attempted(
+    work: Callable[[SolverProcess], T], failed: Callable[[T], object], run: Run, kind: str = "mip"
+) -> T:
+    """What comes of work with a solver process; where it `failed`, of a second attempt."""
+    for _ in range(ATTEMPTS):
+        with solver_process(kind) as process:
+            result = work(process)
+        if not failed(result) or run.stop():
+            break
+    return result
 
 
 def missing(solver: str, reason: str) -> str:

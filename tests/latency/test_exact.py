@@ -16,9 +16,7 @@ from dnnp.core.cost.invocations import Invocations
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement, lazy_events
-from dnnp.core.mip import child
-from dnnp.core.mip.latency import cpsat
-from dnnp.core.mip.latency import loop as latency_loop
+from dnnp.core.mip import child, search, slices
 from dnnp.core.mip.latency.block_model import BlockProgram
 from dnnp.core.mip.latency.cpsat import cpsat_blocks
 from dnnp.core.mip.latency.cpsat_program import TickProgram
@@ -29,6 +27,7 @@ from dnnp.core.mip.latency.order import in_order
 from dnnp.core.mip.latency.placement_model import PlacementProgram
 from dnnp.core.mip.latency.program import LatencyProgram
 from dnnp.core.mip.latency.windows import twins
+from dnnp.core.mip.search import Best
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
@@ -266,13 +265,14 @@ def test_cpsat_keeps_what_it_told_before_an_interrupt():
     problem = hard_problem("blocks")
     told = []
 
-    class Search(latency_loop.Search):
-        def offer(self, solution):
-            told.append(super().offer(solution))
-            return told[-1]
+    whole = Best.offer
+
+    def offer(self, solution):
+        told.append(whole(self, solution))
+        return told[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpsat, "Search", Search)
+        patch.setattr(Best, "offer", offer)
         result = cpsat_blocks(problem, run=Run(interrupted=lambda: bool(told)))
     assert result.status == "feasible"
     assert result.value == min(told)
@@ -286,8 +286,7 @@ def test_a_solver_that_dies(monkeypatch, solver, module, name):
     pytest.importorskip(module)
     problem = hard_problem("operators")
     start = start_of(problem)
-    monkeypatch.setattr(latency_loop, "ATTEMPTS", 1)
-    monkeypatch.setattr(cpsat, "ATTEMPTS", 1)
+    monkeypatch.setattr(slices, "ATTEMPTS", 1)
     kind = "cpsat" if solver == "cpsat" else "mip"
 
     def kill() -> bool:
@@ -336,7 +335,7 @@ def test_cpsat_is_not_installed(monkeypatch, tmp_path):
 
 
 def test_what_is_too_large_is_refused(monkeypatch):
-    monkeypatch.setattr(latency_loop, "MAX_ENTRIES", 10)
+    monkeypatch.setattr(search, "MAX_ENTRIES", 10)
     problem = hard_problem("operators")
     with pytest.raises(LimitError, match="too large; coarsen first"):
         moirai(problem)

@@ -21,10 +21,10 @@ from tools.agree_ip import disagreements, lanes_case, mixed_case
 from dnnp.core.cost.items import free_items_of
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.mip import child
+from dnnp.core.mip import child, slices
+from dnnp.core.mip.search import solve_slices
 from dnnp.core.mip.slices import SAFETY, Slices
-from dnnp.core.mip.split import solve
-from dnnp.core.mip.split.best import Best
+from dnnp.core.mip.split.best import best_split
 from dnnp.core.mip.split.blocks import blocks_of, places_of_blocks
 from dnnp.core.mip.split.contiguity import cells_of, without_shortcuts
 from dnnp.core.mip.split.loop import Loop
@@ -168,11 +168,10 @@ def test_memory_that_adds_up_needs_no_lessons():
     learned = 0
     for seed in range(100, 130):
         case = random_case(seed, 6, limited=True, memory_mode="hard", memory_model="sum")
-        best = Best(case.problem, "free")
+        task = task_of(case.problem, "free", case.problem.free_items)
+        loop = Loop(case.problem, best_split(case.problem, "free"), task, PLAIN)
         with child.solver_process() as process:
-            task = task_of(case.problem, "free", case.problem.free_items)
-            loop = Loop(best, task, "cbc", process, PLAIN)
-            loop.least()
+            solve_slices(loop, Slices("cbc", process, PLAIN))
         learned += len(loop.cuts)
     assert not learned
 
@@ -486,7 +485,7 @@ def test_an_interrupt_takes_effect_at_once():
 
 def test_a_solver_that_dies(monkeypatch):
     case, blocks = hard_case()
-    monkeypatch.setattr(solve, "ATTEMPTS", 1)
+    monkeypatch.setattr(slices, "ATTEMPTS", 1)
 
     def kill() -> bool:
         for process in started:
@@ -534,13 +533,13 @@ def test_bounds_of_a_search_that_is_cut_short(monkeypatch):
             if validity == "ordered" and case.graph.backward.any():
                 continue  # there are two choices of items, each with a bound of its own
             want, _ = brute_force(case.problem, validity)
-            best = Best(case.problem, validity)
             items = case.problem.items if validity == "ordered" else case.problem.free_items
             task = task_of(case.problem, validity, items)
+            run = PLAIN.within(0.03)
+            loop = Loop(case.problem, best_split(case.problem, validity), task, run)
             with child.solver_process() as process:
-                loop = Loop(best, task, "cbc", process, PLAIN.within(0.03))
-                low, closed = loop.least()
-            assert low <= want * (1 + 1e-12), (seed, validity)
+                closed = solve_slices(loop, Slices("cbc", process, run))
+            assert loop.low <= want * (1 + 1e-12), (seed, validity)
             unfinished += not closed
     assert unfinished
 

@@ -16,16 +16,11 @@ from dnnp.core.cost.invocations import (
     time_invocations,
 )
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.mip.latency.formulation import Formulation
 from dnnp.core.mip.latency.items import BlockGame, game_of
 from dnnp.core.mip.latency.model import Model
 from dnnp.core.mip.latency.order import in_order
-from dnnp.core.mip.latency.windows import (
-    block_windows,
-    carried,
-    quantum_of_latency,
-    serial,
-    twins,
-)
+from dnnp.core.mip.latency.windows import block_windows, carried
 from dnnp.core.model.graph import Floats, Ints
 
 Cut = tuple[tuple[int, int], ...]
@@ -47,19 +42,13 @@ class Known(NamedTuple):
     value: float
 
 
-class BlockFormulation:
-    """What is to be known of a problem of `blocks` to make a model of it and to read answers.
-
-    `BlockProgram` (`block_model`) makes the model.
-    """
+class BlockFormulation(Formulation[Invocations]):
+    """That of `blocks`; `BlockProgram` (`block_model`) makes the model."""
 
     def __init__(self, problem: LatencyProblem) -> None:
-        self.problem = problem
+        super().__init__(problem, block_windows(problem))
         self.game: BlockGame = game_of(problem)
-        self.windows = block_windows(problem)
         self.pool = pool_times(problem.tasks, problem.machine)
-        self.before = twins(problem)
-        self.quantum = quantum_of_latency(problem)
         self.devices = np.flatnonzero(~problem.machine.is_cpu).tolist()
         tasks, rate = problem.tasks, problem.machine.host_rate
         self.edges = [
@@ -68,20 +57,6 @@ class BlockFormulation:
         ]
         """Pairs of tasks, and the time of what goes from one to the other; f64[D]."""
         self.cuts: list[Cut] = []
-
-    @property
-    def crude(self) -> float:
-        """A latency that some solution does not exceed, if there is one."""
-        return serial(self.problem)
-
-    @property
-    def least(self) -> float:
-        """No split has a smaller latency."""
-        return self.windows.least
-
-    def value(self, split: Invocations) -> float:
-        """Latency of a split; FormatError or InfeasibleError if it is not valid."""
-        return self.problem.value(split)
 
     def solution(
         self, model: Model, times: Sequence[float], flags: Sequence[float]
@@ -117,18 +92,18 @@ class BlockFormulation:
             block[of_task == s] = b
         return Invocations(np.array([game.slots[s].device for s in blocks], dtype=np.int64), block)
 
-    def known(self, split: Invocations) -> Known | None:
+    def known(self, solution: Invocations) -> Known | None:
         """A split as the model numbers it; None if the model has no such split."""
-        game, tasks = self.game, self.problem.tasks
+        game, tasks, split = self.game, self.problem.tasks, solution
         home = split.block[[int(own[0]) for own in game.members]]
         if any((split.block[own] != b).any() for own, b in zip(game.members, home, strict=True)):
             return None
-        renamed = self._renamed(split, home)
+        names = self.renamed(split.device[home[home >= 0]].tolist()).tolist()
         slot_of = {(s.device, s.late, s.number): i for i, s in enumerate(game.slots)}
         taken: dict[tuple[int, bool], int] = {}
         slots = {}
         for b, device in enumerate(split.device.tolist()):
-            key = renamed[device], bool(tasks.backward[split.block == b][0])
+            key = names[device], bool(tasks.backward[split.block == b][0])
             slots[b] = slot_of[(*key, taken.get(key, 0))]
             taken[key] = taken.get(key, 0) + 1
         times: BlockTimes = time_invocations(tasks, self.problem.machine, split)
@@ -159,22 +134,6 @@ class BlockFormulation:
             took = self.pool[v] if device[j] == POOL else tasks.time[device[j], v]
             done[v] = ready + took
         return done
-
-    def _renamed(self, split: Invocations, home: Ints) -> dict[int, int]:
-        """Twins are used in the order of their first items."""
-        first: dict[int, int] = {}
-        for i, b in enumerate(home.tolist()):
-            if b >= 0:
-                first.setdefault(int(split.device[b]), i)
-        root: dict[int, int] = {}
-        for d in self.devices:
-            root[d] = root.get(int(self.before[d]), d)
-        names: dict[int, int] = {}
-        for r in sorted(set(root.values())):
-            group = [d for d in self.devices if root[d] == r]
-            by_use = sorted(group, key=lambda d: (first.get(d, len(home)), d))
-            names.update(zip(by_use, group, strict=True))
-        return names
 
 
 def _lengths(game: BlockGame, place: Ints) -> Floats:

@@ -12,20 +12,20 @@ from typing import TypeVar
 import numpy as np
 
 from dnnp.core.cost.invocations import Invocations
-from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.latency import LatencyProblem, Split
 from dnnp.core.cost.timeline import Placement
-from dnnp.core.mip.child import SolverProcess, solver_process
+from dnnp.core.mip.child import SolverProcess
 from dnnp.core.mip.latency.block_model import BlockProgram
 from dnnp.core.mip.latency.cpsat_program import TickProgram
-from dnnp.core.mip.latency.loop import ExactResult, Formulation, Search
+from dnnp.core.mip.latency.formulation import Formulation
+from dnnp.core.mip.latency.loop import ExactResult, ModelSearch
 from dnnp.core.mip.latency.placement_model import PlacementProgram
 from dnnp.core.mip.program import Outcome
-from dnnp.core.mip.split.loop import COARSE, GRACE_S, MAX_ENTRIES, SAFETY
-from dnnp.core.mip.split.solve import ATTEMPTS
+from dnnp.core.mip.slices import COARSE, GRACE_S, SAFETY, attempted
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.run import PLAIN, Run
 
-S = TypeVar("S")
+S = TypeVar("S", bound=Split)
 
 THREADS = 8
 """Searches that the solver runs side by side; fewer than that, and it leaves out kinds of them."""
@@ -92,37 +92,29 @@ def solve_intervals(
     UnavailableError
         ortools is not installed.
     """
-    search = Search(formulation, start, bound)
-    closed = False
-    for _ in range(ATTEMPTS):
+    search = ModelSearch(formulation, start, bound)
+
+    def work(process: SolverProcess) -> bool:
         search.failure = ""
-        with solver_process("cpsat") as process:
-            closed = _solved(search, process, threads, run)
-        if not search.failure or run.stop():
-            break
-    return search.result("cpsat", closed)
+        return _solved(search, process, threads, run)
+
+    closed = attempted(work, lambda _: search.failure, run, "cpsat")
+    return search.result("cpsat", closed=closed)
 
 
-def _solved(search: Search[S], process: SolverProcess, threads: int, run: Run) -> bool:
+def _solved(search: ModelSearch[S], process: SolverProcess, threads: int, run: Run) -> bool:
     """Solve until nothing is left to find, or to the end; whether it is closed."""
-    while search.value > search.low:
+    while search.best.value > search.low:
         model = search.formulation.model(search.upper)
         model.raise_least(search.low)
-        if model.entries > MAX_ENTRIES:
-            search.failure = (
-                f"a constraint program with about {model.entries} numbers is too large; "
-                "coarsen first, or offer fewer devices"
-            )
+        if search.refuses(model.entries, "a constraint program"):
             return False
         if model.hopeless:
-            if search.best is not None:
-                search.raise_bound(search.value * (1 - SAFETY))
+            search.exhausted()
             return True
         program = TickProgram(model, search.formulation.quantum)
-        hint = None
-        if search.best is not None:
-            known = search.formulation.known(search.best)
-            hint = None if known is None else program.start(*model.start(known))
+        known = search.known()
+        hint = None if known is None else program.start(*model.start(known))
         if run.stop():
             return False
         left = run.left()
@@ -137,7 +129,7 @@ def _solved(search: Search[S], process: SolverProcess, threads: int, run: Run) -
             solution = search.formulation.solution(model, *program.split(values))
             if solution is None:
                 return False
-            search.offer(solution)
+            search.best.offer(solution)
             return True
 
         search.asked = True
@@ -157,16 +149,16 @@ def _solved(search: Search[S], process: SolverProcess, threads: int, run: Run) -
             if hint is not None:
                 search.failure = "the solver CP-SAT finds no solution, but there is one"
                 return False
-            if search.best is not None:
-                search.raise_bound(search.value * (1 - SAFETY))
+            search.exhausted()
             return True
         usable = outcome.status != "failed" and take(outcome)
         if outcome.status == "failed":
             search.failure = f"the solver CP-SAT failed: {outcome.reason}"
         if outcome.status == "optimal" and not usable:
             continue  # the model has learned why
-        near = search.value <= search.low + 2 * SAFETY * search.value
-        if outcome.status == "optimal" and not near and model.upper > COARSE * search.value:
+        value = search.best.value
+        near = value <= search.low + 2 * SAFETY * value
+        if outcome.status == "optimal" and not near and model.upper > COARSE * value:
             continue  # with finer ticks
         return outcome.status == "optimal" and near
     return True

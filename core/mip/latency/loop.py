@@ -7,39 +7,22 @@ last slice only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from dnnp.core.cost.combine import ROUNDING
-from dnnp.core.cost.divisor import snapped
-from dnnp.core.mip.child import SolverProcess, solver_process
-from dnnp.core.mip.latency.model import Model
+from dnnp.core.cost.latency import Split
+from dnnp.core.mip.child import SolverProcess
+from dnnp.core.mip.latency.formulation import Formulation
 from dnnp.core.mip.latency.program import LatencyProgram
-from dnnp.core.mip.program import TOLERANCES, Outcome
-from dnnp.core.mip.split.loop import (
-    BLIND_SLICE_S,
-    COARSE,
-    FIRST_SLICE_S,
-    GRACE_S,
-    GROWTH,
-    MAX_ENTRIES,
-    SAFETY,
-    missing,
-)
-from dnnp.core.mip.split.solve import ATTEMPTS, SOLVERS
-from dnnp.core.model.errors import (
-    FormatError,
-    InfeasibleError,
-    LimitError,
-    UnavailableError,
-    UsageError,
-)
+from dnnp.core.mip.program import Outcome
+from dnnp.core.mip.search import Best, Search, solve_slices, status_of
+from dnnp.core.mip.slices import COARSE, SAFETY, Slices, attempted, refuse_unknown
 from dnnp.core.model.run import PLAIN, Run
 
-S = TypeVar("S")
+S = TypeVar("S", bound=Split)
 
 PAIR_ENTRIES = 10
 """Numbers that two spans in a lane lead to."""
@@ -48,34 +31,6 @@ ASKED_TWICE = ("highs",)
 """Solvers whose proofs are checked by a second one: about one in 500 of HiGHS 1.15.1's for small
 programs is wrong. The second is that of the tighter program around the solution found, without
 presolve."""
-
-
-class Formulation(Protocol[S]):
-    """A kind of problem that has a scheduling model."""
-
-    @property
-    def crude(self) -> float:
-        """A latency that some solution does not exceed, if there is one."""
-
-    @property
-    def least(self) -> float:
-        """No solution has a smaller latency."""
-
-    @property
-    def quantum(self) -> float:
-        """A number of which all latencies are multiples; 0: none is known."""
-
-    def value(self, solution: S) -> float:
-        """Latency of a solution; FormatError or InfeasibleError if it is not valid."""
-
-    def model(self, upper: float) -> Model:
-        """The model of all solutions with a latency of at most `upper`."""
-
-    def known(self, solution: S) -> object | None:
-        """A solution as the rules of the model take it; None if the model has no such one."""
-
-    def solution(self, model: Model, times: Sequence[float], flags: Sequence[float]) -> S | None:
-        """What values of the model stand for; None if it has to be solved again without them."""
 
 
 @dataclass(frozen=True)
@@ -97,48 +52,34 @@ class ExactResult(Generic[S]):
     """Whether the solver was given anything."""
 
 
-class Search(Generic[S]):
-    """The best solution so far, and what is proven."""
+class ModelSearch(Search[S]):
+    """The search for the solution of least latency."""
 
     def __init__(self, formulation: Formulation[S], start: S | None, bound: float = 0.0) -> None:
+        low = max(formulation.least * (1 - ROUNDING), bound)
+        super().__init__(Best(formulation.value), formulation.quantum, low)
         self.formulation = formulation
-        self.best: S | None = None
-        self.value = np.inf
-        self.low = max(formulation.least * (1 - ROUNDING), bound)
-        self.failure = ""
-        self.asked = False
-        """Whether the solver was given anything."""
         if start is not None:
-            self.offer(start)
-
-    def offer(self, solution: S) -> float:
-        """Take a solution if it is valid and better; its latency, inf if it is invalid."""
-        try:
-            value = self.formulation.value(solution)
-        except (FormatError, InfeasibleError):
-            return float("inf")
-        if value < self.value:
-            self.best, self.value = solution, value
-        return value
-
-    def raise_bound(self, low: float) -> None:
-        """Take over a lower bound, rounded up where latencies are multiples of a number."""
-        self.low = max(self.low, snapped(low, self.formulation.quantum))
+            self.best.offer(start)
 
     @property
     def upper(self) -> float:
         """A latency that the solutions of interest do not exceed."""
-        return self.value if np.isfinite(self.value) else self.formulation.crude
+        return self.best.value if np.isfinite(self.best.value) else self.formulation.crude
 
-    def result(self, solver: str, closed: bool) -> ExactResult[S]:
-        """What there is to say; InfeasibleError if it is that there is nothing."""
-        if self.best is None and closed:
-            raise InfeasibleError("infeasible: no placement fits the devices offered")
-        if self.best is None and self.failure:
-            raise LimitError(self.failure)
-        status = "limit" if self.best is None else "optimal" if closed else "feasible"
-        bound = min(self.low, self.value)
-        return ExactResult(self.best, self.value, bound, status, solver, self.failure, self.asked)
+    def known(self) -> object | None:
+        """The best solution as the rules of the model take it; None if there is none."""
+        solution = self.best.solution
+        return None if solution is None else self.formulation.known(solution)
+
+    def result(self, solver: str, *, closed: bool) -> ExactResult[S]:
+        """What there is to say; for the errors see `status_of`."""
+        best, nothing = self.best, "no placement fits the devices offered"
+        status = status_of(best, self.failure, closed=closed, nothing=nothing)
+        bound = min(self.low, best.value)
+        return ExactResult(
+            best.solution, best.value, bound, status, solver, self.failure, self.asked
+        )
 
 
 def solve_model(
@@ -175,107 +116,61 @@ def solve_model(
     UnavailableError
         The solver is not installed.
     """
-    if solver not in SOLVERS:
-        raise UsageError(f"'{solver}' is not a solver; there are {', '.join(SOLVERS)}")
-    search = Search(formulation, start, bound)
-    closed = False
-    for _ in range(ATTEMPTS):
-        search.failure = ""
-        with solver_process() as process:
-            closed = _Slices(search, solver, process, run).solve()
-        if not search.failure or run.stop():
-            break
-    return search.result(solver, closed)
+    refuse_unknown(solver)
+    search = _Programs(formulation, start, bound, solver)
+
+    def work(process: SolverProcess) -> bool:
+        search.failure, search.again = "", False
+        return solve_slices(search, Slices(solver, process, run))
+
+    closed = attempted(work, lambda _: search.failure, run)
+    return search.result(solver, closed=closed)
 
 
-class _Slices(Generic[S]):
-    def __init__(self, search: Search[S], solver: str, process: SolverProcess, run: Run) -> None:
-        self.search, self.solver, self.process, self.run = search, solver, process, run
-        self.slice = 0.0
+class _Programs(ModelSearch[S]):
+    """The search by integer programs."""
+
+    def __init__(
+        self, formulation: Formulation[S], start: S | None, bound: float, solver: str
+    ) -> None:
+        super().__init__(formulation, start, bound)
+        self.solver = solver
         self.again = False
         """Whether a proof is checked."""
 
-    def solve(self) -> bool:
-        """Solve until nothing is left to find, or to the end; whether it is closed."""
-        search = self.search
-        while search.value > search.low:
-            upper = search.upper
-            model = search.formulation.model(upper)
-            model.raise_least(search.low)
-            size = model.entries + PAIR_ENTRIES * model.pairs
-            if size > MAX_ENTRIES:
-                search.failure = (
-                    f"an integer program with about {size} numbers is too large; "
-                    "coarsen first, or offer fewer devices"
-                )
-                return False
-            program = LatencyProgram(model)
-            if self.run.stop():
-                return False
-            outcome = Outcome("infeasible") if model.hopeless else self._solve(model, program)
-            if outcome.status == "missing":
-                raise UnavailableError(missing(self.solver, outcome.reason))
-            if outcome.status == "infeasible":
-                if search.best is not None:
-                    search.raise_bound(search.value * (1 - SAFETY))
-                return True
-            proven = outcome.status == "optimal"
-            trusted = not proven or self.again or self.solver not in ASKED_TWICE
-            if trusted and outcome.bound <= 1 + SAFETY:
-                search.raise_bound((outcome.bound - SAFETY) * program.scale)
-            if outcome.values is not None:
-                solution = search.formulation.solution(model, *program.split(outcome.values))
-                if solution is not None:
-                    value = search.offer(solution)
-                    better = value < upper * (1 - SAFETY)
-                    if proven and trusted and not (better and self._ask_again(program)):
-                        least = min(value, search.value)
-                        return least <= (outcome.bound + 2 * SAFETY) * program.scale
-                    self.again = proven or (self.again and not better)
-            if outcome.status == "failed":
-                search.failure = f"the solver {self.solver} failed: {outcome.reason}"
-            if outcome.status == "failed" or not self.process.alive:
-                return False
-        return True
+    @property
+    def presolve(self) -> tuple[bool, ...]:
+        return not self.again, False
 
-    def _ask_again(self, program: LatencyProgram) -> bool:
+    def write(self) -> LatencyProgram | None:
+        model = self.formulation.model(self.upper)
+        model.raise_least(self.low)
+        too_large = self.refuses(model.entries + PAIR_ENTRIES * model.pairs)
+        return None if too_large else LatencyProgram(model)
+
+    def start(self, written: LatencyProgram) -> list[float] | None:
+        known = self.known()
+        return None if known is None else written.start(*written.model.start(known))
+
+    def take(self, written: LatencyProgram, outcome: Outcome) -> bool | None:
+        proven = outcome.status == "optimal"
+        trusted = not proven or self.again or self.solver not in ASKED_TWICE
+        if trusted:
+            self.take_bound(outcome.bound, written.scale)
+        if outcome.values is None:
+            return None
+        solution = self.formulation.solution(written.model, *written.split(outcome.values))
+        if solution is None:
+            return None
+        value = self.best.offer(solution)
+        better = value < written.model.upper * (1 - SAFETY)
+        if proven and trusted and not (better and self._ask_again(written)):
+            least = min(value, self.best.value)
+            return least <= (outcome.bound + 2 * SAFETY) * written.scale
+        self.again = proven or (self.again and not better)
+        return None
+
+    def _ask_again(self, written: LatencyProgram) -> bool:
         """Whether the proof of a better solution does not do: the solver's, or in this scale."""
-        coarse = 0 < COARSE * self.search.value < program.scale
+        coarse = 0 < COARSE * self.best.value < written.scale
         return coarse or self.solver in ASKED_TWICE
-
-    def _solve(self, model: Model, program: LatencyProgram) -> Outcome:
-        """One slice. That there is no solution is asked twice, with other tolerances."""
-        start = None
-        if self.search.best is not None:
-            known = self.search.formulation.known(self.search.best)
-            start = None if known is None else program.start(*model.start(known))
-        self.search.asked = True
-        for tolerance in TOLERANCES:
-            seconds, patience = self._times()
-            outcome = self.process.solve(
-                self.solver,
-                program.program,
-                start,
-                seconds,
-                tolerance,
-                patience=patience,
-                stop=self.run.stop,
-                presolve=not self.again and tolerance == TOLERANCES[0],
-            )
-            if outcome.status != "infeasible":
-                return outcome
-            program.program.lower[0] = 0.0
-        if start is not None:
-            return Outcome("failed", reason="it finds no solution, but there is one")
-        return outcome
-
-    def _times(self) -> tuple[float | None, float | None]:
-        """Seconds that the solver is given next, and after which it is killed."""
-        first = FIRST_SLICE_S if np.isfinite(self.search.value) else BLIND_SLICE_S
-        seconds = self.slice = max(self.slice * GROWTH, first)
-        left = self.run.left()
-        if left is None:
-            return seconds, None
-        if seconds > left / 2:
-            seconds = max(left - min(GRACE_S, left / 3), 0.01)
-        return seconds, left + GRACE_S

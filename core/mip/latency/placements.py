@@ -9,15 +9,10 @@ import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.timeline import TASK, Placement, Timeline, simulate
+from dnnp.core.mip.latency.formulation import Formulation
 from dnnp.core.mip.latency.model import Model
 from dnnp.core.mip.latency.order import in_order
-from dnnp.core.mip.latency.windows import (
-    flow_times,
-    operator_windows,
-    quantum_of_latency,
-    serial,
-    twins,
-)
+from dnnp.core.mip.latency.windows import flow_times, operator_windows
 from dnnp.core.model.graph import Ints
 
 
@@ -64,51 +59,20 @@ class KnownPlacement(NamedTuple):
         return made, made
 
 
-class PlacementFormulation:
-    """What is to be known of a problem of `operators` to make a model of it and to read answers.
-
-    `PlacementProgram` (`placement_model`) makes the model.
-    """
+class PlacementFormulation(Formulation[Placement]):
+    """That of `operators`; `PlacementProgram` (`placement_model`) makes the model."""
 
     def __init__(self, problem: LatencyProblem) -> None:
-        self.problem = problem
-        self.windows = operator_windows(problem)
-        self.before = twins(problem)
-        self.quantum = quantum_of_latency(problem)
+        super().__init__(problem, operator_windows(problem))
 
-    @property
-    def crude(self) -> float:
-        """A latency that some placement does not exceed, if there is one."""
-        return serial(self.problem)
-
-    @property
-    def least(self) -> float:
-        """No placement has a smaller latency."""
-        return self.windows.least
-
-    def value(self, placement: Placement) -> float:
-        """Latency of a placement; FormatError or InfeasibleError if it is not valid."""
-        return self.problem.value(placement)
-
-    def known(self, placement: Placement) -> KnownPlacement:
+    def known(self, solution: Placement) -> KnownPlacement:
         """A placement as the model numbers its devices."""
         tasks, machine = self.problem.tasks, self.problem.machine
-        count = machine.count
-        first: dict[int, int] = {}
-        for i, d in enumerate(placement.device[tasks.order].tolist()):
-            first.setdefault(d, i)
-        root = list(range(count))
-        for d in range(count):
-            if self.before[d] >= 0:
-                root[d] = root[self.before[d]]
-        names = np.arange(count)
-        for r in set(root):
-            group = [d for d in range(count) if root[d] == r]
-            names[sorted(group, key=lambda d: (first.get(d, tasks.n), d))] = group
-        events = placement.events.copy()
+        names = self.renamed(solution.device[tasks.order].tolist())
+        events = solution.events.copy()
         moved = events[:, 0] != TASK
         events[moved, 1] = names[events[moved, 1]]
-        device = names[placement.device]
+        device = names[solution.device]
         congestion = self.problem.options.congestion
         times = simulate(tasks, machine, Placement(device, events), congestion)
         spans = zip(times.move_start_s.tolist(), times.move_end_s.tolist(), strict=True)

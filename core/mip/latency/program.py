@@ -21,6 +21,9 @@ class LatencyProgram:
     """The program of a model; columns are its times, its flags, and two for each pair of spans
     that may meet in a lane: `delta`, the first one goes first, and whether they do meet."""
 
+    tops = (0,)
+    """The latency is minimised."""
+
     def __init__(self, model: Model) -> None:
         self.model = model
         self.scale = model.upper if model.upper > 0 else 1.0
@@ -40,6 +43,11 @@ class LatencyProgram:
         self.deltas: list[tuple[Pair, int, int, list[Sequence[Sequence[int]]]]] = []
         for pair, meetings in self._meetings().items():
             self._apart(pair, meetings)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether a constraint without flags cannot hold."""
+        return self.model.hopeless
 
     def split(self, values: Sequence[float]) -> tuple[list[float], list[float]]:
         """Times in seconds, and flags, of a solution."""

@@ -5,29 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.errors import FormatError, InfeasibleError
+from dnnp.core.mip.search import Best
 from dnnp.core.model.plan import Block
 
 VALIDITIES = ("free", "convex", "ordered")
 """What a split can promise, weakest first."""
 
 
-class Best:
-    """The best split of a problem so far, of those with a validity."""
+def best_split(problem: SplitProblem, validity: str) -> Best[list[Block]]:
+    """The best split of a problem so far, of those with a validity; none yet."""
 
-    def __init__(self, problem: SplitProblem, validity: str) -> None:
-        self.problem, self.validity = problem, validity
-        self.blocks: list[Block] | None = None
-        self.value = np.inf
+    def judge(blocks: list[Block]) -> float:
+        plan = problem.plan(blocks)
+        weak = VALIDITIES.index(plan.validity) < VALIDITIES.index(validity)
+        return np.inf if weak else plan.value
 
-    def offer(self, blocks: list[Block]) -> float:
-        """Take a split if it is valid and better; return its objective, inf if it is invalid."""
-        try:
-            plan = self.problem.plan(blocks)
-        except (InfeasibleError, FormatError):
-            return np.inf
-        if VALIDITIES.index(plan.validity) < VALIDITIES.index(self.validity):
-            return np.inf
-        if plan.value < self.value:
-            self.blocks, self.value = blocks, plan.value
-        return plan.value
+    return Best(judge)

@@ -13,21 +13,17 @@ import numpy as np
 
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.mip.child import solver_process
-from dnnp.core.mip.split.best import VALIDITIES, Best
+from dnnp.core.mip.child import SolverProcess
+from dnnp.core.mip.search import solve_slices, status_of
+from dnnp.core.mip.slices import Slices, attempted, refuse_unknown
+from dnnp.core.mip.split.best import VALIDITIES, best_split
 from dnnp.core.mip.split.contiguity import cells_of
 from dnnp.core.mip.split.loop import Loop
 from dnnp.core.mip.split.storage import item_of_node, storage_of, synchronised
 from dnnp.core.mip.split.task import Task
-from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
+from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
-
-SOLVERS = ("cbc", "highs")
-
-
-ATTEMPTS = 2
-"""A solver that crashed is asked once more: CBC aborts now and then on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -90,26 +86,24 @@ def solve_ip(
     if not problem.devices:
         raise InfeasibleError("infeasible: no devices are offered")
     choices = problem.item_choices if validity == "ordered" else (problem.free_items,)
-    best = Best(problem, validity)
+    best = best_split(problem, validity)
     if incumbent is not None:
         best.offer(list(incumbent))
     bound, closed, failure, asked = np.inf, True, "", False
     for number, items in enumerate(choices):
         part = run.part(1 / (len(choices) - number))
-        for _ in range(ATTEMPTS):
-            with solver_process() as process:
-                loop = Loop(best, task_of(problem, validity, items), solver, process, part)
-                low, done = loop.least()
-            asked |= loop.slices.asked
-            if not loop.failure or run.stop():
-                break
-        bound, closed, failure = min(bound, low), closed and done, failure or loop.failure
-    if best.blocks is None and closed:
-        raise InfeasibleError(f"infeasible: no {validity} split fits the devices offered")
-    if best.blocks is None and failure:
-        raise LimitError(failure)
-    status = "limit" if best.blocks is None else "optimal" if closed else "feasible"
-    return IpResult(best.blocks, min(bound, best.value), status, solver, failure, asked)
+        loop = Loop(problem, best, task_of(problem, validity, items), part)
+
+        def work(process: SolverProcess, loop: Loop = loop, part: Run = part) -> bool:
+            loop.failure = ""
+            return solve_slices(loop, Slices(solver, process, part))
+
+        done = attempted(work, lambda _, loop=loop: loop.failure, run)  # type: ignore[misc]
+        asked |= loop.asked
+        bound, closed, failure = min(bound, loop.low), closed and done, failure or loop.failure
+    nothing = f"no {validity} split fits the devices offered"
+    status = status_of(best, failure, closed=closed, nothing=nothing)
+    return IpResult(best.solution, min(bound, best.value), status, solver, failure, asked)
 
 
 def task_of(problem: SplitProblem, validity: str, items: Items) -> Task:
@@ -135,8 +129,7 @@ def _refuse(problem: SplitProblem, validity: str, solver: str) -> None:
     """Raise for what the programs cannot express."""
     if validity not in VALIDITIES:
         raise UsageError(f"'{validity}' is not a validity; there are {', '.join(VALIDITIES)}")
-    if solver not in SOLVERS:
-        raise UsageError(f"'{solver}' is not a solver; there are {', '.join(SOLVERS)}")
+    refuse_unknown(solver)
     if problem.options.objective == "gpipe" and not problem.graph.backward.any():
         raise UsageError("the objective 'gpipe' needs a graph with a backward pass")
     if any(d.cluster_size and d.count > 1 for d in problem.devices):
