@@ -70,13 +70,13 @@ def item_choices(graph: Graph, units: Clustering) -> list[Items]:
     label = _merge_colors(coarse)
     if not graph.backward.any():
         tail, head = coarse.edges
-        return [_number(graph, units, _components(label, tail, head), tail, head)]
+        return [_number(graph, units, components(label, tail, head), tail, head)]
     image = _mirror(graph, units, coarse, label)
     choices = []
     for along in (False, True):
         # Edges between nodes: a unit may have some in each pass.
         tail, head = (units.label[ends] for ends in ordered_edges(graph, along))
-        choices.append(_number(graph, units, _components(image, tail, head), tail, head))
+        choices.append(_number(graph, units, components(image, tail, head), tail, head))
     choices.sort(key=lambda items: -items.count)
     return [items for items in choices if items.count > 1] or choices[:1]
 
@@ -111,7 +111,7 @@ def _mirror(graph: Graph, units: Clustering, coarse: Graph, label: Ints) -> Ints
     part = label
     for late in (False, True):
         inside = (graph.backward[tail] == late) & (graph.backward[head] == late)
-        part = _components(part, units.label[tail[inside]], units.label[head[inside]])
+        part = components(part, units.label[tail[inside]], units.label[head[inside]])
     colored = np.flatnonzero(coarse.color >= 0)
     colors, index = np.unique(coarse.color[colored], return_inverse=True)
     base = int(part.max()) + 1
@@ -122,23 +122,32 @@ def _mirror(graph: Graph, units: Clustering, coarse: Graph, label: Ints) -> Ints
     return np.unique(joined[part], return_inverse=True)[1]
 
 
-def _components(label: Ints, tail: Ints, head: Ints) -> Ints:
-    """Strongly connected components of the graph contracted by `label`, per unit."""
-    size = int(label.max()) + 1
+def components(label: Ints, tail: Ints, head: Ints) -> Ints:
+    """Strongly connected components of the graph contracted by `label`, per vertex; i64[n].
+
+    Every split contracts so what has to move as one. Which edges count, and how items are
+    numbered, is up to the split.
+    """
+    size = int(label.max(initial=-1)) + 1
+    if not size:
+        return label
     arcs = coo_array((np.ones(len(tail)), (label[tail], label[head])), shape=(size, size))
     component: Ints = connected_components(arcs, directed=True, connection="strong")[1]
     return component[label].astype(np.int64)
 
 
+def by_first(seen: Ints) -> Ints:
+    """Number of each label by where it is first in `seen`, which has all of 0..; i64[labels]."""
+    first = np.unique(seen, return_index=True)[1]
+    number = np.empty(len(first), dtype=np.int64)
+    number[np.argsort(first, kind="stable")] = np.arange(len(first))
+    return number
+
+
 def _number(graph: Graph, units: Clustering, label: Ints, tail: Ints, head: Ints) -> Items:
     """Renumber items by first member; keep distinct precedence pairs."""
-    of_node = label[units.label]
-    first = np.full(int(label.max()) + 1, graph.n, dtype=np.int64)
-    np.minimum.at(first, of_node, graph.rank)
-    names = np.empty(len(first), dtype=np.int64)
-    names[np.argsort(first, kind="stable")] = np.arange(len(first))
-    item = names[label]
-    count = len(first)
+    names = by_first(label[units.label][graph.order])
+    item, count = names[label], len(names)
     a, b = item[tail], item[head]
     pairs = np.unique(a[a != b] * count + b[a != b])
     return Items(label=item[units.label], count=count, tail=pairs // count, head=pairs % count)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from dnnp.core.cost.combine import MARGIN, SAFE_ROOM
 from dnnp.core.cost.invocations import POOL, Invocations, pool_times
+from dnnp.core.cost.items import by_first, components
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.cost.tasks import Tasks
 from dnnp.core.latency.lists.net import successors
@@ -108,16 +107,13 @@ def training_items(tasks: Tasks) -> tuple[Ints, Ints, Ints, bool]:
     for turned in (True, False) if late.any() else (False,):
         source = np.where(late & turned, head, tail)
         target = np.where(late & turned, tail, head)
-        graph = coo_array((np.ones(len(source)), (source, target)), shape=(colors, colors))
-        _, part = connected_components(graph, directed=True, connection="strong")
+        part = components(np.arange(colors), source, target)
         raw = part[tasks.together]
-        found, first = np.unique(raw[tasks.order], return_index=True)
-        number = np.empty(len(found), dtype=np.int64)
-        number[np.argsort(first, kind="stable")] = np.arange(len(found))
-        pairs = number[part[source]] * max(len(found), 1) + number[part[target]]
+        number = by_first(raw[tasks.order])
+        pairs = number[part[source]] * max(len(number), 1) + number[part[target]]
         pairs = np.unique(pairs[part[source] != part[target]])
-        if best is None or len(found) > best[0].max() + 1:
-            size = max(len(found), 1)
+        if best is None or len(number) > best[0].max() + 1:
+            size = max(len(number), 1)
             best = number[raw], pairs // size, pairs % size, turned
     return best if best is not None else (tasks.together, tail, head, False)
 

@@ -16,6 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from dnnp.core.cost.combine import SAFE_ROOM
 from dnnp.core.cost.invocations import host_times, pool_times
+from dnnp.core.cost.items import components
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.tasks import Tasks
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, totals
@@ -163,7 +164,7 @@ def _contract(tasks: Tasks, tied: bool) -> Ints:
     label: Ints = np.unique(2 * tasks.together + tasks.backward, return_inverse=True)[1]
     tail, head = tasks.edges
     while True:
-        label = _components(label, tail, head)
+        label = components(label, tail, head)
         if not tied:
             return label
         count = int(label.max(initial=-1)) + 1
@@ -172,16 +173,6 @@ def _contract(tasks: Tasks, tied: bool) -> Ints:
         if int(joined.max(initial=-1)) + 1 == count:
             return label
         label = joined
-
-
-def _components(label: Ints, tail: Ints, head: Ints) -> Ints:
-    """Strongly connected components of the graph contracted by `label`, per task."""
-    size = int(label.max(initial=-1)) + 1
-    if not size:
-        return label
-    arcs = coo_array((np.ones(len(tail)), (label[tail], label[head])), shape=(size, size))
-    component: Ints = connected_components(arcs, directed=True, connection="strong")[1]
-    return component[label].astype(np.int64)
 
 
 def _ties(label: Ints, together: Ints, count: int) -> Ints:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from dnnp.core.cost.invocations import POOL, Invocations
+from dnnp.core.cost.items import by_first, components
 from dnnp.core.latency.blocks.items import BlockItems
 from dnnp.core.latency.blocks.state import Fixed, devices_of
 from dnnp.core.model.graph import Ints
@@ -120,13 +119,9 @@ def line_of(items: BlockItems) -> Line:
     for along in (False, True):
         a = items.group[np.where(late & (not along), head, tail)]
         b = items.group[np.where(late & (not along), tail, head)]
-        arcs = coo_array((np.ones(len(a)), (a, b)), shape=(groups, groups))
-        part = np.zeros(0, dtype=np.int64)
-        if groups:
-            part = connected_components(arcs, directed=True, connection="strong")[1]
-        first = np.full(int(part.max(initial=-1)) + 1, items.count, dtype=np.int64)
-        np.minimum.at(first, part[items.group], np.arange(items.count))
-        part = np.argsort(np.argsort(first, kind="stable"), kind="stable")[part].astype(np.int64)
+        part = components(np.arange(groups), a, b)
+        first = by_first(part[items.group])
+        part = first[part]
         if best is None or len(first) > len(best.after):
             after: list[list[int]] = [[] for _ in first]
             pairs = np.unique(part[a] * max(len(first), 1) + part[b])

@@ -90,16 +90,9 @@ class _Builder:
             limit = float(self.problem.machine.capacity[d])
             mine = [s for s, slot in enumerate(game.slots) if slot.device == d]
             if not np.isinf(limit) and game.memory.sum() > limit:
-                unit = max(limit, 1.0)
-                model.row(
-                    [
-                        (self.x(i, s), float(game.memory[i]) / unit)
-                        for i in range(len(game.members))
-                        for s in mine
-                    ],
-                    "<",
-                    limit / unit * (1 + MARGIN),
-                )
+                items = range(len(game.members))
+                held = [(self.x(i, s), float(game.memory[i])) for i in items for s in mine]
+                model.room(held, limit)
             for i, j in game.tied:
                 model.row(
                     [*((self.x(i, s), 1.0) for s in mine), *((self.x(j, s), -1.0) for s in mine)],
@@ -315,21 +308,19 @@ class _Builder:
 
     def _twins(self) -> None:
         """Of two devices that can change places, the first one has the first item."""
-        game, model = self.game, self.model
-        count = len(game.members)
+        items = range(len(self.game.members))
         for d in self.f.devices:
             e = int(self.f.before[d])
             if e < 0:
                 continue
-            mine = [s for s, slot in enumerate(game.slots) if slot.device == d]
-            theirs = [s for s, slot in enumerate(game.slots) if slot.device == e]
-            seen = NEVER
-            for i in range(count):
-                model.row([*((self.x(i, s), 1.0) for s in mine), (seen, -1.0)], "<", 0.0)
-                flag = model.flag(_is_at(range(i + 1), theirs))
-                here = [(self.x(i, s), -1.0) for s in theirs]
-                model.row([(flag, 1.0), (seen, -1.0), *here], "<", 0.0)
-                seen = flag
+            mine, theirs = (
+                [s for s, slot in enumerate(self.game.slots) if slot.device == k] for k in (d, e)
+            )
+            self.model.in_turn(
+                [[self.x(i, s) for s in mine] for i in items],
+                [[self.x(i, s) for s in theirs] for i in items],
+                lambda count, theirs=theirs: _is_at(range(count), theirs),  # type: ignore[misc]
+            )
 
 
 def _picks(field: str, i: int) -> Rule:

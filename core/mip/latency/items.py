@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from dnnp.core.cost.invocations import host_times
+from dnnp.core.cost.items import by_first, components
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.tasks import Tasks
 from dnnp.core.model.graph import Bools, Floats, Ints
@@ -67,24 +66,16 @@ class BlockGame:
 
 
 def items_of_tasks(tasks: Tasks) -> Ints:
-    """Item of each task; i64[n]."""
-    if not tasks.n:
-        return np.zeros(0, dtype=np.int64)
+    """Item of each task; i64[n].
+
+    Unlike in `dnnp.core.latency.blocks.items`, edges between the passes count for nothing: that
+    no blocks wait for each other is seen by the times of the model.
+    """
     label = np.unique(2 * tasks.together + tasks.backward, return_inverse=True)[1]
     tail, head = tasks.edges
     same = tasks.backward[tail] == tasks.backward[head]
-    size = int(label.max()) + 1
-    ends = label[tail[same]], label[head[same]]
-    arcs = coo_array((np.ones(len(ends[0])), ends), shape=(size, size))
-    item = connected_components(arcs, directed=True, connection="strong")[1][label]
-    first = np.full(int(item.max()) + 1, -1, dtype=np.int64)
-    number = 0
-    for v in tasks.order.tolist():
-        if first[item[v]] < 0:
-            first[item[v]] = number
-            number += 1
-    numbered: Ints = first[item]
-    return numbered
+    item = components(label, tail[same], head[same])
+    return by_first(item[tasks.order])[item]
 
 
 def game_of(problem: LatencyProblem) -> BlockGame:

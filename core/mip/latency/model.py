@@ -129,6 +129,34 @@ class Model:
         elif (bound < 0 and sense != ">") or (bound > 0 and sense != "<"):
             self.hopeless = True
 
+    def room(self, held: Iterable[tuple[int, float]], limit: float) -> None:
+        """What is held, flags with their bytes, is at most `limit` bytes."""
+        unit = max(limit, 1.0)
+        terms = [(flag, size / unit) for flag, size in held]
+        self.row(terms, "<", limit / unit * (1 + MARGIN))
+
+    def in_turn(
+        self,
+        mine: Iterable[Sequence[int]],
+        theirs: Iterable[Sequence[int]],
+        used: Callable[[int], Rule],
+    ) -> None:
+        """Of two devices that can change places, the first one has the first thing.
+
+        Parameters
+        ----------
+        mine, theirs
+            For each thing, the flags of its places on the second device and on the first.
+        used
+            The rule for whether one of the first things, so many, is on the first device.
+        """
+        seen = NEVER
+        for i, (second, first) in enumerate(zip(mine, theirs, strict=True)):
+            self.row([*((flag, 1.0) for flag in second), (seen, -1.0)], "<", 0.0)
+            now = self.flag(used(i + 1))
+            self.row([(now, 1.0), (seen, -1.0), *((flag, -1.0) for flag in first)], "<", 0.0)
+            seen = now
+
     def span(self, start: int, end: int) -> int:
         """Add a span between two times; return its number."""
         self.spans.append((start, end))

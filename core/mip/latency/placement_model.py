@@ -79,9 +79,8 @@ class _Builder:
         for d in self.devices:
             limit = float(self.machine.capacity[d])
             if not np.isinf(limit) and tasks.memory.sum() > limit:
-                unit = max(limit, 1.0)
-                held = [(self.x(v, d), float(tasks.memory[v]) / unit) for v in range(tasks.n)]
-                model.row(held, "<", limit / unit * (1 + MARGIN))
+                held = [(self.x(v, d), float(tasks.memory[v])) for v in range(tasks.n)]
+                model.room(held, limit)
 
     def _run(self) -> None:
         """Tasks take their time (4b), one at a time on a device (6), within their windows."""
@@ -190,14 +189,15 @@ class _Builder:
 
     def _twins(self) -> None:
         """Of two devices that can change places, the first one has the first task."""
-        model, order = self.model, self.tasks.order.tolist()
+        order = self.tasks.order.tolist()
         for d in self.devices:
-            e, seen = int(self.f.before[d]), NEVER
-            for i, v in enumerate(order if e >= 0 else []):
-                model.row([(self.x(v, d), 1.0), (seen, -1.0)], "<", 0.0)
-                flag = model.flag(_is_any_on(order[: i + 1], e))
-                model.row([(flag, 1.0), (seen, -1.0), (self.x(v, e), -1.0)], "<", 0.0)
-                seen = flag
+            e = int(self.f.before[d])
+            if e >= 0:
+                self.model.in_turn(
+                    [[self.x(v, d)] for v in order],
+                    [[self.x(v, e)] for v in order],
+                    lambda count, e=e: _is_any_on(order[:count], e),  # type: ignore[misc]
+                )
 
 
 def _ordered(moves: list[Move], reach: list[int], first: int, second: int) -> bool:
