@@ -16,6 +16,11 @@ Row = tuple[list[int], list[float], str, float]
 """Columns, their weights, one of `<`, `=`, `>`, and the right-hand side."""
 
 
+def fails_empty(sense: str, bound: float) -> bool:
+    """Whether a row without columns cannot hold."""
+    return (bound < 0 and sense != ">") or (bound > 0 and sense != "<")
+
+
 @dataclass
 class Program:
     """Minimise objective * x over lower <= x <= upper and the rows; some x are integers."""

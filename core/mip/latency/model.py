@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from dnnp.core.cost.combine import MARGIN
+from dnnp.core.mip.program import fails_empty
 
 ORIGIN = -1
 """Stands for time 0 as the earlier of two times."""
@@ -126,8 +127,8 @@ class Model:
         kept = {flag: weight for flag, weight in merged.items() if weight}
         if kept:
             self.rows.append(FlagRow(tuple(kept), tuple(kept.values()), sense, bound))
-        elif (bound < 0 and sense != ">") or (bound > 0 and sense != "<"):
-            self.hopeless = True
+        else:
+            self.hopeless |= fails_empty(sense, bound)
 
     def room(self, held: Iterable[tuple[int, float]], limit: float) -> None:
         """What is held, flags with their bytes, is at most `limit` bytes."""

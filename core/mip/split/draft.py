@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from dnnp.core.cost.spread import spread
-from dnnp.core.mip.program import SLACK, Program
+from dnnp.core.mip.program import SLACK, Program, fails_empty
 from dnnp.core.mip.split.task import Place, Task, places_of
 from dnnp.core.model.graph import Floats, Ints
 
@@ -86,18 +86,12 @@ class Draft:
         kept = [(c, w) for c, w in terms if c >= 0]
         if kept:
             self.program.row([c for c, _ in kept], [w for _, w in kept], sense, bound)
-        elif (bound < 0 and sense != ">") or (bound > 0 and sense != "<"):
-            self.hopeless = True
+        else:
+            self.hopeless |= fails_empty(sense, bound)
 
-    def column(self, rule: Rule, *, integer: bool = False) -> int:
-        """Add a column from 0 to 1 that depends on where the items are."""
-        column = self.program.column(integer=integer)
-        self._rules.append(([column], lambda at: (rule(at),)))
-        return column
-
-    def sized(self, upper: float, rule: Rule) -> int:
+    def column(self, rule: Rule, *, upper: float = 1.0, integer: bool = False) -> int:
         """Add a column from 0 to `upper` that depends on where the items are."""
-        column = self.program.column(upper)
+        column = self.program.column(upper, integer=integer)
         self._rules.append(([column], lambda at: (rule(at),)))
         return column
 

@@ -143,7 +143,7 @@ def _overflow(draft: Draft, i: int) -> list[Term]:
 def _held(draft: Draft, i: int, unit: float) -> int:
     """Column: what the items of a place hold in any case, in units of `unit` bytes."""
     held = draft.task.storage.held
-    column = draft.sized(1.0 + 2 * SLACK, lambda at: held.of(at == i) / unit)
+    column = draft.column(lambda at: held.of(at == i) / unit, upper=1.0 + 2 * SLACK)
     terms = [(c, -w / unit) for c, w in _bytes(draft, i, held)]
     draft.row([(column, 1.0), *terms], "=", 0.0)
     return column
