@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from math import inf
-from time import monotonic
 from typing import TYPE_CHECKING
 
-from dnnp.cmds.find_placement import add_placement_arguments, check_source, find_placement
-from dnnp.cmds.shell.arguments import factor, positive, seconds
+from dnnp.cmds.shell.arguments import count, factor, positive, seconds, share, size
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
 from dnnp.cmds.shell.output import atomic_output
 from dnnp.core.methods import SCHEDULES, lines
 from dnnp.core.model.errors import InputFileError, UsageError
+from dnnp.core.pipeline.shapes import SHAPES
 
 if TYPE_CHECKING:
     from dnnp.formats.stream import Record
@@ -29,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="micro-batches, or samples, to schedule (default: 32)",
     )
-    add_placement_arguments(parser)
+    _add_placement_arguments(parser)
     how = parser.add_argument_group("how")
     how.add_argument(
         "--method",
@@ -78,45 +76,88 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument_group("methods", lines(SCHEDULES))
 
 
+def _add_placement_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of what is scheduled."""
+    what = parser.add_argument_group("what to schedule, instead of the plan of a stream")
+    what.add_argument(
+        "--shape",
+        choices=SHAPES,
+        help="a placement from the literature: V: one stage a device; X: V and its mirror image; "
+        "M: V between shared blocks; NN: M with another one in the middle; K: two branches",
+    )
+    what.add_argument(
+        "--devices", type=count, metavar="D", help="devices of the shape (default: 4)"
+    )
+    what.add_argument(
+        "--inference", action="store_true", help="a shape without backward passes and memory"
+    )
+    what.add_argument(
+        "--forward-time", type=seconds, metavar="T", help="forward block of a shape (default: 1)"
+    )
+    what.add_argument(
+        "--backward-time", type=seconds, metavar="T", help="backward block of a shape (default: 3)"
+    )
+    what.add_argument(
+        "--shared-time",
+        type=seconds,
+        metavar="T",
+        help="block of a shape that all devices share (default: 1)",
+    )
+    what.add_argument(
+        "--placement",
+        metavar="FILE",
+        help="placement file (see dnnp-graph(5)); - is standard input",
+    )
+    limits = parser.add_argument_group("devices and transfers")
+    limits.add_argument(
+        "--memory",
+        type=size,
+        metavar="BYTES",
+        help="most that a device may hold, such as 16G (default: as the plan or the placement "
+        "says)",
+    )
+    limits.add_argument(
+        "--transfers",
+        choices=("model", "none", "blocking", "non-blocking"),
+        default="model",
+        help="model: as the plan's cost model has them, non-blocking where a placement states "
+        "them; blocking: both devices wait for a transfer; non-blocking: it takes a link only "
+        "(default: model)",
+    )
+    limits.add_argument(
+        "--transfer-time",
+        type=seconds,
+        metavar="T",
+        help="time of every transfer between two devices (default: what plan or placement say)",
+    )
+    limits.add_argument(
+        "--latency", type=seconds, metavar="T", help="time after which a transfer arrives, on top"
+    )
+    limits.add_argument(
+        "--split-backward",
+        type=share,
+        nargs="?",
+        const=0.5,
+        metavar="SHARE",
+        help="split backward blocks; the part that only weights need takes this share of the time "
+        "(default: 0.5)",
+    )
+
+
 def run(args: argparse.Namespace, context: Context) -> int:
     """Schedule a plan or a placement and write the stream with the schedule."""
-    check_source(args)
-    _check_method(args)
-    started = monotonic()
-    stream, placement, digest = find_placement(args, context)
-    with context.interruptible():
-        from dnnp.cmds.find_split import note_compiling
-        from dnnp.core.model.run import Run
-        from dnnp.core.pipeline.problem import peak_memory, problem_of
-        from dnnp.core.pipeline.solve import solve
-        from dnnp.core.pipeline.trade_off import trade_off
-        from dnnp.core.pipeline.transfers import global_order
-        from dnnp.core.pipeline.wanted import Wanted
-        from dnnp.formats.schedule import schedule_records
-        from dnnp.formats.schedule_text import schedule_line, trade_off_lines
+    from dnnp.cmds.shell.options import options_of
+    from dnnp.formats.schedule_text import trade_off_lines
+    from dnnp.scheduling import ScheduleOptions, schedule_stream
 
-        note_compiling(context)
-        search = Run(
-            effort=args.effort,
-            interrupted=lambda: context.interrupted,
-            end=inf if args.time_limit is None else started + args.time_limit,
-            tell=context.detail,
-            warn=context.warn,
-        )
-        n, lazy = args.micro_batches, not args.eager
-        context.elapsed("searching")
-        wanted = Wanted(n, args.method, args.unroll, args.max_micro_batches, lazy)
-        schedule = solve(placement, wanted, search)
-        context.elapsed("found the schedule")
-        points = trade_off(placement, args.unroll, search) if args.pareto else None
-        problem, start = problem_of(schedule.placement, n), schedule.start_s.ravel()
-        peak, order = peak_memory(problem, start), global_order(problem, start)
-        record, blocks = schedule_records(schedule, peak.tolist(), order.tolist(), points, digest)
-        dropped = stream.replace("schedule", [record])
-        stream.records["block"] = blocks
-        if dropped:
-            context.note(f"dropped what earlier records led to: {', '.join(dropped)} records")
-        context.note(schedule_line(record, args.method))
+    given = [f"--{o}" for o in ("shape", "placement") if getattr(args, o) is not None]
+    if len(given) == 1 and args.stream != "-":
+        raise UsageError(f"give a stream or {given[0]}, not both ('{args.stream}')")
+    options = options_of(ScheduleOptions, args, context)
+    stream = options.stream() or context.read(args.stream)
+    with context.interruptible():
+        schedule_stream(stream, options)
+        (record,), blocks = stream.get("schedule"), stream.get("block")
         context.show(trade_off_lines(record))
         if args.chart:
             from dnnp.formats.gantt import text_chart
@@ -126,15 +167,6 @@ def run(args: argparse.Namespace, context: Context) -> int:
             _draw(args.svg, record, blocks)
         context.write(stream)
     return 0
-
-
-def _check_method(args: argparse.Namespace) -> None:
-    """No option of another method."""
-    if args.unroll is not None and args.method != "auto":
-        raise UsageError("--unroll is for --method auto")
-    if args.method != "tessel" and (args.max_micro_batches is not None or args.eager):
-        option = "eager" if args.eager else "max-micro-batches"
-        raise UsageError(f"--{option} is for --method tessel")
 
 
 def _draw(path: str, record: Record, blocks: list[Record]) -> None:

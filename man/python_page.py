@@ -16,7 +16,7 @@ from dnnp.coarsening import CoarsenOptions
 from dnnp.profiling import ProfileOptions
 from dnnp.running import RunOptions
 from dnnp.scheduling import ScheduleOptions
-from dnnp.splitting import SplitOptions
+from dnnp.split_options import SplitOptions
 
 FUNCTIONS = (
     "load", "generate", "coarsen", "profile", "split", "bound", "schedule", "check", "export",

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from dnnp.core.methods import BOUNDS
 from dnnp.core.model.errors import FormatError, UnavailableError, UsageError
 from dnnp.platform import DeviceOptions
-from dnnp.searching import ask_of, searching
+from dnnp.searching import run_of
 from dnnp.step import option, step
 
 if TYPE_CHECKING:
@@ -47,11 +48,8 @@ class BoundOptions(DeviceOptions):
     def check(self) -> None:
         """Refuse what makes no sense, and a solver that is not there."""
         super().check()
-        from dnnp.core.methods import BOUNDS
-
-        if self.method != "auto" and self.method not in BOUNDS:
-            known = ", ".join(("auto", *BOUNDS))
-            raise UsageError(f"--method {self.method!r}: must be one of {known}")
+        if self.method not in BOUNDS:
+            raise UsageError(f"--method {self.method!r}: must be one of {', '.join(BOUNDS)}")
         if self.solver == "highs":
             _check_highs()
 
@@ -86,9 +84,9 @@ def bound_stream(stream: Stream, options: BoundOptions) -> None:
         problem = SplitProblem(graph, units, plan.devices, plan.options, plan.links)
         limit = options.time_limit
         left = None if limit is None else max(started + limit - monotonic(), 0.0)
-        with searching(caller, effort=options.effort, seconds=left) as run:
-            prove = _bound_latency if plan.objective == "latency" else _bound_throughput
-            prove(stream, problem, plan, options, run)
+        run = run_of(caller, effort=options.effort, seconds=left)
+        prove = _bound_latency if plan.objective == "latency" else _bound_throughput
+        prove(stream, problem, plan, options, run)
 
 
 bound = step("dnnp-bound", BoundOptions)(bound_stream)
@@ -98,6 +96,7 @@ def _bound_throughput(
     stream: Stream, problem: SplitProblem, plan: Plan, options: BoundOptions, run: Run
 ) -> None:
     """Bound a plan of the objectives throughput and gpipe."""
+    from dnnp.core.bound.known import Known
     from dnnp.core.portfolio.bounds import bound
     from dnnp.core.portfolio.given import given_plan
 
@@ -106,8 +105,8 @@ def _bound_throughput(
     except FormatError as error:
         raise stream.fault_at("plan", 0, error.field, error.reason) from None
     options.caller.elapsed("recomputed the plan")
-    ask = ask_of(plan.validity, blocks, value, options.solver or "cbc", run)
-    proof = bound(problem, ask, options.method)
+    known = Known(plan.validity, blocks, value, solver=options.solver or "cbc")
+    proof = bound(problem, known, options.method, run)
     better = _better_plan(stream, options.caller, problem, proof)
     found = (proof.method, proof.claim, proof.tried)
     _put(stream, options.caller, *found, better, plan.validity, options.timings)
@@ -126,14 +125,8 @@ def _bound_latency(
         latency, split = given_split(problem, plan)
     except FormatError as error:
         raise stream.fault_at("plan", 0, error.field, error.reason) from None
-    proof = latency_bound(
-        latency,
-        split,
-        options.method,
-        solver=options.solver or "cbc",
-        time_left=run.left,
-        stop=run.stop,
-    )
+    solver = options.solver or "cbc"
+    proof = latency_bound(latency, split, options.method, solver=solver, run=run)
     better = None
     if proof.split is not None:
         better = make_latency_plan(
@@ -174,7 +167,8 @@ def _ensure_plan(stream: Stream, options: BoundOptions) -> None:
 
         graph_of(stream)
         raise UsageError("there is no plan in the stream: run dnnp-partition, or give -k N")
-    from dnnp.splitting import SplitOptions, add_plan, problem_of
+    from dnnp.split_options import SplitOptions
+    from dnnp.splitting import add_plan, problem_of
 
     caller, limit = options.caller, options.time_limit
     half = None if limit is None else limit / 2

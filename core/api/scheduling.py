@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
+from dnnp.core.methods import SCHEDULES
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.run import Run
-from dnnp.searching import searching
-from dnnp.step import Options, option, step
+from dnnp.core.pipeline.shapes import SHAPES
+from dnnp.formats.placement import MOST_DEVICES
+from dnnp.graph import Graph
+from dnnp.searching import run_of
+from dnnp.step import Options, changed, option, shown_as
 
 if TYPE_CHECKING:
-    from dnnp.caller import Caller
+    from collections.abc import Callable
+
     from dnnp.core.model.placement import Placement
     from dnnp.core.model.schedule import Point, Schedule
-    from dnnp.formats.stream import Record, Stream
+    from dnnp.formats.stream import Stream
 
+P = ParamSpec("P")
+
+SHAPE_OPTIONS = ("devices", "inference", "forward_time", "backward_time", "shared_time")
 MOST_BLOCKS = 1_000_000
 """Blocks of a schedule."""
 
@@ -26,13 +35,27 @@ class ScheduleOptions(Options):
 
     micro_batches: int = option(32, least=1)
     """Micro-batches, or samples, to schedule."""
+    shape: str | None = option(choices=SHAPES)
+    """Instead of the plan of a graph: a placement from the literature; see dnnp-schedule(1)."""
+    devices: int | None = option(least=0)
+    """Devices of the shape; None: 4."""
+    inference: bool = option(False)
+    """A shape without backward passes and memory."""
+    forward_time: float | None = option(least=0)
+    """Forward block of a shape; None: 1."""
+    backward_time: float | None = option(least=0)
+    """Backward block of a shape; None: 3."""
+    shared_time: float | None = option(least=0)
+    """Block of a shape that all devices share; None: 1."""
+    placement: str | os.PathLike[str] | None = option()
+    """Instead of the plan of a graph: a placement file, see dnnp-graph(5)."""
     memory: float | None = option(above=0)
-    """Most bytes that a device may hold; None: as the plan says."""
+    """Most bytes that a device may hold; None: as the plan or the placement says."""
     transfers: str = option("model", choices=("model", "none", "blocking", "non-blocking"))
-    """`model`: as the plan's cost model has them; `blocking`: both devices wait for a transfer;
-    `non-blocking`: it takes a link only."""
+    """`model`: as the plan's cost model has them, non-blocking where a placement states them;
+    `blocking`: both devices wait for a transfer; `non-blocking`: it takes a link only."""
     transfer_time: float | None = option(least=0)
-    """Time of every transfer between two devices; None: what the plan says."""
+    """Time of every transfer between two devices; None: what plan or placement say."""
     latency: float | None = option(least=0)
     """Time after which a transfer arrives, on top."""
     split_backward: float | None = option(least=0, most=1)
@@ -55,11 +78,16 @@ class ScheduleOptions(Options):
     def check(self) -> None:
         """Refuse what makes no sense."""
         super().check()
-        from dnnp.core.pipeline.recipes.classics import CLASSICS
-
-        known = ("auto", "optimal", "tessel", *CLASSICS)
-        if self.method not in known:
-            raise UsageError(f"--method {self.method!r}: must be one of {', '.join(known)}")
+        if self.method not in SCHEDULES:
+            raise UsageError(f"--method {self.method!r}: must be one of {', '.join(SCHEDULES)}")
+        if self.shape is not None and self.placement is not None:
+            raise UsageError("give --shape or --placement, not both")
+        if self.shape is None:
+            for name in SHAPE_OPTIONS:
+                if getattr(self, name) not in (None, False):
+                    raise UsageError(f"--{name.replace('_', '-')} is for --shape")
+        if self.devices is not None and self.devices > MOST_DEVICES:
+            raise UsageError(f"--devices {self.devices} is above {MOST_DEVICES}")
         if self.transfers not in ("blocking", "non-blocking"):
             for flag, value in (
                 ("--transfer-time", self.transfer_time),
@@ -73,35 +101,96 @@ class ScheduleOptions(Options):
             flag = "eager" if self.eager else "max-micro-batches"
             raise UsageError(f"--{flag} is for --method tessel")
 
+    @cached_property
+    def given(self) -> Placement | None:
+        """The shape, or what the placement file holds; None: the plan of a graph is scheduled."""
+        if self.shape is not None:
+            from dnnp.core.pipeline.shapes import shape
+
+            return shape(
+                self.shape,
+                4 if self.devices is None else self.devices,
+                inference=self.inference,
+                forward_s=1.0 if self.forward_time is None else self.forward_time,
+                backward_s=3.0 if self.backward_time is None else self.backward_time,
+                shared_s=1.0 if self.shared_time is None else self.shared_time,
+            )
+        if self.placement is None:
+            return None
+        from dnnp.formats.placement import read_placement
+
+        path = os.fspath(self.placement)
+        data = self.caller.read_input(path)
+        return read_placement(data, "<stdin>" if path == "-" else path)
+
+    def stream(self) -> Stream | None:
+        """The stream to which the schedule of a shape or of a placement file is added."""
+        if self.given is None:
+            return None
+        from dnnp.formats.schedule import placement_stream
+
+        return placement_stream(self.given.name)
+
 
 def schedule_stream(stream: Stream, options: ScheduleOptions) -> None:
     """Find when every stage of the plan runs every micro-batch.
+
+    Instead of a plan it may be a shape, or a placement file: `graph` is None then.
 
     Raises
     ------
     UsageError
         There is no plan, or options do not fit it.
     FormatError
-        The graph is malformed, or its plan contradicts itself.
+        The graph or the placement is malformed, or the plan contradicts itself.
     InfeasibleError
         No schedule keeps within the memory.
     """
+    from dnnp.core.pipeline.solve import solve
+    from dnnp.core.pipeline.trade_off import trade_off
+    from dnnp.core.pipeline.wanted import Wanted
+
     caller = options.caller
-    with (
-        caller.interruptible(),
-        searching(caller, effort=options.effort, seconds=options.time_limit) as run,
-    ):
+    with caller.interruptible():
+        run = run_of(caller, effort=options.effort, seconds=options.time_limit)
         placement, digest = placement_of(stream, options)
         caller.elapsed("searching")
-        schedule, points = _solved(placement, options, run)
-        _put(stream, schedule, points, digest, options)
+        wanted = Wanted(
+            options.micro_batches,
+            options.method,
+            options.unroll,
+            options.max_micro_batches,
+            not options.eager,
+        )
+        found = solve(placement, wanted, run)
+        caller.elapsed("found the schedule")
+        points = trade_off(placement, options.unroll, run) if options.pareto else None
+        _put(stream, found, points, digest, options)
 
 
-schedule = step("dnnp-schedule", ScheduleOptions)(schedule_stream)
+def _step(
+    options: Callable[P, ScheduleOptions],
+) -> Callable[Concatenate[Graph | None, P], Graph]:
+    def call(graph: Graph | None, *args: P.args, **kwargs: P.kwargs) -> Graph:
+        asked = options(*args, **kwargs)
+        asked.check()
+        streams = [asked.stream(), None if graph is None else graph.stream()]
+        found = [stream for stream in streams if stream is not None]
+        if len(found) != 1:
+            raise UsageError("give one of these: a graph, --shape, --placement")
+        return changed("dnnp-schedule", schedule_stream, found[0], asked)
+
+    return shown_as(call, schedule_stream, options, Graph)
 
 
-def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, str]:
-    """What is scheduled of the plan in a stream, and the plan's digest."""
+schedule = _step(ScheduleOptions)
+
+
+def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, str | None]:
+    """What is scheduled, and the digest of its plan if it has one."""
+    if options.given is not None:
+        mode = "non-blocking" if options.transfers == "model" else options.transfers
+        return limited_placement(options.given, options, mode), None
     from dnnp.core.pipeline.from_plan import placement_of_plan
     from dnnp.formats.graph import graph_of, plan_digest, units_of
     from dnnp.read_plan import read_plan
@@ -123,7 +212,7 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
 def limited_placement(placement: Placement, options: ScheduleOptions, mode: str) -> Placement:
     """The placement with the limits and the transfers that are asked for."""
     from dnnp.core.model.placement import check_placement
-    from dnnp.core.pipeline.solve import with_limit
+    from dnnp.core.pipeline.limits import with_limit
     from dnnp.core.pipeline.split_backward import split_backward
     from dnnp.core.pipeline.transfers import with_transfers
 
@@ -144,39 +233,18 @@ def limited_placement(placement: Placement, options: ScheduleOptions, mode: str)
     return placement
 
 
-def _solved(
-    placement: Placement, options: ScheduleOptions, run: Run
-) -> tuple[Schedule, list[Point] | None]:
-    """The schedule, and the trade-off of period and memory if that is asked for."""
-    from dnnp.core.pipeline.solve import Request, solve, trade_off
-
-    request = Request(
-        options.micro_batches,
-        options.method,
-        options.unroll,
-        options.max_micro_batches,
-        not options.eager,
-        effort=run.effort,
-        tell=run.tell,
-        warn=run.warn,
-        stop=run.stop,
-    )
-    found = solve(placement, request)
-    options.caller.elapsed("found the schedule")
-    return found, trade_off(placement, request) if options.pareto else None
-
-
 def _put(
     stream: Stream,
     schedule: Schedule,
     points: list[Point] | None,
-    digest: str,
+    digest: str | None,
     options: ScheduleOptions,
 ) -> None:
     """Put the schedule into the stream, and say what it is."""
     from dnnp.core.pipeline.problem import peak_memory, problem_of
     from dnnp.core.pipeline.transfers import global_order
     from dnnp.formats.schedule import schedule_records
+    from dnnp.formats.schedule_text import schedule_line
 
     problem = problem_of(schedule.placement, options.micro_batches)
     start = schedule.start_s.ravel()
@@ -186,45 +254,4 @@ def _put(
     stream.records["block"] = blocks
     if dropped:
         options.caller.note(f"dropped what earlier records led to: {', '.join(dropped)} records")
-    _say(options.caller, record, options.method)
-
-
-def _say(caller: Caller, record: Record, asked: str) -> None:
-    """One line about the schedule, and the trade-off as a table; `asked` is the method."""
-    makespan, bound = record["makespan_s"], record["bound_s"]
-    number = record["micro_batches"]
-    proven = "optimal" if record["status"] == "optimal" else f"bound {bound:.6g}"
-    by = "" if record["method"] == asked else f" by {record['method']}"
-    parts = [
-        f"makespan {makespan:.6g} of {number} micro-batch{'es' * (number != 1)}{by}, {proven}, "
-        f"bubble {100 * record['bubble']:.3g} %"
-    ]
-    repetend = record.get("repetend")
-    if repetend is not None:
-        unroll = repetend["unroll"]
-        each = f" for {unroll} micro-batches" if unroll > 1 else ""
-        parts.append(
-            f"period {repetend['period_s']:.6g}{each}, memory {repetend['memory_bytes']:.6g}, "
-            f"span {repetend['span_s']:.6g} ({_proof(repetend)})"
-        )
-    elif "rate_s" in record:
-        parts.append(f"{record['rate_s']:.6g} for each of many")
-    interrupted = ", interrupted" if record["status"] == "interrupted" else ""
-    caller.note("; ".join(parts) + interrupted)
-
-
-def _proof(repetend: Record) -> str:
-    """What is proven about a repetend, in words."""
-    if repetend["status"] == "optimal":
-        return "all proven"
-    pairs = (
-        ("period", "period_s", "period_bound_s"),
-        ("memory", "memory_bytes", "memory_bound_bytes"),
-        ("span", "span_s", "span_bound_s"),
-    )
-    open_ = [
-        f"{name} at least {repetend[bound]:.6g}"
-        for name, value, bound in pairs
-        if repetend[value] > repetend[bound] * (1 + 1e-9)
-    ]
-    return ", ".join(open_) or "not proven"
+    options.caller.note(schedule_line(record, options.method))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import update_wrapper
 from inspect import Parameter, Signature, signature
@@ -95,6 +95,17 @@ class Options:
         return [each for each in fields(self) if each.metadata]
 
 
+def json_in(
+    value: str | os.PathLike[str] | Sequence[Any], flag: str, caller: Caller
+) -> tuple[bytes, str]:
+    """What is in the JSON file that an option names, or a list as JSON; and a name of it."""
+    if isinstance(value, str | os.PathLike):
+        return caller.read_input(os.fspath(value)), os.fspath(value)
+    import orjson
+
+    return orjson.dumps(list(value), option=orjson.OPT_SERIALIZE_NUMPY), flag
+
+
 def flag_of(each: Field[Any]) -> str:
     """The option of the command that a field is; empty if there is none."""
     flag = each.metadata["flag"]
@@ -140,14 +151,18 @@ def step(
         def call(graph: Graph, *args: P.args, **kwargs: P.kwargs) -> Graph:
             asked = options(*args, **kwargs)
             asked.check()
-            stream = graph.stream()
-            work(stream, asked)
-            stream.header = stamped(stream.header, tool, asked.words())
-            return Graph(stream)
+            return changed(tool, work, graph.stream(), asked)
 
         return shown_as(call, work, options, Graph)
 
     return public
+
+
+def changed(tool: str, work: Callable[[Stream, O], object], stream: Stream, asked: O) -> Graph:
+    """The graph of a stream that a step has changed, which is stamped into its header."""
+    work(stream, asked)
+    stream.header = stamped(stream.header, tool, asked.words())
+    return Graph(stream)
 
 
 def shown_as(call: Any, work: Callable[..., Any], options: Any, returns: Any) -> Any:

@@ -14,9 +14,16 @@ import orjson
 import pytest
 
 import dnnp
+from dnnp.bounding import BoundOptions
 from dnnp.caller import Caller
 from dnnp.cmds import bound, check, coarsen, export, partition, profile, run, schedule
+from dnnp.coarsening import CoarsenOptions
+from dnnp.exporting import ExportOptions
+from dnnp.profiling import ProfileOptions
+from dnnp.running import RunOptions
 from dnnp.samples import build
+from dnnp.scheduling import ScheduleOptions
+from dnnp.split_options import SplitOptions
 from dnnp.step import Options, flag_of
 from support.run import dnnp as command
 
@@ -113,6 +120,34 @@ def test_orders_are_lists(priced: dnnp.Graph, tmp_path: Path) -> None:
     assert dnnp.split(priced, k=2, method="slice", priorities=priorities).plan is not None
 
 
+def test_splits_made_elsewhere(priced: dnnp.Graph, planned: dnnp.Graph, tmp_path: Path) -> None:
+    parts = [list(stage.nodes) for stage in planned.stages]
+    file = tmp_path / "split.json"
+    file.write_bytes(orjson.dumps(parts))
+    expected = command("partition", "-k", "2", "--eval", str(file), stdin=priced.to_bytes())
+    assert dnnp.split(priced, k=2, eval=file).to_bytes() == expected.out
+    given = dnnp.split(priced, k=2, eval=parts)
+    assert given.plan == dnnp.split(priced, k=2, eval=str(file)).plan
+    assert given.plan is not None
+    assert planned.plan is not None
+    assert (given.plan.method, given.plan.value) == ("given", planned.plan.value)
+
+
+def test_placements_are_scheduled_without_a_graph(tmp_path: Path) -> None:
+    words = ("--shape", "V", "--devices", "2", "--micro-batches", "3")
+    made = dnnp.schedule(None, micro_batches=3, shape="V", devices=2)
+    again = command("schedule", *words)
+    for kind in ("schedule", "block"):
+        assert made.records(kind) == tuple(again.records(kind))
+    file = tmp_path / "placement.json"
+    block = {"name": "F0", "kind": "forward", "devices": [0], "time_s": 1}
+    file.write_bytes(orjson.dumps({"devices": 1, "blocks": [block]}))
+    expected = command("schedule", "--placement", str(file), "-n", "3")
+    assert expected.status == 0, expected.err
+    placed = dnnp.schedule(None, placement=file, micro_batches=3)
+    assert placed.records("schedule") == tuple(expected.records("schedule"))
+
+
 def test_views_say_what_the_records_say(planned: dnnp.Graph) -> None:
     plan = planned.plan
     assert plan is not None
@@ -161,6 +196,13 @@ BAD: dict[str, tuple[Callable[[dnnp.Graph], object], str]] = {
     "method": (lambda graph: dnnp.split(graph, k=2, method="x"), "--method 'x': must be one of"),
     "argument": (lambda graph: dnnp.bound(graph, method="x"), "--method 'x': must be one of"),
     "recipe": (lambda graph: dnnp.schedule(graph, method="x"), "--method 'x': must be one of"),
+    "eval": (lambda graph: dnnp.split(graph, k=2, eval=[], method="slice"), "not both"),
+    "orders": (
+        lambda graph: dnnp.split(graph, k=2, method="slice", order="dfs", priorities=[]),
+        "give --order or --priorities, not both",
+    ),
+    "shape": (lambda graph: dnnp.schedule(graph, shape="V"), "give one of these"),
+    "nothing": (lambda graph: dnnp.schedule(None), "give one of these"),
     "comm": (lambda graph: dnnp.split(graph, k=2, comm="x"), "--comm 'x': must be one of"),
     "memory": (lambda graph: dnnp.split(graph, k=2, memory="16G"), "give a number of bytes"),
     "depth": (lambda graph: dnnp.coarsen(graph, depth=2), "--depth needs --layers"),
@@ -186,16 +228,22 @@ def test_warnings_are_pythons(model: Path, priced: dnnp.Graph) -> None:
 
 
 NOT_IN_PYTHON = {
-    "partition": {"eval"},
     "profile": {"stage_timeout", "max_memory"},
     "run": {"stage_timeout", "max_memory"},
-    "schedule": {
-        "shape", "devices", "inference", "forward_time", "backward_time", "shared_time",
-        "placement", "chart", "svg",
-    },
+    "schedule": {"chart", "svg"},
     "check": {"json", "schema"},
-}  # fmt: skip
-"""Options that are for the command alone, or not here yet."""
+}
+"""Options that are for the command alone: its pictures, and limits of its own process."""
+
+OPTIONS: dict[str, type[Options]] = {
+    "coarsen": CoarsenOptions,
+    "profile": ProfileOptions,
+    "split": SplitOptions,
+    "bound": BoundOptions,
+    "schedule": ScheduleOptions,
+    "export": ExportOptions,
+    "run": RunOptions,
+}
 
 COMMON = {"help", "stream", "output", "quiet", "verbose", "timings", "version", "print_completion"}
 
@@ -216,10 +264,9 @@ def test_options_are_those_of_the_command(module: object) -> None:
     for dest, action in actions.items():
         default = keywords[dest].default
         assert (default or None) == (action.default or None) or dest == "to", dest
-    for kind in Options.__subclasses__():
-        for each in fields(kind):
-            if each.metadata and kind.__module__ == call.__module__ and flag_of(each):
-                assert flag_of(each) in parser._option_string_actions, each.name
+    for each in fields(OPTIONS[call.__name__]) if call.__name__ in OPTIONS else ():
+        if each.metadata and flag_of(each):
+            assert flag_of(each) in parser._option_string_actions, each.name
 
 
 EIGHT = """

@@ -1,0 +1,199 @@
+"""The option `eval`: a split that was made elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
+from dnnp.core.model.plan import Block
+from dnnp.searching import run_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dnnp.core.cost.latency import LatencyProblem, Split
+    from dnnp.core.cost.problem import SplitProblem
+    from dnnp.core.model.device import DeviceClass
+    from dnnp.core.model.plan import CostOptions, Plan
+    from dnnp.formats.msr_split import Part
+    from dnnp.split_options import SplitOptions
+
+
+def given_plan(problem: SplitProblem, data: bytes, name: str, options: SplitOptions) -> Plan:
+    """The plan of a split for the objective that is asked for; `name` is for messages.
+
+    Raises
+    ------
+    FormatError, UsageError
+        As in `blocks_of`; it has more replicas than are allowed.
+    InfeasibleError
+        It does not fit the devices.
+    """
+    price = _for_latency if options.objective == "latency" else _for_throughput
+    return price(problem, blocks_of(data, name, problem), options)
+
+
+def _for_throughput(problem: SplitProblem, blocks: list[Block], options: SplitOptions) -> Plan:
+    """The plan of a split for the objectives throughput and gpipe."""
+    from dnnp.core.bound.simple import simple_bound
+    from dnnp.core.cost.plan import make_plan
+    from dnnp.formats.graph import digest_of
+
+    caller = options.caller
+    cost = _with_replicas(problem.options, blocks, options.max_replicas)
+    problem = problem.with_options(cost)
+    caller.release()
+    if cost.memory_model == "peak":
+        from dnnp.core.model.beside import beside
+        from dnnp.core.peak.order import with_least_peak
+
+        run, split = run_of(caller), blocks
+        blocks = beside(
+            lambda: with_least_peak(problem.graph, split, keep=True, run=run),
+            run.stop,
+            lambda: split,
+        )
+    return make_plan(
+        problem,
+        blocks,
+        method="given",
+        bound=simple_bound(problem),
+        digest=digest_of(problem.graph, problem.units),
+        interrupted=caller.interrupted,
+    )
+
+
+def _for_latency(problem: SplitProblem, blocks: list[Block], options: SplitOptions) -> Plan:
+    """The plan of a split for the objective latency."""
+    from dnnp.core.cost.latency_plan import make_latency_plan
+    from dnnp.core.latency.quick import quick, simple_bound
+    from dnnp.formats.graph import digest_of
+
+    caller = options.caller
+    caller.release()
+    latency, split = _latency_split(problem, blocks, options.invocations)
+    bound, argument = simple_bound(latency, run=quick(run_of(caller)))
+    return make_latency_plan(
+        problem.with_options(latency.options),
+        latency,
+        split,
+        method="given",
+        bound=bound,
+        bound_method=argument,
+        digest=digest_of(problem.graph, problem.units),
+        interrupted=caller.interrupted,
+    )
+
+
+def _latency_split(
+    problem: SplitProblem, blocks: Sequence[Block], invocations: int | None
+) -> tuple[LatencyProblem, Split]:
+    """A split of one sample, invoked as often as its parts need unless that is given.
+
+    Raises
+    ------
+    InfeasibleError
+        It does not fit the devices; the message has the latency that it would have.
+    """
+    from dnnp.core.cost.invocations import Invocations
+    from dnnp.core.cost.latency import latency_problem
+    from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
+
+    latency = latency_problem(problem)
+    home = homes_of_blocks(latency, problem.units.label, blocks)
+    split = split_of_homes(latency, home)
+    try:
+        if not isinstance(split, Invocations):
+            latency.value(split)
+            return latency, split
+        late = [bool(latency.tasks.backward[split.block == b][0]) for b in range(len(split.device))]
+        often = max(np.unique(split.device * 2 + late, return_counts=True)[1].tolist(), default=1)
+        if invocations is None:
+            cost = replace(problem.options, invocations=often)
+            latency = replace(latency, options=cost)
+        latency.value(split)
+    except InfeasibleError as error:
+        value = latency.time(split)
+        raise InfeasibleError(f"{error}; without this limit its latency is {value:.6g}") from None
+    return latency, split
+
+
+def blocks_of(data: bytes, name: str, problem: SplitProblem) -> list[Block]:
+    """Read a split; the nodes of each part run in the graph's order.
+
+    Raises
+    ------
+    FormatError
+        The file is malformed, does not fit the graph, or gives one device to two parts.
+    UsageError
+        It uses a device that is not offered.
+    """
+    from dnnp.formats.msr_split import read_split
+
+    graph = problem.graph
+    position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
+    parts = read_split(data, name)
+    blocks: list[Block] = []
+    for part in parts:
+        unknown = next((i for i in part.nodes if i not in position), None)
+        if unknown is not None:
+            raise FormatError(f"the split does not fit the graph: there is no node {unknown}", name)
+        nodes = np.array([position[i] for i in part.nodes], dtype=np.int64)
+        device = _device_of(part, problem.devices, name)
+        blocks.append(
+            Block(nodes[np.argsort(graph.rank[nodes])], device, part.replicas, part.number)
+        )
+    _check_numbers(blocks, name)
+    return blocks
+
+
+def _with_replicas(
+    options: CostOptions, blocks: Sequence[Block], stated: int | None
+) -> CostOptions:
+    """Options that allow the replicas of a split, if they are within the number stated.
+
+    Raises
+    ------
+    UsageError
+        A part has more replicas.
+    """
+    most = max((b.replicas for b in blocks), default=1)
+    if stated is not None and most > stated:
+        raise UsageError(f"the split runs a stage on {most} devices, above --max-replicas {stated}")
+    return replace(options, max_replicas=max(most, options.max_replicas))
+
+
+def _device_of(part: Part, devices: tuple[DeviceClass, ...], name: str) -> DeviceClass:
+    """The class that a part names, or the first of its kind."""
+    for device in devices:
+        if device.name == part.device_class:
+            return device
+    if part.device_class not in ("", "cpu"):
+        offered = ", ".join(d.name for d in devices)
+        raise UsageError(
+            f"{name}: the split uses a device of class '{part.device_class}'; "
+            f"offered are: {offered}"
+        )
+    for device in devices:
+        if device.kind == part.kind:
+            return device
+    raise UsageError(f"{name}: the split uses a device of kind {part.kind}; none is offered")
+
+
+def _check_numbers(blocks: Sequence[Block], name: str) -> None:
+    """Refuse numbers that some parts of a class have and others lack, or that overlap."""
+    for device in dict.fromkeys(b.device for b in blocks):
+        mine = sorted((b for b in blocks if b.device == device), key=lambda b: b.number)
+        if mine[-1].number < 0:
+            continue
+        if mine[0].number < 0:
+            raise FormatError(
+                f"some parts on '{device.name}' have a device number, others not", name
+            )
+        for one, other in pairwise(mine):
+            if one.number + one.replicas > other.number:
+                raise FormatError(f"two parts are on {device.name}/{other.number}", name)

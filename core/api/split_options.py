@@ -1,0 +1,102 @@
+"""What is asked of a split, and how it is found."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dnnp.core.methods import LATENCY, SPLITS
+from dnnp.core.model.asked import Evolution
+from dnnp.core.model.errors import UsageError
+from dnnp.platform import DeviceOptions
+from dnnp.step import option
+
+_ORDERS = ("order", "sequence", "priorities")
+"""Options of which each says what order to cut."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitOptions(DeviceOptions):
+    """What is asked of a split, and how it is found."""
+
+    method: str = option("auto")
+    """One of the methods of dnnp-partition(1); `auto`: exact, or what finds the validity asked."""
+    eval: str | os.PathLike[str] | Sequence[Sequence[int]] | None = option(json=True)
+    """Find nothing, price this split: lists of node ids, or the JSON file of a split."""
+    validity: str | None = option(choices=("ordered", "convex", "free"))
+    """`ordered`: the stages form a pipeline; `convex`: each stage is contiguous; `free`: nothing;
+    None: what the method makes."""
+    objective: str = option("throughput", choices=("throughput", "gpipe", "latency"))
+    """`throughput`: the largest load; `gpipe`: for training, the largest forward load plus the
+    largest backward load; `latency`: the time of one sample."""
+    max_replicas: int | None = option(least=1)
+    """Devices that one stage may run on, sharing the samples; None: 1."""
+    order: str | None = option(choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse"))
+    """Topological order to cut; None: the best of the four, or `kahn`, as the method has it."""
+    sequence: str | os.PathLike[str] | Sequence[int] | None = option(json=True)
+    """Method `slice`: order to slice, the ids of all groups, or the file of a JSON list of them."""
+    priorities: str | os.PathLike[str] | Sequence[float] | None = option(json=True)
+    """Method `slice`: priorities of the groups for Kahn's algorithm, or the file of a list."""
+    solver: str | None = option(choices=("cbc", "highs"))
+    """Solver of integer programs; None: `cbc`."""
+    time_limit: float | None = option(least=0)
+    """Seconds after which to keep the best split found; None: no limit."""
+    effort: float | None = option(above=0)
+    """Scales the work of searches that would not end; None: 1."""
+    seed: int | None = option(least=0)
+    """Of random choices; None: 0."""
+    samples: int | None = option(least=1)
+    """Orders that method `random` tries; None: 100."""
+    population: int | None = option(least=1)
+    """Orders of a generation; None: 100."""
+    generations: int | None = option(least=1)
+    """Generations; None: 100."""
+    elite: float | None = option(least=0, most=1)
+    """Share of a generation that stays; None: 0.2."""
+    mutants: float | None = option(least=0, most=1)
+    """Share of a generation that is drawn anew; None: 0.15."""
+    bias: float | None = option(least=0, most=1)
+    """Probability that a priority comes from the parent of the elite; None: 0.7."""
+    execution: str | None = option(choices=("blocks", "operators"))
+    """Latency: `blocks`: accelerators are invoked for whole blocks; `operators`: every unit is
+    placed by itself; None: `blocks` where there are CPUs beside accelerators and no links."""
+    invocations: int | None = option(least=1)
+    """Latency of blocks: blocks that an accelerator may hold, in each pass; None: 1."""
+    transfers: str | None = option(choices=("tensor", "edge"))
+    """Latency: what moves as one; None: `tensor`."""
+    congestion: str | None = option(choices=("device", "channel", "none"))
+    """Latency of operators: which transfers wait for each other; None: `device`."""
+    comm: str = option("sum", choices=("sum", "overlap", "duplex"))
+    """Transfers add to compute, overlap with it, or overlap in both directions."""
+    memory_model: str | None = option(choices=("sum", "peak", "weights"))
+    """Memory of a stage; None: `sum` where nodes state memory or there is a backward pass, else
+    `peak`; for latency `weights` where they state none."""
+    memory_mode: str = option("hard", choices=("hard", "overflow"))
+    """Above capacity: infeasible, or streamed over the link."""
+    charge_io: bool = option(False)
+    """Model inputs and outputs cost transfers too."""
+    reprice: bool = option(False)
+    """Groups whose cost no longer follows from their nodes cost the sum of these."""
+
+    def check(self) -> None:
+        """Refuse what makes no sense."""
+        super().check()
+        methods = {**SPLITS, **LATENCY}
+        if self.method not in methods:
+            raise UsageError(f"--method {self.method!r}: must be one of {', '.join(methods)}")
+        if self.eval is not None and self.method != "auto":
+            raise UsageError("give --method or --eval, not both")
+        orders = [name for name in _ORDERS if getattr(self, name) is not None]
+        if len(orders) > 1:
+            raise UsageError(f"give --{orders[0]} or --{orders[1]}, not both")
+        if self.method != "slice" and orders not in ([], ["order"]):
+            raise UsageError("--sequence and --priorities are for --method slice")
+        self.evolution.check()
+
+    @property
+    def evolution(self) -> Evolution:
+        """How an order evolves."""
+        names = ("population", "generations", "elite", "mutants", "bias")
+        given = {name: getattr(self, name) for name in names}
+        return Evolution(**{name: value for name, value in given.items() if value is not None})
