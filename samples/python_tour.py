@@ -33,6 +33,11 @@ print(dnnp.check(graph, certificate=True).described())
 scheduled = dnnp.schedule(graph, micro_batches=8, method="inference")
 print(scheduled.schedule)
 
+# %% A split that somebody else made, and a placement from the literature without any model
+halves = [[node["id"] for node in graph.nodes[i::2]] for i in range(2)]
+print(dnnp.split(graph, k=2, eval=halves).plan)
+print(dnnp.schedule(None, shape="V", devices=4, micro_batches=8, method="1f1b").schedule)
+
 # %% The stages as ONNX models
 dnnp.export(graph, folder / "stages")
 print(sorted(path.name for path in (folder / "stages").iterdir()))
