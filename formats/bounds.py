@@ -9,7 +9,7 @@ from typing import Any
 
 from dnnp.core.model.plan import CLOSED
 from dnnp.formats.fields import MAX_ID
-from dnnp.formats.graph import plan_digest
+from dnnp.formats.plan import plan_digest
 from dnnp.formats.stream import Record
 
 

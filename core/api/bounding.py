@@ -250,7 +250,7 @@ def _better_plan(
 def _replace_plan(stream: Stream, caller: Caller, plan: Plan) -> list[str]:
     """Put a better plan into the stream; returns what that dropped."""
     from dnnp.formats.bounds import raise_bound
-    from dnnp.formats.graph import plan_records
+    from dnnp.formats.plan import plan_records
 
     old = stream.get("plan")[0]
     record, stages = plan_records(plan)

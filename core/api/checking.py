@@ -177,7 +177,8 @@ def check_stream(
     from dnnp.core.check.schedule import check_schedule
     from dnnp.core.check.stream import check_stream as check_records
     from dnnp.core.model.cluster import singletons
-    from dnnp.formats.graph import digest_of, plan_digest
+    from dnnp.formats.graph import digest_of
+    from dnnp.formats.plan import plan_digest
 
     graph, clustering, plan = _content(stream)
     if max_gap is not None and plan is None:
@@ -221,7 +222,8 @@ def check_stream(
 
 def _content(stream: Stream) -> tuple[NodeGraph | None, Clustering | None, Plan | None]:
     """Graph, groups and plan; no graph where there is a schedule and nothing to have it from."""
-    from dnnp.formats.graph import clustering_of, graph_of, plan_of
+    from dnnp.formats.graph import clustering_of, graph_of
+    from dnnp.formats.plan import plan_of
 
     if stream.get("schedule") and not any(map(stream.get, GRAPH)):
         return None, None, None

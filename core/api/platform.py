@@ -83,7 +83,7 @@ def _chosen(
     stream: Stream, records: list[Record], options: DeviceOptions
 ) -> tuple[DeviceClass, ...]:
     """The device classes of `records`, with what options override; see `platform_of`."""
-    from dnnp.formats.graph import device_of
+    from dnnp.formats.plan import device_of
 
     priced = sorted({c for node in stream.get("node") for c in node.get("time_s", {})})
     counted = [r for r in records if "count" in r]

@@ -21,7 +21,7 @@ def read_plan(stream: Stream, graph: Graph) -> Plan | None:
     FormatError
         It was made from something else, or its numbers do not fit each other.
     """
-    from dnnp.formats.graph import plan_of
+    from dnnp.formats.plan import plan_of
 
     plan = plan_of(stream, graph)
     if plan is not None:

@@ -98,7 +98,7 @@ def run_stream(stream: Stream, options: RunOptions) -> Outcome:
 
     Whether outputs are right is in the outcome's verdict.
     """
-    from dnnp.formats.graph import plan_digest
+    from dnnp.formats.plan import plan_digest
 
     outcome = _run(stream, options)
     stream.replace("run", outcome.records(plan_digest(stream.get("plan")[0], stream.get("stage"))))
@@ -174,9 +174,10 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.core.runtime.session import SessionConfig, require_provider
     from dnnp.core.runtime.verify import tolerance_for
     from dnnp.core.runtime.weights import random_weights
-    from dnnp.formats.graph import graph_of, plan_of
+    from dnnp.formats.graph import graph_of
     from dnnp.formats.onnx_plan import check_runnable
     from dnnp.formats.onnx_types import types_of
+    from dnnp.formats.plan import plan_of
     from dnnp.read_plan import refuse_contradictions
     from dnnp.source import open_source
 
@@ -264,7 +265,7 @@ def _program(stream: Stream, plan: Plan, samples: int | None) -> Program | None:
     from dnnp.core.check.passes import check_passes
     from dnnp.core.check.schedule import check_schedule
     from dnnp.core.runtime.scheduled import program_of
-    from dnnp.formats.graph import plan_digest
+    from dnnp.formats.plan import plan_digest
 
     if not stream.get("schedule"):
         return None

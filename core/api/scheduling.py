@@ -192,7 +192,8 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
         mode = "non-blocking" if options.transfers == "model" else options.transfers
         return limited_placement(options.given, options, mode), None
     from dnnp.core.pipeline.from_plan import placement_of_plan
-    from dnnp.formats.graph import graph_of, plan_digest, units_of
+    from dnnp.formats.graph import graph_of, units_of
+    from dnnp.formats.plan import plan_digest
     from dnnp.read_plan import read_plan
 
     graph = graph_of(stream)

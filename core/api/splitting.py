@@ -87,7 +87,7 @@ def add_plan(
     given: tuple[bytes, str] | None = None,
 ) -> None:
     """Split a graph, and put the plan into the stream; `given`: a split in a file, and its name."""
-    from dnnp.formats.graph import plan_records
+    from dnnp.formats.plan import plan_records
 
     if given is None:
         plan = _found_plan(problem, options)

@@ -19,24 +19,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def kernel(function: F) -> F:
     """`numba.njit` with a cache on disk where one can be written; other threads may run beside."""
-    return _compiled(function, numba.njit(nogil=True))
+    compiled = numba.njit(nogil=True)(function)
+    if compiled is not function:  # NUMBA_DISABLE_JIT=1
+        with suppress(RuntimeError):  # numba found no folder for its cache
+            compiled._cache = KernelCache(function, compiled.targetoptions)
+    return cast(F, compiled)
 
 
 def part(function: F) -> F:
-    """A kernel that calls no other of any length, compiled into every kernel that calls it.
+    """A part of a kernel, compiled into what calls it; neither it nor what it calls makes arrays.
 
-    For those that take tuples of arrays and run millions of times: passing these takes longer than
-    some of what is done with them.
+    Elsewhere numba counts references to each array of the tuples that are handed over, which takes
+    longer than much of what is done with them. So a kernel that takes large tuples makes its
+    arrays and leaves the loops to a part, which need not count.
     """
-    return _compiled(function, numba.njit(nogil=True, forceinline=True))
-
-
-def _compiled(function: F, compiler: Callable[[F], Any]) -> F:
-    compiled = compiler(function)
-    if compiled is not function:  # NUMBA_DISABLE_JIT=1
-        with suppress(RuntimeError):  # numba found no folder for its cache
-            compiled._cache = KernelCache(function)
-    return cast(F, compiled)
+    return cast(F, numba.njit(nogil=True, forceinline=True, _nrt=False)(function))
 
 
 def inlined(function: F) -> F:

@@ -12,7 +12,7 @@ import hashlib
 import os
 import pickle
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType
@@ -29,16 +29,18 @@ _SEAL_BYTES = hashlib.sha256().digest_size
 class KernelCache(FunctionCache):
     """Numba's cache of a function with files of our own; what cannot be written is not kept.
 
+    `options` are those that numba was given.
+
     Raises
     ------
     RuntimeError
         There is no folder that can be written to.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
         super().__init__(function)
         self._cache_file: Any = _SealedFiles(
-            function, Path(self.cache_path, self._impl.filename_base)
+            function, options, Path(self.cache_path, self._impl.filename_base)
         )
 
     def is_empty(self) -> bool:
@@ -54,8 +56,11 @@ class KernelCache(FunctionCache):
 class _SealedFiles:
     """The files of one kernel; what numba asks of its `IndexDataCacheFile`."""
 
-    def __init__(self, function: Callable[..., Any], base: Path) -> None:
+    def __init__(
+        self, function: Callable[..., Any], options: Mapping[str, Any], base: Path
+    ) -> None:
         self._function = function
+        self._options = options
         self._base = base
 
     def load(self, key: Any) -> Any:
@@ -102,7 +107,7 @@ class _SealedFiles:
     def _seal(self, key: Any, content: bytes) -> bytes:
         # The name of a named tuple's type says nothing about the order of its fields.
         fields = repr([getattr(kind, "fields", None) for kind in key[0]])
-        known = numba.__version__, np.__version__, repr(key), fields
+        known = numba.__version__, np.__version__, repr(key), fields, _named(self._options)
         parts = (*known, *_dependencies(self._function))
         return hashlib.sha256("\n".join(parts).encode() + content).digest()
 
@@ -121,11 +126,17 @@ def _dependencies(function: Any) -> list[str]:
             if callee is not None and callee not in found:
                 found.add(callee)
                 waiting.append(callee)
+                parts.append(_named(value.targetoptions))
             elif isinstance(value, int | float | str | tuple | np.generic):
                 parts.append(f"{name}={value!r}")
             elif hasattr(value, "_fields"):  # a named tuple: which place a name stands for
                 parts.append(f"{name}={value._fields!r}")
     return parts
+
+
+def _named(options: Mapping[str, Any]) -> str:
+    """How a kernel is compiled."""
+    return repr(sorted(options.items()))
 
 
 def _described(code: CodeType) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dnnp.core.cost.combine import MARGIN, SUM
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import part
 from dnnp.core.dp.problem import NONE
 from dnnp.core.model.graph import Floats
 
@@ -22,13 +22,16 @@ class Goal(NamedTuple):
     flag: a block was refused for its peak memory in this order of its nodes."""
 
 
-@kernel
+@part
 def is_covered(memo, ideal):  # type: ignore[no-untyped-def]
     """Whether some devices cover an ideal."""
-    return memo.least[ideal].min() != NONE
+    covered = False
+    for s in range(memo.least.shape[1]):
+        covered |= memo.least[ideal, s] != NONE
+    return covered
 
 
-@kernel
+@part
 def room_of(p, s, a):  # type: ignore[no-untyped-def]
     """Share in lower bounds of the devices left in state s, with `a` of the last class used."""
     main = len(p.counts) - 1
@@ -39,7 +42,7 @@ def room_of(p, s, a):  # type: ignore[no-untyped-def]
     return room
 
 
-@kernel
+@part
 def _free_of(p, s, a):  # type: ignore[no-untyped-def]
     """Devices left that pay for no transfers."""
     main = len(p.counts) - 1
@@ -50,7 +53,7 @@ def _free_of(p, s, a):  # type: ignore[no-untyped-def]
     return free
 
 
-@kernel
+@part
 def is_enough(p, goal, ideal, room, pays):  # type: ignore[no-untyped-def]
     """Whether devices of such a share may do the work behind an ideal, and pay for what crosses."""
     enough = True
@@ -64,7 +67,7 @@ def is_enough(p, goal, ideal, room, pays):  # type: ignore[no-untyped-def]
     return enough
 
 
-@kernel
+@part
 def note_crossing(p, walk, ideal):  # type: ignore[no-untyped-def]
     """Sum up the tensors that cross from a marked ideal: devices that pay still have to."""
     for q in range(len(p.crossing)):
@@ -74,7 +77,7 @@ def note_crossing(p, walk, ideal):  # type: ignore[no-untyped-def]
                 p.crossing[q, ideal] += p.net_share[q, e]
 
 
-@kernel
+@part
 def is_open(p, lattice, goal, memo, walk, ideal):  # type: ignore[no-untyped-def]
     """Whether the devices left may do the rest behind an ideal in some state; then mark it.
 
@@ -101,7 +104,7 @@ def is_open(p, lattice, goal, memo, walk, ideal):  # type: ignore[no-untyped-def
     return reached
 
 
-@kernel
+@part
 def mark(p, lattice, walk, ideal):  # type: ignore[no-untyped-def]
     """Count the pins of each net in an ideal, and say whether its source is there."""
     for e in range(len(walk.before)):

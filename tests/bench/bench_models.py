@@ -15,7 +15,8 @@ from dnnp.core.model.asked import Asked
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.run import Run
 from dnnp.core.portfolio.solve import solve
-from dnnp.formats.graph import device_of, graph_of, units_of
+from dnnp.formats.graph import graph_of, units_of
+from dnnp.formats.plan import device_of
 from dnnp.formats.stream import read_bytes
 from support.bench import table
 from support.run import executable

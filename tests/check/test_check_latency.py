@@ -21,7 +21,8 @@ from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.link import Link
 from dnnp.core.model.plan import CostOptions, Plan
-from dnnp.formats.graph import graph_of, plan_of, plan_records
+from dnnp.formats.graph import graph_of
+from dnnp.formats.plan import plan_of, plan_records
 from support.graphs import random_stream
 
 CASES = 150

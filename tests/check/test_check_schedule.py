@@ -17,7 +17,7 @@ from dnnp.core.check.violation import KINDS
 from dnnp.core.model.placement import Placement
 from dnnp.core.pipeline.problem import problem_of
 from dnnp.core.pipeline.shift import left_shift
-from dnnp.formats.graph import plan_digest
+from dnnp.formats.plan import plan_digest
 from support import seeds
 from support.placements import random_placement
 from support.run import Result, dnnp

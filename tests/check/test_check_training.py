@@ -13,7 +13,8 @@ from dnnp.core.check.plan import check_plan
 from dnnp.core.check.violation import KINDS
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.plan import CostOptions, Plan
-from dnnp.formats.graph import graph_of, plan_digest, plan_of, plan_records
+from dnnp.formats.graph import graph_of
+from dnnp.formats.plan import plan_digest, plan_of, plan_records
 from dnnp.formats.stream import read_bytes
 from support import seeds
 from support.run import dnnp

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
@@ -128,6 +129,38 @@ def test_what_a_kernel_calls_and_its_constants_count(folder: Path) -> None:
     assert doubled(folder) == (24, 0)
     assert doubled(folder) == (24, 1)
     assert len(files(folder)) == 1
+
+
+OPTIONS = "import numba\n@numba.njit({})\ndef step(x):\n    return x + 1\n"
+
+
+def test_how_a_kernel_and_those_that_it_calls_are_compiled_counts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for options in ("", "fastmath=True"):
+        (folder / "callee.py").write_text(OPTIONS.format(options))
+        assert doubled(folder) == (8, 0)
+        assert doubled(folder) == (8, 1)
+    njit = numba.njit
+    monkeypatch.setattr("numba.njit", lambda **options: njit(boundscheck=True, **options))
+    assert doubled(folder) == (8, 0)
+    assert doubled(folder) == (8, 1)
+
+
+FIELDS = "from typing import NamedTuple\nclass Pair(NamedTuple):\n    {}: int\n    {}: int\n"
+
+
+def test_the_order_of_fields_counts(folder: Path) -> None:
+    (folder / "caller.py").write_text(
+        "from callee import Pair\nfrom dnnp.core.cost.kernel import kernel\n"
+        "@kernel\ndef double(pair):\n    return pair.a\n"
+    )
+    for names, hits in ((("a", "b"), 0), (("a", "b"), 1), (("b", "a"), 0), (("b", "a"), 1)):
+        (folder / "callee.py").write_text(FIELDS.format(*names))
+        pair = load(folder, "callee").Pair(1, 2)
+        double = load(folder, "caller").double
+        assert double(pair) == pair.a
+        assert sum(double.stats.cache_hits.values()) == hits
 
 
 def test_signatures_have_files_of_their_own(folder: Path) -> None:

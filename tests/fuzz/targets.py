@@ -23,7 +23,8 @@ from dnnp.core.model.cluster import contract
 from dnnp.core.model.errors import DnnpError, FormatError
 from dnnp.formats.cost_cache import load as load_costs
 from dnnp.formats.devices import class_record, device_names, parse_device
-from dnnp.formats.graph import clustering_of, graph_of, plan_of, plan_records, units_of
+from dnnp.formats.graph import clustering_of, graph_of, units_of
+from dnnp.formats.plan import plan_of, plan_records
 from dnnp.formats.stream import read_bytes, write
 from dnnp.formats.tensors import read_inputs
 from support import seeds, training

@@ -19,8 +19,9 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.run import PLAIN
-from dnnp.formats.graph import device_of, graph_of, units_of
+from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.msr_json import read_workload
+from dnnp.formats.plan import device_of
 from support.latency_brute import brute_blocks
 from support.latency_cases import random_problem
 from support.placing import problem_of

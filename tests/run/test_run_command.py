@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto
 
 from dnnp.core.runtime import session as sessions
-from dnnp.formats.graph import plan_digest
+from dnnp.formats.plan import plan_digest
 from dnnp.formats.stream import read_bytes
 from support.run import Result, dnnp, interrupted_at_terminal
 from support.running import planned, with_plan, written

@@ -25,7 +25,7 @@ from dnnp.core.runtime.pipeline import SOURCE, Edge, Step, route, run_pipeline
 from dnnp.core.runtime.report import summarize
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.core.runtime.verify import Tolerance
-from dnnp.formats.graph import plan_digest
+from dnnp.formats.plan import plan_digest
 from dnnp.formats.stream import Stream, read_bytes
 from support.run import PATIENCE_S, dnnp, interrupted_at_terminal
 from support.running import (

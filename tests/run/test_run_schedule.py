@@ -23,7 +23,8 @@ from dnnp.core.runtime.pipeline import Job, Step, Trace, route, run_pipeline
 from dnnp.core.runtime.report import Timing, summarize_schedule, timing_lines
 from dnnp.core.runtime.scheduled import Program, program_of, room_of
 from dnnp.core.runtime.session import SessionConfig
-from dnnp.formats.graph import graph_of, plan_digest, plan_of
+from dnnp.formats.graph import graph_of
+from dnnp.formats.plan import plan_digest, plan_of
 from dnnp.formats.stream import Stream, read_bytes
 from support.run import dnnp, interrupted_at_terminal
 from support.running import SPLIT, known_time, network, planned, stage_of, step_of, written

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from dnnp.formats.bounds import bound_digest, gap_of
-from dnnp.formats.graph import plan_digest
+from dnnp.formats.plan import plan_digest
 from support import seeds
 from support.run import dnnp
 

@@ -18,7 +18,8 @@ from dnnp.core.model.plan import CostOptions, Plan, Stage
 from dnnp.core.runtime.pipeline import Call, Step, Trace, Worker
 from dnnp.core.runtime.report import Timing
 from dnnp.core.runtime.values import Values
-from dnnp.formats.graph import digest_of, graph_of, plan_records, units_of
+from dnnp.formats.graph import digest_of, graph_of, units_of
+from dnnp.formats.plan import plan_records
 from dnnp.formats.stream import Stream, read_bytes, write
 from support.run import dnnp
 from support.split_models import array, graph, make, node, value

@@ -17,7 +17,8 @@ import random
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.formats.graph import device_of, graph_of
+from dnnp.formats.graph import graph_of
+from dnnp.formats.plan import device_of
 from dnnp.formats.stream import Stream
 from support.graphs import header, to_bytes
 

@@ -1,0 +1,84 @@
+"""What records of a graph hold: devices, links, tensors, nodes and groups."""
+
+from __future__ import annotations
+
+from dnnp.formats.fields import Field
+from dnnp.formats.record_fields import HEX, TIMES, ids, number, string, unique_id
+
+DEVICE = {
+    "class": string("device class; the key of time_s", required=True),
+    "kind": string("cpu: compute only, no capacity", required=True, enum=("accelerator", "cpu")),
+    "name": string("what it is, in words"),
+    "count": Field("int", "number of devices; absent: decided by -k"),
+    "memory_bytes": number("capacity of one device"),
+    "fast_memory_bytes": number("on-chip memory of one device, the capacity with --memory fast"),
+    "bandwidth_bytes_per_s": number("bandwidth of one device's link", positive=True),
+    "cluster_size": Field(
+        "int", "devices with equal number / cluster_size, rounded down, form a cluster; 0: none"
+    ),
+    "inner_bandwidth_bytes_per_s": number(
+        "bandwidth of a link inside a cluster; needed where there are clusters", positive=True
+    ),
+}
+
+LINK = {
+    "from": string("device, v100/0, or a class for all its devices", required=True),
+    "to": string("device, or class, at the other end", required=True),
+    "bandwidth_bytes_per_s": number("bandwidth", required=True, positive=True),
+    "back_bandwidth_bytes_per_s": number(
+        "bandwidth of the other direction; absent: the same", positive=True
+    ),
+    "latency_s": number("time that each transfer takes on top; absent: 0"),
+}
+
+TENSOR = {
+    "id": unique_id("unique among tensors"),
+    "name": string("name in the source; need not be unique", required=True),
+    "kind": string(
+        "where it comes from",
+        required=True,
+        enum=("input", "activation", "parameter", "constant"),
+    ),
+    "size_bytes": number("size", required=True),
+    "dtype": string("element type, or sequence, optional, map"),
+    "shape": Field("list", "dimensions, when known", items=Field("int", "")),
+    "transfer_s": number("time to move it once; replaces size over bandwidth"),
+    "output": Field("bool", "an output of the model"),
+}
+
+NODE = {
+    "id": unique_id("unique among nodes; the index in the ONNX graph"),
+    "name": string("name in the source; need not be unique", required=True),
+    "op": string("operator type", required=True),
+    "domain": string("operator domain, when not the default one"),
+    "inputs": ids("tensors read, captures of subgraph bodies included"),
+    "outputs": ids("tensors written"),
+    "captures": ids("inputs that only subgraph bodies read", required=False),
+    "flop": number("floating point operations"),
+    "bytes": number("bytes moved to and from memory"),
+    "time_s": TIMES,
+    "memory_bytes": number("memory of the node, where the source gives it"),
+    "backward": Field("bool", "belongs to the backward pass"),
+    "color": Field("id", "nodes of one colour share a device"),
+    "layer": string("layer in the source"),
+    "scope": string("name scope in the source"),
+}
+
+GROUP = {
+    "id": unique_id("unique among groups"),
+    "name": string("what the group is", required=True),
+    "nodes": ids("members in topological order"),
+    "rule": string("rule that made it"),
+    "time_s": TIMES,
+    "cost": string(
+        "where time_s comes from; absent: from the group itself",
+        enum=("summed", "analytic", "measured", "scaled"),
+    ),
+    "basis": Field(
+        "string",
+        "digest of the times of its nodes when it was priced as a unit; absent: unknown",
+        pattern=HEX,
+    ),
+    "flop": number("floating point operations"),
+    "bytes": number("bytes moved to and from memory"),
+}

@@ -1,0 +1,290 @@
+"""From records to plans and the devices that they are for, and back."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+
+import numpy as np
+
+from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import FormatError
+from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.link import Link
+from dnnp.core.model.plan import CostOptions, Plan, Stage, Transfer
+from dnnp.formats.fields import MAX_NUMBER, shown
+from dnnp.formats.graph import digest_of, rows_of, units_of
+from dnnp.formats.stream import Record, Stream
+
+
+def device_of(record: Record) -> DeviceClass:
+    """A device class from its record; without a count there are none yet.
+
+    Raises
+    ------
+    FormatError
+        Clusters without the bandwidth of the links inside them.
+    """
+    if record.get("cluster_size", 0) and "inner_bandwidth_bytes_per_s" not in record:
+        raise FormatError(
+            f"device class {shown(record['class'])} has a cluster_size but no "
+            "inner_bandwidth_bytes_per_s"
+        )
+    return DeviceClass(
+        name=record["class"],
+        kind=record["kind"],
+        count=record.get("count", 0),
+        memory_bytes=float(record.get("memory_bytes", math.inf)),
+        bandwidth_bytes_per_s=float(record.get("bandwidth_bytes_per_s", math.inf)),
+        cluster_size=record.get("cluster_size", 0),
+        inner_bandwidth_bytes_per_s=float(record.get("inner_bandwidth_bytes_per_s", math.inf)),
+        fast_memory_bytes=_number_or_none(record, "fast_memory_bytes"),
+    )
+
+
+def device_record(device: DeviceClass) -> Record:
+    """The record of a device class; infinite values are left out."""
+    record: Record = {"class": device.name, "kind": device.kind, "count": device.count}
+    if math.isfinite(device.memory_bytes):
+        record["memory_bytes"] = device.memory_bytes
+    if device.fast_memory_bytes is not None:
+        record["fast_memory_bytes"] = device.fast_memory_bytes
+    if math.isfinite(device.bandwidth_bytes_per_s):
+        record["bandwidth_bytes_per_s"] = device.bandwidth_bytes_per_s
+    if device.cluster_size:
+        record["cluster_size"] = device.cluster_size
+        record["inner_bandwidth_bytes_per_s"] = min(device.inner_bandwidth_bytes_per_s, MAX_NUMBER)
+    return record
+
+
+def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan | None:
+    """Return the plan of a stream, or None if it has none.
+
+    Raises
+    ------
+    FormatError
+        A device class with clusters lacks a bandwidth. Unless `check_digest` is false: the plan
+        was made from another graph, costs or groups, its stages do not hold every node exactly
+        once, or they are on devices that the plan does not offer.
+    """
+    if not stream.get("plan"):
+        if stream.get("stage"):
+            raise stream.fault_at("stage", 0, None, "a stage without a plan")
+        return None
+    record = stream.get("plan")[0]
+    stages = stream.get("stage")
+    if check_digest:
+        ptr, idx = rows_of(stream, "stage", "nodes", graph.node_ids, "node")
+        counts = np.bincount(idx, minlength=graph.n)
+        if (counts != 1).any():
+            node = int(np.flatnonzero(counts != 1)[0])
+            times = int(counts[node])
+            raise stream.fault_at(
+                "plan", 0, None, f"node {int(graph.node_ids[node])} is in {times} stages, not one"
+            )
+        units = units_of(stream, graph)
+        if record["digest"] != digest_of(graph, units):
+            raise stream.fault_at(
+                "plan", 0, "digest", "the plan was made from another graph, costs or groups"
+            )
+        _check_stages(stream, record, units, ptr, idx)
+    return Plan(
+        stages=tuple(
+            Stage(
+                device=r["device"],
+                device_class=r["class"],
+                nodes=tuple(r["nodes"]),
+                load_s=float(r["load_s"]),
+                in_s=float(r["in_s"]),
+                compute_s=float(r["compute_s"]),
+                overflow_s=float(r["overflow_s"]),
+                out_s=float(r["out_s"]),
+                memory_bytes=float(r["memory_bytes"]),
+                replicas=r.get("replicas", 1),
+                sync_s=float(r.get("sync_s", 0.0)),
+                forward_s=_number_or_none(r, "forward_s"),
+                backward_s=_number_or_none(r, "backward_s"),
+                peak_bytes=_number_or_none(r, "peak_bytes"),
+                peak_bound_bytes=_number_or_none(r, "peak_bound_bytes"),
+                begin_s=_number_or_none(r, "begin_s"),
+                end_s=_number_or_none(r, "end_s"),
+                starts_s=tuple(map(float, r["starts_s"])) if "starts_s" in r else None,
+                receives=tuple(map(_transfer, r["receives"])) if "receives" in r else None,
+            )
+            for r in sorted(stages, key=lambda r: r["id"])
+        ),
+        k=record["k"],
+        method=record["method"],
+        validity=record["validity"],
+        value=float(record["value"]),
+        bound=float(record["bound"]),
+        status=record["status"],
+        options=CostOptions(
+            comm=record["comm"],
+            memory_model=record["memory_model"],
+            memory_mode=record["memory_mode"],
+            charge_io=record["charge_io"],
+            objective=record["objective"],
+            max_replicas=record.get("max_replicas", 1),
+            **{name: record[name] for name in _LATENCY if name in record},
+        ),
+        devices=_plan_devices(stream, record),
+        digest=record["digest"],
+        links=tuple(
+            Link(x["from"], x["to"], float(x["bandwidth_bytes_per_s"]), float(x["latency_s"]))
+            for x in record.get("links", ())
+        ),
+        bound_method=record.get("bound_method", ""),
+    )
+
+
+def _transfer(record: Record) -> Transfer:
+    return Transfer(
+        tuple(record["tensors"]), record["from"], float(record["start_s"]), float(record["end_s"])
+    )
+
+
+def _number_or_none(record: Record, name: str) -> float | None:
+    return float(record[name]) if name in record else None
+
+
+def _plan_devices(stream: Stream, plan: Record) -> tuple[DeviceClass, ...]:
+    """The devices offered; those in clusters need the bandwidth of both links."""
+    for i, record in enumerate(plan["devices"]):
+        for name in ("bandwidth_bytes_per_s", "inner_bandwidth_bytes_per_s"):
+            if record.get("cluster_size", 0) and name not in record:
+                field = f"devices[{i}].{name}"
+                raise stream.fault_at("plan", 0, field, "is missing, but there is a cluster_size")
+    return tuple(device_of(d) for d in plan["devices"])
+
+
+def _check_stages(stream: Stream, plan: Record, units: Clustering, ptr: Ints, idx: Ints) -> None:
+    """Refuse stages that cut a group in two, or on devices that the plan does not have.
+
+    `ptr`, `idx` are the node positions of the stages (CSR).
+    """
+    stage = np.empty(len(idx), dtype=np.int64)
+    stage[idx] = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+    first = stage[units.member_idx[units.member_ptr[:-1]]]
+    cut = np.flatnonzero(first[units.label] != stage)
+    if len(cut):
+        group = int(units.group_ids[units.label[cut[0]]])
+        where = int(stage[cut[0]])
+        raise stream.fault_at("stage", where, "nodes", f"holds a part of group {group} only")
+    offered = {d["class"]: d.get("count", 0) for d in plan["devices"]}
+    most = plan.get("max_replicas", 1)
+    for i, record in enumerate(stream.get("stage")):
+        name, replicas = record["class"], record.get("replicas", 1)
+        if name not in offered:
+            reason = f"{shown(name)} is not among the plan's devices"
+            raise stream.fault_at("stage", i, "class", reason)
+        if replicas > most:
+            reason = f"{replicas} replicas; the plan allows {most}"
+            raise stream.fault_at("stage", i, "replicas", reason)
+        number = _device_number(record["device"], name)
+        if number is None or number + replicas > offered[name]:
+            reason = f"there is no device {shown(record['device'])}"
+            if number is not None and replicas > 1:
+                last = shown(f"{name}/{number + replicas - 1}")
+                reason = f"there is no device {last} for the last replica"
+            reason += f"; class {shown(name)} has {offered[name]}"
+            raise stream.fault_at("stage", i, "device", reason)
+
+
+def _device_number(device: str, name: str) -> int | None:
+    """The i of `class/i`; None if `device` is not of this form."""
+    match = re.fullmatch(r"(0|[1-9][0-9]{0,17})", device.removeprefix(f"{name}/"))
+    return int(match[0]) if match and device == f"{name}/{match[0]}" else None
+
+
+_LATENCY = ("execution", "invocations", "transfers", "congestion")
+"""Options of a plan that only latency has."""
+
+
+def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
+    """The plan record and its stage records."""
+    record: Record = {
+        "type": "plan",
+        "id": 0,
+        "k": plan.k,
+        "method": plan.method,
+        "objective": plan.objective,
+        "validity": plan.validity,
+        "value": plan.value,
+        "bound": plan.bound,
+        "gap": plan.gap,
+        "status": plan.status,
+        "comm": plan.options.comm,
+        "memory_model": plan.options.memory_model,
+        "memory_mode": plan.options.memory_mode,
+        "charge_io": plan.options.charge_io,
+        "devices": [device_record(d) for d in plan.devices],
+        "digest": plan.digest,
+    }
+    if plan.options.max_replicas > 1:
+        record["max_replicas"] = plan.options.max_replicas
+    if plan.objective == "latency":
+        record |= {name: getattr(plan.options, name) for name in _LATENCY}
+    if plan.links:
+        record["links"] = [
+            {
+                "from": x.source,
+                "to": x.target,
+                "bandwidth_bytes_per_s": x.bandwidth_bytes_per_s,
+                "latency_s": x.latency_s,
+            }
+            for x in plan.links
+        ]
+    if plan.bound_method:
+        record["bound_method"] = plan.bound_method
+    stages: list[Record] = [
+        {
+            "type": "stage",
+            "id": i,
+            "device": s.device,
+            "class": s.device_class,
+            "nodes": list(s.nodes),
+            "load_s": s.load_s,
+            "in_s": s.in_s,
+            "compute_s": s.compute_s,
+            "overflow_s": s.overflow_s,
+            "out_s": s.out_s,
+            "memory_bytes": s.memory_bytes,
+        }
+        for i, s in enumerate(plan.stages)
+    ]
+    for entry, stage in zip(stages, plan.stages, strict=True):
+        if stage.replicas > 1:
+            entry |= {"replicas": stage.replicas, "sync_s": stage.sync_s}
+        if stage.forward_s is not None and stage.backward_s is not None:
+            entry |= {"forward_s": stage.forward_s, "backward_s": stage.backward_s}
+        if stage.peak_bytes is not None:
+            entry["peak_bytes"] = stage.peak_bytes
+        if stage.peak_bound_bytes is not None:
+            entry["peak_bound_bytes"] = stage.peak_bound_bytes
+        if stage.begin_s is not None and stage.end_s is not None:
+            entry |= {"begin_s": stage.begin_s, "end_s": stage.end_s}
+        if stage.starts_s is not None:
+            entry["starts_s"] = list(stage.starts_s)
+        if stage.receives is not None:
+            entry["receives"] = [
+                {
+                    "tensors": list(x.tensors),
+                    "from": x.source,
+                    "start_s": x.start_s,
+                    "end_s": x.end_s,
+                }
+                for x in stage.receives
+            ]
+    return record, stages
+
+
+def plan_digest(record: Record, stages: list[Record]) -> str:
+    """Digest of a plan and its stages; what schedules and runs refer to."""
+    hasher = hashlib.sha256(f"{record['digest']};{record['k']};".encode())
+    for stage in sorted(stages, key=lambda r: r["id"]):
+        replicas = f"x{stage['replicas']}" if stage.get("replicas", 1) > 1 else ""
+        hasher.update(f"{stage['device']}{replicas}:{stage['nodes']};".encode())
+    return hasher.hexdigest()

@@ -1,0 +1,231 @@
+"""What records of a plan hold, and of what is known of it: its stages, a bound, a run."""
+
+from __future__ import annotations
+
+from dnnp.formats.fields import Field
+from dnnp.formats.graph_fields import DEVICE
+from dnnp.formats.record_fields import DIGEST, HEX, ids, number, string, unique_id
+
+PLAN_LINK = {
+    "from": string("device that sends", required=True),
+    "to": string("device that receives", required=True),
+    "bandwidth_bytes_per_s": number("bandwidth", required=True, positive=True),
+    "latency_s": number("time that each transfer takes on top", required=True),
+}
+
+RECEIVED = {
+    "tensors": ids("what moves"),
+    "from": string("device that sends", required=True),
+    "start_s": number("start", required=True),
+    "end_s": number("arrival", required=True),
+}
+
+PLAN = {
+    "id": Field("int", "0", required=True, const=0),
+    "k": Field("int", "number of accelerators offered", required=True),
+    "method": string("method that found it", required=True),
+    "objective": string(
+        "throughput: the largest load; gpipe: the largest forward load plus the largest "
+        "backward load; latency: the time of one sample",
+        required=True,
+        enum=("throughput", "gpipe", "latency"),
+    ),
+    "validity": string(
+        "ordered: the stages form a pipeline; convex: no path leaves a stage and comes back; "
+        "free: no promise",
+        required=True,
+        enum=("ordered", "convex", "free"),
+    ),
+    "value": number("the objective", required=True),
+    "bound": number("proven lower bound of the value of any split of this validity", required=True),
+    "gap": number("(value - bound) / value", required=True),
+    "status": string("optimal: proven", required=True, enum=("optimal", "feasible", "interrupted")),
+    "comm": string("how transfers count", required=True, enum=("sum", "overlap", "duplex")),
+    "memory_model": string(
+        "how memory counts; weights: for latency alone",
+        required=True,
+        enum=("sum", "peak", "weights"),
+    ),
+    "memory_mode": string("what happens above capacity", required=True, enum=("hard", "overflow")),
+    "charge_io": Field("bool", "model inputs and outputs cost transfers", required=True),
+    "max_replicas": Field(
+        "int", "devices that one stage may be replicated over; absent: 1", positive=True
+    ),
+    "devices": Field(
+        "list", "the devices offered", required=True, items=Field("object", "", fields=DEVICE)
+    ),
+    "execution": string(
+        "latency: blocks: accelerators are invoked for whole blocks; operators: every unit "
+        "is placed by itself",
+        enum=("blocks", "operators"),
+    ),
+    "invocations": Field(
+        "int", "latency of blocks: how often a device may be invoked in a pass", positive=True
+    ),
+    "transfers": string(
+        "latency: a tensor moves once to a device, or all of an edge for itself",
+        enum=("tensor", "edge"),
+    ),
+    "congestion": string(
+        "latency of operators: transfers that wait for each other: those that one device "
+        "sends, or receives; those of one channel; none",
+        enum=("device", "channel", "none"),
+    ),
+    "links": Field(
+        "list",
+        "latency: the links between the devices, one direction each; absent: what the "
+        "classes state",
+        items=Field("object", "", fields=PLAN_LINK),
+    ),
+    "bound_method": string("latency: argument that proves the bound"),
+    "digest": DIGEST,
+}
+
+STAGE = {
+    "id": unique_id("position in the pipeline, from 0"),
+    "device": string("class and number of the (first) device: cpu-core/0", required=True),
+    "class": string("device class", required=True),
+    "replicas": Field(
+        "int", "devices, from this one on, that share the samples; absent: 1", positive=True
+    ),
+    "nodes": ids("nodes in execution order"),
+    "load_s": number("load by the plan's comm model, divided by the replicas", required=True),
+    "in_s": number("transfers in of a sample", required=True),
+    "compute_s": number("compute of a sample", required=True),
+    "overflow_s": number("parameters streamed above capacity", required=True),
+    "out_s": number("transfers out of a sample", required=True),
+    "sync_s": number("weight synchronisation of replicas; absent: 0"),
+    "forward_s": number("load of the forward nodes, when training"),
+    "backward_s": number("load of the backward nodes, when training"),
+    "memory_bytes": number("memory of each device, by the memory model", required=True),
+    "peak_bytes": number("the part of it that is live activations at their peak"),
+    "peak_bound_bytes": number("proven lower bound of that peak over all orders of the nodes"),
+    "begin_s": number("latency: when its first transfer or task starts"),
+    "end_s": number("latency: when all of it is done"),
+    "starts_s": Field(
+        "list",
+        "latency of operators: start of each group (or node, without groups), in the order of "
+        "nodes",
+        items=number(""),
+    ),
+    "receives": Field(
+        "list",
+        "latency of operators: what other devices send to this one, by start",
+        items=Field("object", "", fields=RECEIVED),
+    ),
+}
+
+BOUND = {
+    "method": string("the argument that proves it: simple, chain, node-cut, ...", required=True),
+    "value": number(
+        "proven lower bound of the objective of any split of this validity", required=True
+    ),
+    "gap": number("(value of the plan - bound) / value of the plan", required=True),
+    "status": string(
+        "optimal: no split is better than the plan; interrupted: by a signal",
+        required=True,
+        enum=("optimal", "proven", "interrupted"),
+    ),
+    "validity": string(
+        "the splits it holds for; those of a stronger validity are among them",
+        required=True,
+        enum=("ordered", "convex", "free"),
+    ),
+    "tried": Field(
+        "list",
+        "every argument that was tried, in order",
+        required=True,
+        items=Field(
+            "object",
+            "",
+            fields={
+                "method": string("the argument", required=True),
+                "status": string(
+                    "solved: it gave all it can; limit: it was stopped before, what it proved "
+                    "holds; refused: it does not apply here; failed: its solver did",
+                    required=True,
+                    enum=("solved", "limit", "refused", "failed"),
+                ),
+                "value": number("bound that it proves; absent: none"),
+                "reason": string("why it was stopped, was refused or failed"),
+                "time_s": number("time it took, with --timings"),
+            },
+        ),
+    ),
+    "certificate": Field(
+        "object",
+        "with what another program verifies the bound",
+        fields={"argument": string("what kind of certificate", required=True)},
+        open=True,
+    ),
+    "digest": Field(
+        "string",
+        "digest of the plan, its devices and its cost model",
+        required=True,
+        pattern=HEX,
+    ),
+}
+
+RUN = {
+    "mode": string("what ran", required=True, enum=("pipeline", "whole", "replicas")),
+    "provider": string("execution provider", required=True),
+    "k": Field("int", "stages, or copies of the model"),
+    "samples": Field(
+        "int", "samples that went through and were measured, of all rounds", required=True
+    ),
+    "discarded": Field(
+        "int",
+        "samples that went through but do not count: until the rate was steady, the warm-up, "
+        "and measurements that other processes disturbed more",
+    ),
+    "rounds": Field("int", "how often they did, to be compared; absent: 1", positive=True),
+    "elapsed_s": number(
+        "time of a round, the median: to its last output, from the last one of the warm-up, or "
+        "from the first start"
+    ),
+    "throughput_per_s": number("samples per second: samples over rounds over elapsed_s"),
+    "latency_p50_s": number("median time of one sample"),
+    "latency_p99_s": number("99th percentile of the time of one sample"),
+    "latency_predicted_s": number("time of one sample by a plan of the objective latency"),
+    "makespan_predicted_s": number("time of all samples by the schedule that was followed"),
+    "makespan_measured_s": number("first start to last end of all samples of the schedule"),
+    "bubble": number(
+        "idle share of the stages, each between its first start and last end; of a schedule, "
+        "idle share of its devices over its makespan"
+    ),
+    "taken": number(
+        "largest share of its time that other processes, or the host of a virtual machine, "
+        "took from a stage or a copy of the model: it could have run, but its processor ran "
+        "something else; absent: not known"
+    ),
+    "threads": Field("int", "threads of a session"),
+    "optimization": string("graph optimization level"),
+    "verified": Field("bool", "outputs equal those of the whole model, if that was asked"),
+    "max_abs_error": number("largest difference from the whole model"),
+    "max_rel_error": number("the same, relative to the largest value of its output"),
+    "rtol": number("allowed error relative to each value"),
+    "atol": number("allowed error relative to the largest value of an output"),
+    "interrupted": Field("bool", "not all samples went through"),
+    "stages": Field(
+        "list",
+        "predicted and measured load of each stage",
+        items=Field(
+            "object",
+            "",
+            fields={
+                "stage": Field(
+                    "id",
+                    "id of the stage; several entries where it ran in parts",
+                    required=True,
+                ),
+                "device": string("device of the plan, the first if replicated", required=True),
+                "replicas": Field("int", "devices that shared the samples; absent: 1"),
+                "predicted_s": number("load by the plan", required=True),
+                "measured_s": number("median time of a sample over the number of replicas"),
+                "bubble": number("idle share, over all replicas"),
+                "taken": number("share of its time that others took from it"),
+            },
+        ),
+    ),
+    "digest": Field("string", "digest of the plan that ran", required=True, pattern=HEX),
+}
