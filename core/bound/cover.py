@@ -24,9 +24,10 @@ import numpy as np
 
 from dnnp.core.bound.between import between_of
 from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim
+from dnnp.core.bound.field import Field, field_of
 from dnnp.core.bound.known import Known
 from dnnp.core.bound.pairs import pair_costs
-from dnnp.core.bound.prices import Aim, Field, Found, best_sets, field_of
+from dnnp.core.bound.prices import Aim, Found, best_sets
 from dnnp.core.bound.quantised import Whole, one_class, refused
 from dnnp.core.bound.together import merged
 from dnnp.core.cost.combine import MARGIN

@@ -30,37 +30,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.bound.between import Between
-from dnnp.core.bound.flows import Nets
+from dnnp.core.bound.field import WORD
 from dnnp.core.cost.combine import MARGIN
-from dnnp.core.cost.kernel import inlined, kernel
-from dnnp.core.model.graph import Bools, Floats, Ints, csr
-
-WORD = 63
-"""Items to a word of a set."""
+from dnnp.core.cost.kernel import kernel, part
+from dnnp.core.model.graph import Bools, Floats, Ints
 
 OPEN, IN, OUT = 0, 1, 2
 """What is decided of an item."""
-
-
-class Field(NamedTuple):
-    """What sets are made of; numbers are whole."""
-
-    work: Floats
-    """f64[n]."""
-    size: Ints
-    """i64[p], pins of each net; one more, which is out, if the net is always paid."""
-    outside: Ints
-    """i64[p], 1 if the net is always paid."""
-    cost: Floats
-    """f64[p]."""
-    hook_ptr: Ints
-    hooks: Ints
-    """Nets of each item (CSR)."""
-    held: Ints
-    """i64[n, n, words], what lies between two items, as bits."""
-    pairs: Floats
-    """f64[n, n], least load of a set with two items."""
 
 
 class Aim(NamedTuple):
@@ -118,23 +94,6 @@ class Knapsack(NamedTuple):
     """i64[words], a set of items."""
 
 
-def field_of(work: Floats, nets: Nets, between: Between, pairs: Floats) -> Field:
-    """Lay out items and nets for the search. O(n^3) bits."""
-    n = len(work)
-    net = np.repeat(np.arange(len(nets.cost), dtype=np.int64), np.diff(nets.ptr))
-    hook_ptr, hooks = csr(nets.pins, net, n)
-    bit = np.int64(1) << (np.arange(n, dtype=np.int64) % WORD)
-    held = np.zeros((n, n, n // WORD + 1), dtype=np.int64)
-    for u in range(n):
-        for v in range(n):
-            some = between.holds(u, v)
-            np.bitwise_or.at(held[u, v], some // WORD, bit[some])
-    outside = nets.always.astype(np.int64)
-    return Field(
-        work, np.diff(nets.ptr) + outside, outside, nets.cost, hook_ptr, hooks, held, pairs
-    )
-
-
 @kernel
 def best_sets(field, aim, first, step, limit, halt, found):  # type: ignore[no-untyped-def]
     """For roots first, first + step, ...: sets with a load below the target, the root, none of the
@@ -162,12 +121,12 @@ def best_sets(field, aim, first, step, limit, halt, found):  # type: ignore[no-u
         Steps.
     """
     n, p, words = len(field.work), len(field.cost), field.held.shape[2]
-    roots = aim.roots
-    kept = len(found.sets) // len(roots)
-    state = np.zeros((n + 2, n), np.int8)
-    inner = np.zeros((n + 2, p), np.int32)
-    outer = np.zeros((n + 2, p), np.int32)
-    need = np.zeros((n + 2, n, words), np.int64)
+    stack = Choice(
+        np.zeros((n + 2, n), np.int8),
+        np.zeros((n + 2, p), np.int32),
+        np.zeros((n + 2, p), np.int32),
+        np.zeros((n + 2, n, words), np.int64),
+    )
     tried = np.zeros(n + 2, np.bool_)
     chosen = np.zeros(n + 2, np.int64)
     sack = Knapsack(
@@ -178,6 +137,15 @@ def best_sets(field, aim, first, step, limit, halt, found):  # type: ignore[no-u
         np.empty(n, np.int64),
         np.empty(words, np.int64),
     )
+    return _best_sets(field, aim, first, step, limit, halt, found, stack, tried, chosen, sack)
+
+
+@part
+def _best_sets(field, aim, first, step, limit, halt, found, stack, tried, chosen, sack):  # type: ignore[no-untyped-def]
+    """`best_sets`, with room to work in."""
+    state, inner, outer, need = stack
+    roots = aim.roots
+    kept = len(found.sets) // len(roots)
     steps = 0
     for i in range(first, len(roots), step):
         choice = Choice(state[0], inner[0], outer[0], need[0])
@@ -206,7 +174,8 @@ def best_sets(field, aim, first, step, limit, halt, found):  # type: ignore[no-u
                 load, value = weigh(field, aim.price, choice.state, choice.inner)
                 if load < aim.target and value > best:
                     best = value
-                    found.sets[i * kept + found.met[i] % kept] = choice.state == IN
+                    for v in range(len(choice.state)):
+                        found.sets[i * kept + found.met[i] % kept, v] = choice.state[v] == IN
                     found.met[i] += 1
                 rate, most = fill(field, aim.price, choice, sack, aim.target - load, value)
                 safe = MARGIN * most
@@ -229,10 +198,7 @@ def best_sets(field, aim, first, step, limit, halt, found):  # type: ignore[no-u
                 if depth < 0:
                     break
                 tried[depth] = True
-            state[depth + 1] = state[depth]
-            inner[depth + 1] = inner[depth]
-            outer[depth + 1] = outer[depth]
-            need[depth + 1] = need[depth]
+            copy_choice(stack, depth)
             entering = branch
             if branch < 0:
                 shut_out(field, chosen[depth], state[depth + 1], outer[depth + 1])
@@ -241,19 +207,34 @@ def best_sets(field, aim, first, step, limit, halt, found):  # type: ignore[no-u
     return steps
 
 
-@inlined
+@part
 def begin(field, before, choice):  # type: ignore[no-untyped-def]
     """All items are open, but for the roots `before`, which are out."""
     choice.state[:] = OPEN
     choice.inner[:] = 0
-    choice.outer[:] = field.outside
+    for e in range(len(choice.outer)):
+        choice.outer[e] = field.outside[e]
     for v in range(len(choice.state)):
-        choice.need[v] = field.held[v, v]
+        for w in range(choice.need.shape[1]):
+            choice.need[v, w] = field.held[v, v, w]
     for v in before:
         shut_out(field, v, choice.state, choice.outer)
 
 
-@inlined
+@part
+def copy_choice(stack, depth):  # type: ignore[no-untyped-def]
+    """Start from the same choice one deeper."""
+    state, inner, outer, need = stack
+    for v in range(state.shape[1]):
+        state[depth + 1, v] = state[depth, v]
+        for w in range(need.shape[2]):
+            need[depth + 1, v, w] = need[depth, v, w]
+    for e in range(inner.shape[1]):
+        inner[depth + 1, e] = inner[depth, e]
+        outer[depth + 1, e] = outer[depth, e]
+
+
+@part
 def shut_out(field, v, state, outer):  # type: ignore[no-untyped-def]
     """Item `v` is out."""
     state[v] = OUT
@@ -261,7 +242,7 @@ def shut_out(field, v, state, outer):  # type: ignore[no-untyped-def]
         outer[field.hooks[q]] += 1
 
 
-@inlined
+@part
 def join(field, target, choice, queue, waiting):  # type: ignore[no-untyped-def]
     """The first items of `queue` come in, with all that lies between them and the others.
 
@@ -296,7 +277,7 @@ def join(field, target, choice, queue, waiting):  # type: ignore[no-untyped-def]
     return True
 
 
-@inlined
+@part
 def drop_needy(field, choice, gone):  # type: ignore[no-untyped-def]
     """Open items that need one that is out are out, too. `gone` is room for a set of items."""
     state, _, outer, need = choice
@@ -314,7 +295,7 @@ def drop_needy(field, choice, gone):  # type: ignore[no-untyped-def]
                         break
 
 
-@inlined
+@part
 def gather(state, what, bits):  # type: ignore[no-untyped-def]
     """Write the items in this state into `bits`."""
     bits[:] = 0
@@ -323,7 +304,7 @@ def gather(state, what, bits):  # type: ignore[no-untyped-def]
             bits[v // WORD] |= np.int64(1) << (v % WORD)
 
 
-@inlined
+@part
 def weigh(field, price, state, inner):  # type: ignore[no-untyped-def]
     """(load, price) of what is in."""
     load = 0.0
@@ -338,7 +319,7 @@ def weigh(field, price, state, inner):  # type: ignore[no-untyped-def]
     return load, value
 
 
-@inlined
+@part
 def fill(field, price, choice, sack, room, value):  # type: ignore[no-untyped-def]
     """(ratio of the item that no longer fits, the most that a set is worth).
 
@@ -385,7 +366,7 @@ def fill(field, price, choice, sack, room, value):  # type: ignore[no-untyped-de
     return 0.0, value
 
 
-@inlined
+@part
 def decide(field, price, choice, sack, rate, spare):  # type: ignore[no-untyped-def]
     """Decide what more than `spare` of price depends on.
 
@@ -424,7 +405,7 @@ def decide(field, price, choice, sack, rate, spare):  # type: ignore[no-untyped-
     return waiting, forced
 
 
-@inlined
+@part
 def branch_of(state, near, price):  # type: ignore[no-untyped-def]
     """The open item to branch on: one near what is in, if there is one, of the largest price; -1:
     none is open."""

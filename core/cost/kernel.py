@@ -36,12 +36,6 @@ def part(function: F) -> F:
     return cast(F, numba.njit(nogil=True, forceinline=True, _nrt=False)(function))
 
 
-def inlined(function: F) -> F:
-    """A part of a kernel, compiled into whatever calls it: a call that hands over a dozen arrays
-    takes as long as a loop over a hundred items."""
-    return cast(F, numba.njit(nogil=True, inline="always")(function))
-
-
 def is_cold(kernels: Iterable[Callable[..., Any]]) -> bool:
     """Whether some kernel has no compiled form on disk yet, so that a first call takes seconds."""
     for function in kernels:
