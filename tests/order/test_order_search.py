@@ -136,7 +136,7 @@ def test_the_same_values_compiled_or_not():
     code = (
         "import sys; sys.path.insert(0, 'tests')\n"
         "import numpy as np\n"
-        "from partition.test_order_search import plain_case, space_of\n"
+        "from order.test_order_search import plain_case, space_of\n"
         "from dnnp.core.model.asked import Evolution\n"
         "from dnnp.core.portfolio.orders import evolved_order, random_order\n"
         "for seed in range(4):\n"
