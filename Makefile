@@ -53,7 +53,7 @@ $(TYPES): Makefile $(wildcard core/api/*.py)
 	done
 
 test: lint ## run ruff, mypy and all tests
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 $(PYTEST)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST)
 
 lint: $(READY) $(TYPES)
 	$(BIN)/ruff check .

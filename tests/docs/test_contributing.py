@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, SCHEDULES, SPLITS
-from support.project import ROOT, sources
+from support.project import ROOT, sources, syntax_nodes
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 PROSE = re.sub(r"^```.*?^```$", "", TEXT, flags=re.M | re.S)
@@ -176,7 +176,7 @@ def test_every_module_with_a_paper_is_listed(paper: str) -> None:
     listed = {module for row in rows() if row.paper == paper for module in row.modules}
     citing = set()
     for path in sorted((ROOT / "core").rglob("*.py")):
-        said = ast.get_docstring(ast.parse(path.read_text())) or ""
+        said = ast.get_docstring(syntax_nodes(path)[0]) or ""
         if PAPERS[paper].search(" ".join(said.split())):
             citing.add(str(path.relative_to(ROOT)))
     assert len(citing) > 3

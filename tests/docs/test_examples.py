@@ -20,8 +20,13 @@ from support.split_models import array, graph, make, node, value
 
 pytestmark = pytest.mark.skipif(shutil.which("jq") is None, reason="the examples use jq")
 WIDTH = 32
-SMALLER = {"--nodes 1000": "--nodes 30", "--nodes 100": "--nodes 16", "--seed 7": "--nodes 16"}
-"""Random graphs of the examples that take long, and what stands for them here."""
+SMALLER = {
+    "--nodes 1000": "--nodes 30",
+    "--nodes 100": "--nodes 16",
+    "--seed 7": "--nodes 16",
+    "--time-limit 5": "--time-limit 1",
+}
+"""What takes long in the examples, and what stands for it here."""
 
 
 def layers(*leading: str | int) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.project import DOOR, FOLDERS, ROOT, module_of, pyproject, sources
+from support.project import DOOR, FOLDERS, ROOT, module_of, pyproject, sources, syntax_nodes
 
 SOLVERS = (
     "core.dp", "core.order", "core.local", "core.mip", "core.latency", "core.bound",
@@ -72,7 +72,7 @@ def area_of(module: str) -> str:
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """(line, module) of every import in a file, inside functions too."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in syntax_nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -101,7 +101,7 @@ def test_imports_point_down() -> None:
 def imported(path: Path, modules: Collection[str]) -> set[str]:
     """Modules of ours that a file imports anywhere, for types too."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in syntax_nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {name if name in modules else node.module for name in names}
@@ -131,7 +131,7 @@ def test_core_outside_api_and_runtime_keeps_to_itself() -> None:
         if outside or str(where) in EXCEPTIONS:
             continue
         wrong += [f"{where}:{n}: imports {m}" for n, m in imports(path) if m.split(".")[0] in WORLD]
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in syntax_nodes(path):
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
@@ -160,7 +160,7 @@ def unwanted(path: Path) -> Iterator[tuple[int, str]]:
     beside it, around code of others that raises anything.
     """
     lines = path.read_text().splitlines()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in syntax_nodes(path):
         if isinstance(node, ast.Assert):
             yield node.lineno, "assert"
         if not isinstance(node, ast.ExceptHandler):

@@ -1,4 +1,4 @@
-"""5,000 seeded mutations through every reader; `make fuzz` runs 100,000."""
+"""2,500 seeded mutations through every reader; `make fuzz` runs 100,000."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fuzz.targets import TARGETS, Target
 from dnnp.core.model.errors import FormatError, InputFileError
 from support import seeds
 
-COUNT = 5000
+COUNT = 2500
 SEED = 20240
 
 

@@ -56,18 +56,23 @@ def test_stored_backend_models():
 
 
 def test_generated_backend_models(tmp_path: Path):
-    """One node each, or what it is made of; every third, to save time."""
+    """One node each, or what it is made of; two of every set of operators, to save time."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         cases = node_cases.collect_testcases(None)
     statuses: Counter[int] = Counter()
     path = tmp_path / "case.onnx"
-    for case in cases[::3]:
+    seen: Counter[frozenset[str]] = Counter()
+    for case in cases:
+        operators = frozenset(node.op_type for node in case.model.graph.node)
+        seen[operators] += 1
+        if seen[operators] > 2:
+            continue
         path.write_bytes(case.model.SerializeToString())
         _, result = imported(path)
         statuses[result.status] += 1
         assert result.status == 0 or "holds no operators" in result.err, (case.name, result.err)
-    assert statuses[0] > 500
+    assert statuses[0] > 450
     assert statuses[3] <= 5
 
 

@@ -37,10 +37,9 @@ def priced(case, blocks):
     )
 
 
-@pytest.mark.parametrize("start", [0, 100])
-def test_equals_brute_force(start):
+def test_equals_brute_force():
     missed = []
-    for seed in range(start, start + 100):
+    for seed in range(60):
         case = random_case(seed, 7, max_replicas=1)
         expected, _ = brute_force(case.problem, "free")
         if not np.isfinite(expected):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,12 @@ def command_names() -> list[str]:
 def sources() -> list[Path]:
     """Every Python file of the packages."""
     return sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+
+@cache
+def syntax_nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of the syntax tree of a file, the module first."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
 
 
 def module_of(path: Path) -> str:
