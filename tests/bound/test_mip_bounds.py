@@ -104,14 +104,14 @@ def agree(case: Case, validity: str, solver: str = "cbc") -> int:
     return sum(value > values["simple"] * (1 + CLOSE) for value in values.values())
 
 
-@pytest.mark.parametrize("first", range(0, 32, 8))
+@pytest.mark.parametrize("first", range(0, 16, 8))
 def test_accelerators_of_one_class(first):
     seeds = range(first, first + 8)
     cases = [accelerators_case(s, 6, ("sum", "sum", "overlap", "duplex")) for s in seeds]
     assert sum(agree(case, VALIDITIES[case.seed % 4]) for case in cases)
 
 
-@pytest.mark.parametrize("first", range(0, 32, 8))
+@pytest.mark.parametrize("first", range(0, 16, 8))
 def test_classes_memory_colours_replicas_and_training(first):
     for seed in range(first, first + 8):
         agree(random_case(seed, 6), VALIDITIES[seed % 4])
