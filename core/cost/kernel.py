@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def kernel(function: F) -> F:
     """`numba.njit` with a cache on disk where one can be written; other threads may run beside."""
-    compiled = numba.njit(nogil=True)(function)
+    compiled: Any = numba.njit(nogil=True)(function)
     if compiled is not function:  # NUMBA_DISABLE_JIT=1
         with suppress(RuntimeError):  # numba found no folder for its cache
             compiled._cache = KernelCache(function, compiled.targetoptions)
@@ -33,7 +33,8 @@ def part(function: F) -> F:
     longer than much of what is done with them. So a kernel that takes large tuples makes its
     arrays and leaves the loops to a part, which need not count.
     """
-    return cast(F, numba.njit(nogil=True, forceinline=True, _nrt=False)(function))
+    compiler: Any = numba.njit  # whose types do not know `_nrt`
+    return cast(F, compiler(nogil=True, forceinline=True, _nrt=False)(function))
 
 
 def is_cold(kernels: Iterable[Callable[..., Any]]) -> bool:
