@@ -34,7 +34,11 @@ scheduled = dnnp.schedule(graph, micro_batches=8, method="inference")
 print(scheduled.schedule)
 
 # %% A split that somebody else made, and a placement from the literature without any model
-halves = [[node["id"] for node in graph.nodes[i::2]] for i in range(2)]
+middle = len(graph.groups) // 2
+halves = [
+    [node for group in groups for node in group["nodes"]]
+    for groups in (graph.groups[:middle], graph.groups[middle:])
+]
 print(dnnp.split(graph, k=2, eval=halves).plan)
 print(dnnp.schedule(None, shape="V", devices=4, micro_batches=8, method="1f1b").schedule)
 
