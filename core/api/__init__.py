@@ -8,7 +8,7 @@ the step found; options are named as those of the command, errors are the same:
     graph = dnnp.load("model.onnx")
     graph = dnnp.profile(dnnp.coarsen(graph))
     graph = dnnp.bound(dnnp.split(graph, k=2))
-    print(graph.plan.value, graph.plan.gap, [stage.load for stage in graph.plan.stages])
+    print(graph.plan.value, graph.plan.gap, [stage.load for stage in graph.stages])
     dnnp.export(graph, "stages")
     dnnp.run(graph, verify=True)
 

@@ -25,6 +25,23 @@ def test_snippets(tmp_path: Path) -> None:
     assert rendered(TEXT, tmp_path, all_blocks=False) == TEXT, "run make readme"
 
 
+def test_python(tmp_path: Path) -> None:
+    (script,) = re.findall(r"```python\n(.*?)```", TEXT, re.S)
+    write("bert-small", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    value, gap, *loads = done.stdout.replace("[", "").replace("]", "").replace(",", "").split()
+    assert float(value) == max(map(float, loads))
+    assert 0 <= float(gap) < 1
+    assert (tmp_path / "python-stages" / "manifest.json").exists()
+
+
 def test_every_command_is_listed() -> None:
     for name in command_names():
         assert f"| `dnnp-{name}` |" in TEXT
