@@ -27,8 +27,6 @@ from dnnp.core.model.graph import Floats, Ints
 TASK = -1
 """Flow of an event that is a task."""
 
-CONGESTIONS = ("device", "channel", "none")
-
 
 @dataclass(frozen=True, eq=False)
 class Placement:
