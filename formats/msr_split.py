@@ -20,7 +20,7 @@ from dnnp.formats.fields import MAX_ID, shown
 from dnnp.formats.kinds import what_it_is
 
 
-class Part(NamedTuple):
+class SplitPart(NamedTuple):
     """What one device runs, or several that share its samples."""
 
     kind: str
@@ -63,7 +63,7 @@ def write_split(plan: Plan) -> bytes:
     return orjson.dumps(split_of(plan), option=orjson.OPT_INDENT_2) + b"\n"
 
 
-def read_split(data: bytes, name: str) -> list[Part]:
+def read_split(data: bytes, name: str) -> list[SplitPart]:
     """Read a split; parts without nodes are left out.
 
     Parameters
@@ -80,7 +80,7 @@ def read_split(data: bytes, name: str) -> list[Part]:
         content = orjson.loads(data.removeprefix(b"\xef\xbb\xbf"))
     except json.JSONDecodeError as error:
         raise FormatError(f"not JSON: {error.msg}{what_it_is(data)}", name, error.lineno) from None
-    split: list[Part] = []
+    split: list[SplitPart] = []
     seen: dict[int, str] = {}
     for field, part in _parts(content, name):
         if not isinstance(part.nodes, list):
@@ -97,11 +97,11 @@ def read_split(data: bytes, name: str) -> list[Part]:
     return split
 
 
-def _parts(content: Any, name: str) -> Iterator[tuple[str, Part]]:
+def _parts(content: Any, name: str) -> Iterator[tuple[str, SplitPart]]:
     """Each part, with the path of its nodes, which are not looked at yet."""
     if isinstance(content, list):
         for i, nodes in enumerate(content):
-            yield f"[{i}]", Part("accelerator", nodes)
+            yield f"[{i}]", SplitPart("accelerator", nodes)
         return
     kinds = {"fpgas": "accelerator", "cpus": "cpu", "stages": "accelerator"}
     found = [key for key in kinds if isinstance(content, dict) and key in content]
@@ -126,7 +126,7 @@ def _parts(content: Any, name: str) -> Iterator[tuple[str, Part]]:
                 )
             device_class, number = _device(device, name, f"{field}.device")
             kind = "cpu" if key == "stages" and device_class == "cpu" else kinds[key]
-            yield f"{field}.nodes", Part(kind, entry["nodes"], replicas, device_class, number)
+            yield f"{field}.nodes", SplitPart(kind, entry["nodes"], replicas, device_class, number)
 
 
 def _device(device: str, name: str, field: str) -> tuple[str, int]:

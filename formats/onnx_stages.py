@@ -180,7 +180,7 @@ def _check_order(source: _Source, parts: Sequence[Sequence[int]], stage_of: Sequ
 
 
 @dataclass
-class _Part:
+class _StageContent:
     """What one stage holds, gathered before its model is built; dictionaries as ordered sets."""
 
     index: int
@@ -207,7 +207,7 @@ class _Splitter:
     ) -> None:
         self._source = source
         self._stage_of = stage_of
-        self._parts = [_Part(i, nodes) for i, nodes in enumerate(parts)]
+        self._parts = [_StageContent(i, nodes) for i, nodes in enumerate(parts)]
         for part in self._parts:
             for v in part.nodes:
                 self._need_all(part, v)
@@ -222,11 +222,11 @@ class _Splitter:
         names = [name for part in self._parts for name in self._names(part)]
         self._types = find_types(source.model, names, known)
 
-    def _need_all(self, part: _Part, v: int) -> None:
+    def _need_all(self, part: _StageContent, v: int) -> None:
         for name in self._source.reads[v]:
             self._need(part, name, self._source.label(v))
 
-    def _need(self, part: _Part, name: str, reader: str) -> None:
+    def _need(self, part: _StageContent, name: str, reader: str) -> None:
         """Make a tensor available in a stage: copy what it comes from, or take it as an input."""
         source = self._source
         u = source.producer.get(name, MODEL)
@@ -244,7 +244,7 @@ class _Splitter:
         elif self._stage_of[u] != part.index:
             part.inputs[name] = self._stage_of[u]
 
-    def _holder(self, name: str) -> _Part | None:
+    def _holder(self, name: str) -> _StageContent | None:
         """The stage that hands out a model output; None if it is an input handed through."""
         source = self._source
         u = source.producer.get(name, MODEL)
@@ -261,7 +261,7 @@ class _Splitter:
         self._need(holder, name, "the model")
         return holder
 
-    def _names(self, part: _Part) -> Iterator[str]:
+    def _names(self, part: _StageContent) -> Iterator[str]:
         """Every tensor of a stage."""
         yield from part.inputs
         yield from part.stored
@@ -272,7 +272,7 @@ class _Splitter:
         """Build every stage."""
         return [self._model(part) for part in self._parts]
 
-    def _model(self, part: _Part) -> StageModel:
+    def _model(self, part: _StageContent) -> StageModel:
         names = dict.fromkeys(self._names(part))
         outputs = [name for name in names if name in part.outputs] or self._leaf(part)
         for name, maker in part.inputs.items():
@@ -292,13 +292,13 @@ class _Splitter:
             types={n: describe(self._types.get(n, unknown)) for n in (*part.inputs, *outputs)},
         )
 
-    def _leaf(self, part: _Part) -> list[str]:
+    def _leaf(self, part: _StageContent) -> list[str]:
         """Output of a stage that nobody needs: a model must have one."""
         made = [name for v in part.nodes for name in writes(self._source.nodes[v])]
         return made[-1:]
 
     def _build(
-        self, part: _Part, names: Mapping[str, None], outputs: Sequence[str]
+        self, part: _StageContent, names: Mapping[str, None], outputs: Sequence[str]
     ) -> onnx.ModelProto:
         source = self._source
         model = onnx.ModelProto()

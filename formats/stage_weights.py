@@ -79,7 +79,7 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _ByteRun:
     """Bytes of a file that are copied in one go: those of a tensor, or of several that overlap."""
 
     span: Span
@@ -237,22 +237,24 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-def _packed(spans: Iterable[Span]) -> list[_Run]:
+def _packed(spans: Iterable[Span]) -> list[_ByteRun]:
     """Where each byte of the spans goes in a file that holds nothing else but padding.
 
     They stay in the order of the original files, which are then read from front to back.
     """
-    runs: list[_Run] = []
+    runs: list[_ByteRun] = []
     at = 0
     for span in _merged(spans):
         step = PAGE_BYTES if span.size_bytes >= LARGE_BYTES else LINE_BYTES
         at += -at % step
-        runs.append(_Run(span, at))
+        runs.append(_ByteRun(span, at))
         at += span.size_bytes
     return runs
 
 
-def _write(runs: Sequence[_Run], originals: Mapping[str, Path], target: Path) -> tuple[int, str]:
+def _write(
+    runs: Sequence[_ByteRun], originals: Mapping[str, Path], target: Path
+) -> tuple[int, str]:
     """Write the runs to a file, a chunk at a time; its size, and its SHA-256 taken on the way."""
     digest = hashlib.sha256()
     with target.open("xb") as file:
@@ -262,7 +264,7 @@ def _write(runs: Sequence[_Run], originals: Mapping[str, Path], target: Path) ->
         return file.tell(), digest.hexdigest()
 
 
-def _contents(runs: Sequence[_Run], originals: Mapping[str, Path]) -> Iterator[bytes]:
+def _contents(runs: Sequence[_ByteRun], originals: Mapping[str, Path]) -> Iterator[bytes]:
     """What a file with the runs holds, in chunks."""
     at = 0
     for location, group in groupby(runs, lambda run: run.span.location):
@@ -291,7 +293,7 @@ def _chunks(file: BinaryIO, span: Span, original: Path) -> Iterator[bytes]:
 
 
 def _relocated(
-    model: onnx.ModelProto, kept: Mapping[str, str], runs: Sequence[_Run]
+    model: onnx.ModelProto, kept: Mapping[str, str], runs: Sequence[_ByteRun]
 ) -> onnx.ModelProto:
     """The model with the places where its external data now is.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.plan import CostOptions, Plan
-    from dnnp.formats.msr_split import Part
+    from dnnp.formats.msr_split import SplitPart
     from dnnp.split_options import SplitOptions
 
 
@@ -167,7 +167,7 @@ def _with_replicas(
     return replace(options, max_replicas=max(most, options.max_replicas))
 
 
-def _device_of(part: Part, devices: tuple[DeviceClass, ...], name: str) -> DeviceClass:
+def _device_of(part: SplitPart, devices: tuple[DeviceClass, ...], name: str) -> DeviceClass:
     """The class that a part names, or the first of its kind."""
     for device in devices:
         if device.name == part.device_class:

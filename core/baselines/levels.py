@@ -18,7 +18,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, Ints
 
 
-class _Part(NamedTuple):
+class _LevelPart(NamedTuple):
     """A segment or a stage of the outer level."""
 
     first: int
@@ -128,7 +128,7 @@ def cut_levels(
 
 def _cover(
     rows: Floats, digit: list[int], amount: list[int], counts: Ints, bound: float
-) -> list[_Part] | None:
+) -> list[_LevelPart] | None:
     """Cut the chain by the loads rows[first, way, end]; None if no value up to `bound`."""
     n = len(rows)
     stride = np.concatenate([[1], np.cumprod(counts + 1)]).astype(np.int64)
@@ -151,7 +151,7 @@ def _cover(
     parts, end = [], n
     while end > 0:
         way, start = int(how[state, end]), int(came[state, end])
-        parts.append(_Part(start, end, way))
+        parts.append(_LevelPart(start, end, way))
         state -= amount[way] * int(stride[digit[way]])
         end = start
     return parts[::-1]

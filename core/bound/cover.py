@@ -27,7 +27,7 @@ from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim
 from dnnp.core.bound.field import Field, field_of
 from dnnp.core.bound.known import Known
 from dnnp.core.bound.pairs import pair_costs
-from dnnp.core.bound.prices import Aim, Found, best_sets
+from dnnp.core.bound.prices import Aim, FoundSets, best_sets
 from dnnp.core.bound.quantised import Whole, one_class, refused
 from dnnp.core.bound.together import merged
 from dnnp.core.cost.combine import MARGIN
@@ -87,13 +87,13 @@ def cover_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     if isinstance(whole, Claim):
         return whole
     with solver_process() as process:
-        search = _Search(problem.graph, whole, known, Relaxation(process, known.solver, run))
+        search = _CoverSearch(problem.graph, whole, known, Relaxation(process, known.solver, run))
         search.begin(known.blocks or ())
         search.run(known.floor)
     return search.claim()
 
 
-class _Search:
+class _CoverSearch:
     """Sets that are known, and what was proven with prices."""
 
     def __init__(self, graph: Graph, whole: Whole, known: Known, relaxation: Relaxation) -> None:
@@ -209,7 +209,7 @@ class _Search:
     ) -> tuple[list[Bools], bool]:
         """Sets of a load below the target and a price above `least`; whether that is all."""
         roots = np.argsort(-prices / np.maximum(self.field.work, 1.0), kind="stable")
-        found = Found(
+        found = FoundSets(
             np.zeros((self.n * KEPT, self.n), dtype=np.bool_),
             np.zeros(self.n, dtype=np.int64),
             np.zeros(self.n, dtype=np.bool_),

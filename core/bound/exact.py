@@ -16,7 +16,7 @@ import numpy as np
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
 from dnnp.core.bound.hierarchy import MOST_NUMBERS, Call, claim_of, numbers_of, too_large
 from dnnp.core.bound.known import Known
-from dnnp.core.bound.programs import Candidate, Search
+from dnnp.core.bound.programs import Candidate, CandidateSearch
 from dnnp.core.bound.windows import windows
 from dnnp.core.cost.combine import WORTHWHILE
 from dnnp.core.cost.problem import SplitProblem
@@ -66,7 +66,7 @@ class _Exact:
     def __init__(self, call: Call, tasks: Sequence[Task]) -> None:
         self.call = call
         self.best = best_split(call.problem, "ordered")
-        self.search: Search = call.search(tasks)
+        self.search: CandidateSearch = call.search(tasks)
         self.search.found = self.found
         self.programs: dict[int, tuple[Task, Pipeline]] = {}
         lower = call.lower() / self.search.reference

@@ -40,7 +40,7 @@ import numpy as np
 from dnnp.core.bound.apart import pairs_apart
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
 from dnnp.core.bound.known import Known
-from dnnp.core.bound.programs import Candidate, Search
+from dnnp.core.bound.programs import Candidate, CandidateSearch
 from dnnp.core.bound.simple import simple_bound
 from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.cost.problem import SplitProblem
@@ -127,7 +127,7 @@ class Call:
         place[order] = np.arange(len(order))
         return place
 
-    def search(self, tasks: Sequence[Task]) -> Search:
+    def search(self, tasks: Sequence[Task]) -> CandidateSearch:
         """The search for the least of some programs."""
         value = self.known.value
         reference = value if np.isfinite(value) else max(_crude(task) for task in tasks)
@@ -135,7 +135,7 @@ class Call:
         if any(d.cluster_size for d in self.problem.devices):
             quanta = [0.0]
         quantum = common_divisor(np.array(quanta)) if all(quanta) else 0.0
-        return Search(self.known.solver, reference, 1.0, quantum, self.run)
+        return CandidateSearch(self.known.solver, reference, 1.0, quantum, self.run)
 
     def lower(self) -> float:
         """What is known of the bound, seconds."""
@@ -228,7 +228,7 @@ class Stages:
     """The programs of one task."""
 
     call: Call
-    search: Search
+    search: CandidateSearch
     task: Task
     precedence: bool
     transfers: bool
@@ -309,7 +309,7 @@ def _fits(kind: Kind, place: int, blocks: int) -> bool:
 def claim_of(
     call: Call,
     name: str,
-    search: Search,
+    search: CandidateSearch,
     low: float,
     *,
     done: bool,

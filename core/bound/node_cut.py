@@ -104,7 +104,7 @@ def node_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Cla
     if not np.isfinite(whole.work.min(axis=0)).all():
         return refused("a unit runs on no device that is offered")
     copies = [min(problem.options.max_replicas, d.count) for d in whole.devices]
-    search = _Search(whole, copies, problem.options.comm)
+    search = _CutSearch(whole, copies, problem.options.comm)
     units = int(known.floor / whole.quantum)
     status = SOLVED
     for v in np.argsort(-search.alone, kind="stable")[:MOST_CUTS].tolist():
@@ -126,7 +126,7 @@ def node_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Cla
     return Claim(claim.value, status, certificate=claim.certificate)
 
 
-class _Search:
+class _CutSearch:
     """Cuts of items in a problem of whole numbers."""
 
     def __init__(self, whole: Whole, copies: list[int], comm: str) -> None:

@@ -52,7 +52,7 @@ class Aim(NamedTuple):
     """i64[n], all items: a set belongs to the first of them that it holds."""
 
 
-class Found(NamedTuple):
+class FoundSets(NamedTuple):
     """What a search found; it is written by it."""
 
     sets: Bools
@@ -109,7 +109,7 @@ def best_sets(field, aim, first, step, limit, halt, found):  # type: ignore[no-u
     Parameters
     ----------
     field, aim, found
-        `Field`, `Aim`, `Found`.
+        `Field`, `Aim`, `FoundSets`.
     limit
         Steps from each root. `found.ended` says whether they sufficed.
     halt

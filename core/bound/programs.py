@@ -59,7 +59,7 @@ class Candidate:
 
 
 @dataclass
-class Search:
+class CandidateSearch:
     """Solve the candidates of a call.
 
     Parameters

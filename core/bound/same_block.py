@@ -78,7 +78,7 @@ def same_block_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> C
     between = between_of(problem.graph, whole.items, known.validity)
     with solver_process() as process:
         relaxation = Relaxation(process, known.solver, run)
-        search = _Search(program, whole, between, known.value, relaxation)
+        search = _PairSearch(program, whole, between, known.value, relaxation)
         search.run()
     return search.claim()
 
@@ -98,7 +98,7 @@ class _Added:
         return self.idle >= IDLE and not is_of_loads(self.name)
 
 
-class _Search:
+class _PairSearch:
     """Solve, add rows, lower the target."""
 
     def __init__(

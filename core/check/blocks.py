@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class Case(NamedTuple):
+class PassCase(NamedTuple):
     """The passes as arrays, P of them; D units."""
 
     names: list[str]
@@ -93,7 +93,7 @@ class Entries(NamedTuple):
     start: Floats
 
 
-def case_of(schedule: Record) -> Case:
+def case_of(schedule: Record) -> PassCase:
     """The arrays of a schedule record whose numbers all name something."""
     passes, units = schedule["passes"], schedule["units"]
     waits = [
@@ -101,7 +101,7 @@ def case_of(schedule: Record) -> Case:
         for number, row in enumerate(passes)
         for wait in row["after"]
     ]
-    return Case(
+    return PassCase(
         names=[row["name"] for row in passes],
         units=[unit["name"] for unit in units],
         time=np.array([row["time_s"] for row in passes], dtype=np.float64),
@@ -115,14 +115,14 @@ def case_of(schedule: Record) -> Case:
     )
 
 
-def times_of(case: Case, start: Floats, period: float | None = None, where: str = "") -> Times:
+def times_of(case: PassCase, start: Floats, period: float | None = None, where: str = "") -> Times:
     """Times of blocks that start at `start`, f64[micro-batches, P]."""
     first = float(start.min())
     since = start - first
     return Times(since, first, float((since + case.time).max()), period, where)
 
 
-def entries_of(case: Case, times: Times) -> Entries:
+def entries_of(case: PassCase, times: Times) -> Entries:
     """An entry of each block on each unit."""
     start = times.start
     columns: list[tuple[Ints, int, int]] = []
@@ -137,7 +137,7 @@ def entries_of(case: Case, times: Times) -> Entries:
     return Entries(unit, batch, numbers, start[batch, numbers])
 
 
-def label(case: Case, batch: int, number: int) -> str:
+def label(case: PassCase, batch: int, number: int) -> str:
     """A block, for messages."""
     return f"{case.names[number]} of micro-batch {batch}"
 
@@ -149,12 +149,12 @@ def _by_unit(unit: Ints) -> list[tuple[int, Ints]]:
     return [(int(unit[part[0]]), part) for part in np.split(order, cuts) if len(part)]
 
 
-def steps(case: Case, count: int) -> range:
+def steps(case: PassCase, count: int) -> range:
     """First ones of so many micro-batches that are looked at together, for all waits."""
     return range(0, count, max(MOST_AT_ONCE // max(len(case.tail), 1), 1))
 
 
-def late(case: Case, times: Times) -> list[Violation]:
+def late(case: PassCase, times: Times) -> list[Violation]:
     """Every block starts after what it waits for."""
     found, lost = [], 0.0
     lasting = (case.time[case.tail] + case.delay) * (1 - TOLERANCE)
@@ -177,7 +177,7 @@ def late(case: Case, times: Times) -> list[Violation]:
     return found
 
 
-def overlaps(case: Case, times: Times, entries: Entries) -> list[Violation]:
+def overlaps(case: PassCase, times: Times, entries: Entries) -> list[Violation]:
     """No unit runs two blocks at a time; no time, no harm."""
     found = []
     for unit, part in _by_unit(entries.unit):
@@ -194,7 +194,7 @@ def overlaps(case: Case, times: Times, entries: Entries) -> list[Violation]:
 
 
 def _one_at_a_time(
-    case: Case, times: Times, entries: Entries, mine: Ints
+    case: PassCase, times: Times, entries: Entries, mine: Ints
 ) -> tuple[list[Violation], float]:
     """Blocks of a unit that overlap, and by how much all of them do."""
     if not len(mine):
@@ -236,7 +236,7 @@ def _highest(at: Floats, memory: Floats, times: Times) -> float:
     return float(level[last].max())
 
 
-def peaks_of(case: Case, times: Times, entries: Entries) -> Floats:
+def peaks_of(case: PassCase, times: Times, entries: Entries) -> Floats:
     """Most that each unit holds while every block runs once; f64[D].
 
     With a period, while they repeat: inf where that grows without end. Of a block that first

@@ -15,7 +15,7 @@ from dnnp.core.model.plan import Plan
 
 
 @dataclass(frozen=True)
-class Case:
+class PlanCase:
     """A plan and what it places."""
 
     plan: Plan
@@ -70,9 +70,9 @@ def make_case(
     units: Units,
     blocks: Sequence[Sequence[int]],
     devices: Mapping[str, DeviceClass],
-) -> Case:
+) -> PlanCase:
     """Lay out what is checked."""
-    case = Case(plan, tables, units, blocks, devices, graph.tensor_ids.tolist())
+    case = PlanCase(plan, tables, units, blocks, devices, graph.tensor_ids.tolist())
     for node in range(tables.n):
         case.members.setdefault(units.of_node[node], []).append(node)
     for number, block in enumerate(blocks):
@@ -82,7 +82,7 @@ def make_case(
 
 
 def check_span(
-    case: Case, number: int, begin: float, end: float, whole: float, first: float = 0.0
+    case: PlanCase, number: int, begin: float, end: float, whole: float, first: float = 0.0
 ) -> list[Violation]:
     """Whether a stage states its begin and end, which count from `first`.
 

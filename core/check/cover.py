@@ -63,7 +63,7 @@ Net = tuple[int, int, bool]
 
 
 @dataclass
-class State:
+class CoverState:
     """Which items are in and open, as bit masks, and what that costs."""
 
     inside: int
@@ -119,7 +119,7 @@ class Sets:
     def run(self) -> int | None:
         """An item of such a set, or None if there is none."""
         alone = sum(1 << v for v in range(self.n) if not self.apart[v] >> v & 1)
-        waiting = [State(0, alone, 0, 0, self.nets, [self.hold[v][v] for v in range(self.n)])]
+        waiting = [CoverState(0, alone, 0, 0, self.nets, [self.hold[v][v] for v in range(self.n)])]
         while waiting:
             state = waiting.pop()
             while True:
@@ -137,7 +137,7 @@ class Sets:
                     break
         return None
 
-    def _branch(self, state: State) -> int:
+    def _branch(self, state: CoverState) -> int:
         """An open item, of large price, and near to what is in."""
         near = 0
         for mask, _, _ in state.nets:
@@ -146,7 +146,7 @@ class Sets:
         near &= state.open
         return max(bits(near or state.open), key=lambda v: (self.prices[v], -v))
 
-    def _join(self, state: State, enter: int) -> bool:
+    def _join(self, state: CoverState, enter: int) -> bool:
         """Put items in, with all that lies between; whether that may be."""
         need = list(state.need)
         allowed = state.inside | state.open
@@ -169,7 +169,7 @@ class Sets:
         state.need = need
         return True
 
-    def _decided(self, state: State) -> tuple[int, int] | None:
+    def _decided(self, state: CoverState) -> tuple[int, int] | None:
         """Items that must be in, and out, as bit masks; None if there is no such set.
 
         Takes out what needs an item that is out, and adds the cost of nets that are surely paid.
@@ -201,7 +201,7 @@ class Sets:
         self.spend(steps)
         return None if enter & leave else (enter, leave)
 
-    def _leave(self, state: State) -> None:
+    def _leave(self, state: CoverState) -> None:
         """Take out the open items that need one that is out."""
         while True:
             allowed = state.inside | state.open
@@ -213,7 +213,7 @@ class Sets:
                 return
             state.open ^= gone
 
-    def _knapsack(self, state: State) -> tuple[int, list[int]]:
+    def _knapsack(self, state: CoverState) -> tuple[int, list[int]]:
         """How much load is left, and what each item adds at least."""
         inside, still = state.inside, state.open
         room, adds, nets = self.room - state.load, list(self.work), []

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 
-from dnnp.core.check.case import Case, check_span
+from dnnp.core.check.case import PlanCase, check_span
 from dnnp.core.check.load import Cost
 from dnnp.core.check.violation import Violation
 from dnnp.core.model.graph import ACTIVATION, INPUT
 
 
-def check_blocks(case: Case) -> tuple[list[Violation], float | None, list[Cost]]:
+def check_blocks(case: PlanCase) -> tuple[list[Violation], float | None, list[Cost]]:
     """Recompute all times; see `check_latency`."""
     plan = case.plan
     found = _invocations(case)
@@ -85,7 +85,7 @@ def _starts(waits: dict[int, set[int]], length: dict[int, float]) -> dict[int, f
     return start if len(ready) == len(waits) else None
 
 
-def _invocations(case: Case) -> list[Violation]:
+def _invocations(case: PlanCase) -> list[Violation]:
     """No block of two passes, no device invoked too often in a pass."""
     found = []
     used: dict[tuple[str, bool], int] = {}
@@ -107,7 +107,7 @@ def _invocations(case: Case) -> list[Violation]:
     return found
 
 
-def _cost(case: Case, number: int, cpu: bool) -> Cost:
+def _cost(case: PlanCase, number: int, cpu: bool) -> Cost:
     """Transfers and compute of one stage."""
     stage = case.plan.stages[number]
     compute = math.fsum(case.time(unit, stage.device_class) for unit in case.held(number))
@@ -122,12 +122,12 @@ def _cost(case: Case, number: int, cpu: bool) -> Cost:
     return Cost(moved_in, compute, 0.0, moved_out, case.memory(number), load, 0.0)
 
 
-def _move(case: Case, tensor: int, bandwidth: float) -> float:
+def _move(case: PlanCase, tensor: int, bandwidth: float) -> float:
     stated = case.tables.transfer[tensor]
     return case.tables.size[tensor] / bandwidth if math.isnan(stated) else stated
 
 
-def _arriving(case: Case, number: int) -> list[tuple[int, int]]:
+def _arriving(case: PlanCase, number: int) -> list[tuple[int, int]]:
     """(times it is moved, tensor) of all that a block reads."""
     tables, of_node = case.tables, case.units.of_node
     inside = set(case.blocks[number])
@@ -140,7 +140,7 @@ def _arriving(case: Case, number: int) -> list[tuple[int, int]]:
     return [(len(units) if case.edge else 1, t) for t, units in sorted(readers.items())]
 
 
-def _leaving(case: Case, number: int) -> list[tuple[int, int]]:
+def _leaving(case: PlanCase, number: int) -> list[tuple[int, int]]:
     """(times it is moved, tensor) of all that a block writes and others read."""
     tables, of_node = case.tables, case.units.of_node
     inside = set(case.blocks[number])

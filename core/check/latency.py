@@ -7,7 +7,7 @@ they are the earliest.
 
 from __future__ import annotations
 
-from dnnp.core.check.case import Case
+from dnnp.core.check.case import PlanCase
 from dnnp.core.check.devices import number_of
 from dnnp.core.check.invoked import check_blocks
 from dnnp.core.check.load import Cost
@@ -17,7 +17,7 @@ from dnnp.core.check.violation import Violation, above, same
 from dnnp.core.model.graph import Graph
 
 
-def check_latency(case: Case, graph: Graph) -> tuple[list[Violation], float | None, list[Cost]]:
+def check_latency(case: PlanCase, graph: Graph) -> tuple[list[Violation], float | None, list[Cost]]:
     """Check a plan; return what is wrong, the recomputed latency (None: it has none), and costs."""
     found = _devices(case) + _capacities(case) + _colors(case, graph)
     check = check_blocks if case.plan.options.execution == "blocks" else check_operators
@@ -27,7 +27,7 @@ def check_latency(case: Case, graph: Graph) -> tuple[list[Violation], float | No
     return found + wrong, value, costs
 
 
-def _devices(case: Case) -> list[Violation]:
+def _devices(case: PlanCase) -> list[Violation]:
     """Stages sit on devices that exist, and have no replicas."""
     found = []
     for number, stage in enumerate(case.plan.stages):
@@ -47,12 +47,12 @@ def _devices(case: Case) -> list[Violation]:
     return found
 
 
-def _is_cpu(case: Case, name: str) -> bool:
+def _is_cpu(case: PlanCase, name: str) -> bool:
     device = case.devices.get(name)
     return device is not None and device.is_cpu
 
 
-def _capacities(case: Case) -> list[Violation]:
+def _capacities(case: PlanCase) -> list[Violation]:
     """Everything on a device fits into its memory."""
     total: dict[str, float] = {}
     for number, stage in enumerate(case.plan.stages):
@@ -70,7 +70,7 @@ def _capacities(case: Case) -> list[Violation]:
     return found
 
 
-def _colors(case: Case, graph: Graph) -> list[Violation]:
+def _colors(case: PlanCase, graph: Graph) -> list[Violation]:
     """Nodes of one colour are on one device; the CPUs of a pool are one."""
     blocks = case.plan.options.execution == "blocks"
     classes: dict[int, dict[str, list[int]]] = {}
@@ -90,7 +90,7 @@ def _colors(case: Case, graph: Graph) -> list[Violation]:
     return found
 
 
-def _parts(case: Case, number: int, cost: Cost) -> list[Violation]:
+def _parts(case: PlanCase, number: int, cost: Cost) -> list[Violation]:
     """The numbers that a stage states."""
     stage, found = case.plan.stages[number], []
     for name in ("in_s", "compute_s", "overflow_s", "out_s", "memory_bytes", "load_s", "sync_s"):

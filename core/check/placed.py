@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from dnnp.core.check.case import Case, check_span
+from dnnp.core.check.case import PlanCase, check_span
 from dnnp.core.check.load import Cost
 from dnnp.core.check.mesh import Mesh
 from dnnp.core.check.violation import ROUNDING, TOLERANCE, Violation, early
@@ -47,7 +47,7 @@ class _Wanted(NamedTuple):
     start last; those that a transfer was found for are taken out."""
 
 
-def check_operators(case: Case) -> tuple[list[Violation], float | None, list[Cost]]:
+def check_operators(case: PlanCase) -> tuple[list[Violation], float | None, list[Cost]]:
     """Check all times; see `check_latency`."""
     found = _once(case)
     for number, stage in enumerate(case.plan.stages):
@@ -82,7 +82,7 @@ def check_operators(case: Case) -> tuple[list[Violation], float | None, list[Cos
     return found, times.first + value, costs
 
 
-def _times(case: Case) -> _Times:
+def _times(case: PlanCase) -> _Times:
     """All times that a plan states, less the first one."""
     stages = case.plan.stages
     stated = [t for stage in stages for t in stage.starts_s or ()]
@@ -101,7 +101,7 @@ def _times(case: Case) -> _Times:
     return times
 
 
-def _once(case: Case) -> list[Violation]:
+def _once(case: PlanCase) -> list[Violation]:
     """One stage a device."""
     seen: dict[str, int] = {}
     found = []
@@ -113,7 +113,7 @@ def _once(case: Case) -> list[Violation]:
     return found
 
 
-def _together(case: Case, number: int) -> list[Violation]:
+def _together(case: PlanCase, number: int) -> list[Violation]:
     """The nodes of a unit stand side by side."""
     labels = [case.units.of_node[v] for v in case.blocks[number]]
     changes = 1 + sum(a != b for a, b in pairwise(labels))
@@ -122,7 +122,7 @@ def _together(case: Case, number: int) -> list[Violation]:
     return [Violation("order", f"stage {number}", "the nodes of a group do not stand together")]
 
 
-def _exclusive(case: Case, number: int, times: _Times) -> list[Violation]:
+def _exclusive(case: PlanCase, number: int, times: _Times) -> list[Violation]:
     """A device runs one unit at a time, in the order stated."""
     found = []
     for one, other in pairwise(case.held(number)):
@@ -134,7 +134,7 @@ def _exclusive(case: Case, number: int, times: _Times) -> list[Violation]:
     return found
 
 
-def _transfers(case: Case, times: _Times) -> tuple[list[Violation], Arrivals]:
+def _transfers(case: PlanCase, times: _Times) -> tuple[list[Violation], Arrivals]:
     """Every transfer starts when its tensors are made and takes what its link takes."""
     mesh, tables, wanted = Mesh(case.plan), case.tables, _wanted_of(case, times)
     place = {tensor: t for t, tensor in enumerate(case.tensor_ids)}
@@ -160,7 +160,7 @@ def _transfers(case: Case, times: _Times) -> tuple[list[Violation], Arrivals]:
     return found, arrivals
 
 
-def _wanted_of(case: Case, times: _Times) -> _Wanted:
+def _wanted_of(case: PlanCase, times: _Times) -> _Wanted:
     """Look at every read of every node, once."""
     tables, of_node = case.tables, case.units.of_node
     read: set[tuple[int, int]] = set()
@@ -184,7 +184,7 @@ def _wanted_of(case: Case, times: _Times) -> _Wanted:
 
 
 def _keys(
-    case: Case, number: int, tensors: list[int], maker: int, wanted: _Wanted
+    case: PlanCase, number: int, tensors: list[int], maker: int, wanted: _Wanted
 ) -> list[tuple[int, int, int]]:
     """What a transfer provides; with `edge`, for the one unit that reads just these tensors.
 
@@ -201,7 +201,7 @@ def _keys(
 
 
 def _one(
-    case: Case,
+    case: PlanCase,
     mesh: Mesh,
     times: _Times,
     ends: tuple[int, int],
@@ -239,7 +239,7 @@ def _one(
     return found
 
 
-def _needs(case: Case, times: _Times, arrivals: Arrivals) -> list[Violation]:
+def _needs(case: PlanCase, times: _Times, arrivals: Arrivals) -> list[Violation]:
     """No unit starts before what it reads is on its device."""
     tables, found = case.tables, []
     of_node, ids = case.units.of_node, case.units.ids
@@ -270,7 +270,7 @@ def _needs(case: Case, times: _Times, arrivals: Arrivals) -> list[Violation]:
     return found
 
 
-def _congestion(case: Case, times: _Times) -> list[Violation]:
+def _congestion(case: PlanCase, times: _Times) -> list[Violation]:
     """Transfers that share a lane do not overlap."""
     rule = case.plan.options.congestion
     lanes: dict[tuple[str, ...], list[Transfer]] = {}

@@ -15,9 +15,9 @@ from itertools import chain
 import numpy as np
 
 from dnnp.core.check.blocks import (
-    Case,
     Entries,
     Floats,
+    PassCase,
     Record,
     case_of,
     entries_of,
@@ -117,7 +117,7 @@ def _form(schedule: Record) -> list[Violation]:
 
 
 def _grid(
-    schedule: Record, case: Case, blocks: Sequence[Record]
+    schedule: Record, case: PassCase, blocks: Sequence[Record]
 ) -> tuple[Floats | None, list[Violation]]:
     """Start of each pass of each micro-batch, f64[N, P]; None unless there is one of each."""
     found = []
@@ -163,7 +163,7 @@ def _grid(
     return start_s, found
 
 
-def _memory(case: Case, schedule: Record, peaks: Floats) -> list[Violation]:
+def _memory(case: PassCase, schedule: Record, peaks: Floats) -> list[Violation]:
     """Peaks are as stated, and within the limits."""
     found = _capacity(case, peaks, "")
     scales = _scales(case).tolist()
@@ -175,7 +175,7 @@ def _memory(case: Case, schedule: Record, peaks: Floats) -> list[Violation]:
     return found
 
 
-def _scales(case: Case) -> Floats:
+def _scales(case: PassCase) -> Floats:
     """Size of the terms that make up what each unit holds; f64[D]."""
     scale = [0.0] * len(case.fixed)
     for memory, homes in zip(np.abs(case.memory).tolist(), case.homes, strict=True):
@@ -184,7 +184,7 @@ def _scales(case: Case) -> Floats:
     return np.array(scale)
 
 
-def _capacity(case: Case, peaks: Floats, where: str) -> list[Violation]:
+def _capacity(case: PassCase, peaks: Floats, where: str) -> list[Violation]:
     """Peaks are within the limits."""
     found = []
     scales = _scales(case)
@@ -198,7 +198,7 @@ def _capacity(case: Case, peaks: Floats, where: str) -> list[Violation]:
 
 
 def _totals(
-    case: Case, schedule: Record, entries: Entries, makespan: float
+    case: PassCase, schedule: Record, entries: Entries, makespan: float
 ) -> tuple[float, list[Violation]]:
     """The bubble; busy times, makespan and bubble are as stated; the bound is one."""
     units = schedule["units"]
@@ -236,7 +236,7 @@ def _bounds(status: str, subject: str, rows: Sequence[tuple[str, float, float]])
     return found
 
 
-def _rate(case: Case, schedule: Record, makespan: float) -> list[Violation]:
+def _rate(case: PassCase, schedule: Record, makespan: float) -> list[Violation]:
     """The bound of the rate is none if the whole schedule, or its repetend, repeats faster."""
     bound = float(schedule["rate_bound_s"])
     count = schedule["micro_batches"]
@@ -265,7 +265,7 @@ def _rate(case: Case, schedule: Record, makespan: float) -> list[Violation]:
 
 
 def _repeated(
-    case: Case, unroll: int, period: float, rows: Sequence[Sequence[float]], subject: str
+    case: PassCase, unroll: int, period: float, rows: Sequence[Sequence[float]], subject: str
 ) -> tuple[list[Violation], float | None, float | None]:
     """What does not hold while micro-batches repeat; their span, and most that a unit holds.
 
@@ -296,7 +296,7 @@ def _repeated(
     return found, times.span, float(peaks[np.isfinite(peaks)].max(initial=0.0))
 
 
-def _repetend(case: Case, schedule: Record) -> list[Violation]:
+def _repetend(case: PassCase, schedule: Record) -> list[Violation]:
     """What repeats: units, waits and memory for as long as it does, and its figures."""
     repetend = schedule["repetend"]
     unroll, period = repetend["unroll"], float(repetend["period_s"])
@@ -313,7 +313,7 @@ def _repetend(case: Case, schedule: Record) -> list[Violation]:
     return found + _bounds(repetend["status"], "repetend", bounds)
 
 
-def _points(case: Case, schedule: Record) -> list[Violation]:
+def _points(case: PassCase, schedule: Record) -> list[Violation]:
     """Points of the trade-off repeat as they say and hold what they say."""
     found = []
     least, scale = float(_load(case).max(initial=0.0)), float(_scales(case).max())
@@ -331,7 +331,7 @@ def _points(case: Case, schedule: Record) -> list[Violation]:
     return found
 
 
-def _load(case: Case) -> Floats:
+def _load(case: PassCase) -> Floats:
     """Time that each unit is busy for a micro-batch, on average; f64[D]."""
     load = [0.0] * len(case.fixed)
     for time, homes in zip(case.time.tolist(), case.homes, strict=True):

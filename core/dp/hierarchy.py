@@ -36,17 +36,17 @@ CHUNK = 30_000_000
 """Blocks tried between two questions whether to stop; nanoseconds each."""
 
 
-class Found(NamedTuple):
+class ClusterSplit(NamedTuple):
     """A split and its value."""
 
     value: float
     blocks: list[Block]
 
 
-class Outcome(NamedTuple):
+class LatticeOutcome(NamedTuple):
     """What the search of one lattice proved, for splits along its ideals."""
 
-    best: Found | None
+    best: ClusterSplit | None
     """The best split known."""
     flat: float
     """No split is below, wherever its clusters are."""
@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class ClusterCase:
     """What is to be split, and on what."""
 
     problem: SplitProblem
@@ -75,14 +75,16 @@ class Case:
         return sum(d.count for d in self.problem.devices[1:])
 
 
-def better(best: Found | None, other: Found | None) -> Found | None:
+def better(best: ClusterSplit | None, other: ClusterSplit | None) -> ClusterSplit | None:
     """The better of two splits, the first if they are equal."""
     if best is None or other is None:
         return best or other
     return other if other.value < best.value else best
 
 
-def priced(case: Case, line: Line, parts: Sequence[tuple[Iterable[int], int, int]]) -> Found:
+def priced(
+    case: ClusterCase, line: Line, parts: Sequence[tuple[Iterable[int], int, int]]
+) -> ClusterSplit:
     """A split from the items, class and device number of each block."""
     problem, graph = case.problem, case.problem.graph
     blocks = []
@@ -103,10 +105,12 @@ def priced(case: Case, line: Line, parts: Sequence[tuple[Iterable[int], int, int
             graph, problem.units, block.nodes, block.device, problem.options, near=near
         )
         value = max(value, cost.load_s)
-    return Found(value, blocks)
+    return ClusterSplit(value, blocks)
 
 
-def search(case: Case, line: Line, lattice: Lattice, best: Found | None) -> Outcome | None:
+def search(
+    case: ClusterCase, line: Line, lattice: Lattice, best: ClusterSplit | None
+) -> LatticeOutcome | None:
     """Best split along a lattice of the line's positions; None if it has too many blocks."""
     costs = make_costs(case.problem.graph, line, case.problem.options)
     limit = np.inf if best is None else best.value
@@ -120,7 +124,7 @@ def search(case: Case, line: Line, lattice: Lattice, best: Found | None) -> Outc
     values = np.unique(np.concatenate([arcs.load, arcs.cpu_load]))
     flat = _least(values, lambda target: pipelines.fewest(target) <= device.count)
     if flat is None:
-        return Outcome(best, limit, limit)
+        return LatticeOutcome(best, limit, limit)
     low, high, target, steps = flat, limit, flat, 0
     while high - low > ROUNDING * high or best is None:
         limits = case.max_steps - steps
@@ -139,7 +143,7 @@ def search(case: Case, line: Line, lattice: Lattice, best: Found | None) -> Outc
             if low == np.inf:
                 break
         target = low if high == np.inf else low + (high - low) / 2
-    return Outcome(best, flat, min(low, high))
+    return LatticeOutcome(best, flat, min(low, high))
 
 
 def _least(values: Floats, enough: Callable[[float], bool]) -> float | None:
@@ -197,19 +201,19 @@ class _Pipelines:
         """Least load above the target that the last probe met with its transfers priced."""
         return float(self.scratch.above[0])
 
-    def trace(self, target: float) -> list[_Part]:
+    def trace(self, target: float) -> list[_ClusterPart]:
         """The parts of the pipeline that met `target`."""
         parts = []
         at, used, cpus = len(self.after) - 1, 1, self.platform.cpus
         while at > 0:
             start, how = int(self.came[at, used, cpus]), int(self.how[at, used, cpus])
             if how == 0:
-                parts.append(_Part([(start, at, 1)], clustered=False, odd=False))
+                parts.append(_ClusterPart([(start, at, 1)], clustered=False, odd=False))
                 cpus -= 1
             else:
                 inside, odd = (how - 1) // 2, (how - 1) % 2
                 blocks = self._segment(start, at, target, inside, odd=odd > 0)
-                parts.append(_Part(blocks, clustered=True, odd=odd > 0))
+                parts.append(_ClusterPart(blocks, clustered=True, odd=odd > 0))
                 cpus, used = cpus - inside, used - odd
             at = start
         return parts[::-1]
@@ -232,7 +236,7 @@ class _Pipelines:
         return blocks[::-1]
 
 
-class _Part(NamedTuple):
+class _ClusterPart(NamedTuple):
     """A cluster's segment, or a CPU block between segments."""
 
     blocks: list[tuple[int, int, int]]
@@ -242,7 +246,9 @@ class _Part(NamedTuple):
     """It is on the cluster that is not full."""
 
 
-def _numbered(parts: Sequence[_Part], size: int, full: int) -> list[tuple[int, int, int, int]]:
+def _numbered(
+    parts: Sequence[_ClusterPart], size: int, full: int
+) -> list[tuple[int, int, int, int]]:
     """Blocks with device numbers: clusters in pipeline order, but the last is the odd one."""
     numbered = []
     cluster = cpus = 0

@@ -60,7 +60,7 @@ MAX_STATES = 40_000_000
 
 
 @dataclass(frozen=True)
-class Search:
+class IdealResult:
     """What the search found."""
 
     blocks: list[Block] | None
@@ -85,7 +85,7 @@ def ideal_search(
     incumbent: float = np.inf,
     floor: float = 0.0,
     run: Run = PLAIN,
-) -> Search:
+) -> IdealResult:
     """Find an ordered split below `incumbent`, or prove that there is none.
 
     Parameters
@@ -108,7 +108,7 @@ def ideal_search(
         bound = min(bound, choice.bound)
         ideals = max(ideals, choice.ideals)
         walked += choice.walked
-    return Search(best, incumbent, min(bound, incumbent), ideals, walked)
+    return IdealResult(best, incumbent, min(bound, incumbent), ideals, walked)
 
 
 def window_search(
@@ -118,7 +118,7 @@ def window_search(
     incumbent: float,
     width: int,
     run: Run = PLAIN,
-) -> Search:
+) -> IdealResult:
     """Search the splits near a given one, where all of them are too many.
 
     Two items that are `width` or more places apart in the order of `blocks` keep that order, so
@@ -139,7 +139,7 @@ def window_search(
         head = np.concatenate([items.head, order[width:]])
         near = replace(items, tail=tail, head=head)
         return _within(problem, near, incumbent, run)
-    return Search(None, incumbent, 0.0, 0, 0)
+    return IdealResult(None, incumbent, 0.0, 0, 0)
 
 
 def coarse_search(
@@ -148,7 +148,7 @@ def coarse_search(
     incumbent: float,
     share: float,
     run: Run = PLAIN,
-) -> Search:
+) -> IdealResult:
     """Search the splits that cut no chain of items, up to `share` of the work a chain.
 
     Proves nothing: the bound is 0.
@@ -159,11 +159,11 @@ def coarse_search(
     return _within(problem, coarse, incumbent, run)
 
 
-def _within(problem: SplitProblem, items: Items, incumbent: float, run: Run) -> Search:
+def _within(problem: SplitProblem, items: Items, incumbent: float, run: Run) -> IdealResult:
     """Search the splits that some items allow, which are not all."""
     choice = _Choice(problem, items, incumbent, 0.0, run.alone())
     choice.search()
-    return Search(choice.blocks, choice.value, 0.0, choice.ideals, choice.walked)
+    return IdealResult(choice.blocks, choice.value, 0.0, choice.ideals, choice.walked)
 
 
 class _Choice:

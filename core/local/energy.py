@@ -18,10 +18,10 @@ from dnnp.core.local.state import AnnealArrays, excess, fill, fits, load, load_i
 from dnnp.core.model.graph import Floats, Ints
 
 CLUSTER, SECOND, LOOSE, SQUARINGS = range(4)
-"""Entries of `Search.mix`."""
+"""Entries of `AnnealMemory.mix`."""
 
 
-class Search(NamedTuple):
+class AnnealMemory(NamedTuple):
     """What annealing remembers beside the state, changed in place."""
 
     rng: np.ndarray
@@ -66,12 +66,12 @@ class Search(NamedTuple):
     """i64[3]: steps; clusters; a device that lately was no better than `value`."""
 
 
-def new_search(problem: AnnealArrays, seed: int) -> Search:
+def new_search(problem: AnnealArrays, seed: int) -> AnnealMemory:
     """Memory for annealing `problem`."""
     passes, n = problem.work.shape[1:]
     devices = len(problem.kind)
     total = float(problem.memory.sum())
-    return Search(
+    return AnnealMemory(
         rng=generator(seed),
         dice=exponential_table(),
         mix=np.array([20, 10, 10, 4], dtype=np.int64),

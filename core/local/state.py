@@ -75,7 +75,7 @@ class AnnealArrays(NamedTuple):
     """Items that follow each item (CSR); none unless ordered."""
 
 
-class State(NamedTuple):
+class SplitState(NamedTuple):
     """A split, changed in place by the kernels."""
 
     place: Ints
@@ -131,10 +131,10 @@ def anneal_arrays(line: Line, options: CostOptions, *, ordered: bool = False) ->
     return AnnealArrays(COMM[options.comm], hard, ordered, *arrays)
 
 
-def new_state(problem: AnnealArrays, place: Ints) -> State:
+def new_state(problem: AnnealArrays, place: Ints) -> SplitState:
     """State of a placement (i64[n], device of each item, one that is allowed)."""
     nets, devices = len(problem.bond), len(problem.kind)
-    state = State(
+    state = SplitState(
         place=np.array(place, dtype=np.int64),
         pins_on=np.zeros((nets, devices), dtype=np.int32),
         spent=np.zeros((devices, 3 * problem.work.shape[1])),

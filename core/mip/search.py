@@ -40,7 +40,7 @@ class Best(Generic[S]):
         return value
 
 
-class Search(Generic[S]):
+class SliceSearch(Generic[S]):
     """What is known of the least value of a problem.
 
     Parameters
@@ -121,7 +121,7 @@ W = TypeVar("W", bound=Written)
 
 
 class Sliced(Protocol[S, W]):
-    """A `Search` that writes the programs it needs."""
+    """A `SliceSearch` that writes the programs it needs."""
 
     best: Best[S]
     low: float

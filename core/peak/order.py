@@ -41,7 +41,7 @@ def peak_order(graph: Graph, nodes: Ints, run: Run = PLAIN) -> PeakOrder:
     """
     nodes = np.asarray(nodes, dtype=np.int64)
     steps, start = steps_of(graph, nodes)
-    search = _Search(steps, start, run)
+    search = _PeakSearch(steps, start, run)
     if run.effort > 0:
         search.improve()
     return PeakOrder(nodes[search.order], search.peak, search.bound)
@@ -63,7 +63,7 @@ def with_least_peak(
     return best
 
 
-class _Search:
+class _PeakSearch:
     """Segments between nodes that stand at one place in all orders, the worst one first."""
 
     def __init__(self, steps: Steps, start: float, run: Run) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.model.graph import Ints
-from dnnp.core.peak.state import State, copy, mark, new_state, run, set_up, settle, trace, undo
+from dnnp.core.peak.state import PeakState, copy, mark, new_state, run, set_up, settle, trace, undo
 from dnnp.core.peak.steps import Steps
 
 MAX_STATES = 200_000
@@ -24,7 +24,7 @@ STATE_WORK = 20
 """Work that making a set to be stored takes, at least."""
 
 
-class Found(NamedTuple):
+class FoundPeak(NamedTuple):
     """Outcome of a search."""
 
     order: Ints
@@ -35,7 +35,7 @@ class Found(NamedTuple):
     """Work done, in visits of nodes and tensors."""
 
 
-def search(steps: Steps, start: float, floor: float, peak: float, work: float) -> Found:
+def search(steps: Steps, start: float, floor: float, peak: float, work: float) -> FoundPeak:
     """Look for an order with a peak below `peak`.
 
     Parameters
@@ -50,17 +50,17 @@ def search(steps: Steps, start: float, floor: float, peak: float, work: float) -
     floor = max(floor, start)
     n = len(steps.made)
     if not n or floor >= peak:
-        return Found(np.zeros(0, dtype=np.int64), min(floor, peak), 0)
+        return FoundPeak(np.zeros(0, dtype=np.int64), min(floor, peak), 0)
     room = int(min(work / STATE_WORK, MAX_STATES)) + 1
     order, bound, done = best_first(steps, start, floor, peak, int(work), room)
-    return Found(order, min(bound, peak), done)
+    return FoundPeak(order, min(bound, peak), done)
 
 
 @kernel
 def best_first(steps, start, floor, limit, work, room):  # type: ignore[no-untyped-def]
     n = len(steps.made)
     words = (n + 63) >> 6
-    state = State(*new_state(steps))
+    state = PeakState(*new_state(steps))
     bits = np.zeros((room + 1, words), np.uint64)
     live = np.zeros(room + 1)
     peak = np.zeros(room + 1)

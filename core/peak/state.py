@@ -10,7 +10,7 @@ from dnnp.core.cost.kernel import kernel
 from dnnp.core.model.graph import Floats, Ints
 
 
-class State(NamedTuple):
+class PeakState(NamedTuple):
     """Scratch of the searches; `live` and the counts follow `done`."""
 
     done: np.ndarray

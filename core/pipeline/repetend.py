@@ -21,10 +21,10 @@ from dnnp.core.model.schedule import Repetend
 from dnnp.core.pipeline.bound import longest_paths, rate_bound
 from dnnp.core.pipeline.grid.solve import on_grid
 from dnnp.core.pipeline.orders import phases as phases
-from dnnp.core.pipeline.orders.board import Field, field_of, matches_of
+from dnnp.core.pipeline.orders.board import OrderField, field_of, matches_of
 from dnnp.core.pipeline.orders.cycle import tightened
 from dnnp.core.pipeline.orders.list_schedules import list_schedules, too_many_to_list
-from dnnp.core.pipeline.orders.search import MOST_BLOCKS, Demand, Found, Meter, search_orders
+from dnnp.core.pipeline.orders.search import MOST_BLOCKS, Demand, FoundOrder, Meter, search_orders
 from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
 from dnnp.core.pipeline.shift import left_shift, merged
 
@@ -95,8 +95,8 @@ def find_repetend(
     if not (second.complete and third.complete) and not quick.stopped:
         answer = on_grid(problem, first.value, run)
         if answer is not None and answer.start is not None and answer.complete:
-            second = Found(answer.start, answer.memory, answer.memory, True)
-            third = Found(answer.start, answer.span, answer.span, True)
+            second = FoundOrder(answer.start, answer.memory, answer.memory, True)
+            third = FoundOrder(answer.start, answer.span, answer.span, True)
             method = "grid"
         else:
             second = _second(field, first._replace(start=third.start), meter)
@@ -137,8 +137,8 @@ def check_repeats(problem: ScheduleProblem) -> None:
 
 
 def shortest(
-    field: Field, least: float, start: Floats | None, period: float, meter: Meter
-) -> Found:
+    field: OrderField, least: float, start: Floats | None, period: float, meter: Meter
+) -> FoundOrder:
     """The shortest period of at least `least`; `start` has a `period` that is known, or is None.
 
     Raises
@@ -148,7 +148,7 @@ def shortest(
     """
     problem = field.problem
     if start is not None and period <= least:
-        return Found(start, period, period, True)
+        return FoundOrder(start, period, period, True)
     # Where orders allow any period at all, they allow that of one block after the other.
     most = max(field.whole, least)
     if not np.isfinite(problem.capacity).any():
@@ -164,7 +164,9 @@ def shortest(
     return found
 
 
-def _packed(field: Field, least: float, start: Floats | None, period: float, meter: Meter) -> Found:
+def _packed(
+    field: OrderField, least: float, start: Floats | None, period: float, meter: Meter
+) -> FoundOrder:
     """The shortest period without limits: waits do not matter, blocks may start later."""
     problem = field.problem
     none = np.zeros(0, dtype=np.int64)
@@ -188,7 +190,7 @@ def _packed(field: Field, least: float, start: Floats | None, period: float, met
     return found._replace(start=late - late.min() if again is None else again[1])
 
 
-def _culprit(field: Field, period: float, meter: Meter) -> str:
+def _culprit(field: OrderField, period: float, meter: Meter) -> str:
     """The unit whose limit alone, or with those before it, allows nothing."""
     capacity = field.problem.capacity
     limited = np.flatnonzero(np.isfinite(capacity)).tolist()
@@ -201,7 +203,7 @@ def _culprit(field: Field, period: float, meter: Meter) -> str:
     return " and ".join(field.problem.names[d] for d in limited)
 
 
-def _second(field: Field, first: Found, meter: Meter) -> Found:
+def _second(field: OrderField, first: FoundOrder, meter: Meter) -> FoundOrder:
     """The least memory at the period that was found; a schedule is known."""
     given = meter.left * SHARES[1]
     part = Meter(given, meter.run, meter.stopped)
@@ -210,7 +212,7 @@ def _second(field: Field, first: Found, meter: Meter) -> Found:
     return found
 
 
-def _third(field: Field, first: Found, second: Found, meter: Meter) -> Found:
+def _third(field: OrderField, first: FoundOrder, second: FoundOrder, meter: Meter) -> FoundOrder:
     """The shortest span at the period and the memory that were found."""
     problem = field.problem
     cap = np.minimum(problem.capacity, second.value - problem.fixed)
@@ -218,7 +220,7 @@ def _third(field: Field, first: Found, second: Found, meter: Meter) -> Found:
 
 
 def _made(
-    problem: ScheduleProblem, first: Found, second: Found, third: Found, meter: Meter
+    problem: ScheduleProblem, first: FoundOrder, second: FoundOrder, third: FoundOrder, meter: Meter
 ) -> Repetend:
     """The repetend; a bound on what depends on a number that is not proven holds for it only."""
     start = third.start if third.start is not None else second.start
@@ -247,14 +249,14 @@ def _unproven(
         raise LimitError("list scheduling found no repetend within the memory limits")
     memory = _least_held(problem, period)
     span = _critical(problem)
-    first = Found(start, period, load, load >= period)
+    first = FoundOrder(start, period, load, load >= period)
     slack = TOLERANCE * max(float(np.abs(problem.memory).sum()), 1e-300)
     counts = np.abs(problem.left_behind()) <= slack
     peaks = np.where(counts, steady_memory(problem, start, period), problem.fixed)
     held = float(peaks.max(initial=0.0))
-    second = Found(start, held, memory, memory >= held * (1 - TOLERANCE))
+    second = FoundOrder(start, held, memory, memory >= held * (1 - TOLERANCE))
     took = span_of(problem, start)
-    third = Found(start, took, span, span >= took * (1 - TOLERANCE))
+    third = FoundOrder(start, took, span, span >= took * (1 - TOLERANCE))
     method = "sequential" if too_many_to_list(problem) else "list"
     return replace(_made(problem, first, second, third, meter), method=method)
 

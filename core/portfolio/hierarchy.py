@@ -24,7 +24,7 @@ from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line, steps_of
 from dnnp.core.cost.load import transfer_times
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.hierarchy import Case, Found, Outcome, better, priced, search
+from dnnp.core.dp.hierarchy import ClusterCase, ClusterSplit, LatticeOutcome, better, priced, search
 from dnnp.core.dp.ideal import ideal_search
 from dnnp.core.dp.lattice import Lattice, make_lattice
 from dnnp.core.dp.problem import may_bind
@@ -69,8 +69,8 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block
     InfeasibleError
         No split that was looked at meets the capacities.
     """
-    case = Case(problem.with_devices(*_checked(problem)), MAX_STEPS * run.effort, run)
-    best: Found | None = None
+    case = ClusterCase(problem.with_devices(*_checked(problem)), MAX_STEPS * run.effort, run)
+    best: ClusterSplit | None = None
     failure: InfeasibleError | None = None
     bound, left_out = np.inf, ""
     for items in problem.item_choices:
@@ -88,7 +88,7 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block
         outcome = _over_ideals(case, lines[0], lattice, best)
         if outcome is None:
             left_out = _left_out(items.count)
-            outcome = Outcome(best, 0.0, 0.0)
+            outcome = LatticeOutcome(best, 0.0, 0.0)
         best = outcome.best
         bound = min(bound, outcome.low if _all_alike(case.accelerator) else outcome.flat)
     if best is None:
@@ -138,13 +138,13 @@ def _checked(problem: SplitProblem) -> list[DeviceClass]:
     return [*accelerators, *cpus]
 
 
-def _lines(case: Case, items: Items) -> list[Line]:
+def _lines(case: ClusterCase, items: Items) -> list[Line]:
     """The items in several topological orders, each once."""
     orders = {order.tobytes(): order for order in (make(items) for make in ORDERS.values())}
     return [case.problem.line(items, order) for order in orders.values()]
 
 
-def _sliced(case: Case, line: Line, best: Found | None) -> Found | None:
+def _sliced(case: ClusterCase, line: Line, best: ClusterSplit | None) -> ClusterSplit | None:
     """Slicing with every transfer on the outer link; the clusters only make it cheaper."""
     options = case.problem.options
     streamed = options.memory_mode == "overflow" and np.isfinite(case.accelerator.memory_bytes)
@@ -161,7 +161,9 @@ def _sliced(case: Case, line: Line, best: Found | None) -> Found | None:
     return priced(case, line, parts)
 
 
-def _over_orders(case: Case, lines: Sequence[Line], best: Found | None) -> Found | None:
+def _over_orders(
+    case: ClusterCase, lines: Sequence[Line], best: ClusterSplit | None
+) -> ClusterSplit | None:
     """Search the intervals of each order."""
     for line in lines:
         if line.n > MAX_ITEMS or (best is not None and case.run.stop()):
@@ -174,8 +176,8 @@ def _over_orders(case: Case, lines: Sequence[Line], best: Found | None) -> Found
 
 
 def _over_ideals(
-    case: Case, line: Line, lattice: Lattice | None, best: Found | None
-) -> Outcome | None:
+    case: ClusterCase, line: Line, lattice: Lattice | None, best: ClusterSplit | None
+) -> LatticeOutcome | None:
     """Search all ideals; None: there are too many."""
     outcome = None if lattice is None else search(case, line, lattice, best)
     if outcome is None:
@@ -183,11 +185,11 @@ def _over_ideals(
     graph, options = case.problem.graph, case.problem.options
     if options.memory_model == "peak" and may_bind(graph, line, options):
         # Another order of a block's nodes may take less memory.
-        return Outcome(outcome.best, 0.0, 0.0)
+        return LatticeOutcome(outcome.best, 0.0, 0.0)
     return outcome
 
 
-def _flat_bound(case: Case, value: float, floor: float) -> float:
+def _flat_bound(case: ClusterCase, value: float, floor: float) -> float:
     """Bound of all ordered splits from the ideal search, every transfer on the inner link."""
     device = case.accelerator
     times = device.inner_factor * transfer_times(case.problem.graph, device)

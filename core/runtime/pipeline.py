@@ -199,7 +199,7 @@ def _ahead(
     return enter
 
 
-class _Run:
+class _PipelineRun:
     """State that the threads of one run share."""
 
     def __init__(self, steps: Sequence[Step], edges: Sequence[Edge], ends: Ends) -> None:
@@ -340,7 +340,7 @@ def run_pipeline(
     through = [name for e in last if e.tail == SOURCE for name in e.names]
     ends = Ends(samples, count, window=window, through=through, keep=keep)
     ends.parts = max(len(last) - bool(through), 1)
-    run = _Run(steps, edges, ends)
+    run = _PipelineRun(steps, edges, ends)
     began_ns, began_own_ns = time.perf_counter_ns(), time.thread_time_ns()
     failed: list[Future[None]] = []
 

@@ -46,7 +46,7 @@ class Program:
     end_s: Floats
 
 
-class _Part(NamedTuple):
+class _PassPart(NamedTuple):
     """A pass that runs nodes."""
 
     stage: int
@@ -80,7 +80,7 @@ def program_of(schedule: Record, blocks: Sequence[Record], plan: Plan) -> Progra
         if row["kind"] == "forward":
             nodes = tuple(row.get("nodes", plan.stages[row["stage"]].nodes))
             if nodes:
-                parts.append(_Part(row["stage"], number, nodes))
+                parts.append(_PassPart(row["stage"], number, nodes))
     parts.sort()
     step_of = {part.number: step for step, part in enumerate(parts)}
     before = _ahead(passes, step_of)
@@ -111,7 +111,7 @@ def _check_kinds(passes: Sequence[Record]) -> None:
             )
 
 
-def _stage(plan: Plan, part: _Part, row: Record) -> Stage:
+def _stage(plan: Plan, part: _PassPart, row: Record) -> Stage:
     """What a part is as a stage of its own; a whole stage is what it was."""
     stage = plan.stages[part.stage]
     if len(part.nodes) == len(stage.nodes):

@@ -63,7 +63,7 @@ def _search_class() -> Any:
     """The runtime's inference, with a note of the operator it is at."""
     from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
 
-    class Search(SymbolicShapeInference):
+    class ShapeSearch(SymbolicShapeInference):
         def __init__(self) -> None:
             super().__init__(_LARGEST, auto_merge=True, guess_output_rank=False, verbose=0)
             self.current: onnx.NodeProto | None = None
@@ -89,7 +89,7 @@ def _search_class() -> Any:
             """What it knows."""
             return {name: value.type for name, value in self.known_vi_.items()}
 
-    return Search
+    return ShapeSearch
 
 
 def _reduced(

@@ -11,7 +11,7 @@ from dnnp.core.bound.between import Between, between_of
 from dnnp.core.bound.field import Field, field_of
 from dnnp.core.bound.flows import Nets
 from dnnp.core.bound.pairs import pair_costs
-from dnnp.core.bound.prices import Aim, Found, best_sets
+from dnnp.core.bound.prices import Aim, FoundSets, best_sets
 from dnnp.core.bound.quantised import Whole, whole_of
 from dnnp.core.cost.kernel import plain
 from dnnp.core.model.graph import Bools, Floats
@@ -57,7 +57,7 @@ def searched(
     nets = whole.nets(0)
     field = field_of(whole.work[0], nets, between, pair_costs(whole.work[0], nets, between))
     roots = np.arange(n, dtype=np.int64)
-    found = Found(
+    found = FoundSets(
         np.zeros((KEPT * n, n), dtype=np.bool_),
         np.zeros(n, dtype=np.int64),
         np.zeros(n, dtype=np.bool_),
@@ -107,7 +107,7 @@ def test_the_tree_that_is_drawn():
     field = Field(*plain(*field_of(work, nets, between, pair_costs(work, nets, between))))
     sets, count = np.zeros((KEPT * 3, 3), dtype=np.bool_), np.zeros(3, dtype=np.int64)
     ended, halt = np.zeros(3, dtype=np.bool_), np.zeros(1, dtype=np.bool_)
-    aim, found = Aim(price, 8.0, 0.0, np.arange(3)), Found(sets, count, ended)
+    aim, found = Aim(price, 8.0, 0.0, np.arange(3)), FoundSets(sets, count, ended)
     steps = best_sets(field, aim, 0, 3, 10**6, halt, found)
     assert count.tolist() == [2, 0, 0]
     assert [np.flatnonzero(some).tolist() for some in sets[:2]] == [[0], [0, 1]]

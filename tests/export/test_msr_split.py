@@ -10,7 +10,7 @@ import pytest
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.graph import graph_of
-from dnnp.formats.msr_split import Part, read_split, split_of, write_split
+from dnnp.formats.msr_split import SplitPart, read_split, split_of, write_split
 from dnnp.formats.plan import plan_of
 from dnnp.formats.stream import read_bytes
 from support import training
@@ -60,15 +60,15 @@ def test_replicas_are_one_entry() -> None:
         {"load": 17.0, "nodes": [2, 3, 4]},
         {"load": 19.0, "nodes": [5], "replicas": 2},
     ]
-    assert read_split(orjson.dumps(split), "f")[2] == Part("accelerator", [5], 2)
+    assert read_split(orjson.dumps(split), "f")[2] == SplitPart("accelerator", [5], 2)
 
 
 def test_what_is_written_is_read_back() -> None:
     split = read_split(write_split(plan_with(s1="cpu/0")), "split.json")
     assert split == [
-        Part("accelerator", [0, 1]),
-        Part("accelerator", [5]),
-        Part("cpu", [2, 3, 4]),
+        SplitPart("accelerator", [0, 1]),
+        SplitPart("accelerator", [5]),
+        SplitPart("cpu", [2, 3, 4]),
     ]
 
 
@@ -82,9 +82,9 @@ def test_clusters_name_their_devices() -> None:
         ("acc/1", 1),
     ]
     assert read_split(write_split(plan), "f") == [
-        Part("accelerator", [0, 5], 1, "acc", 0),
-        Part("accelerator", [1, 4], 2, "acc", 2),
-        Part("accelerator", [2, 3], 1, "acc", 1),
+        SplitPart("accelerator", [0, 5], 1, "acc", 0),
+        SplitPart("accelerator", [1, 4], 2, "acc", 2),
+        SplitPart("accelerator", [2, 3], 1, "acc", 1),
     ]
 
 
@@ -109,20 +109,20 @@ def test_expert_splits(shared_workloads: Path, name: str, nodes: int) -> None:
 
 
 READ = {
-    b"[[3, 1], [], [2]]": [Part("accelerator", [3, 1]), Part("accelerator", [2])],
-    b'\xef\xbb\xbf{"cpus": [{"nodes": [4]}]}': [Part("cpu", [4])],
+    b"[[3, 1], [], [2]]": [SplitPart("accelerator", [3, 1]), SplitPart("accelerator", [2])],
+    b'\xef\xbb\xbf{"cpus": [{"nodes": [4]}]}': [SplitPart("cpu", [4])],
     b'{"stages": [{"nodes": [0]}, {"nodes": [1], "device": "cpu/0"}, '
     b'{"nodes": [2], "device": "cpu-core/12"}]}': [
-        Part("accelerator", [0]),
-        Part("cpu", [1], 1, "cpu", 0),
-        Part("accelerator", [2], 1, "cpu-core", 12),
+        SplitPart("accelerator", [0]),
+        SplitPart("cpu", [1], 1, "cpu", 0),
+        SplitPart("accelerator", [2], 1, "cpu-core", 12),
     ],
     b'{"fpgas": [{"nodes": [0], "replicas": 3}, {"nodes": [1], "device": "v100"}], '
     b'"cpus": [{"nodes": [2], "device": "a/b/1"}, {"nodes": [3], "device": "a/"}]}': [
-        Part("accelerator", [0], 3),
-        Part("accelerator", [1], 1, "v100"),
-        Part("cpu", [2], 1, "a/b", 1),
-        Part("cpu", [3], 1, "a/"),
+        SplitPart("accelerator", [0], 3),
+        SplitPart("accelerator", [1], 1, "v100"),
+        SplitPart("cpu", [2], 1, "a/b", 1),
+        SplitPart("cpu", [3], 1, "a/"),
     ],
     b'{"fpgas": [], "other": null}': [],
     b"[]": [],

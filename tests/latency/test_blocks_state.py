@@ -13,7 +13,7 @@ from dnnp.core.latency.blocks.anneal import judge
 from dnnp.core.latency.blocks.items import BlockItems, block_items
 from dnnp.core.latency.blocks.search import anneal_step, new_search
 from dnnp.core.latency.blocks.starts import Labels, labels_of, random_start, split_of
-from dnnp.core.latency.blocks.state import Fixed, State, fixed_of, new_state, rebuild
+from dnnp.core.latency.blocks.state import BlockState, Fixed, fixed_of, new_state, rebuild
 from dnnp.core.latency.blocks.update import fits, latency
 from support.latency_brute import items as plain_items
 from support.latency_cases import random_problem
@@ -35,13 +35,13 @@ def _case(seed: int) -> LatencyProblem:
     )
 
 
-def _ordered(items: BlockItems, state: State) -> bool:
+def _ordered(items: BlockItems, state: BlockState) -> bool:
     """Whether labels never fall along an edge, and odd ones keep to the pass of their slot."""
     tail = np.repeat(np.arange(items.count), np.diff(items.after_ptr))
     return bool((state.at[tail] <= state.at[items.after_idx]).all())
 
 
-def _supported(items: BlockItems, fixed: Fixed, state: State) -> bool:
+def _supported(items: BlockItems, fixed: Fixed, state: BlockState) -> bool:
     return not state.wrong[0] and all(
         fixed.slot_late[s] == late for s, late in zip(state.home, fixed.late, strict=True) if s >= 0
     )

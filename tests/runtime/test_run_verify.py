@@ -155,7 +155,7 @@ def test_tensors_swapped_on_their_way_are_caught(
     parts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where stages 0 and 1 both feed a stage, the names go with the wrong tensors."""
-    work = pipelines._Run.work
+    work = pipelines._PipelineRun.work
 
     def replace_step(run: Any, i: int, step: Any) -> Any:
         changed = copy.copy(run)
@@ -174,7 +174,7 @@ def test_tensors_swapped_on_their_way_are_caught(
             step = replace(step, workers=(replace(worker, call=call),))
         work(replace_step(run, i, step), i, replica)
 
-    monkeypatch.setattr(pipelines._Run, "work", swapped)
+    monkeypatch.setattr(pipelines._PipelineRun, "work", swapped)
     verdict = verdict_of(*ready(parts))
     assert not verdict.ok
     assert "output 'y' of sample" in verdict.fault

@@ -40,7 +40,7 @@ from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.line import steps_of
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.ideal import Search, ideal_search
+from dnnp.core.dp.ideal import IdealResult, ideal_search
 from dnnp.core.dp.matrix import segment_costs, slice_matrix
 from dnnp.core.mip.split.solve import solve_ip
 from dnnp.core.model.asked import Asked
@@ -262,7 +262,7 @@ def light_case(seed: int, nodes: int) -> Case:
     return replace(case, graph=graph, units=singletons(graph))
 
 
-def compare(judge: Judge, name: str, plain: Search, short: Search) -> None:
+def compare(judge: Judge, name: str, plain: IdealResult, short: IdealResult) -> None:
     """Value, bound and the split itself."""
     judge.expect(same(plain.value, short.value), f"{name}: {short.value}, not {plain.value}")
     if judge.case.options.memory_model == "sum":

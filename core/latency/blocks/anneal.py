@@ -14,7 +14,7 @@ from dnnp.core.cost.combine import MARGIN, ROUNDING
 from dnnp.core.cost.invocations import Invocations
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.blocks.items import BlockItems, block_items
-from dnnp.core.latency.blocks.search import Search, anneal_step, new_search
+from dnnp.core.latency.blocks.search import BlockMemory, anneal_step, new_search
 from dnnp.core.latency.blocks.starts import (
     Labels,
     filled_start,
@@ -61,7 +61,7 @@ class Round(NamedTuple):
     hot: float
     cold: float
     mix: tuple[int, ...]
-    """`Search.mix`."""
+    """`BlockMemory.mix`."""
     price: float
     """Of memory, relative to the latency of the start, for a full capacity of excess."""
 
@@ -220,7 +220,9 @@ def _round(
 ) -> Labels | None:
     """Anneal once; the labels of the best valid split that was seen, if any."""
     state = new_state(fixed, given.at, given.slot, given.device)
-    search: Search = new_search(fixed, run.seed * MOST_ROUNDS + number, how.mix, tied=items.tied)
+    search: BlockMemory = new_search(
+        fixed, run.seed * MOST_ROUNDS + number, how.mix, tied=items.tied
+    )
     scale = max(latency(fixed, state), 1e-300)
     price = how.price
     for step in range(STEPS):

@@ -25,7 +25,7 @@ def blocks_of_homes(problem: LatencyProblem, home: Ints) -> Invocations:
     home
         i64[n], device of each task, or `POOL`.
     """
-    run = _Run(problem, np.where(problem.machine.is_cpu[home] & (home >= 0), POOL, home))
+    run = _Done(problem, np.where(problem.machine.is_cpu[home] & (home >= 0), POOL, home))
     while run.left:
         run.pooled()
         if run.left:
@@ -33,7 +33,7 @@ def blocks_of_homes(problem: LatencyProblem, home: Ints) -> Invocations:
     return Invocations(np.array(run.device, dtype=np.int64), run.number)
 
 
-class _Run:
+class _Done:
     """The tasks that are done, and the blocks that did them."""
 
     def __init__(self, problem: LatencyProblem, home: Ints) -> None:

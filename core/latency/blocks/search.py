@@ -28,13 +28,13 @@ from dnnp.core.local.random import below, exponential_table, generator
 from dnnp.core.model.graph import Floats, Ints
 
 BORDER, SINGLE, JUMP, OPEN, MERGE, PASS, SWAP, TWICE = range(8)
-"""Entries of `Search.mix`: kinds of moves; the last is the share of moves that are two."""
+"""Entries of `BlockMemory.mix`: kinds of moves; the last is the share of moves that are two."""
 
 REACH = 4
 """A share REACH / s of the moves may take along s items: all sizes cost about the same."""
 
 
-class Search(NamedTuple):
+class BlockMemory(NamedTuple):
     """What annealing remembers beside the state, changed in place."""
 
     rng: np.ndarray
@@ -59,10 +59,10 @@ class Search(NamedTuple):
     """i64[2, L], scratch."""
 
 
-def new_search(fixed: Fixed, seed: int, mix: tuple[int, ...], *, tied: bool) -> Search:
+def new_search(fixed: Fixed, seed: int, mix: tuple[int, ...], *, tied: bool) -> BlockMemory:
     """Memory for annealing."""
     count, slots = len(fixed.memory), len(fixed.slot_late)
-    return Search(
+    return BlockMemory(
         rng=generator(seed),
         dice=exponential_table(),
         mix=np.array(mix, dtype=np.int64),

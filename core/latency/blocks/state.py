@@ -60,7 +60,7 @@ class Fixed(NamedTuple):
     """i64[S], pass of each slot."""
 
 
-class State(NamedTuple):
+class BlockState(NamedTuple):
     """A split and sums over it, changed in place."""
 
     at: Ints
@@ -166,11 +166,11 @@ def devices_of(items: BlockItems, fixed: Fixed, *, along: bool = False) -> Ints:
     return turns
 
 
-def new_state(fixed: Fixed, at: Ints, slot: Ints, device: Ints) -> State:
+def new_state(fixed: Fixed, at: Ints, slot: Ints, device: Ints) -> BlockState:
     """State with these labels, order of the slots and devices of the slots."""
     slots, count, flows = len(fixed.slot_late), len(fixed.memory), len(fixed.maker)
     accelerators, groups = len(fixed.capacity), len(fixed.group_ptr) - 1
-    state = State(
+    state = BlockState(
         at=at.copy(),
         home=np.zeros(count, np.int64),
         slot=slot.copy(),

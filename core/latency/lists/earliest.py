@@ -12,7 +12,7 @@ import numpy as np
 
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.latency.lists.insertion import DONE
-from dnnp.core.latency.lists.lanes import State, arrival, commit, new_state, sort_reads
+from dnnp.core.latency.lists.lanes import LaneState, arrival, commit, new_state, sort_reads
 from dnnp.core.latency.lists.net import Net
 from dnnp.core.model.graph import Bools, Floats, Ints
 
@@ -110,7 +110,7 @@ def _start(net: Net, rules: Rules, home: Ints) -> Ready:
 
 
 @kernel
-def _reserve(net: Net, rules: Rules, state: State, ready: Ready, last: Ints) -> None:
+def _reserve(net: Net, rules: Rules, state: LaneState, ready: Ready, last: Ints) -> None:
     """Find what devices wait for: the favourite child of the last task, if it is ready.
 
     It must start nowhere earlier.
@@ -134,7 +134,7 @@ def _reserve(net: Net, rules: Rules, state: State, ready: Ready, last: Ints) -> 
 
 
 @kernel
-def _urgent(net: Net, state: State, v: int, when: float) -> bool:
+def _urgent(net: Net, state: LaneState, v: int, when: float) -> bool:
     """Whether all that a task reads could be on any device by then."""
     for e in range(len(state.free)):  # noqa: SIM110
         if arrival(net, state, v, e) > when:
@@ -144,7 +144,7 @@ def _urgent(net: Net, state: State, v: int, when: float) -> bool:
 
 @kernel
 def _next(
-    net: Net, rules: Rules, state: State, ready: Ready, waiting: int, patient: bool
+    net: Net, rules: Rules, state: LaneState, ready: Ready, waiting: int, patient: bool
 ) -> tuple[int, int, int]:
     """The next task and its device, or -1; and a task that has no place, or -1.
 

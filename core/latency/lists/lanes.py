@@ -12,7 +12,7 @@ from dnnp.core.latency.lists.net import CHANNEL, NONE, Net
 from dnnp.core.model.graph import Floats, Ints
 
 
-class State(NamedTuple):
+class LaneState(NamedTuple):
     """A schedule that is being built."""
 
     device: Ints
@@ -35,13 +35,13 @@ class State(NamedTuple):
 
 
 @kernel
-def new_state(net: Net) -> State:
+def new_state(net: Net) -> LaneState:
     """Nothing is placed."""
     n, count, flows = len(net.order), len(net.rate), len(net.maker)
     most = n
     for f in range(flows):
         most += min(count, net.use_ptr[f + 1] - net.use_ptr[f])
-    return State(
+    return LaneState(
         np.full(n, -1, dtype=np.int64),
         np.zeros(n),
         np.zeros(count),
@@ -65,7 +65,7 @@ def length(net: Net, f: int, source: int, target: int) -> float:
 
 
 @kernel
-def send(net: Net, state: State, f: int, target: int, at: int) -> int:
+def send(net: Net, state: LaneState, f: int, target: int, at: int) -> int:
     """Move a flow, whose maker has run, and keep its lanes busy; the number of events so far."""
     source = state.device[net.maker[f]]
     begin = state.end[net.maker[f]]
@@ -83,7 +83,7 @@ def send(net: Net, state: State, f: int, target: int, at: int) -> int:
 
 
 @kernel
-def arrival(net: Net, state: State, v: int, d: int) -> float:
+def arrival(net: Net, state: LaneState, v: int, d: int) -> float:
     """When all that a task reads can be on a device, if its transfers are sent next.
 
     Nothing is kept busy.
@@ -120,7 +120,7 @@ def arrival(net: Net, state: State, v: int, d: int) -> float:
 
 
 @kernel
-def commit(net: Net, state: State, v: int, d: int, at: int) -> int:
+def commit(net: Net, state: LaneState, v: int, d: int, at: int) -> int:
     """Run a task on a device, after the transfers that it needs; the number of events so far."""
     ready = state.free[d]
     for a in range(net.in_ptr[v], net.in_ptr[v + 1]):
@@ -143,7 +143,7 @@ def commit(net: Net, state: State, v: int, d: int, at: int) -> int:
 
 
 @kernel
-def sort_reads(net: Net, state: State, v: int) -> None:
+def sort_reads(net: Net, state: LaneState, v: int) -> None:
     """Put what a task reads in the order in which it is made."""
     low, high = net.in_ptr[v], net.in_ptr[v + 1]
     if high - low < 2:

@@ -19,7 +19,7 @@ from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.timeline import TASK, Placement, simulate
 from dnnp.core.latency.lists.net import falling, net_of, upward_rank
 from dnnp.core.latency.lists.room import room_of
-from dnnp.core.latency.operators.kernel import Board, make_board, new_state, replay
+from dnnp.core.latency.operators.kernel import ListBoard, make_board, new_state, replay
 from dnnp.core.latency.operators.moves import new_search, start_state, sweep
 from dnnp.core.latency.operators.start import (
     best_rank,
@@ -146,7 +146,7 @@ def anneal_operators(
     return best
 
 
-def placed(board: Board, listed: Listed) -> Placement:
+def placed(board: ListBoard, listed: Listed) -> Placement:
     """The placement that a list schedule stands for: its events by start."""
     state = new_state(board, *listed)
     replay(board, state, 0, len(listed.order), np.inf)
@@ -169,7 +169,7 @@ def placed(board: Board, listed: Listed) -> Placement:
 
 
 def by_start(
-    board: Board,
+    board: ListBoard,
     rank: Ints,
     device: Ints,
     span: tuple[Floats, Floats],
@@ -193,7 +193,7 @@ def by_start(
 
 
 def _starts(
-    problem: LatencyProblem, board: Board, start: Placement | None, run: Run
+    problem: LatencyProblem, board: ListBoard, start: Placement | None, run: Run
 ) -> Iterator[tuple[Listed, Placement]]:
     """List schedules and their placements, the cheap ones first; one that does not fit comes
     only if there is no other."""
@@ -235,14 +235,14 @@ def _starts(
         yield _both(board, orders[0], device)
 
 
-def _both(board: Board, order: Ints, device: Ints) -> tuple[Listed, Placement]:
+def _both(board: ListBoard, order: Ints, device: Ints) -> tuple[Listed, Placement]:
     """A list schedule and its placement."""
     listed = Listed(order, device.astype(np.int64))
     return listed, placed(board, listed)
 
 
 def inserted(
-    board: Board, order: Ints, ahead: float, device: Ints
+    board: ListBoard, order: Ints, ahead: float, device: Ints
 ) -> tuple[Ints, Placement] | None:
     """Schedule by `insertion`: tasks by start, and the placement; None if they do not fit.
 
@@ -282,7 +282,7 @@ def listed_of(placement: Placement) -> Listed:
     return Listed(order, placement.device)
 
 
-def _judged(problem: LatencyProblem, board: Board, placement: Placement) -> tuple[float, bool]:
+def _judged(problem: LatencyProblem, board: ListBoard, placement: Placement) -> tuple[float, bool]:
     """Latency of a placement, more where it does not fit; whether it fits."""
     used = np.bincount(
         placement.device, weights=problem.tasks.memory, minlength=problem.machine.count
@@ -296,7 +296,7 @@ def _judged(problem: LatencyProblem, board: Board, placement: Placement) -> tupl
 
 def _search(
     problem: LatencyProblem,
-    board: Board,
+    board: ListBoard,
     origin: Listed,
     endless: bool,
     run: Run,
@@ -348,7 +348,7 @@ def _search(
     return best if value < np.inf else None
 
 
-def _polished(problem: LatencyProblem, board: Board, listed: Listed) -> Iterator[Placement]:
+def _polished(problem: LatencyProblem, board: ListBoard, listed: Listed) -> Iterator[Placement]:
     """The placement of a schedule, and what comes of it by insertion into gaps, again and again."""
     placement = placed(board, listed)
     yield placement

@@ -21,7 +21,7 @@ import numpy as np
 
 from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.operators.kernel import Board, make_board
+from dnnp.core.latency.operators.kernel import ListBoard, make_board
 from dnnp.core.latency.operators.window import crowded, exclude, heads, spread, tails
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Bools, Floats, Ints
@@ -102,7 +102,7 @@ def operators_bound(
 
 
 def _destroyed(
-    board: Board,
+    board: ListBoard,
     order: Ints,
     place: Ints,
     usable: Bools,
@@ -133,7 +133,7 @@ def _destroyed(
 
 
 def _windows(
-    board: Board,
+    board: ListBoard,
     order: Ints,
     place: Ints,
     usable: Bools,
@@ -173,7 +173,7 @@ def _windows(
 
 
 def _crowds(
-    board: Board, usable: Bools, head: Floats, tail: Floats, weights: Floats, upper: float
+    board: ListBoard, usable: Bools, head: Floats, tail: Floats, weights: Floats, upper: float
 ) -> float:
     """Bound by tasks that have to fit between a time and another one."""
     soon = np.where(usable, head - board.time, np.inf).min(axis=1)
@@ -184,7 +184,7 @@ def _crowds(
     return float(crowded(board, usable, weights, head, tail, upper, at, order))
 
 
-def _area(problem: LatencyProblem, board: Board, usable: Bools) -> tuple[float, Floats, Floats]:
+def _area(problem: LatencyProblem, board: ListBoard, usable: Bools) -> tuple[float, Floats, Floats]:
     """Area bound; prices of memory f64[D] (time per byte); weights of devices f64[k, D].
 
     The bound is computed from the prices, so that it holds however exact the program was solved.
@@ -270,7 +270,9 @@ def _program(time: Floats, memory: Floats, capacity: Floats) -> tuple[Floats, Fl
     return dual[:count], prices
 
 
-def _memory_path(board: Board, order: Ints, place: Ints, usable: Bools, prices: Floats) -> float:
+def _memory_path(
+    board: ListBoard, order: Ints, place: Ints, usable: Bools, prices: Floats
+) -> float:
     """Longest way where a task also pays for memory, less what the capacities are worth.
 
     The way to the last task visits some tasks of each device, which fit; so what it pays is at

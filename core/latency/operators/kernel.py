@@ -35,7 +35,7 @@ MANY = 64
 """Readers of a flow beyond which nobody asks which of them is the last."""
 
 
-class Board(NamedTuple):
+class ListBoard(NamedTuple):
     """The problem, laid out for kernels: n tasks, f flows, D devices, c colours."""
 
     time: Floats
@@ -79,7 +79,7 @@ class Board(NamedTuple):
     """f64[n, D], least time from the end of a task on a device to the end of all."""
 
 
-class State(NamedTuple):
+class ListState(NamedTuple):
     """A list schedule and its times, changed in place."""
 
     order: Ints
@@ -120,7 +120,7 @@ class State(NamedTuple):
     """What the replay overwrote."""
 
 
-def make_board(problem: LatencyProblem) -> Board:
+def make_board(problem: LatencyProblem) -> ListBoard:
     """Lay a problem out for the kernels."""
     tasks, machine = problem.tasks, problem.machine
     n, count = tasks.n, machine.count
@@ -139,7 +139,7 @@ def make_board(problem: LatencyProblem) -> Board:
         receive = np.tile(2 * count + here, (count, 1))
     else:
         send = receive = count + count * here[:, None] + here
-    board = Board(
+    board = ListBoard(
         time=np.ascontiguousarray(tasks.time.T),
         maker=tasks.maker,
         size=tasks.size,
@@ -168,12 +168,12 @@ def make_board(problem: LatencyProblem) -> Board:
         capacity=machine.capacity * ROOM,
         tail=np.zeros((n, count)),
     )
-    board = Board._make(np.array(x, order="C") for x in board)
+    board = ListBoard._make(np.array(x, order="C") for x in board)
     backward(board, tasks.order)
     return board
 
 
-def new_state(board: Board, order: Ints, device: Ints) -> State:
+def new_state(board: ListBoard, order: Ints, device: Ints) -> ListState:
     """Lay out a list schedule and compute its times; `rows[0]` is the empty machine."""
     n, count = board.time.shape
     flows, strides = len(board.maker), n // STRIDE + 1
@@ -181,7 +181,7 @@ def new_state(board: Board, order: Ints, device: Ints) -> State:
     place = np.empty(n, dtype=np.int64)
     place[order] = np.arange(n)
     uses = len(board.use_idx) + 1
-    return State(
+    return ListState(
         order=np.array(order, dtype=np.int64),
         place=place,
         device=np.array(device, dtype=np.int64),

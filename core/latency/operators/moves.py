@@ -15,8 +15,8 @@ import numpy as np
 
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.latency.operators.kernel import (
-    Board,
-    State,
+    ListBoard,
+    ListState,
     forget,
     last_reader,
     new_state,
@@ -28,13 +28,13 @@ from dnnp.core.local.random import below, exponential_table, generator
 from dnnp.core.model.graph import Floats, Ints
 
 ASSIGN, SHIFT, BOTH, CLUSTER, RANGE, SWAP = range(6)
-"""Moves; entries of `Search.mix`."""
+"""Moves; entries of `ListMemory.mix`."""
 
 FAR = 64
 """Positions that most shifts stay within."""
 
 
-class Search(NamedTuple):
+class ListMemory(NamedTuple):
     """What annealing remembers beside the schedule, changed in place; n tasks, D devices."""
 
     rng: np.ndarray
@@ -68,10 +68,10 @@ class Search(NamedTuple):
     """i64[4]: moves; tasks of this move; tasks on `path`; moves before `path` is renewed."""
 
 
-def new_search(board: Board, seed: int, mix: Sequence[int], guided: int) -> Search:
+def new_search(board: ListBoard, seed: int, mix: Sequence[int], guided: int) -> ListMemory:
     """Memory for annealing."""
     n, devices = board.time.shape
-    return Search(
+    return ListMemory(
         rng=generator(seed),
         dice=exponential_table(),
         mix=np.array(mix, dtype=np.int64),
@@ -376,7 +376,7 @@ def _span(state):  # type: ignore[no-untyped-def]
     return latency
 
 
-def start_state(board: Board, search: Search, order: Ints, device: Ints) -> State:
+def start_state(board: ListBoard, search: ListMemory, order: Ints, device: Ints) -> ListState:
     """Lay a schedule out and make it where the search stands."""
     state = new_state(board, order, device)
     begin(board, state, search)

@@ -13,11 +13,11 @@ import numpy as np
 
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.latency.lists.room import by_first
-from dnnp.core.latency.operators.kernel import Board, move_time
+from dnnp.core.latency.operators.kernel import ListBoard, move_time
 from dnnp.core.model.graph import Floats, Ints
 
 
-def best_rank(board: Board) -> Floats:
+def best_rank(board: ListBoard) -> Floats:
     """Least time on any device, with the best that can follow; f64[n].
 
     Like an upward rank it falls along every edge.
@@ -190,7 +190,7 @@ def insertion(board, wanted, ahead, start, device, sent_at):  # type: ignore[no-
     return True
 
 
-def filled(board: Board, order: Ints, devices: Ints) -> Ints | None:
+def filled(board: ListBoard, order: Ints, devices: Ints) -> Ints | None:
     """Colours in the order of their first tasks, on one device after the other as far as each
     holds them; i64[n], or None if they do not fit that way."""
     count = board.time.shape[1]
@@ -213,7 +213,7 @@ def filled(board: Board, order: Ints, devices: Ints) -> Ints | None:
     return home[board.together]
 
 
-def packed(board: Board, most: int) -> tuple[Ints | None, bool]:
+def packed(board: ListBoard, most: int) -> tuple[Ints | None, bool]:
     """Colours packed into the memory of the devices; i64[n] or None, and whether None is proven.
 
     The largest colours come first, each on the device with most room; every other way is tried

@@ -18,7 +18,7 @@ from dnnp.core.mip.child import SolverProcess
 from dnnp.core.mip.latency.formulation import Formulation
 from dnnp.core.mip.latency.program import LatencyProgram
 from dnnp.core.mip.program import Outcome
-from dnnp.core.mip.search import Best, Search, solve_slices, status_of
+from dnnp.core.mip.search import Best, SliceSearch, solve_slices, status_of
 from dnnp.core.mip.slices import COARSE, SAFETY, Slices, attempted, refuse_unknown
 from dnnp.core.model.run import PLAIN, Run
 
@@ -52,7 +52,7 @@ class ExactResult(Generic[S]):
     """Whether the solver was given anything."""
 
 
-class ModelSearch(Search[S]):
+class ModelSearch(SliceSearch[S]):
     """The search for the solution of least latency."""
 
     def __init__(self, formulation: Formulation[S], start: S | None, bound: float = 0.0) -> None:

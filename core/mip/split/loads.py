@@ -28,7 +28,7 @@ from dnnp.core.mip.split.task import Net
 from dnnp.core.model.graph import Floats, Ints
 
 
-class Part(NamedTuple):
+class ProgramPart(NamedTuple):
     """A block, or a set of blocks, of a program."""
 
     number: int
@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 def add_loads(
     formulas: Formulas,
-    part: Part,
+    part: ProgramPart,
     work: Floats,
     nets: Sequence[Net],
     comm: str,
@@ -68,7 +68,7 @@ def add_loads(
 
 
 def _transfers(
-    formulas: Formulas, part: Part, nets: Sequence[Net], *, split: bool
+    formulas: Formulas, part: ProgramPart, nets: Sequence[Net], *, split: bool
 ) -> tuple[list[tuple[Sum, float]], list[tuple[Sum, float]]]:
     """What comes in and what goes out; all of it comes in unless the directions are `split`."""
     arriving: list[tuple[Sum, float]] = []
@@ -92,7 +92,7 @@ def _transfers(
     return arriving, leaving
 
 
-def _touched(formulas: Formulas, part: Part, pins: list[int]) -> Sum:
+def _touched(formulas: Formulas, part: ProgramPart, pins: list[int]) -> Sum:
     """1 if some pin is in the part."""
     if len(pins) == 1:
         return part.x[pins[0]]
@@ -103,7 +103,7 @@ def _touched(formulas: Formulas, part: Part, pins: list[int]) -> Sum:
     return column
 
 
-def _cut(formulas: Formulas, part: Part, pins: list[int]) -> Sum:
+def _cut(formulas: Formulas, part: ProgramPart, pins: list[int]) -> Sum:
     """1 if some pin is in the part and some pin is not."""
     if len(pins) < 2:
         return ZERO
@@ -120,7 +120,9 @@ def _cut(formulas: Formulas, part: Part, pins: list[int]) -> Sum:
     return _touched(formulas, part, pins) - least
 
 
-def _one_way(formulas: Formulas, part: Part, readers: list[int], source: int, *, into: bool) -> Sum:
+def _one_way(
+    formulas: Formulas, part: ProgramPart, readers: list[int], source: int, *, into: bool
+) -> Sum:
     """1 if a tensor crosses the border in one direction."""
     cells, maker, number = part.cell[readers], part.cell[source], part.number
 

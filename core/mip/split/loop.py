@@ -10,7 +10,7 @@ from dnnp.core.cost.combine import COMM, ROOM, combine, shared_load
 from dnnp.core.cost.load import StageLoad, stage_load
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip.program import Outcome
-from dnnp.core.mip.search import Best, Search
+from dnnp.core.mip.search import Best, SliceSearch
 from dnnp.core.mip.slices import COARSE, SAFETY
 from dnnp.core.mip.split.blocks import blocks_of, places_of_blocks
 from dnnp.core.mip.split.draft import Draft
@@ -25,7 +25,7 @@ PEAK_EFFORT = 0.2
 """Effort for the order of the nodes in the stages of a solution."""
 
 
-class Loop(Search[list[Block]]):
+class Loop(SliceSearch[list[Block]]):
     """The search for one task."""
 
     presolve = (True, True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from dnnp.core.mip.split.contiguity import without_shortcuts
 from dnnp.core.mip.split.formulas import ONE, ZERO, Formulas, Sum, total, value_of
-from dnnp.core.mip.split.loads import Part, add_loads
+from dnnp.core.mip.split.loads import ProgramPart, add_loads
 from dnnp.core.mip.split.task import Task, nets_of
 from dnnp.core.model.graph import Ints
 
@@ -68,7 +68,7 @@ class Pipeline:
             for u, v in apart:
                 if x[u] != ZERO and x[v] != ZERO:
                     self.formulas.not_below(ONE, total([(x[u], 1.0), (x[v], 1.0)]))
-            add_loads(self.formulas, Part(b, x, cell), work, nets, task.options.comm)
+            add_loads(self.formulas, ProgramPart(b, x, cell), work, nets, task.options.comm)
 
     def blocks(self, values: Sequence[float]) -> Ints:
         """Block of every item in a solution, i64[items]."""

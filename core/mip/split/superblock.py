@@ -29,7 +29,7 @@ from dnnp.core.mip.program import SLACK
 from dnnp.core.mip.split.contiguity import without_shortcuts
 from dnnp.core.mip.split.draft import NEGLIGIBLE
 from dnnp.core.mip.split.formulas import ONE, ZERO, Formulas, Sum, total
-from dnnp.core.mip.split.loads import Part, add_loads
+from dnnp.core.mip.split.loads import ProgramPart, add_loads
 from dnnp.core.mip.split.task import Task, nets_of
 from dnnp.core.model.graph import Bools, Ints
 
@@ -130,13 +130,13 @@ def superblocks(
     nets = [net._replace(cost=net.cost * scale) for net in nets]
     excess = _memory(formulas, task, kind, x, cell, scale=1 / (kind.replicas * reference))
     comm = task.options.comm
-    add_loads(formulas, Part(MIDDLE, x, cell), work, nets, comm, excess)
+    add_loads(formulas, ProgramPart(MIDDLE, x, cell), work, nets, comm, excess)
     if kind.before is not None and kind.after is not None:
         some = [before[c] for c in cell.tolist()]
         rest = [ONE - after[c] for c in cell.tolist()]
         for number, members, stages in ((1, some, kind.before), (3, rest, kind.after)):
             if stages > 0:
-                part = Part(number, members, cell, 1 / stages)
+                part = ProgramPart(number, members, cell, 1 / stages)
                 add_loads(formulas, part, work, nets, comm)
     return formulas
 

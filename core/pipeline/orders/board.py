@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.model.graph import Floats, Ints, offsets
 from dnnp.core.pipeline.orders.freedom import Arc, bridges_of, copies_in_order, roots_of
-from dnnp.core.pipeline.orders.gaps import Board, close
+from dnnp.core.pipeline.orders.gaps import GapBoard, close
 from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem
 
 
-class Field(NamedTuple):
+class OrderField(NamedTuple):
     """A problem as the search sees it."""
 
     problem: ScheduleProblem
-    board: Board
+    board: GapBoard
     path: Floats
     """f64[b, b], longest path of waits between two blocks; -inf: there is none."""
     extra: tuple[Arc, ...]
@@ -70,7 +70,7 @@ class Field(NamedTuple):
         return (2 if self.roots else 1) * (self.problem.b + 2)
 
 
-def field_of(problem: ScheduleProblem) -> Field:
+def field_of(problem: ScheduleProblem) -> OrderField:
     """Pairs, longest paths and matches of a problem of b blocks: O(b^3) time, O(b^2) memory."""
     b = problem.b
     path = np.full((b, b), -np.inf)
@@ -98,7 +98,7 @@ def field_of(problem: ScheduleProblem) -> Field:
         matches.append(found)
         even = even and fine
     flat = [m for found in matches for m in found]
-    board = Board(
+    board = GapBoard(
         first=first,
         second=second,
         pair=pair,
@@ -114,7 +114,7 @@ def field_of(problem: ScheduleProblem) -> Field:
     extra = copies_in_order(problem)
     roots = roots_of(problem, extra) if even else ()
     bridges, short = bridges_of(problem, path) if even else ((), ())
-    return Field(
+    return OrderField(
         problem, board, path, extra, bridges, short, roots, shared, units, even, tracked, {}
     )
 
@@ -183,7 +183,7 @@ def matches_of(
     return found, fine
 
 
-def start_matrix(field: Field, period: float, span: float | None) -> Floats:
+def start_matrix(field: OrderField, period: float, span: float | None) -> Floats:
     """Longest paths of all that is known before any order; not yet closed where `span` is given.
 
     `span`: no more than that from the first start to the last end. Without it what may be asked

@@ -26,7 +26,7 @@ MOST_LAG = 1e9
 """More micro-batches than could be between two starts."""
 
 
-class Board(NamedTuple):
+class GapBoard(NamedTuple):
     """What does not depend on period and limits: P pairs, D units."""
 
     first: Ints

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from dnnp.core.model.graph import Floats, Ints, offsets
-from dnnp.core.pipeline.orders.board import Field
+from dnnp.core.pipeline.orders.board import OrderField
 from dnnp.core.pipeline.orders.gaps import OrderLimits
 from dnnp.core.pipeline.problem import TOLERANCE
 
@@ -21,7 +21,7 @@ MOST_INTERVALS = 8
 """Intervals of a pair; those with the smallest gaps between them are merged beyond."""
 
 
-def limits_of(field: Field, period: float, cap: Floats) -> OrderLimits | None:
+def limits_of(field: OrderField, period: float, cap: Floats) -> OrderLimits | None:
     """Intervals of all pairs at a period; None: some pair finds no place.
 
     `cap` f64[D]: what each unit may hold beyond what is fixed.
@@ -42,7 +42,7 @@ def limits_of(field: Field, period: float, cap: Floats) -> OrderLimits | None:
     return OrderLimits(period, field.eps(period), *intervals, limit, active)
 
 
-def _intervals(field: Field, period: float) -> tuple[Ints, Floats, Floats] | None:
+def _intervals(field: OrderField, period: float) -> tuple[Ints, Floats, Floats] | None:
     """`OrderLimits.ptr`, `low` and `high`."""
     problem, eps = field.problem, field.eps(period)
     load = problem.load()

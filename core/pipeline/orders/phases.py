@@ -15,12 +15,12 @@ import numpy as np
 
 from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.model.graph import Floats
-from dnnp.core.pipeline.orders.board import Field
+from dnnp.core.pipeline.orders.board import OrderField
 from dnnp.core.pipeline.orders.cycle import tightened
 from dnnp.core.pipeline.orders.search import (
     FINE,
     Demand,
-    Found,
+    FoundOrder,
     Meter,
     root_floor,
     search_orders,
@@ -57,7 +57,7 @@ def closed_in(
     start: Floats | None,
     most: float,
     meter: Meter,
-) -> Found:
+) -> FoundOrder:
     """The least value of a monotone question.
 
     `bound` is proven. `start` is a schedule that is known, or None: then nothing above `most` is
@@ -70,7 +70,7 @@ def closed_in(
     # A value that is known needs no search where it equals the bound.
     while start is None or (value > bound and steps.below(value) >= bound):
         if meter.over:
-            return Found(start, value, bound, False)
+            return FoundOrder(start, value, bound, False)
         top = most if start is None else steps.below(value)
         last = probes >= PROBES or soft >= top
         if last or (probes and fresh):
@@ -87,27 +87,29 @@ def closed_in(
         if found is not None:
             mine = worth(found)
             if mine >= value:  # rounding: no schedule that is really better
-                return Found(start, value, bound, False)
+                return FoundOrder(start, value, bound, False)
             start, value, fresh = found, mine, True
         elif proven:
             bound = max(bound, steps.above(at))
             soft = max(soft, bound)
             if at >= top:
-                return Found(start, value, value, True)
+                return FoundOrder(start, value, value, True)
         elif last:
-            return Found(start, value, bound, False)
+            return FoundOrder(start, value, bound, False)
         elif at < top:
             soft = max(soft, steps.above(at))
-    return Found(start, value, value, True)
+    return FoundOrder(start, value, value, True)
 
 
-def largest_memory(field: Field, start: Floats, period: float) -> float:
+def largest_memory(field: OrderField, start: Floats, period: float) -> float:
     """The largest `steady_memory` over units where nothing is left behind."""
     held = steady_memory(field.problem, start, period)
     return float(np.where(field.tracked, held, field.problem.fixed).max(initial=0.0))
 
 
-def least_memory(field: Field, period: float, meter: Meter, start: Floats | None = None) -> Found:
+def least_memory(
+    field: OrderField, period: float, meter: Meter, start: Floats | None = None
+) -> FoundOrder:
     """The smallest `largest_memory` at this period within the limits.
 
     `start`: a schedule of this period that is known.
@@ -115,7 +117,7 @@ def least_memory(field: Field, period: float, meter: Meter, start: Floats | None
     problem = field.problem
     root = root_floor(field, Demand(period, problem.capacity))
     if root is None and start is None:
-        return Found(None, math.inf, math.inf if field.even else 0.0, field.even)
+        return FoundOrder(None, math.inf, math.inf if field.even else 0.0, field.even)
     floor = problem.fixed.copy()
     if root is not None and field.even:
         floor += np.where(field.tracked, root[0], 0.0)
@@ -154,15 +156,15 @@ def _memory_steps(problem: ScheduleProblem) -> Steps:
 
 
 def least_span(
-    field: Field, period: float, cap: Floats, meter: Meter, start: Floats | None = None
-) -> Found:
+    field: OrderField, period: float, cap: Floats, meter: Meter, start: Floats | None = None
+) -> FoundOrder:
     """The shortest span at this period where units hold no more than `cap` f64[D]."""
     problem = field.problem
     most = field.far + field.periods * period
     known = span_of(problem, start) if start is not None else most
     root = root_floor(field, Demand(period, cap, known))
     if root is None and start is None:
-        return Found(None, math.inf, math.inf if field.even else 0.0, field.even)
+        return FoundOrder(None, math.inf, math.inf if field.even else 0.0, field.even)
     weight = np.ones(len(field.board.first))
 
     def probe(most: float, part: Meter) -> tuple[Floats | None, bool]:
@@ -187,8 +189,8 @@ def least_span(
 
 
 def least_period(
-    field: Field, bound: float, meter: Meter, start: Floats | None, period: float
-) -> Found:
+    field: OrderField, bound: float, meter: Meter, start: Floats | None, period: float
+) -> FoundOrder:
     """The shortest period of at least `bound` within the limits, with its schedule.
 
     `start` is a schedule of `period` that is known; without it nothing above `period` is asked

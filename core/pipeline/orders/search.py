@@ -22,7 +22,7 @@ from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.pipeline.bound import window
-from dnnp.core.pipeline.orders.board import Field, start_matrix
+from dnnp.core.pipeline.orders.board import OrderField, start_matrix
 from dnnp.core.pipeline.orders.cycle import tightened
 from dnnp.core.pipeline.orders.gaps import (
     COUNTS,
@@ -83,7 +83,7 @@ class Meter:
         self.stopped = self.stopped or part.stopped
 
 
-class Found(NamedTuple):
+class FoundOrder(NamedTuple):
     """Answer of one phase."""
 
     start: Floats | None
@@ -106,7 +106,7 @@ class Demand(NamedTuple):
 
 
 def search_orders(
-    field: Field, asked: Demand, meter: Meter, weight: Floats | None = None
+    field: OrderField, asked: Demand, meter: Meter, weight: Floats | None = None
 ) -> tuple[Floats | None, bool]:
     """A schedule that keeps what was asked, and whether the answer is proven.
 
@@ -153,7 +153,7 @@ def search_orders(
             count[LEVEL] += 1
 
 
-def _new_state(field: Field, asked: Demand, room: int) -> OrderState:
+def _new_state(field: OrderField, asked: Demand, room: int) -> OrderState:
     """What is known before any search, with room for as many saved entries."""
     n, pairs = field.problem.b, len(field.board.first)
     return OrderState(
@@ -199,7 +199,7 @@ def _checked(problem: ScheduleProblem, gap: Floats, asked: Demand) -> Floats | N
     return start if (held <= asked.cap + scale).all() else None
 
 
-def root_floor(field: Field, asked: Demand) -> tuple[Floats, float] | None:
+def root_floor(field: OrderField, asked: Demand) -> tuple[Floats, float] | None:
     """What each unit holds at least, f64[D], and the shortest span, before any branching.
 
     None: nothing keeps what was asked.
