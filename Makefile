@@ -19,7 +19,7 @@ PIPELINE := dnnp-import build/models/$(or $(MODEL),resnet50-small).onnx | dnnp-c
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint bench agree attack fuzz man readme install-man models-check weights-check clean distclean
+.PHONY: help demo test lint bench agree attack fuzz man readme install-man models-check weights-check warm warm-check wheel clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | expand -t 14
@@ -82,6 +82,15 @@ models-check: $(READY) ## take many real models from import to a verified run
 weights-check: $(READY) ## export a model with 1 GiB of external weights, and load each stage alone
 	$(BIN)/python tests/tools/weights_check.py --gib $(or $(GIB),1)
 
+warm: $(READY) ## compile all kernels, so that no command has to
+	$(BIN)/python -m dnnp.warm $(WARM)
+
+warm-check: warm ## run the steps on small models, and list what is compiled all the same
+	$(BIN)/python tests/tools/warm_check.py
+
+wheel: $(READY) ## build a wheel in dist with kernels compiled for a baseline processor
+	$(BIN)/python tests/tools/wheel.py -o dist
+
 build/models/.built: $(READY)
 	@$(BIN)/python -m dnnp.samples.build -o build/models
 	@touch $@
@@ -108,7 +117,7 @@ install-man: ## copy the manual pages to MANDIR (default /usr/local/share/man)
 	done
 
 clean: ## remove what was built, and caches
-	rm -rf build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build core/cost/kernels.d *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment too

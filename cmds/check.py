@@ -55,7 +55,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
     try:
         stream = context.read(args.stream)
-        found = check_stream(stream, certificate=args.certificate, max_gap=args.max_gap)
+        found = check_stream(
+            stream, certificate=args.certificate, max_gap=args.max_gap, caller=context
+        )
     except FormatError as error:
         if args.json:
             fault = Violation("format", "stream", str(error))

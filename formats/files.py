@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from importlib import resources
 from pathlib import Path
 from typing import BinaryIO
 
 from dnnp.core.model.errors import FormatError, InputFileError
+
+_SAMPLES = Path(__file__).parent.parent / "samples"
+"""The package `dnnp.samples`, which stands beside this one."""
 
 
 def read_file(path: str | Path) -> bytes:
@@ -85,10 +87,10 @@ def _check_regular(found: os.stat_result) -> int:
 
 def bundled_names(folder: str) -> list[str]:
     """Names of the JSON files in a folder of `dnnp.samples`, sorted, without their ending."""
-    found = (file.name for file in (resources.files("dnnp.samples") / folder).iterdir())
+    found = (file.name for file in (_SAMPLES / folder).iterdir())
     return sorted(name.removesuffix(".json") for name in found if name.endswith(".json"))
 
 
 def read_bundled(folder: str, name: str) -> bytes:
     """Bytes of the file with one of the `bundled_names`."""
-    return (resources.files("dnnp.samples") / folder / f"{name}.json").read_bytes()
+    return (_SAMPLES / folder / f"{name}.json").read_bytes()

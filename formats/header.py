@@ -9,6 +9,9 @@ from typing import Any
 from dnnp.formats.records import FORMAT, VERSION
 from dnnp.formats.stream import Record
 
+RELEASE = "0.1.0"
+"""Version of the package. Asking the installation takes longer than reading most streams."""
+
 
 def new_header(kind: str, path: str, sha256: str, name: str | None, time: str) -> Record:
     """Header without provenance.
@@ -39,17 +42,10 @@ def stamped(
     """The header with one more command in its provenance."""
     entry: dict[str, Any] = {
         "tool": tool,
-        "version": version(),
+        "version": RELEASE,
         # Arguments that are not UTF-8 cannot stand in JSON as they are.
         "arguments": [a.encode(errors="backslashreplace").decode() for a in arguments],
     }
     if elapsed_s is not None:
         entry["elapsed_s"] = elapsed_s
     return {**header, "provenance": [*header["provenance"], entry]}
-
-
-def version() -> str:
-    """Version of the installed package."""
-    from importlib.metadata import version as installed
-
-    return installed("dnnp")

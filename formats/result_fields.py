@@ -40,6 +40,9 @@ PLAN = {
     "bound": number("proven lower bound of the value of any split of this validity", required=True),
     "gap": number("(value - bound) / value", required=True),
     "status": string("optimal: proven", required=True, enum=("optimal", "feasible", "interrupted")),
+    "effort": number(
+        "effort of the search, where it was reduced because its kernels were not compiled"
+    ),
     "comm": string("how transfers count", required=True, enum=("sum", "overlap", "duplex")),
     "memory_model": string(
         "how memory counts; weights: for latency alone",

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,11 @@ import onnx
 import orjson
 
 from dnnp.core.model.errors import InputFileError
+from dnnp.core.model.standing import Standing
 from dnnp.formats.export_folder import FORMAT, MANIFEST, replaced_folder
 from dnnp.formats.onnx_stages import MODEL, StageModel, boundary
 from dnnp.formats.onnx_types import TensorType, describe
-from dnnp.formats.onnx_weights import Span
+from dnnp.formats.onnx_weights import Span, spans_of
 from dnnp.formats.stage_weights import (
     MODEL_FILE,
     WeightFile,
@@ -73,6 +74,7 @@ def write_stages(
     devices: Sequence[str],
     replicas: Sequence[int] = (),
     link_weights: bool = False,
+    watch: Callable[[Standing], None] = lambda standing: None,
 ) -> Weights:
     """Write the stages of a model to the folder `target`, whole or not at all.
 
@@ -91,6 +93,8 @@ def write_stages(
         The manifest's `model`, `source` and `plan`.
     link_weights
         Make hard links to the weight files instead of copying what each stage reads.
+    watch
+        Told how far the copying is.
 
     Returns
     -------
@@ -111,12 +115,22 @@ def write_stages(
     copied: list[Span] = []
     entries = []
     target = Path(os.path.realpath(target))
+    total = sum(span.size_bytes for stage in stages for span in spans_of([stage.model]))
+    done = 0
+
+    def copying(size_bytes: int) -> None:
+        nonlocal done
+        done += size_bytes
+        watch(Standing("copying weights", share=min(done / max(total, 1), 1.0)))
+
     try:
         with replaced_folder(target) as inside:
             for i, stage in enumerate(stages):
                 folder = inside / f"stage-{i}"
                 folder.mkdir()
-                placed = place_weights(i, stage.model, folder, originals, link=link_weights)
+                placed = place_weights(
+                    i, stage.model, folder, originals, link=link_weights, copying=copying
+                )
                 entries.append(_write_model(placed.model, folder))
                 files += placed.files
                 copied += placed.copied

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -126,7 +126,13 @@ def _found(source: Path, needed: int, homes: Collection[Path]) -> Path | None:
 
 
 def place_weights(
-    stage: int, model: onnx.ModelProto, folder: Path, originals: Originals, *, link: bool
+    stage: int,
+    model: onnx.ModelProto,
+    folder: Path,
+    originals: Originals,
+    *,
+    link: bool,
+    copying: Callable[[int], None] = lambda size_bytes: None,
 ) -> Placed:
     """Put the weights of a stage into its folder.
 
@@ -142,6 +148,8 @@ def place_weights(
         Existing folder of the stage, in that of the export.
     originals
         See `find_originals`.
+    copying
+        Told the size of each piece that is copied.
 
     Raises
     ------
@@ -169,7 +177,7 @@ def place_weights(
             present[location] = original
     runs = _packed(span for span in spans if span.location in present)
     if runs:
-        size, digest = _write(runs, present, folder / DATA_FILE)
+        size, digest = _write(runs, present, folder / DATA_FILE, copying)
         files.append(
             WeightFile(
                 stage,
@@ -253,7 +261,10 @@ def _packed(spans: Iterable[Span]) -> list[_ByteRun]:
 
 
 def _write(
-    runs: Sequence[_ByteRun], originals: Mapping[str, Path], target: Path
+    runs: Sequence[_ByteRun],
+    originals: Mapping[str, Path],
+    target: Path,
+    copying: Callable[[int], None],
 ) -> tuple[int, str]:
     """Write the runs to a file, a chunk at a time; its size, and its SHA-256 taken on the way."""
     digest = hashlib.sha256()
@@ -261,6 +272,7 @@ def _write(
         for data in _contents(runs, originals):
             file.write(data)
             digest.update(data)
+            copying(len(data))
         return file.tell(), digest.hexdigest()
 
 

@@ -34,7 +34,7 @@ OPTIONS: dict[str, type] = {
 }
 """Step -> the class of its options."""
 
-CLASSES = ("Graph", "Findings", "Caller")
+CLASSES = ("Graph", "Findings", "Caller", "Bar", "Standing")
 
 
 def roff(text: str) -> str:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from dnnp.core.runtime import steady  # turns telemetry off, before a test imports onnxruntime
+from support.served import end_server
 
 settings.register_profile(
     "dnnp", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("dnnp")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _server() -> Iterator[None]:
+    """Nothing that was started for the tests is left when they end."""
+    yield
+    end_server()
 
 
 @pytest.fixture(autouse=True)

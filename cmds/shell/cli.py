@@ -37,9 +37,9 @@ class _Version(argparse.Action):
     """`--version`, looked up only when asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
-        from dnnp.formats.header import version
+        from dnnp.formats.header import RELEASE
 
-        parser.exit(0, f"{parser.prog} {version()}\n")
+        parser.exit(0, f"{parser.prog} {RELEASE}\n")
 
 
 class _Completion(argparse.Action):

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import LockType, allocate_lock, start_new_thread
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+from time import monotonic
 from typing import TextIO
+
+from dnnp.caller import Bar
+from dnnp.core.model.standing import Standing
+from dnnp.core.model.text import printable
 
 
 def tell(console: TextIO, text: str) -> None:
@@ -20,26 +29,147 @@ def tell(console: TextIO, text: str) -> None:
             os.close(nothing)
 
 
-class Progress:
-    """A progress bar on a terminal; silent elsewhere."""
+CLEAR = "\r\x1b[K"
+"""Clears the line of a terminal on which the cursor is."""
 
-    def __init__(self, label: str, total: int, console: TextIO | None) -> None:
-        self._label = label
-        self._total = max(total, 1)
-        self._console = console
-        self._shown = -1
+TICK_S = 1.0
+"""How often a bar is drawn anew while nothing new is told."""
 
-    def update(self, done: int) -> None:
-        """Show that `done` of the total steps are over."""
-        percent = min(100, 100 * done // self._total)
-        if self._console is None or percent == self._shown:
-            return
-        self._shown = percent
-        bar = ("#" * (percent * 30 // 100)).ljust(30)
-        tell(self._console, f"\r{self._label} [{bar}] {percent:3d}%")
+REDRAWN_S = 0.1
+"""How often it is drawn at most."""
+
+PATIENCE_S = 1.0
+"""How long work may take without a bar on a terminal."""
+
+LINE_S = 30.0
+"""Time between two lines, and before the first, where there is no terminal."""
+
+BAR, WIDE = 20, 110
+"""Characters of a bar, and of a line that has room for one."""
+
+
+def draws(console: TextIO) -> bool:
+    """Whether bars can be drawn: on a terminal that can clear a line."""
+    return console.isatty() and is_able()
+
+
+def is_able() -> bool:
+    """Whether the terminal, if there is one, can clear a line."""
+    return os.environ.get("TERM", "dumb") != "dumb"
+
+
+class Progress(Bar):
+    """Where long work stands: one line, drawn again and again on a terminal; elsewhere a line now
+    and then.
+
+    Parameters
+    ----------
+    name
+        Of the command.
+    doing
+        What it does, until it says that itself.
+    console
+        Where to write.
+    writing
+        Held by whoever writes there.
+    limit_s
+        Seconds after which the work is over at the latest.
+    clock
+        The time, in seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        doing: str,
+        console: TextIO,
+        writing: LockType,
+        *,
+        limit_s: float | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._name, self._console, self._writing = name, console, writing
+        self._standing = Standing(doing)
+        self._limit_s, self._clock = limit_s, clock
+        self._drawn = draws(console)
+        self._begun = clock()
+        self._due = self._begun + (PATIENCE_S if self._drawn else LINE_S)
+        self._there = ""
+        """What stands on the terminal now."""
+        self._under_way = allocate_lock()
+        self._under_way.acquire()
+        self._closed = False
+        # Where memory is short it does without: it is then drawn when something is told.
+        with suppress(RuntimeError, MemoryError):
+            start_new_thread(self._tick, ())
+
+    def update(self, standing: Standing) -> None:
+        """Show where the work stands, unless that was shown a moment ago."""
+        self._standing = standing
+        # Whoever cannot write, since somebody else does, goes on with the work.
+        if self._clock() >= self._due and self._writing.acquire(blocking=False):
+            try:
+                self._show()
+            finally:
+                self._writing.release()
 
     def close(self) -> None:
-        """Clear the bar."""
-        if self._console is not None and self._shown >= 0:
-            tell(self._console, "\r\x1b[K")
-        self._console = None
+        """Clear the line."""
+        with self._writing:
+            self.hide()
+            if not self._closed:
+                self._closed = True
+                self._under_way.release()
+
+    def hide(self) -> None:
+        """Clear the line while something else is written; for who holds the lock."""
+        if self._there:
+            tell(self._console, CLEAR)
+        self._there = ""
+
+    def _tick(self) -> None:
+        while not self._under_way.acquire(timeout=TICK_S):
+            self.update(self._standing)
+
+    def _show(self) -> None:
+        now = self._clock()
+        if self._closed or now < self._due:
+            return
+        if not self._drawn:
+            self._due = now + LINE_S
+            tell(self._console, printable(self._line(now - self._begun)) + "\n")
+            return
+        self._due = now + REDRAWN_S
+        line = printable(self._line(now - self._begun, _columns(self._console) - 1))
+        if line != self._there:
+            tell(self._console, CLEAR + line)
+            self._there = line
+
+    def _line(self, elapsed_s: float, width: int = 0) -> str:
+        """What is said after some seconds, in `width` characters; 0: in as many as it takes."""
+        standing, limit_s = self._standing, self._limit_s
+        share, time = standing.share, f"{elapsed_s:.0f} s"
+        if limit_s:
+            share, time = elapsed_s / limit_s, f"{elapsed_s:.0f} of at most {limit_s:g} s"
+        doing, bar = standing.doing, ""
+        if share is not None:
+            done = min(int(100 * share), 100)
+            doing += f" {done} %"
+            bar = f"[{'#' * (done * BAR // 100):{BAR}}] " if width >= WIDE else ""
+        words = [doing, time]
+        if standing.value < inf:
+            words.append(f"{standing.what or 'value'} {standing.value:.6g}")
+        if standing.bound > 0:
+            words.append(f"bound {min(standing.bound, standing.value):.6g}")
+        if standing.gap is not None:
+            words.append(f"gap {100 * standing.gap:.1f} %")
+        line = f"{self._name}: {bar}{', '.join(words)}"
+        return line if not width else line[:width]
+
+
+def _columns(console: TextIO) -> int:
+    """Characters that a line of the terminal has."""
+    try:
+        return os.get_terminal_size(console.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80

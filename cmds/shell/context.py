@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from _thread import allocate_lock
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from dnnp.caller import Caller
+from dnnp.caller import Bar, Caller
 from dnnp.cmds.shell.console import Progress, tell
 from dnnp.cmds.shell.output import atomic_output
 from dnnp.cmds.shell.overwrite import Outputs
@@ -49,7 +50,12 @@ class Context(Caller):
         """Set by the first Ctrl-C inside `interruptible()`."""
         self._holds_interrupt = False
         self._held: list[str] | None = None
+        self._bar: Progress | None = None
+        self._writing = allocate_lock()
+        self.clock = time.monotonic
+        """For bars."""
         self._started = time.perf_counter()
+        self.began = time.monotonic()
 
     def configure(self, args: argparse.Namespace) -> None:
         """Take over the options that every command has."""
@@ -86,18 +92,23 @@ class Context(Caller):
 
     def _say(self, lines: Iterable[str]) -> None:
         """Every line of text leaves here. That it cannot be written decides nothing."""
-        tell(self.console, "".join(f"{printable(line)}\n" for line in lines))
+        with self._writing:
+            if self._bar is not None:
+                self._bar.hide()
+            tell(self.console, "".join(f"{printable(line)}\n" for line in lines))
 
     def elapsed(self, what: str) -> None:
         """With --verbose, tell the time since the command started."""
         self.detail(f"{what} after {time.perf_counter() - self._started:.3f} s")
 
-    def progress(self, label: str, total: int) -> Progress:
-        """Start a progress bar."""
-        shown = (
-            not self.quiet and self.console.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    def progress(self, doing: str, limit_s: float | None = None) -> Bar:
+        """Show where long work stands; silent with --quiet."""
+        if self.quiet:
+            return Bar()
+        self._bar = Progress(
+            self.tool, doing, self.console, self._writing, limit_s=limit_s, clock=self.clock
         )
-        return Progress(f"{self.tool}: {label}", total, self.console if shown else None)
+        return self._bar
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -161,6 +172,7 @@ class Context(Caller):
         """Read and check a stream. A first Ctrl-C while reading is for the commands before."""
         with self.interruptible():
             data = self.read_input(path)
+            self.began = time.monotonic()
             from dnnp.formats.stream import read_bytes
 
             stream = read_bytes(data, "<stdin>" if path == "-" else path)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NoReturn
 
+from dnnp.cmds.shell.console import CLEAR, is_able
 from dnnp.core.model.errors import InputFileError, LimitError
 from dnnp.core.model.orphan import die_with_parent
 from dnnp.core.runtime.limits import Board, held_bytes, install
@@ -100,6 +101,13 @@ def say(name: str, message: str) -> None:
         os.write(2, f"{name}: {message}\n".encode(errors="backslashreplace"))
 
 
+def clear() -> None:
+    """Clear the line of the terminal on which a bar may stand that nobody else clears."""
+    with suppress(OSError):
+        if os.isatty(2) and is_able():
+            os.write(2, CLEAR.encode())
+
+
 def end_by(number: int) -> NoReturn:
     """Clean up, then die of a signal."""
     unfinished.remove_unfinished()
@@ -116,6 +124,7 @@ def quit_interrupted(name: str) -> NoReturn:
     native module, which then crashes.
     """
     unfinished.remove_unfinished()
+    clear()
     say(name, "interrupted")
     os._exit(INTERRUPTED)
 
@@ -203,6 +212,7 @@ class _Watch:
             self._read()
         os.kill(self._child, signal.SIGKILL)
         os.waitpid(self._child, 0)
+        clear()
 
     def _clean(self) -> None:
         self._read()
@@ -215,6 +225,7 @@ class _Watch:
             ended = os.WEXITSTATUS(status)
             if ended in _DOCUMENTED:
                 self._end(ended)
+            clear()
             # The C library ends a process for which it has no memory with 127.
             self._end(
                 InputFileError.exit_status,
@@ -224,6 +235,7 @@ class _Watch:
         number = os.WTERMSIG(status)
         if number in _QUIET:
             self._die(number)
+        clear()
         reason = "was killed" if number == signal.SIGKILL else "crashed"
         shown = signal.Signals(number).name if number in {*signal.Signals} else str(number)
         self._end(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, BinaryIO, NoReturn
 
 from dnnp.core.model.errors import UsageError
@@ -13,6 +16,10 @@ from dnnp.core.model.errors import UsageError
 
 class Help(argparse.HelpFormatter):
     """Keeps the lines of a text that has several, such as a list of methods in two columns."""
+
+    def __init__(self, prog: str) -> None:
+        # Made for every argument. Without a width it would import shutil to ask for one.
+        super().__init__(prog, width=_columns() - 2)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if "\n" not in text:
@@ -26,6 +33,18 @@ class Help(argparse.HelpFormatter):
         return textwrap.fill(
             line, width, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False
         )
+
+
+def _columns() -> int:
+    """Width of the terminal, or what the environment says."""
+    with suppress(KeyError, ValueError):
+        said = int(os.environ["COLUMNS"])
+        if said > 0:
+            return said
+    # There may be no standard output, or none that is a terminal.
+    with suppress(AttributeError, ValueError, OSError):
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
+    return 80
 
 
 class Parser(argparse.ArgumentParser):

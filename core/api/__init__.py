@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dnnp.bounding import bound
-    from dnnp.caller import Caller, DnnpWarning
+    from dnnp.caller import Bar, Caller, DnnpWarning
     from dnnp.core.model.errors import (
         DnnpError,
         FormatError,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
+    from dnnp.core.model.standing import Standing
     from dnnp.exporting import export
     from dnnp.graph import Graph
     from dnnp.loading import generate, load
@@ -48,10 +49,12 @@ _ERRORS = (
 )  # fmt: skip
 
 _HOMES = {
+    "Bar": "dnnp.caller",
     "Caller": "dnnp.caller",
     "DnnpWarning": "dnnp.caller",
     "Findings": "dnnp.checking",
     "Graph": "dnnp.graph",
+    "Standing": "dnnp.core.model.standing",
     "bound": "dnnp.bounding",
     "check": "dnnp.checking",
     "coarsen": "dnnp.coarsening",
@@ -67,8 +70,8 @@ _HOMES = {
 """Public name -> the module that has it."""
 
 __all__ = [
-    "Caller", "DnnpError", "DnnpWarning", "Findings", "FormatError", "GapError", "Graph",
-    "InfeasibleError", "InputFileError", "LimitError", "UnavailableError", "UsageError",
+    "Bar", "Caller", "DnnpError", "DnnpWarning", "Findings", "FormatError", "GapError", "Graph",
+    "InfeasibleError", "InputFileError", "LimitError", "Standing", "UnavailableError", "UsageError",
     "VerificationError", "bound", "check", "coarsen", "export", "generate", "load", "profile",
     "run", "schedule", "split",
 ]  # fmt: skip

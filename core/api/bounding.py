@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dnnp.core.methods import BOUNDS
 from dnnp.core.model.errors import FormatError, UnavailableError, UsageError
 from dnnp.platform import DeviceOptions
-from dnnp.searching import run_of
+from dnnp.searching import run_of, with_bar
 from dnnp.step import option, step
 
 if TYPE_CHECKING:
@@ -82,9 +82,7 @@ def bound_stream(stream: Stream, options: BoundOptions) -> None:
         if plan is None:
             raise FormatError("the stream has no plan", stream.name)
         problem = SplitProblem(graph, units, plan.devices, plan.options, plan.links)
-        limit = options.time_limit
-        left = None if limit is None else max(started + limit - monotonic(), 0.0)
-        run = run_of(caller, effort=options.effort, seconds=left)
+        run = run_of(caller, effort=options.effort, seconds=options.time_limit, since=started)
         prove = _bound_latency if plan.objective == "latency" else _bound_throughput
         prove(stream, problem, plan, options, run)
 
@@ -106,7 +104,8 @@ def _bound_throughput(
         raise stream.fault_at("plan", 0, error.field, error.reason) from None
     options.caller.elapsed("recomputed the plan")
     known = Known(plan.validity, blocks, value, solver=options.solver or "cbc")
-    proof = bound(problem, known, options.method, run)
+    with with_bar(options.caller, run, "bounding") as shown:
+        proof = bound(problem, known, options.method, shown)
     better = _better_plan(stream, options.caller, problem, proof)
     found = (proof.method, proof.claim, proof.tried)
     _put(stream, options.caller, *found, better, plan.validity, options.timings)
@@ -126,7 +125,8 @@ def _bound_latency(
     except FormatError as error:
         raise stream.fault_at("plan", 0, error.field, error.reason) from None
     solver = options.solver or "cbc"
-    proof = latency_bound(latency, split, options.method, solver=solver, run=run)
+    with with_bar(caller, run, "bounding") as shown:
+        proof = latency_bound(latency, split, options.method, solver=solver, run=shown)
     better = None
     if proof.split is not None:
         better = make_latency_plan(

@@ -6,31 +6,28 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+
+from dnnp.core.model.standing import Standing as Standing
 
 
 class DnnpWarning(UserWarning):
     """Something that the user of a result must know."""
 
 
-class Bar(Protocol):
-    """A progress bar."""
+class Bar:
+    """Somewhere to see where long work stands; with this one nobody looks."""
 
-    def update(self, done: int) -> None:
-        """Show that `done` of the total steps are over."""
-
-    def close(self) -> None:
-        """Clear the bar."""
-
-
-class _NoBar:
-    """Nothing to see."""
-
-    def update(self, done: int) -> None:
-        """Nobody looks."""
+    def update(self, standing: Standing) -> None:
+        """Told where the work stands; often, and by any thread."""
 
     def close(self) -> None:
-        """There is nothing to clear."""
+        """Told that the work is over, however it ended."""
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Caller:
@@ -38,6 +35,8 @@ class Caller:
 
     interrupted: bool = False
     """Whether somebody wants the step to end with what it has. Looked at often."""
+    began: float | None = None
+    """When the input was there, on the clock of `time.monotonic`: limits of time count from it."""
 
     def warn(self, message: str) -> None:
         """Told what the user must know."""
@@ -52,9 +51,13 @@ class Caller:
     def elapsed(self, what: str) -> None:
         """Told that a part of the work is over."""
 
-    def progress(self, label: str, total: int) -> Bar:
-        """Told that a long part begins, of so many steps."""
-        return _NoBar()
+    def progress(self, doing: str, limit_s: float | None = None) -> Bar:
+        """Told that something begins that may take long; in `limit_s` seconds it is over.
+
+        What the bar is then told never gets worse: neither the value, nor the bound, nor the share
+        of the work that is done.
+        """
+        return Bar()
 
     def read_input(self, path: str) -> bytes:
         """All bytes of a file that an option names.

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dnnp.caller import CALLER, Bar, Caller
 from dnnp.core.model.errors import FormatError, GapError, InfeasibleError, VerificationError
+from dnnp.core.model.standing import Standing
 from dnnp.core.model.text import counted
 
 if TYPE_CHECKING:
@@ -143,7 +145,13 @@ class Findings:
         return summary
 
 
-def check(graph: Graph, *, certificate: bool = False, max_gap: float | None = None) -> Findings:
+def check(
+    graph: Graph,
+    *,
+    certificate: bool = False,
+    max_gap: float | None = None,
+    caller: Caller = CALLER,
+) -> Findings:
     """Validate a graph and recompute what its plan, its bounds and its schedule promise.
 
     Parameters
@@ -160,16 +168,26 @@ def check(graph: Graph, *, certificate: bool = False, max_gap: float | None = No
     GapError
         All holds, but the gap is larger.
     """
-    findings = check_stream(graph.stream(), certificate=certificate, max_gap=max_gap)
+    stream = graph.stream()
+    findings = check_stream(stream, certificate=certificate, max_gap=max_gap, caller=caller)
     if findings.ok:
         findings.judge(max_gap)
     return findings
 
 
 def check_stream(
-    stream: Stream, *, certificate: bool = False, max_gap: float | None = None
+    stream: Stream,
+    *,
+    certificate: bool = False,
+    max_gap: float | None = None,
+    caller: Caller = CALLER,
 ) -> Findings:
     """What was found out about a stream; see `check`. The gap is not judged here."""
+    with caller.progress("checking") as bar:
+        return _findings(stream, certificate, max_gap, bar)
+
+
+def _findings(stream: Stream, certificate: bool, max_gap: float | None, bar: Bar) -> Findings:
     from dnnp.core.check.budget import Budget
     from dnnp.core.check.certificate import check_certificate, check_proven
     from dnnp.core.check.graph import check_clustering, check_graph
@@ -205,6 +223,7 @@ def check_stream(
         report = check_plan(graph, clustering, plan)
         violations += report.violations
         if certificate:
+            bar.update(Standing("verifying the bound"))
             budget = Budget()
             proofs = [
                 check_certificate(graph, clustering, plan.devices, plan.options, record, budget)
@@ -214,6 +233,7 @@ def check_stream(
                 violations += [*proof.violations, *check_proven(plan, proof)]
     schedule, number = None, 0
     for record in stream.get("schedule")[:1]:
+        bar.update(Standing("checking the schedule"))
         schedule, number = check_schedule(record, stream.get("block")), record["micro_batches"]
         violations += schedule.violations
     counts = {kind: len(stream.get(kind)) for kind in COUNTED}

@@ -116,7 +116,8 @@ def coarsen_stream(stream: Stream, options: CoarsenOptions) -> None:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        _coarsen(stream, options)
+        with options.caller.progress("grouping"):
+            _coarsen(stream, options)
     finally:
         if collecting:
             gc.enable()

@@ -114,17 +114,19 @@ def export_stages(stream: Stream, folder: str, options: ExportOptions) -> None:
         },
     }
     try:
-        stages = split_model(model, [stage.nodes for stage in parts], types_of(stream))
-        weights = write_stages(
-            stages,
-            model,
-            source,
-            Path(folder),
-            about=about,
-            devices=[stage.device for stage in parts],
-            replicas=[stage.replicas for stage in parts],
-            link_weights=options.link_weights,
-        )
+        with options.caller.progress("writing the stages") as bar:
+            stages = split_model(model, [stage.nodes for stage in parts], types_of(stream))
+            weights = write_stages(
+                stages,
+                model,
+                source,
+                Path(folder),
+                about=about,
+                devices=[stage.device for stage in parts],
+                replicas=[stage.replicas for stage in parts],
+                link_weights=options.link_weights,
+                watch=bar.update,
+            )
     except FormatError as error:
         raise FormatError(error.reason, error.file or str(source)) from None
     _report(options.caller, weights, folder, options.link_weights)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.errors import FormatError
+from dnnp.core.model.standing import Standing
 from dnnp.core.model.text import counted
 from dnnp.costs import check_units, write_costs
 
@@ -128,21 +129,25 @@ def _time_model(
 
     taken: list[float] = []
     how = Measurement(timing.threads, timing.repeats, timing.warmup, shapes, taken.append)
-    by_index = measure_nodes(model, folder, how)
+    with caller.progress("measuring nodes"):
+        by_index = measure_nodes(model, folder, how)
     node_s = tuple(round(by_index[record["id"]], 9) for record in stream.get("node"))
     groups = [record["nodes"] for record in stream.get("group")]
     group_s = None
     if groups:
-        bar = caller.progress("measuring groups", len(groups))
         try:
-            times = measure_groups(model, folder, groups, how, types_of(stream), bar.update)
+            with caller.progress("measuring groups") as bar:
+
+                def tell(done: int) -> None:
+                    doing = f"measuring groups, {done} of {len(groups)}"
+                    bar.update(Standing(doing, share=done / len(groups)))
+
+                times = measure_groups(model, folder, groups, how, types_of(stream), tell)
             group_s = tuple(round(t, 9) for t in times)
         except FormatError as error:
             caller.note(
                 f"groups cost the sum of their nodes, as they cannot be timed: {error.reason}"
             )
-        finally:
-            bar.close()
     return MeasuredCosts(node_s, group_s), _say_disturbed(taken, caller)
 
 

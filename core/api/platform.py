@@ -59,7 +59,6 @@ def platform_of(
         A link does not fit the devices.
     """
     from dnnp.core.model.errors import FormatError
-    from dnnp.formats.devices import load_cluster
     from dnnp.formats.links import expand_links
 
     records = stream.get("device")
@@ -69,6 +68,8 @@ def platform_of(
     ]
     file = stream.name
     if options.devices is not None:
+        from dnnp.formats.devices import load_cluster
+
         records, links = load_cluster(options.devices)
         records, file = [{"count": 1, **r} for r in records], options.devices
 

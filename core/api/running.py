@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from dnnp.choices import OPTIMIZATIONS, PROVIDERS
 from dnnp.core.model.errors import InputFileError, UsageError, VerificationError
+from dnnp.core.model.standing import Standing
 from dnnp.core.model.text import counted
 from dnnp.formats.header import stamped
 from dnnp.graph import Graph
+from dnnp.searching import Shown
 from dnnp.step import Options, option, shown_as
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from dnnp.caller import Caller
     from dnnp.core.model.graph import Graph as NodeGraph
     from dnnp.core.model.plan import Plan, Stage
-    from dnnp.core.runtime.execute import Pipeline
+    from dnnp.core.runtime.execute import Pipeline, Watch
     from dnnp.core.runtime.inputs import Sample
     from dnnp.core.runtime.outcome import Outcome
     from dnnp.core.runtime.scheduled import Program
@@ -41,6 +43,9 @@ ENOUGH_S = 1.0
 WARMUP = 3
 """Samples before them where nothing says how many, for each replica of a stage; after those that
 go through until the rate is steady."""
+
+MEASURED = 0.1
+"""Share of the whole work that measuring is taken for, where ways to run the model are compared."""
 
 DISTINCT = 4
 """Random inputs drawn when none are given; samples take them in turn."""
@@ -168,7 +173,7 @@ def save_outputs(path: str, outcome: Outcome) -> None:
 
 
 def _run(stream: Stream, options: RunOptions) -> Outcome:
-    from dnnp.core.runtime.execute import Load, Watch, count_sessions, prepare, widest
+    from dnnp.core.runtime.execute import Load, count_sessions, prepare, widest
     from dnnp.core.runtime.outcome import Checks, execute
     from dnnp.core.runtime.report import Forecast
     from dnnp.core.runtime.session import SessionConfig, require_provider
@@ -213,12 +218,12 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
         how = "raise -n" if program is None else "the schedule is for as many"
         caller.note(f"only the first {total} of {len(samples)} inputs are used; {how}")
         del samples[total:]
-    with caller.interruptible():
+    with caller.interruptible(), caller.progress("loading the stages") as bar:
+        watch = _watch(caller, Shown(bar, "loading the stages"), compare=options.compare)
         weights = {}
         if options.random_weights is not None:
             weights = random_weights(model, options.random_weights, path.parent)
             caller.note(f"{len(weights)} weights drawn with seed {options.random_weights}")
-        progress = caller.progress("running", 100)
         pipeline = prepare(
             model,
             path.parent,
@@ -228,12 +233,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
             ),
             known=types_of(stream),
             weights=weights,
-            watch=Watch(
-                caller.note,
-                caller.detail,
-                lambda: caller.interrupted,
-                lambda done, total: progress.update(100 * done // total),
-            ),
+            watch=watch,
         )
         _warn_of_other_devices(caller, pipeline, options.provider)
         load = Load(
@@ -241,15 +241,28 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
         )
         load = replace(load, least_s=ENOUGH_S if options.samples is None else 0.0)
         tolerance = tolerance_for(model, options.rtol, options.atol) if options.verify else None
-        try:
-            outcome = execute(
-                pipeline,
-                load,
-                Checks(tolerance, options.compare, keep_outputs, forecast, owners),
-            )
-        finally:
-            progress.close()
-    return outcome
+        return execute(
+            pipeline,
+            load,
+            Checks(tolerance, options.compare, keep_outputs, forecast, owners),
+        )
+
+
+def _watch(caller: Caller, shown: Shown, *, compare: bool) -> Watch:
+    """How a run talks to whoever asked for it."""
+    from dnnp.core.runtime.execute import Watch
+
+    # The same samples go through several times more where ways to run the model are compared.
+    measured = MEASURED if compare else 1.0
+
+    def progress(done: int, total: int) -> None:
+        share = measured * done / max(total, 1)
+        shown.take(Standing(f"running, {done} of {total} samples", share=share))
+
+    def checks(doing: str, share: float) -> None:
+        shown.take(Standing(doing, share=measured + (1 - measured) * share))
+
+    return Watch(caller.note, caller.detail, lambda: caller.interrupted, progress, checks)
 
 
 def _program(stream: Stream, plan: Plan, samples: int | None) -> Program | None:

@@ -12,7 +12,7 @@ from dnnp.core.model.errors import UsageError
 from dnnp.core.pipeline.shapes import SHAPES
 from dnnp.formats.placement import MOST_DEVICES
 from dnnp.graph import Graph
-from dnnp.searching import run_of
+from dnnp.searching import run_of, with_bar
 from dnnp.step import Options, changed, option, shown_as
 
 if TYPE_CHECKING:
@@ -162,9 +162,13 @@ def schedule_stream(stream: Stream, options: ScheduleOptions) -> None:
             options.max_micro_batches,
             not options.eager,
         )
-        found = solve(placement, wanted, run)
+        with with_bar(caller, run) as shown:
+            found = solve(placement, wanted, shown)
         caller.elapsed("found the schedule")
-        points = trade_off(placement, options.unroll, run) if options.pareto else None
+        points = None
+        if options.pareto:
+            with with_bar(caller, run, "trade-off") as shown:
+                points = trade_off(placement, options.unroll, shown)
         _put(stream, found, points, digest, options)
 
 

@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
+from _thread import allocate_lock
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from time import monotonic
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from dnnp.core.cost.kernel import interpret_again, is_cold, when_compiling
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.run import Run
+from dnnp.core.model.standing import Standing
 
 if TYPE_CHECKING:
-    from dnnp.caller import Caller
+    from dnnp.caller import Bar, Caller
+    from dnnp.core.methods import Method
+
+FEW = 100
+"""Units up to which a search makes do with less where its kernels are not compiled."""
+
+PATIENCE = 3.0
+"""Times as long as compiling takes that such a search would rather not compile."""
 
 _told: WeakSet[Caller] = WeakSet()
 """Who is told when kernels are compiled."""
 
 
 def run_of(
-    caller: Caller, *, seed: int = 0, effort: float = 1.0, seconds: float | None = None
+    caller: Caller,
+    *,
+    seed: int = 0,
+    effort: float = 1.0,
+    seconds: float | None = None,
+    since: float | None = None,
+    patient: bool = False,
 ) -> Run:
     """A run for whoever asks, who is told of it too when kernels are compiled.
 
-    `seconds`: after which it is over; None: no limit.
+    `seconds`: after which it is over, counted from when the caller had the input, or else from
+    `since` on the clock of `time.monotonic`, or else from now; None: no limit. `patient`: it is to
+    make do without kernels that are not compiled.
     """
+    interpret_again(PATIENCE if patient else 1.0)
     note_compiling(caller)
+    began = since if caller.began is None else caller.began
+    if seconds is not None and began is not None:
+        seconds -= monotonic() - began
     return Run(
         seed,
         effort,
@@ -36,33 +59,71 @@ def run_of(
 
 
 @contextmanager
-def with_bar(caller: Caller, run: Run) -> Iterator[Run]:
-    """The same run, with a progress bar meanwhile.
+def with_bar(caller: Caller, run: Run, doing: str = "searching") -> Iterator[Run]:
+    """The same run, and whoever asks sees meanwhile where it stands."""
+    bar = caller.progress(doing, run.left())
+    caller.release()
+    with bar:
+        yield replace(run, watch=Shown(bar, doing).take)
+
+
+class Shown:
+    """Shows the best that is known, whatever a step says last."""
+
+    def __init__(self, bar: Bar, doing: str = "") -> None:
+        self._bar = bar
+        self._known = Standing(doing)
+        self._one_at_a_time = allocate_lock()
+
+    def take(self, standing: Standing) -> None:
+        """Told where a step stands, by any thread."""
+        with self._one_at_a_time:
+            self._known = standing.after(self._known)
+            self._bar.update(self._known)
+
+
+@contextmanager
+def or_interrupted(caller: Caller) -> Iterator[None]:
+    """Where there is nothing to show since it was interrupted, say that, not which limit was met.
 
     Raises
     ------
     KeyboardInterrupt
         It was interrupted before there was anything to show.
     """
-    bar = caller.progress("searching", 100)
-    caller.release()
     try:
-        yield replace(run, progress=lambda share: bar.update(int(100 * share)))
+        yield
     except LimitError:
         if caller.interrupted:
             raise KeyboardInterrupt from None
         raise
-    finally:
-        bar.close()
+
+
+def little_effort(method: Method, kind: str, units: int) -> float | None:
+    """The effort of a search of a small problem whose kernels are not compiled; None: they are.
+
+    `kind`: which of the kinds of the method it is; `units`: the size of the problem.
+    """
+    kernel = method.kernel(kind) if units <= FEW else None
+    return None if kernel is None or not is_cold(kernel) else method.little
 
 
 def note_compiling(caller: Caller) -> None:
     """Say once when kernels are compiled from now on."""
-    from dnnp.core.cost.kernel import when_compiling
-
     if caller in _told:
         return
     _told.add(caller)
-    when_compiling(
-        lambda: caller.note("compiling kernels; this happens once and takes up to a minute")
+    when_compiling(lambda: caller.note(_compiling()))
+
+
+def _compiling() -> str:
+    """What to say when kernels are compiled."""
+    from dnnp.core.cost.kernel_folders import folders, writable
+
+    if writable() is not None:
+        return "compiling kernels; this happens once and takes up to a minute"
+    return (
+        f"compiling kernels, every time anew: nothing can be kept in "
+        f"{' or '.join(map(str, folders()))}; set NUMBA_CACHE_DIR to a folder that can be written "
+        "to, or run python -m dnnp.warm once where these can"
     )

@@ -9,7 +9,7 @@ from dnnp.core.model.errors import FormatError
 from dnnp.core.model.text import counted
 from dnnp.idle import name_idle_options
 from dnnp.platform import platform_of
-from dnnp.searching import run_of, with_bar
+from dnnp.searching import little_effort, or_interrupted, run_of, with_bar
 from dnnp.split_options import SplitOptions
 from dnnp.step import json_in, step
 
@@ -89,13 +89,21 @@ def add_plan(
     """Split a graph, and put the plan into the stream; `given`: a split in a file, and its name."""
     from dnnp.formats.plan import plan_records
 
+    effort = options.effort
     if given is None:
-        plan = _found_plan(problem, options)
+        effort = effort or _little_effort(problem, options)
+        plan = _found_plan(problem, options, effort)
     else:
         from dnnp.given_split import given_plan
 
         plan = given_plan(problem, *given, options)
     record, stages = plan_records(plan)
+    if effort != options.effort:
+        record["effort"] = effort
+        options.caller.warn(
+            f"kernels are not compiled: searched with --effort {effort:g}; python -m dnnp.warm "
+            "compiles them"
+        )
     dropped = stream.replace("plan", [record])
     stream.records["stage"] = stages
     if dropped:
@@ -103,14 +111,30 @@ def add_plan(
     _report(options.caller, plan, problem.units.g)
 
 
-def _found_plan(problem: SplitProblem, options: SplitOptions) -> Plan:
+def _little_effort(problem: SplitProblem, options: SplitOptions) -> float | None:
+    """A small effort where the problem is small and nothing is compiled; None: as always."""
+    if options.objective == "latency":
+        from dnnp.core.methods import LATENCY
+
+        method, kind = LATENCY[options.method], problem.options.execution
+    else:
+        from dnnp.core.methods import SPLITS
+        from dnnp.core.portfolio.methods import method_asked
+
+        name, kind = method_asked(options.method, options.validity, clustered=problem.clustered)
+        method = SPLITS[name]
+    return little_effort(method, kind, problem.units.g)
+
+
+def _found_plan(problem: SplitProblem, options: SplitOptions, effort: float | None) -> Plan:
     """Find a split by the method that is asked for."""
     asked = _asked(options, problem)
     run = run_of(
         options.caller,
         seed=options.seed or 0,
-        effort=1.0 if options.effort is None else options.effort,
+        effort=1.0 if effort is None else effort,
         seconds=options.time_limit,
+        patient=effort != options.effort,
     )
     find = _for_latency if options.objective == "latency" else _for_throughput
     return find(problem, asked, run, options.caller)
@@ -122,7 +146,7 @@ def _for_throughput(problem: SplitProblem, asked: Asked, run: Run, caller: Calle
     from dnnp.core.portfolio.solve import solve
     from dnnp.formats.graph import digest_of
 
-    with with_bar(caller, run) as shown:
+    with or_interrupted(caller), with_bar(caller, run) as shown:
         found = solve(problem, asked, shown)
     return make_plan(
         problem,
@@ -141,7 +165,7 @@ def _for_latency(problem: SplitProblem, asked: Asked, run: Run, caller: Caller) 
     from dnnp.core.portfolio.latency import solve_latency
     from dnnp.formats.graph import digest_of
 
-    with with_bar(caller, run) as shown:
+    with or_interrupted(caller), with_bar(caller, run) as shown:
         found = solve_latency(problem, asked, shown)
     return make_latency_plan(
         problem,
@@ -187,11 +211,11 @@ def _asked(options: SplitOptions, problem: SplitProblem) -> Asked:
 
 def _order_files(options: SplitOptions, problem: SplitProblem) -> tuple[Ints | None, Floats | None]:
     """What the options `sequence` and `priorities` hold."""
-    from dnnp.core.portfolio.orders import given_order
-    from dnnp.formats.orders import read_priorities, read_sequence
-
     units, sequence, priorities = problem.units, None, None
     if options.sequence is not None:
+        from dnnp.core.portfolio.orders import given_order
+        from dnnp.formats.orders import read_sequence
+
         data, name = json_in(options.sequence, "--sequence", options.caller)
         sequence = read_sequence(data, name, units.group_ids)
         try:
@@ -199,6 +223,8 @@ def _order_files(options: SplitOptions, problem: SplitProblem) -> tuple[Ints | N
         except FormatError as error:
             raise FormatError(str(error), name) from None
     if options.priorities is not None:
+        from dnnp.formats.orders import read_priorities
+
         data, name = json_in(options.priorities, "--priorities", options.caller)
         priorities = read_priorities(data, name, units.g)
     return sequence, priorities

@@ -13,7 +13,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Solution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.graph import Graph, Ints, distinct
 from dnnp.core.model.plan import Block
 
 
@@ -56,7 +56,7 @@ def part_blocks(
     """
     slot_of = part[items.label]
     blocks = []
-    for slot in np.unique(slot_of).tolist():
+    for slot in distinct(slot_of).tolist():
         nodes = np.flatnonzero(slot_of == slot)
         device = devices[slots[slot]]
         first = int(np.searchsorted(slots, slots[slot]))

@@ -9,12 +9,11 @@ it, are joined. What is left is a tree, which a topological order lays out as a 
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line
-from dnnp.core.model.graph import Bools, Ints, csr
+from dnnp.core.model.components import connected, strong
+from dnnp.core.model.graph import Bools, Ints, csr, distinct
 
 IDLE = 0.01
 """A node that takes no more than this share of the mean work computes nothing worth placing."""
@@ -43,19 +42,12 @@ def contract_branches(items: Items, line: Line) -> Items:
     many = np.bincount(component) > 1
     inside = np.flatnonzero(many[component])
     joins = (items.tail[counts][inside], items.count + component[inside])
-    label = _components(items.count + len(many), *joins, directed=False)[: items.count]
+    label = connected(items.count + len(many), *joins)[: items.count]
     size = int(label.max()) + 1
-    label = _components(size, label[items.tail], label[items.head], directed=True)[label]
+    label = strong(size, label[items.tail], label[items.head])[label]
     busy = np.bincount(label, weights=~idle) > 0
     label = _without_leaves(label[items.tail], label[items.head], busy)[label]
     return _renumbered(items, label)
-
-
-def _components(n: int, tail: Ints, head: Ints, *, directed: bool) -> Ints:
-    """Connected components, strongly so if `directed`: i64[n]."""
-    arcs = coo_array((np.ones(len(tail)), (tail, head)), shape=(n, n))
-    found = connected_components(arcs, directed=directed, connection="strong")[1]
-    return found.astype(np.int64)
 
 
 def _without_leaves(tail: Ints, head: Ints, busy: Bools) -> Ints:
@@ -139,5 +131,5 @@ def _renumbered(items: Items, label: Ints) -> Items:
     name[np.argsort(least)] = np.arange(len(least))
     new, count = name[label], len(least)
     a, b = new[items.tail], new[items.head]
-    pairs = np.unique(a[a != b] * count + b[a != b])
+    pairs = distinct(a[a != b] * count + b[a != b])
     return Items(label=new[items.label], count=count, tail=pairs // count, head=pairs % count)

@@ -21,7 +21,7 @@ from dnnp.core.cost.line import Line, steps_of
 from dnnp.core.cost.load_kernel import load_of, share_of
 from dnnp.core.cost.memory import Steps, memory_row, no_steps, tree_size
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, csr
+from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, csr, distinct
 
 
 class Chain(NamedTuple):
@@ -117,7 +117,7 @@ def _weights(graph: Graph, line: Line) -> tuple[Ints, Floats, Ints]:
     stated = np.flatnonzero(~np.isnan(graph.node_bytes))
     reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
     read = np.isnan(graph.node_bytes[reader]) & (graph.tensor_kind[graph.in_idx] == PARAMETER)
-    pairs = np.unique(graph.in_idx[read] * max(line.n, 1) + item[reader[read]])
+    pairs = distinct(graph.in_idx[read] * max(line.n, 1) + item[reader[read]])
     tensor, at = pairs // max(line.n, 1), pairs % max(line.n, 1)
     before = np.full(len(pairs), -1, dtype=np.int64)
     again = np.flatnonzero(tensor[1:] == tensor[:-1]) + 1

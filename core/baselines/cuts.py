@@ -12,7 +12,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import Slicing
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import PARAMETER, Floats, Graph, totals
+from dnnp.core.model.graph import PARAMETER, Floats, Graph, distinct, totals
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.order.orders import order_named
 
@@ -51,7 +51,7 @@ def equal_shares(line: Line, weight: Floats) -> Slicing:
     # An item belongs to the share in which its middle lies.
     middle = running - (weight / 2 if total > 0 else 0.5)
     cuts = np.searchsorted(middle, goals)
-    bounds = np.unique(np.concatenate([[0], cuts, [line.n]])).astype(np.int64)
+    bounds = distinct(np.concatenate([[0], cuts, [line.n]])).astype(np.int64)
     return _checked(line, bounds, np.array(slots[: len(bounds) - 1], dtype=np.int64))
 
 

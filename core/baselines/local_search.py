@@ -62,6 +62,7 @@ def local_search(
         for restart in range(max(restarts, 1)):
             if optima and run.stop():
                 break
+            run.stands("descending", share=restart / max(restarts, 1))
             draw = rng.random(items.count)
             part = np.array([c[int(x * len(c))] for c, x in zip(choices, draw, strict=True)])
             excess, value, spent = _to_optimum(moves, part, limit, run)

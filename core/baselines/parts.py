@@ -16,7 +16,7 @@ from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Floats, Graph, Ints, csr, totals
+from dnnp.core.model.graph import Floats, Graph, Ints, csr, distinct, totals
 from dnnp.core.model.plan import Block
 
 TOTAL = 2**29
@@ -61,7 +61,7 @@ def part_graph(problem: SplitProblem) -> PartGraph:
     items = problem.items
     line = problem.line(items, np.arange(items.count))
     slots = slots_of(line.devices)
-    classes = np.unique(slots)
+    classes = distinct(slots)
     runs = np.isfinite(line.work[classes])
     vertex = np.where(runs.any(axis=0), np.cumsum(runs.any(axis=0)) - 1, -1)
     elsewhere = -1

@@ -23,7 +23,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import Slicing, slice_line
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Ints
+from dnnp.core.model.graph import Ints, distinct
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.order.orders import ORDERS
 
@@ -160,5 +160,5 @@ def _shortened(chain: Items, line: Line, order: Ints, longest: int) -> Items:
     at = np.empty(chain.count, dtype=np.int64)
     at[order] = place
     tail, head = at[chain.tail], at[chain.head]
-    pairs = np.unique((tail * left + head)[tail != head])
+    pairs = distinct((tail * left + head)[tail != head])
     return Items(at[chain.label], left, pairs // left, pairs % left)

@@ -21,7 +21,7 @@ import numpy as np
 
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.graph import Bools, Graph, Ints, totals
+from dnnp.core.model.graph import Bools, Graph, Ints, distinct, totals
 
 
 class Between(NamedTuple):
@@ -39,7 +39,7 @@ class Between(NamedTuple):
     def holds(self, u: int, v: int) -> Ints:
         """Items that share a stage with u and v if these share one, both included; ascending."""
         inside = (self.after[u] | self.after[v]) & (self.before[u] | self.before[v])
-        return np.unique(np.append(self.label[inside], [u, v]))
+        return distinct(np.append(self.label[inside], [u, v]))
 
 
 def mixes_passes(problem: SplitProblem) -> bool:

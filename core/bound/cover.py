@@ -19,7 +19,6 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-import numba
 import numpy as np
 
 from dnnp.core.bound.between import between_of
@@ -38,6 +37,7 @@ from dnnp.core.mip.program import Program, Row
 from dnnp.core.mip.relaxation import Relaxation
 from dnnp.core.model.graph import Bools, Floats, Graph
 from dnnp.core.model.plan import Block
+from dnnp.core.model.processors import search_threads
 from dnnp.core.model.run import PLAIN, Run
 
 MOST_ITEMS = 300
@@ -149,6 +149,7 @@ class _CoverSearch:
                 proven = target
                 proof = f"bound {target * self.whole.quantum:.6g}"
                 self.relaxation.run.tell(f"{len(self.sets)} sets: {proof}")
+                self.relaxation.run.stands(bound=target * self.whole.quantum)
             else:
                 open_from = min(reached, target)
         # Loads are often equal to the optimum or clearly above it.
@@ -217,7 +218,7 @@ class _CoverSearch:
         halt = np.zeros(1, dtype=np.bool_)
         price, order = plain(prices, roots)
         aim = Aim(price, float(target), float(least), order)
-        threads = numba.get_num_threads()
+        threads = search_threads()
 
         def search(thread: int) -> int:
             return int(best_sets(self.field, aim, thread, threads, limit, halt, found))

@@ -78,6 +78,7 @@ def pair_costs(
     for first in range(0, n, step):
         if run.stop():
             break
+        run.stands(share=first / n)
         all_pairs(
             network.ptr,
             network.heads,

@@ -102,6 +102,7 @@ class CandidateSearch:
                 return self.upper * self.reference, True
             if c.closed:
                 return c.low * self.reference, c.failures < ATTEMPTS
+            self.run.stands(bound=c.low * self.reference)
             if self.run.stop():
                 return c.low * self.reference, False
             self._advance(c, len(candidates) == 1)

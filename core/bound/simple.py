@@ -15,22 +15,23 @@ Without replicas loads of whole numbers are whole, so the mean is rounded up.
 
 from __future__ import annotations
 
-from fractions import Fraction
-from math import ceil, isfinite
-from typing import Any
+from math import isfinite
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnnp.core.bound.claim import Claim
-from dnnp.core.bound.known import Known
-from dnnp.core.bound.quantised import Whole, refused, whole_of
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.spread import spread
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Bools, Graph, totals
+from dnnp.core.model.graph import Bools, Graph, distinct, totals
 from dnnp.core.model.run import PLAIN, Run
+
+if TYPE_CHECKING:
+    from dnnp.core.bound.claim import Claim
+    from dnnp.core.bound.known import Known
+    from dnnp.core.bound.quantised import Whole
 
 
 def simple_bound(problem: SplitProblem) -> float:
@@ -69,7 +70,7 @@ def _compute_bound(
     colored = np.flatnonzero(graph.color >= 0)
     if len(colored):
         colors, index = np.unique(graph.color[colored], return_inverse=True)
-        pairs = np.unique(index * units.g + units.label[colored])
+        pairs = distinct(index * units.g + units.label[colored])
         color, unit = pairs // units.g, pairs % units.g
         together = np.stack([totals(color, t[unit], len(colors)) for t in times]) / copies
         bounds.append(float(together.min(axis=0).max()))
@@ -84,6 +85,8 @@ SHARPNESS = 2**40
 
 def simple_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     """The bound with a certificate; it holds for every validity and every cost model."""
+    from dnnp.core.bound.quantised import refused, whole_of
+
     del run  # it takes no time
     units = problem.units
     whole = whole_of(problem, known.validity)
@@ -117,7 +120,7 @@ def _whole_bound(
     for row in times.T.tolist():
         work += min(y * int(t) for y, t in zip(shares, row, strict=True) if isfinite(t))
     weight = sum(y * n for y, n in zip(shares, counts, strict=True))
-    mean = ceil(Fraction(work, weight)) if max_replicas == 1 else work // weight
+    mean = -(-work // weight) if max_replicas == 1 else work // weight
     names = [d.name for d in whole.devices]
     best = {"kind": "mean", "weights": dict(zip(names, shares, strict=True)), "units": mean}
     of_unit = whole.items.label[units.member_idx[units.member_ptr[:-1]]]

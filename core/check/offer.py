@@ -42,6 +42,8 @@ def check_made(header: Record, plan: Record, devices: Sequence[Record]) -> list[
         device = mine.get(record["class"])
         if device is None:
             continue
+        if device["kind"] == "cpu" != record["kind"] and any(w.startswith("--cpus") for w in words):
+            continue  # counted as CPUs: what its record states of an accelerator does not hold
         for name, options in OPTIONS.items():
             free = any(word.startswith(options) for word in words)
             absent = name == "count" and name not in record

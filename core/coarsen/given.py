@@ -9,7 +9,7 @@ import numpy as np
 
 from dnnp.core.coarsen.merge import NONE, lone_colors_freed, signatures
 from dnnp.core.coarsen.segments import acyclic_labels, tangles
-from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.graph import Graph, Ints, distinct
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def given_labels(graph: Graph, given: Given) -> Ints:
 def _filled(label: Ints, tangle: Ints, kinds: list[int], colors: list[int]) -> Ints:
     """One label for each tangle that is small and may be one group."""
     result = label.copy()
-    for number in np.unique(tangle[tangle >= 0]).tolist():
+    for number in distinct(tangle[tangle >= 0]).tolist():
         members = np.flatnonzero(tangle == number).tolist()
         plain = len({kinds[v] for v in members}) == 1
         plain = plain and len({colors[v] for v in members} - {NONE}) <= 1

@@ -11,6 +11,7 @@ import heapq
 
 import numpy as np
 
+from dnnp.core.model.components import strong
 from dnnp.core.model.graph import Bools, Graph, Ints, csr
 
 
@@ -46,15 +47,9 @@ def _numbered(label: Ints) -> tuple[Ints, int]:
 
 def _components(graph: Graph, wanted: Ints, groups: int) -> Ints:
     """Strongly connected component of each group."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     tail, head = graph.edges
     crossing = wanted[tail] != wanted[head]
-    ends = (wanted[tail[crossing]], wanted[head[crossing]])
-    quotient = coo_array((np.ones(len(ends[0])), ends), shape=(groups, groups)).tocsr()
-    component: Ints = connected_components(quotient, directed=True, connection="strong")[1]
-    return component
+    return strong(groups, wanted[tail[crossing]], wanted[head[crossing]])
 
 
 def _runs(graph: Graph, wanted: Ints, inside: Bools, tail: Ints, head: Ints) -> Ints:

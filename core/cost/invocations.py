@@ -22,7 +22,7 @@ from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.machine import Machine
 from dnnp.core.cost.tasks import Tasks
 from dnnp.core.model.errors import FormatError, InfeasibleError
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Floats, Ints, distinct
 
 POOL = -1
 """Block of a task that runs on the CPU pool."""
@@ -95,7 +95,7 @@ def time_invocations(tasks: Tasks, machine: Machine, split: Invocations) -> Bloc
     end = np.zeros(count + n)
     start = np.zeros(count + n)
     length = np.concatenate([parts.sum(axis=0), pool])
-    for v in _order(before, np.unique(vertex).tolist(), count):
+    for v in _order(before, distinct(vertex).tolist(), count):
         start[v] = max((end[u] for u in before[v]), default=0.0)
         end[v] = start[v] + length[v]
     ready = end[vertex]
@@ -122,7 +122,7 @@ def check_invocations(tasks: Tasks, machine: Machine, split: Invocations, most: 
     """
     used: dict[tuple[int, bool], int] = {}
     for b, device in enumerate(split.device.tolist()):
-        passes = np.unique(tasks.backward[split.block == b])
+        passes = distinct(tasks.backward[split.block == b])
         if len(passes) != 1:
             what = "holds tasks of both passes" if len(passes) else "has no tasks"
             raise FormatError(f"block {b} on {machine.names[device]} {what}")
@@ -154,7 +154,7 @@ def check_homes(tasks: Tasks, machine: Machine, home: Ints) -> None:
     first[tasks.together] = home
     if (first[tasks.together] != home).any():
         raise FormatError("nodes of one colour are on two devices")
-    for device in np.unique(home[home >= 0]).tolist():
+    for device in distinct(home[home >= 0]).tolist():
         mine = home == device
         if np.isinf(tasks.time[device, mine]).any():
             raise InfeasibleError(
@@ -177,7 +177,7 @@ def _parts(tasks: Tasks, machine: Machine, split: Invocations) -> Floats:
     maker = np.where(tasks.maker >= 0, split.block[tasks.maker], POOL - 1)
     crosses = reader != maker[flow]
     enters = crosses & (reader >= 0)
-    pairs = np.unique(reader[enters] * max(tasks.flows, 1) + flow[enters])
+    pairs = distinct(reader[enters] * max(tasks.flows, 1) + flow[enters])
     away = tasks.leaves.copy()
     away[flow[crosses]] = True
     for b, device in enumerate(split.device.tolist()):

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from dnnp.core.cost.validity import ordered_edges
 from dnnp.core.model.cluster import Clustering, contract
-from dnnp.core.model.graph import Graph, Ints, csr
+from dnnp.core.model.components import connected, strong
+from dnnp.core.model.graph import Graph, Ints, csr, distinct
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,10 +114,7 @@ def _mirror(graph: Graph, units: Clustering, coarse: Graph, label: Ints) -> Ints
     colored = np.flatnonzero(coarse.color >= 0)
     colors, index = np.unique(coarse.color[colored], return_inverse=True)
     base = int(part.max()) + 1
-    links = coo_array(
-        (np.ones(len(colored)), (part[colored], base + index)), shape=(base + len(colors),) * 2
-    )
-    joined = connected_components(links, directed=False)[1]
+    joined = connected(base + len(colors), part[colored], base + index)
     return np.unique(joined[part], return_inverse=True)[1]
 
 
@@ -128,12 +124,11 @@ def components(label: Ints, tail: Ints, head: Ints) -> Ints:
     Every split contracts so what has to move as one. Which edges count, and how items are
     numbered, is up to the split.
     """
-    size = int(label.max(initial=-1)) + 1
-    if not size:
-        return label
-    arcs = coo_array((np.ones(len(tail)), (label[tail], label[head])), shape=(size, size))
-    component: Ints = connected_components(arcs, directed=True, connection="strong")[1]
-    return component[label].astype(np.int64)
+    a, b = label[tail], label[head]
+    forward, backward = a < b, a > b
+    if not forward.any() or not backward.any():  # as in most graphs: all edges go one way
+        return label.astype(np.int64)
+    return strong(int(label.max()) + 1, a, b)[label]
 
 
 def by_first(seen: Ints) -> Ints:
@@ -149,5 +144,5 @@ def _number(graph: Graph, units: Clustering, label: Ints, tail: Ints, head: Ints
     names = by_first(label[units.label][graph.order])
     item, count = names[label], len(names)
     a, b = item[tail], item[head]
-    pairs = np.unique(a[a != b] * count + b[a != b])
+    pairs = distinct(a[a != b] * count + b[a != b])
     return Items(label=item[units.label], count=count, tail=pairs // count, head=pairs % count)

@@ -1,29 +1,158 @@
-"""Compile hot loops with numba; a cache that cannot be written is not an error."""
+"""Hot loops, compiled by numba where that pays; a cache that cannot be written is not an error.
+
+A kernel is plain Python at first: numba takes longer to load than most small problems take to
+solve. A call that goes too many rounds of its loops ends, and runs compiled instead, as all later
+ones do; the result is the same. Where it is not compiled yet more rounds are allowed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from functools import wraps
-from types import FunctionType
-from typing import Any, TypeVar, cast
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import cached_property, update_wrapper
+from typing import Any, ClassVar, TypeVar, cast
 
-import numba
 import numpy as np
-from numba.core import event
 
-from dnnp.core.cost.kernel_cache import KernelCache
+from dnnp.core.cost.interpreted import OverrunError, Twin, twin_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+WARM_ROUNDS = 300_000
+"""Rounds after which to load compiled code: about what loading numba and some kernels takes."""
+
+COLD_ROUNDS = 500
+"""Rounds after which to compile, for each byte of Python's code: about what compiling takes."""
+
+_waiting: list[Callable[[], None]] = []
+"""To be told when something is compiled, once numba is there."""
+
+
+class _Allowance:
+    """How far kernels are interpreted from now on."""
+
+    patience = 1.0
+    always_compiled = False
+    gone: ClassVar[Counter[Kernel | None]] = Counter()
+    """Rounds that each kernel went; None: all of them together."""
+
+
+def interpret_again(patience: float = 1.0) -> None:
+    """Interpret kernels again, as in a new process; those that are loaded stay so.
+
+    `patience`: how many times as long as compiling takes.
+    """
+    _Allowance.patience = patience
+    _Allowance.gone.clear()
+
+
+def compile_always(always: bool = True) -> None:
+    """Interpret nothing, or again what is not loaded, in this process."""
+    _Allowance.always_compiled = always
+
+
+class Kernel:
+    """A function that is interpreted, loaded or compiled, whichever takes the least time."""
+
+    def __init__(self, function: Callable[..., Any], *, kept: bool = False, **options: Any) -> None:
+        update_wrapper(self, function)
+        self.py_func = function
+        self._kept = kept
+        self._options = options
+        self.is_inlined = options.get("inline") == "always"
+        self.counts_references = options.get("_nrt", True)
+        self._loaded: Callable[..., Any] | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._loaded is None:
+            return _first_call(self, arguments)
+        return self._loaded(*arguments)
+
+    def __reduce__(self) -> str:
+        return self.py_func.__qualname__
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """What numba makes of the function."""
+        import numba
+
+        while _waiting:
+            _listen(_waiting.pop())
+        from dnnp.core.cost.kernel_cache import KernelCache
+
+        compiler: Any = numba.njit  # whose types do not know all options
+        # Nobody calls a kernel by its address.
+        made = compiler(nogil=True, no_cfunc_wrapper=True, **self._options)(self.py_func)
+        compile_for = made.compile
+        # A number that is written down in a call is no kind of its own.
+        made.compile = lambda kinds: compile_for(tuple(map(numba.types.unliteral, kinds)))
+        if self._kept:
+            made._cache = KernelCache(self.py_func, made.targetoptions)
+        return made
+
+    @cached_property
+    def twin(self) -> Twin | None:
+        """The same as plain Python; None: its source is not at hand."""
+        return twin_of(self.py_func)  # type: ignore[arg-type]
+
+    def called(self) -> list[Kernel]:
+        """The kernels that it calls."""
+        code, names = self.py_func.__code__, self.py_func.__globals__
+        return [one for name in code.co_names if isinstance(one := names.get(name), Kernel)]
+
+    @cached_property
+    def cold_rounds(self) -> int:
+        """Rounds that take about as long as compiling it, with those that it calls."""
+        found, waiting = {self}, [self]
+        while waiting:
+            new = {*waiting.pop().called()} - found
+            found |= new
+            waiting += new
+        return COLD_ROUNDS * sum(len(one.py_func.__code__.co_code) for one in found)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """Asked by numba where another kernel calls this one."""
+        return self.dispatcher._numba_type_
+
+    @property
+    def targetoptions(self) -> Any:
+        """How numba compiles it."""
+        return self.dispatcher.targetoptions
+
+    @property
+    def stats(self) -> Any:
+        """How many times it was loaded, and how many times compiled."""
+        return self.dispatcher.stats
+
+    @property
+    def signatures(self) -> Any:
+        """The kinds of arguments that it is compiled for."""
+        return self.dispatcher.signatures
+
+    def is_cold(self) -> bool:
+        """Whether it has no compiled form on disk yet, so that compiling takes seconds."""
+        return not self._kept or self.dispatcher._cache.is_empty()
+
+    def compiled(self, *arguments: Any) -> Any:
+        """Call it, compiled, from now on."""
+        self._loaded = self.dispatcher
+        return self._loaded(*arguments)
+
 
 def kernel(function: F) -> F:
-    """`numba.njit` with a cache on disk where one can be written; other threads may run beside."""
-    compiled: Any = numba.njit(nogil=True)(function)
-    if compiled is not function:  # NUMBA_DISABLE_JIT=1
-        with suppress(RuntimeError):  # numba found no folder for its cache
-            compiled._cache = KernelCache(function, compiled.targetoptions)
-    return cast(F, compiled)
+    """A hot loop, with a cache on disk where one can be written; other threads may run beside."""
+    return _made(function, kept=True)
+
+
+def lean(function: F) -> F:
+    """A `kernel` that makes no arrays, nor does what it calls: numba counts no references.
+
+    That is less to compile, and large tuples of arrays cost less.
+    """
+    return _made(function, kept=True, _nrt=False)
 
 
 def part(function: F) -> F:
@@ -33,66 +162,89 @@ def part(function: F) -> F:
     longer than much of what is done with them. So a kernel that takes large tuples makes its
     arrays and leaves the loops to a part, which need not count.
     """
-    compiler: Any = numba.njit  # whose types do not know `_nrt`
-    return cast(F, compiler(nogil=True, forceinline=True, _nrt=False)(function))
+    return callee(function, forceinline=True)
 
 
-def is_cold(kernels: Iterable[Callable[..., Any]]) -> bool:
-    """Whether some kernel has no compiled form on disk yet, so that a first call takes seconds."""
-    for function in kernels:
-        cache = getattr(function, "_cache", None)
-        if cache is None:  # NUMBA_DISABLE_JIT=1: plain Python, nothing to compile
-            continue
-        if not isinstance(cache, KernelCache) or cache.is_empty():
-            return True
-    return False
+def callee(function: F, **options: Any) -> F:
+    """What only kernels call, and never Python; neither it nor what it calls makes arrays.
+
+    Taking large tuples of arrays from Python is most of the code of a small kernel.
+    """
+    return _made(function, _nrt=False, no_cpython_wrapper=True, **options)
 
 
-class _Once(event.Listener):
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell: Callable[[], None] | None = tell
+def inlined(function: F) -> F:
+    """A part of a kernel that numba copies into what calls it, and never compiles by itself.
 
-    def on_start(self, event: Any) -> None:
-        tell, self._tell = self._tell, None
-        if tell is not None:
-            tell()
+    What is called in few places compiles soonest so: a kernel or part is compiled once alone, and
+    once again within each kernel above it.
+    """
+    return _made(function, inline="always")
 
-    def on_end(self, event: Any) -> None:
-        pass
+
+def _made(function: F, *, kept: bool = False, **options: Any) -> F:
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        return function
+    return cast(F, Kernel(function, kept=kept, **options))
+
+
+def _first_call(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
+    """Call a kernel that is not loaded."""
+    gone = _Allowance.gone
+    most = WARM_ROUNDS - gone[None]
+    if most <= 0 and kernel.is_cold():
+        most = int(_Allowance.patience * kernel.cold_rounds) - gone[kernel]
+    twin = None if most <= 0 or _Allowance.always_compiled else kernel.twin
+    if twin is None:
+        return kernel.compiled(*arguments)
+    try:
+        answer, rounds = twin.call(arguments, most)
+    except OverrunError:
+        gone.update({kernel: most, None: most})
+        return _first_call(kernel, arguments)
+    gone.update({kernel: rounds, None: rounds})
+    return answer
 
 
 def when_compiling(tell: Callable[[], None]) -> None:
     """Call `tell` once, when from now on some kernel is compiled in this process."""
-    event.register("numba:compile", _Once(tell))
+    if "numba" in sys.modules:
+        _listen(tell)
+    else:
+        _waiting.append(tell)
+
+
+def _listen(tell: Callable[[], None]) -> None:
+    from numba.core import event
+
+    class Once(event.Listener):
+        """Hears of the first compilation."""
+
+        def __init__(self) -> None:
+            self._tell: Callable[[], None] | None = tell
+
+        def on_start(self, event: Any) -> None:
+            tell, self._tell = self._tell, None
+            if tell is not None:
+                tell()
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    event.register("numba:compile", Once())
+
+
+def is_cold(function: Callable[..., Any]) -> bool:
+    """Whether a kernel has no compiled form yet, so that compiling it takes seconds."""
+    return isinstance(function, Kernel) and function.is_cold()
 
 
 def interpreted(function: F) -> F:
-    """The kernel as plain Python, with every kernel that it calls.
-
-    For small problems while nothing is compiled: compiling takes seconds. Like compiled code it
-    says nothing about overflow.
-    """
-    twin = _twin(function, {})
-
-    @wraps(twin)
-    def quiet(*arguments: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return twin(*arguments)
-
-    return cast(F, quiet)
-
-
-def _twin(function: Any, twins: dict[Any, Any]) -> Any:
-    source = getattr(function, "py_func", None)
-    if source is None:  # NUMBA_DISABLE_JIT=1
+    """The kernel as plain Python, however long it takes."""
+    twin: Twin | None = getattr(function, "twin", None)
+    if twin is None:  # NUMBA_DISABLE_JIT=1
         return function
-    if function not in twins:
-        names = dict(source.__globals__)
-        twins[function] = FunctionType(source.__code__, names, source.__name__)
-        for name in source.__code__.co_names:
-            if hasattr(names.get(name), "py_func"):
-                names[name] = _twin(names[name], twins)
-    return twins[function]
+    return cast(F, lambda *arguments: twin.call(arguments, sys.maxsize)[0])
 
 
 def plain(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:

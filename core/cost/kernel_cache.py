@@ -12,104 +12,153 @@ import hashlib
 import os
 import pickle
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import numba
 import numpy as np
-from numba.core.caching import FunctionCache
-from numba.core.serialize import dumps
 
-_SEAL_BYTES = hashlib.sha256().digest_size
+from dnnp.core.cost.kernel_folders import Target, folders, made_by, set_name, targets
+
+_DIGEST = hashlib.sha256().digest_size
+"""Bytes of a digest. A file is the digest of the code, that of all, and the pickle."""
+
+written: set[Path] = set()
+"""Files that this process made."""
+
+lost: set[str] = set()
+"""Kernels that this process compiled and could not write."""
 
 
-class KernelCache(FunctionCache):
-    """Numba's cache of a function with files of our own; what cannot be written is not kept.
+class KernelCache:
+    """The files of one kernel: what numba asks of the cache of a function.
 
-    `options` are those that numba was given.
+    A file holds what was compiled for one signature. Where none can be written, a kernel lives as
+    long as the process.
 
-    Raises
-    ------
-    RuntimeError
-        There is no folder that can be written to.
+    Parameters
+    ----------
+    function
+        What is compiled.
+    options
+        Those that numba was given.
     """
 
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-        super().__init__(function)
-        self._cache_file: Any = _SealedFiles(
-            function, options, Path(self.cache_path, self._impl.filename_base)
-        )
-
-    def is_empty(self) -> bool:
-        """Whether nothing was ever compiled."""
-        return not self._cache_file.paths()
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        """Save what was compiled for a signature."""
-        with suppress(OSError):
-            super().save_overload(sig, data)
-
-
-class _SealedFiles:
-    """The files of one kernel; what numba asks of its `IndexDataCacheFile`."""
-
-    def __init__(
-        self, function: Callable[..., Any], options: Mapping[str, Any], base: Path
-    ) -> None:
         self._function = function
         self._options = options
-        self._base = base
+        module = function.__module__.removeprefix("dnnp.").removeprefix("core.")
+        self.name = f"{module}.{function.__qualname__}".replace("<", "").replace(">", "")
+        """What the names of its files begin with."""
 
-    def load(self, key: Any) -> Any:
-        """What was saved for a key, or None; a file that is damaged or out of date is deleted."""
-        path = self._path(key)
-        with suppress(OSError):
-            data = path.read_bytes()
-            if data[:_SEAL_BYTES] == self._seal(key, data[_SEAL_BYTES:]):
-                with suppress(ImportError, AttributeError):  # of a type that has moved since
-                    return pickle.loads(data[_SEAL_BYTES:])
-            path.unlink()
-        return None
+    @property
+    def cache_path(self) -> str:
+        """The folder that is looked into first."""
+        return str(folders()[0])
 
-    def save(self, key: Any, value: Any) -> None:
-        """Save a value for a key, as a whole or not at all.
+    def enable(self) -> None:
+        """It always is."""
 
-        Raises
-        ------
-        OSError
-            The file cannot be written.
-        """
-        path, content = self._path(key), dumps(value)
-        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-        try:
-            temporary.write_bytes(self._seal(key, content) + content)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    def disable(self) -> None:
+        """Nobody asks for that."""
+
+    def is_empty(self) -> bool:
+        """Whether nothing was ever compiled that runs here."""
+        return not any(True for _ in self.paths())
 
     def flush(self) -> None:
         """Delete everything."""
         for path in self.paths():
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
 
-    def paths(self) -> list[Path]:
-        """The files."""
-        return list(self._base.parent.glob(f"{self._base.name}.*.nbc"))
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """What was compiled for a signature, or None; what is damaged or out of date is deleted."""
+        from numba.core.compiler import CompileResult
 
-    def _path(self, key: Any) -> Path:
-        """File of a key: of its signature and processor. What else it holds is sealed."""
-        number = hashlib.sha256(repr(key[:2]).encode()).hexdigest()[:16]
-        return self._base.with_name(f"{self._base.name}.{number}.nbc")
+        target_context.refresh()  # so that it knows all the functions that machine code may call
+        for target in targets():
+            for folder in folders():
+                path = folder / set_name(target) / self._file(sig)
+                payload = self._read(path, sig, target)
+                if payload is not None:
+                    return CompileResult._rebuild(target_context, *payload)
+        return None
 
-    def _seal(self, key: Any, content: bytes) -> bytes:
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Save what was compiled for a signature, in the first folder that takes it."""
+        if data.library.has_dynamic_globals or any(not loop.can_cache for loop in data.lifted):
+            return  # it holds addresses, which are others in the next process
+        from numba.core.serialize import dumps
+
+        target = data.codegen.magic_tuple()
+        content = dumps(data._reduce())
+        content = self._seal(sig, target, content) + content
+        for folder in folders():
+            path = folder / set_name(target) / self._file(sig)
+            with suppress(OSError):
+                _write(path, content)
+                written.add(path)
+                return
+        lost.add(self.name)
+
+    def is_stale(self, path: Path) -> bool:
+        """Whether a file of this kernel is of other code than it has now."""
+        with suppress(OSError), path.open("rb") as file:
+            return file.read(_DIGEST) != self.code()
+        return False
+
+    def paths(self) -> Iterator[Path]:
+        """The files that serve this machine."""
+        for target in targets():
+            for folder in folders():
+                yield from (folder / set_name(target)).glob(f"{self.name}.{16 * '?'}.nbc")
+
+    def _file(self, sig: Any) -> str:
+        """Name of a signature's file; what else it depends on is sealed."""
+        return f"{self.name}.{hashlib.sha256(repr(sig).encode()).hexdigest()[:16]}.nbc"
+
+    def _read(self, path: Path, sig: Any, target: Target) -> Any:
+        with suppress(OSError):
+            data = path.read_bytes()
+            content = data[2 * _DIGEST :]
+            if data[: 2 * _DIGEST] == self._seal(sig, target, content):
+                with suppress(ImportError, AttributeError):  # of a type that has moved since
+                    return pickle.loads(content)
+            path.unlink()
+        return None
+
+    def _seal(self, sig: Any, target: Target, content: bytes) -> bytes:
+        code = self.code()
         # The name of a named tuple's type says nothing about the order of its fields.
-        fields = repr([getattr(kind, "fields", None) for kind in key[0]])
-        known = numba.__version__, np.__version__, repr(key), fields, _named(self._options)
-        parts = (*known, *_dependencies(self._function))
-        return hashlib.sha256("\n".join(parts).encode() + content).digest()
+        fields = [getattr(kind, "fields", None) for kind in sig]
+        known = repr((made_by(target), sig, fields)).encode()
+        return code + hashlib.sha256(code + known + content).digest()
+
+    def code(self) -> bytes:
+        """A digest of the kernel and all that it calls."""
+        parts = _named(self._options), *_dependencies(self._function)
+        return hashlib.sha256("\n".join(parts).encode()).digest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file as a whole or not at all.
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def _dependencies(function: Any) -> list[str]:
@@ -120,8 +169,9 @@ def _dependencies(function: Any) -> list[str]:
     while waiting:
         one = waiting.pop()
         parts += [*_described(one.__code__), repr(one.__defaults__)]
-        for name in one.__code__.co_names:
-            value = one.__globals__.get(name)
+        closed = dict(zip(one.__code__.co_freevars, one.__closure__ or (), strict=True))
+        for name in (*closed, *one.__code__.co_names):
+            value = closed[name].cell_contents if name in closed else one.__globals__.get(name)
             callee = getattr(value, "py_func", None)
             if callee is not None and callee not in found:
                 found.add(callee)
@@ -129,6 +179,8 @@ def _dependencies(function: Any) -> list[str]:
                 parts.append(_named(value.targetoptions))
             elif isinstance(value, int | float | str | tuple | np.generic):
                 parts.append(f"{name}={value!r}")
+            elif isinstance(value, np.ndarray):
+                parts.append(f"{name}={value.dtype} {value.shape} {value.tobytes().hex()}")
             elif hasattr(value, "_fields"):  # a named tuple: which place a name stands for
                 parts.append(f"{name}={value._fields!r}")
     return parts

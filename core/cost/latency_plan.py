@@ -10,7 +10,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import TASK, Placement, check_placement, simulate
 from dnnp.core.cost.validity import validity_of
 from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.graph import Graph, Ints, distinct
 from dnnp.core.model.plan import CLOSED, Plan, Stage, Transfer
 
 
@@ -134,7 +134,7 @@ def _operator_stages(
     rank[placement.events[is_task, 1]] = np.arange(tasks.n)
     ptr = tasks.carried_ptr
     stages = []
-    for device in np.unique(placement.device).tolist():
+    for device in distinct(placement.device).tolist():
         mine = _by(rank, np.flatnonzero(placement.device == device))
         coming = np.flatnonzero(times.moves[:, 2] == device)
         going = np.flatnonzero(times.moves[:, 1] == device)

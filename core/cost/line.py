@@ -17,7 +17,7 @@ from dnnp.core.cost.load import node_memory, transfer_times
 from dnnp.core.cost.memory import Steps, peak_reach, peak_steps, summed_steps
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import INPUT, Floats, Graph, Ints, csr, offsets, totals
+from dnnp.core.model.graph import INPUT, Floats, Graph, Ints, csr, distinct, offsets, totals
 from dnnp.core.model.plan import CostOptions
 
 
@@ -136,7 +136,7 @@ def nets_of(graph: Graph, where: Ints, options: CostOptions) -> tuple[Ints, Ints
         [where[graph.use_idx[relevant[tensor_of_use]]], where[graph.producer[made]]]
     )
     width = max(len(graph.node_ids), 1)
-    pairs = np.unique(tensors * width + at)
+    pairs = distinct(tensors * width + at)
     tensor, pin = pairs // width, pairs % width
     counts = np.bincount(tensor, minlength=graph.m)
     kept = (counts > 1) | (always & (counts > 0))

@@ -31,6 +31,7 @@ from dnnp.core.model.graph import (
     Graph,
     Ints,
     csr_rows,
+    distinct,
     totals,
 )
 from dnnp.core.model.plan import CostOptions
@@ -86,7 +87,7 @@ def weight_bytes(graph: Graph, nodes: Ints) -> float:
     parameters that the other nodes read, each once.
     """
     stated = ~np.isnan(graph.node_bytes[nodes])
-    read = np.unique(_gather(graph.in_ptr, graph.in_idx, nodes[~stated]))
+    read = distinct(_gather(graph.in_ptr, graph.in_idx, nodes[~stated]))
     parameters = read[graph.tensor_kind[read] == PARAMETER]
     own = graph.node_bytes[nodes[stated]].sum()
     return float(own + graph.tensor_bytes[parameters].sum())
@@ -109,7 +110,7 @@ def stage_load(
     nodes = np.asarray(nodes, dtype=np.int64)
     step = np.full(graph.n, -1, dtype=np.int64)
     step[nodes] = np.arange(len(nodes))
-    groups = np.unique(units.label[nodes])
+    groups = distinct(units.label[nodes])
     times = units.times.get(device.name)
     time = np.full(len(groups), np.inf) if times is None else times[groups]
     compute = float(time.sum())
@@ -172,7 +173,7 @@ def crossing_times(
     if device.is_cpu:
         return incoming, outgoing
     cost = transfer_times(graph, device)
-    read = np.unique(_gather(graph.in_ptr, graph.in_idx, nodes))
+    read = distinct(_gather(graph.in_ptr, graph.in_idx, nodes))
     enters = (graph.producer[read] >= 0) & (step[graph.producer[read]] < 0)
     if options.charge_io:
         enters |= graph.tensor_kind[read] == INPUT
@@ -214,14 +215,14 @@ def stage_memory(
     read = _gather(graph.in_ptr, graph.in_idx, nodes)
     at = np.repeat(np.arange(len(nodes)), graph.in_ptr[nodes + 1] - graph.in_ptr[nodes])
     kind = graph.tensor_kind[read]
-    static = np.unique(read[(kind == PARAMETER) | (kind == CONSTANT)])
+    static = distinct(read[(kind == PARAMETER) | (kind == CONSTANT)])
     live = (kind == INPUT) | (kind == ACTIVATION)
     last_use = np.full(graph.m, -1, dtype=np.int64)
     np.maximum.at(last_use, read[live], at[live])
     written = _gather(graph.out_ptr, graph.out_idx, nodes)
     stays = leaves_stage(graph, written, step) | graph.is_output[written]
     born = step[graph.producer[written]]
-    entered = np.unique(read[live])
+    entered = distinct(read[live])
     entered = entered[(graph.producer[entered] < 0) | (step[graph.producer[entered]] < 0)]
     start = np.concatenate([born, np.zeros(len(entered), dtype=np.int64)])
     until = np.where(stays, len(nodes) - 1, np.maximum(last_use[written], born))

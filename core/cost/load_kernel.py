@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dnnp.core.cost.combine import combine, shared_load
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import lean
 
-load_of = kernel(combine)
-share_of = kernel(shared_load)
+load_of = lean(combine)
+share_of = lean(shared_load)

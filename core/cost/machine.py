@@ -15,7 +15,7 @@ import numpy as np
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.model.graph import Bools, Floats, Ints, distinct
 from dnnp.core.model.link import Link
 
 
@@ -112,7 +112,7 @@ def _meshed(names: Sequence[str], links: Sequence[Link]) -> tuple[Floats, Floats
         )
     far = ~direct & ~np.eye(size, dtype=np.bool_)
     latency = np.where(direct, delay, 0.0)
-    for least in np.unique(wide[far]).tolist():
+    for least in distinct(wide[far]).tolist():
         hops = _fewest_hops(band >= least, delay)
         chosen = far & (wide == least)
         latency[chosen] = hops[chosen]

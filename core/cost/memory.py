@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.combine import ROOM
-from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.kernel import callee, inlined, kernel, lean, plain
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, totals
 
 
@@ -143,7 +143,7 @@ def peak_reach(steps: Steps, capacity: float) -> Ints:
     return reach
 
 
-@kernel
+@inlined
 def _peak(steps, left, right, change):  # type: ignore[no-untyped-def]
     """Peak of live activations over the steps left..right run as one interval."""
     for p in range(right - left + 2):
@@ -214,7 +214,7 @@ def _peak_reach(steps, capacity):  # type: ignore[no-untyped-def]
     return reach
 
 
-@kernel
+@callee
 def _push(queue, oldest, newest, values, item):  # type: ignore[no-untyped-def]
     """Put `item` in front of a queue of window maxima; return the new front."""
     while newest >= oldest and values[queue[newest]] <= values[item]:
@@ -223,7 +223,7 @@ def _push(queue, oldest, newest, values, item):  # type: ignore[no-untyped-def]
     return newest + 1
 
 
-@kernel
+@lean
 def memory_row(steps, first, last, tree_sum, tree_best, row):  # type: ignore[no-untyped-def]
     """Memory of the intervals [first, r] for r = first..last, into row[first..last].
 
@@ -235,8 +235,9 @@ def memory_row(steps, first, last, tree_sum, tree_best, row):  # type: ignore[no
     width = 1
     while width < bounds[last + 1] - left + 1:
         width *= 2
-    tree_sum[: 2 * width] = 0.0
-    tree_best[: 2 * width] = 0.0
+    for i in range(2 * width):
+        tree_sum[i] = 0.0
+        tree_best[i] = 0.0
     params = 0.0
     for item in range(first, last + 1):
         for p in range(bounds[item], bounds[item + 1]):
@@ -257,7 +258,7 @@ def memory_row(steps, first, last, tree_sum, tree_best, row):  # type: ignore[no
         row[item] = params + tree_best[1]
 
 
-@kernel
+@lean
 def tree_size(steps):  # type: ignore[no-untyped-def]
     """Length of the trees that `memory_row` works in."""
     size = 4
@@ -266,7 +267,7 @@ def tree_size(steps):  # type: ignore[no-untyped-def]
     return size
 
 
-@kernel
+@callee
 def _add(tree_sum, tree_best, width, place, value):  # type: ignore[no-untyped-def]
     i = width + place
     tree_sum[i] += value

@@ -9,39 +9,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from heapq import heappop, heappush
 
 import numpy as np
 
 from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.graph import Graph, Ints, distinct
 from dnnp.core.model.plan import Plan, Stage
 
 
 def runnable_parts(graph: Graph, units: Clustering, plan: Plan) -> tuple[list[Stage], list[int]]:
     """Cut the stages of a plan into parts with a pipeline order.
 
-    Returns the parts, their `load_s` being their compute time, and the stage each is part of. An
-    ordered plan comes back as it is.
+    Returns the parts, and the stage each is part of. The `load_s` of a part is its compute time; a
+    stage that runs in one go stays as it is, and so does an ordered plan.
     """
     if plan.validity == "ordered":
         return list(plan.stages), list(range(len(plan.stages)))
     position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
+    rows = [np.array([position[node] for node in stage.nodes]) for stage in plan.stages]
     stage_of = np.empty(units.g, dtype=np.int64)
     place = np.empty(units.g, dtype=np.int64)
-    for number, stage in enumerate(plan.stages):
-        held = units.label[[position[node] for node in stage.nodes]]
-        stage_of[held] = number
-        place[held] = np.arange(len(held))
+    for number, row in enumerate(rows):
+        stage_of[units.label[row]] = number
+        place[units.label[row]] = np.arange(len(row))
     part = cut_into_parts(graph, units, stage_of, place)
     parts, owners = [], []
     for number in range(int(part.max()) + 1):
         mine = np.flatnonzero(part == number)
-        stage = plan.stages[int(stage_of[mine[0]])]
-        mine = mine[np.argsort(place[mine], kind="stable")]
-        nodes = np.concatenate([graph.node_ids[units.members(u)] for u in mine.tolist()])
-        time = float(units.times[stage.device_class][mine].sum())
-        parts.append(replace(stage, nodes=tuple(nodes.tolist()), load_s=time, compute_s=time))
-        owners.append(int(stage_of[mine[0]]))
+        owner = int(stage_of[mine[0]])
+        stage, row = plan.stages[owner], rows[owner]
+        # In the order of the stage, in which the nodes of two groups may take turns.
+        nodes = graph.node_ids[row[part[units.label[row]] == number]]
+        if len(nodes) < len(row):
+            time = float(units.times[stage.device_class][mine].sum())
+            stage = replace(stage, nodes=tuple(nodes.tolist()), load_s=time, compute_s=time)
+        parts.append(stage)
+        owners.append(owner)
     return parts, owners
 
 
@@ -62,36 +66,47 @@ def cut_into_parts(graph: Graph, units: Clustering, stage_of: Ints, place: Ints)
 
 
 def _sequence(graph: Graph, units: Clustering, stage_of: Ints, place: Ints) -> list[int]:
-    """Units in an order that suits the graph and every stage; of those ready, stay in a stage."""
+    """Units in an order of the graph that stays in a stage while it can.
+
+    Stages run their units in the order of `place`. It need not suit the others: each of two stages
+    may begin with what waits for the end of the other, and nodes of two groups may take turns.
+    When no stage can go on, one runs a later unit first.
+    """
     label = units.label
     tail, head = graph.edges
-    pairs = np.unique(label[tail] * units.g + label[head])
+    pairs = distinct(label[tail] * units.g + label[head])
     before, after = pairs // units.g, pairs % units.g
-    chains = [np.flatnonzero(stage_of == s) for s in range(int(stage_of.max()) + 1)]
-    chains = [c[np.argsort(place[c], kind="stable")] for c in chains]
-    before = np.concatenate([before, *(c[:-1] for c in chains)])
-    after = np.concatenate([after, *(c[1:] for c in chains)])
     apart = before != after
     before, after = before[apart], after[apart]
     waiting = np.bincount(after, minlength=units.g)
     followers: list[list[int]] = [[] for _ in range(units.g)]
     for a, b in zip(before.tolist(), after.tolist(), strict=True):
         followers[a].append(b)
-    ready: dict[int, list[int]] = {}
-    for u in np.flatnonzero(waiting == 0).tolist():
-        ready.setdefault(int(stage_of[u]), []).append(u)
+    stages = range(int(stage_of.max(initial=-1)) + 1)
+    chains = [np.flatnonzero(stage_of == s) for s in stages]
+    chains = [c[np.argsort(place[c], kind="stable")] for c in chains]
+    rank = np.empty(units.g, dtype=np.int64)
+    for c in chains:
+        rank[c] = np.arange(len(c))
+    # Ranks of those of each stage that wait for nothing; a heap.
+    ready: list[list[int]] = [rank[c[waiting[c] == 0]].tolist() for c in chains]
+    done = np.zeros(units.g, dtype=np.bool_)
+    first = [0] * len(chains)
+    """Rank of the first unit of each stage that has not run."""
     sequence: list[int] = []
-    current = -1
-    while ready:
-        current = current if current in ready else min(ready)
-        u = ready[current].pop()
-        if not ready[current]:
-            del ready[current]
+    current = 0
+    while len(sequence) < units.g:
+        able = [s for s in (current, *stages) if ready[s]]
+        current = next((s for s in able if ready[s][0] == first[s]), able[0])
+        u = int(chains[current][heappop(ready[current])])
+        done[u] = True
+        while first[current] < len(chains[current]) and done[chains[current][first[current]]]:
+            first[current] += 1
         sequence.append(u)
         for v in followers[u]:
             waiting[v] -= 1
             if not waiting[v]:
-                ready.setdefault(int(stage_of[v]), []).append(v)
+                heappush(ready[int(stage_of[v])], int(rank[v]))
     return sequence
 
 

@@ -14,7 +14,17 @@ import numpy as np
 from dnnp.core.cost.load import node_memory
 from dnnp.core.cost.machine import Machine
 from dnnp.core.model.cluster import Clustering, contract
-from dnnp.core.model.graph import INPUT, PARAMETER, Bools, Floats, Graph, Ints, csr, totals
+from dnnp.core.model.graph import (
+    INPUT,
+    PARAMETER,
+    Bools,
+    Floats,
+    Graph,
+    Ints,
+    csr,
+    distinct,
+    totals,
+)
 from dnnp.core.model.plan import CostOptions
 
 
@@ -68,7 +78,7 @@ class Tasks:
         """Distinct pairs (maker i64[e], reader i64[e]), sorted."""
         maker = np.repeat(self.maker, np.diff(self.use_ptr))
         made = maker >= 0
-        pairs = np.unique(maker[made] * self.n + self.use_idx[made])
+        pairs = distinct(maker[made] * self.n + self.use_idx[made])
         return pairs // max(self.n, 1), pairs % max(self.n, 1)
 
 
@@ -123,7 +133,7 @@ def unit_memory(graph: Graph, units: Clustering, options: CostOptions) -> Floats
     stated = ~np.isnan(graph.node_bytes)
     reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
     static = (graph.tensor_kind[graph.in_idx] >= PARAMETER) & ~stated[reader]
-    pairs = np.unique(units.label[reader[static]] * graph.m + graph.in_idx[static])
+    pairs = distinct(units.label[reader[static]] * graph.m + graph.in_idx[static])
     own = totals(units.label[stated], graph.node_bytes[stated], units.g)
     return own + totals(pairs // graph.m, graph.tensor_bytes[pairs % graph.m], units.g)
 
@@ -145,7 +155,7 @@ def _uses(coarse: Graph, options: CostOptions, tensor: Ints, flow: Ints) -> tupl
     """Flow and reader of every use; `tensor` and `flow` are what `_flows` gives."""
     read, reader = _reads(coarse, options)
     if options.transfers == "edge":
-        pairs = np.unique(flow * coarse.n + reader)
+        pairs = distinct(flow * coarse.n + reader)
         return pairs // coarse.n, pairs % coarse.n
     number = np.full(coarse.m, -1, dtype=np.int64)
     number[tensor] = flow

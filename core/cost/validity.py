@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.model.graph import Graph, Ints, csr
+from dnnp.core.model.graph import Graph, Ints, csr, distinct
+
+VALIDITIES = ("free", "convex", "ordered")
+"""What a split can promise, weakest first."""
 
 
 def quotient_order(graph: Graph, block: Ints, n_blocks: int) -> Ints | None:
@@ -33,7 +36,7 @@ def ordered_edges(graph: Graph, along: bool) -> tuple[Ints, Ints]:
 def _kahn(tail: Ints, head: Ints, n_blocks: int) -> Ints | None:
     """Kahn order of blocks over edges between them; None if cyclic."""
     apart = tail != head
-    pairs = np.unique(tail[apart] * n_blocks + head[apart])
+    pairs = distinct(tail[apart] * n_blocks + head[apart])
     ptr, successors = csr(pairs // n_blocks, pairs % n_blocks, n_blocks)
     indegree = np.bincount(pairs % n_blocks, minlength=n_blocks).tolist()
     ready = [b for b in range(n_blocks) if indegree[b] == 0]

@@ -17,7 +17,7 @@ from dnnp.core.cost.line import Line
 from dnnp.core.cost.load_kernel import load_of
 from dnnp.core.dp.lattice import Lattice
 from dnnp.core.dp.peak import peak_of
-from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, totals
+from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, distinct, totals
 from dnnp.core.model.plan import CostOptions
 
 MAX_WALK = 4_000_000
@@ -306,7 +306,7 @@ def make_costs(graph: Graph, line: Line, options: CostOptions) -> Costs:
     writer = np.repeat(np.arange(graph.n, dtype=np.int64), np.diff(graph.out_ptr))
     static = graph.tensor_kind[graph.in_idx] >= PARAMETER
     width = max(graph.m, 1)
-    pairs = np.unique(where[reader[static]] * width + graph.in_idx[static])
+    pairs = distinct(where[reader[static]] * width + graph.in_idx[static])
     size = graph.tensor_bytes
     touch = totals(where[reader[~static]], size[graph.in_idx[~static]], n)
     touch += totals(where[writer], size[graph.out_idx], n)

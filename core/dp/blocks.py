@@ -28,14 +28,14 @@ walked through, but not entered: the one with the item does as well.
 
 from __future__ import annotations
 
-from dnnp.core.cost.kernel import kernel, part
+from dnnp.core.cost.kernel import inlined, lean
 from dnnp.core.dp.open import is_covered, is_enough, is_open, room_of
 from dnnp.core.dp.problem import NONE
-from dnnp.core.dp.walk import add, drop, left_to_larger, may_grow, new_walk, takes
+from dnnp.core.dp.walk import add, drop, left_to_larger, may_grow, takes
 
 
-@kernel
-def decide(p, lattice, goal, memo, first, budget):  # type: ignore[no-untyped-def]
+@lean
+def decide(p, lattice, goal, memo, walk, first, budget):  # type: ignore[no-untyped-def]
     """Cover ideals at loads of at most `goal.target`, from ideal `first` on.
 
     Parameters
@@ -48,6 +48,8 @@ def decide(p, lattice, goal, memo, first, budget):  # type: ignore[no-untyped-de
         A `Goal`; what is above the target is noted there.
     memo
         A `Memo`, filled with NONE but for the empty ideal before the first call.
+    walk
+        A new `Walk`.
     budget
         Blocks to walk before pausing.
 
@@ -55,13 +57,6 @@ def decide(p, lattice, goal, memo, first, budget):  # type: ignore[no-untyped-de
     -------
     (ideal to continue with; the number of ideals: all done, or everything is covered, blocks)
     """
-    walk = new_walk(p, len(lattice.parent))
-    return _decide(p, lattice, goal, memo, walk, first, budget)
-
-
-@part
-def _decide(p, lattice, goal, memo, walk, first, budget):  # type: ignore[no-untyped-def]
-    """`decide`, with room to walk in."""
     everything = len(lattice.parent) - 1
     least, counts, strides = memo.least, p.counts, p.strides
     n_classes = len(counts)
@@ -132,7 +127,7 @@ def _decide(p, lattice, goal, memo, walk, first, budget):  # type: ignore[no-unt
     return everything + 1, blocks
 
 
-@part
+@inlined
 def _may_save(least, counts, strides, ideal, j):  # type: ignore[no-untyped-def]
     """Whether a block could save devices on the way from an ideal to its end."""
     for s in range(least.shape[1]):

@@ -24,7 +24,8 @@ import numpy as np
 
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.components import strong
+from dnnp.core.model.graph import Floats, Ints, distinct
 from dnnp.core.model.plan import CostOptions
 
 MOST_ITEMS = 20_000
@@ -84,7 +85,7 @@ def _relabelled(line: Line, items: Items, order: Ints, into: Ints) -> Items:
     kept, compact = np.unique(into, return_inverse=True)
     tail, head = compact[line.tail], compact[line.head]
     apart = tail != head
-    pairs = np.unique(tail[apart] * len(kept) + head[apart])
+    pairs = distinct(tail[apart] * len(kept) + head[apart])
     return Items(
         label=compact[place[items.label]],
         count=len(kept),
@@ -242,9 +243,6 @@ def joined(line: Line, items: Items, order: Ints, below: float) -> Items:
     A tensor that is cut costs some accelerator its transfer, unless all its ends are on
     different CPUs; so this needs at most one CPU.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     accelerators = [c for c, d in enumerate(line.devices) if not d.is_cpu]
     cpus = sum(d.count for d in line.devices if d.is_cpu)
     if cpus > 1 or not accelerators or not np.isfinite(below):
@@ -259,6 +257,4 @@ def joined(line: Line, items: Items, order: Ints, below: float) -> Items:
     # Joined both ways, with the precedence between: what lies on a cycle is one item.
     tails = np.concatenate([line.tail, first, there])
     heads = np.concatenate([line.head, there, first])
-    arcs = coo_array((np.ones(len(tails)), (tails, heads)), shape=(line.n, line.n))
-    component = connected_components(arcs, directed=True, connection="strong")[1].astype(np.int64)
-    return _relabelled(line, items, order, component)
+    return _relabelled(line, items, order, strong(line.n, tails, heads))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.combine import MARGIN, ROUNDING, SUM
-from dnnp.core.cost.kernel import kernel, part
+from dnnp.core.cost.kernel import callee, inlined, lean, part
 from dnnp.core.dp.open import is_covered, is_open
 from dnnp.core.dp.problem import NONE, IdealArrays
 from dnnp.core.model.graph import Floats, Ints
@@ -72,11 +72,11 @@ def is_plain(p: IdealArrays) -> bool:
     )
 
 
-@kernel
-def decide_plain(p, lattice, goal, memo, first, budget):  # type: ignore[no-untyped-def]
+@lean
+def decide_plain(p, lattice, goal, memo, walk, first, budget):  # type: ignore[no-untyped-def]
     """Cover ideals at loads of at most goal.target[0]; arguments and result as of `decide`."""
     everything = len(lattice.parent) - 1
-    plain, walk = _plain_of(p), _new_walk(p, everything + 1)
+    plain = _plain_of(p)
     child_ptr, child_item, child_ideal = lattice.child_ptr, lattice.child_item, lattice.child_ideal
     where, child, load, sure, alone = walk.where, walk.child, walk.load, walk.sure, walk.alone
     least, came, how = memo.least, memo.came, memo.how
@@ -160,7 +160,7 @@ def decide_plain(p, lattice, goal, memo, first, budget):  # type: ignore[no-unty
     return everything + 1, blocks
 
 
-@kernel
+@inlined
 def _plain_of(p):  # type: ignore[no-untyped-def]
     """What is left of a problem."""
     payer = p.row_class[0]
@@ -177,8 +177,7 @@ def _plain_of(p):  # type: ignore[no-untyped-def]
     )
 
 
-@kernel
-def _new_walk(p, ideals):  # type: ignore[no-untyped-def]
+def new_plain_walk(p: IdealArrays, ideals: int) -> PlainWalk:
     """An empty block before a lattice of so many ideals."""
     nets, deep = len(p.net_size), p.work.shape[2] + 2
     return PlainWalk(
@@ -195,7 +194,7 @@ def _new_walk(p, ideals):  # type: ignore[no-untyped-def]
     )
 
 
-@part
+@inlined
 def _add(plain, walk, d, v):  # type: ignore[no-untyped-def]
     """Let item v join the block of d - 1 items."""
     paid = walk.load[d - 1] + plain.work[v]
@@ -221,7 +220,7 @@ def _drop(plain, walk, v):  # type: ignore[no-untyped-def]
         walk.inside[plain.item_net[i]] -= 1
 
 
-@kernel
+@inlined
 def _left_to_larger(plain, lattice, goal, walk, d):  # type: ignore[no-untyped-def]
     """1 where an item may join the block of d items on an accelerator without harm, or 0."""
     j = walk.where[d]
@@ -237,7 +236,7 @@ def _left_to_larger(plain, lattice, goal, walk, d):  # type: ignore[no-untyped-d
     return 0
 
 
-@kernel
+@inlined
 def _load_with(plain, walk, d, x):  # type: ignore[no-untyped-def]
     """Load of the block of d items and x on an accelerator."""
     load = walk.load[d] + plain.work[x]
@@ -252,7 +251,7 @@ def _load_with(plain, walk, d, x):  # type: ignore[no-untyped-def]
     return load
 
 
-@kernel
+@inlined
 def _left_to_larger_on_cpu(plain, lattice, goal, walk, d):  # type: ignore[no-untyped-def]
     """1 where an item may join the block of d items on a CPU without harm, or 0."""
     j = walk.where[d]
@@ -264,7 +263,7 @@ def _left_to_larger_on_cpu(plain, lattice, goal, walk, d):  # type: ignore[no-un
     return 0
 
 
-@kernel
+@callee
 def _gain(plain, walk, x):  # type: ignore[no-untyped-def]
     """What the block that holds x later saves, at least, when x moves to the front."""
     gain = plain.work[x]

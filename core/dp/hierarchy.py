@@ -28,7 +28,7 @@ from dnnp.core.dp.boundary import NONE, look_back, make_scratch
 from dnnp.core.dp.lattice import Lattice
 from dnnp.core.dp.segments import Platform
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.graph import Floats
+from dnnp.core.model.graph import Floats, distinct
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import Run
 
@@ -121,7 +121,7 @@ def search(
     full, rest = divmod(device.count, device.cluster_size)
     platform = Platform(min(device.cluster_size, n), min(full, n), min(rest, n), min(case.cpus, n))
     pipelines = _Pipelines(costs, arcs, platform)
-    values = np.unique(np.concatenate([arcs.load, arcs.cpu_load]))
+    values = distinct(np.concatenate([arcs.load, arcs.cpu_load]))
     flat = _least(values, lambda target: pipelines.fewest(target) <= device.count)
     if flat is None:
         return LatticeOutcome(best, limit, limit)
@@ -137,6 +137,7 @@ def search(
             parts = [(_between(lattice, a, b), c, number) for a, b, c, number in numbered]
             found = priced(case, line, parts)
             best, high = better(best, found), min(target, found.value)
+            case.run.stands(value=found.value)
         else:
             beyond = values[np.searchsorted(values, target, side="right") :]
             low = min(pipelines.above, float(beyond[0]) if len(beyond) else high)

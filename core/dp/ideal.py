@@ -16,13 +16,12 @@ import numpy as np
 
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.items import Items
-from dnnp.core.cost.kernel import interpreted, is_cold
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.blocks import decide
 from dnnp.core.dp.contract import chained, contract_items, joined
-from dnnp.core.dp.fast import decide_plain, is_plain
+from dnnp.core.dp.fast import decide_plain, is_plain, new_plain_walk
 from dnnp.core.dp.lattice import make_lattice
 from dnnp.core.dp.open import Goal
 from dnnp.core.dp.problem import (
@@ -33,6 +32,7 @@ from dnnp.core.dp.problem import (
     may_bind,
     weights_of,
 )
+from dnnp.core.dp.walk import new_walk
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
@@ -53,8 +53,6 @@ NEAR = 0.002
 """Relative width of what is left between a bound and an undecided target to end a round."""
 CHUNK = 4_000_000
 """Blocks between two looks at the clock."""
-SMALL = 2_000
-"""Blocks that are walked before kernels that are not compiled yet are compiled."""
 MAX_STATES = 40_000_000
 """Ideals times mixes of device classes; 10 bytes each."""
 
@@ -95,11 +93,13 @@ def ideal_search(
     floor
         A proven bound.
     run
-        Its effort scales the number of blocks that may be walked; its progress is the share of
-        the ideals that a pass is done with. What there is is returned once it is to stop.
+        Its effort scales the number of blocks that may be walked, of which its share is taken.
+        What there is is returned once it is to stop.
     """
     best: list[Block] | None = None
     bound, ideals, walked = np.inf, 0, 0
+    if len(problem.item_choices) > 1:
+        run = run.without_bounds()
     for items in problem.item_choices:
         choice = _Choice(problem, items, incumbent, floor, run)
         choice.search()
@@ -200,12 +200,15 @@ class _Choice:
             return
         self.line, self.lattice = line, lattice
         self.kernel = decide_plain if is_plain(arrays) else decide
+        # What is proven of a pass, or of one order of a block's nodes, is not proven of splits.
+        self.whole = self.problem.options.objective != "gpipe"
         if self.kernel is decide:
             self.left //= SLOWER
         if arrays.peak:
             self.left //= SLOWER_PEAK
+            self.whole = False
             self.chunk //= SLOWER_PEAK
-        self.cold = is_cold([self.kernel])
+        self.most = max(self.left, 1)
         try:
             if self.problem.options.objective == "gpipe":
                 self._least_sum(arrays)
@@ -278,6 +281,7 @@ class _Choice:
             else:
                 low = max(above, float(np.nextafter(goal, np.inf)))
                 self.low = low
+                self.run.stands(bound=low if self.whole else 0.0)
                 guess = max(2 * goal, low)
         return low, high
 
@@ -305,10 +309,11 @@ class _Choice:
             step, chunk = self.kernel, min(self.chunk, allowed, self.left)
             if chunk <= 0:
                 return None, 0.0
-            if self.cold and self.walked < SMALL:
-                step, chunk = interpreted(step), min(SMALL, chunk)
-            self.run.progress(first / lattice.size)
-            first, walked = step(arrays, lattice, goal, memo, first, chunk)
+            # A pass may be one of many; all together walk no more than is left.
+            self.run.stands(share=1 - self.left / self.most)
+            new = new_walk if self.kernel is decide else new_plain_walk
+            walk = new(arrays, lattice.size)
+            first, walked = step(arrays, lattice, goal, memo, walk, first, chunk)
             self.walked += walked
             self.left -= walked
             allowed -= walked
@@ -359,6 +364,7 @@ class _Choice:
         value = float(largest[1] + largest[2] if gpipe else largest[0])
         if value < self.value * (1 - ROUNDING):
             self.value, self.blocks = value, blocks
+            self.run.stands(value=value)
         return float(largest[1 + vary] if gpipe else largest[0])
 
     def _certify(self, arrays: IdealArrays) -> None:

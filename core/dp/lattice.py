@@ -11,12 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import interpreted, is_cold, kernel, plain
+from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.model.graph import Ints, csr
-
-SMALL = 1_000
-"""Ideals up to which compiling takes longer than enumerating."""
-
 
 MOST_WORDS = 20_000_000
 """Words of bit sets of the ideals of one size; 8 bytes each, twice."""
@@ -61,10 +57,6 @@ def make_lattice(n: int, tail: Ints, head: Ints, most: int) -> Lattice | None:
     succ_ptr, succ = csr(tail, head, n)
     pred_ptr, pred = csr(head, tail, n)
     succ_ptr, succ, pred_ptr, pred = plain(succ_ptr, succ, pred_ptr, pred)
-    if is_cold([_enumerate]) and n <= SMALL:
-        found = interpreted(_enumerate)(n, succ_ptr, succ, pred_ptr, pred, min(most, SMALL))
-        if len(found[0]) or most <= SMALL:
-            return Lattice(*found) if len(found[0]) else None
     found = _enumerate(n, succ_ptr, succ, pred_ptr, pred, most)
     return Lattice(*found) if len(found[0]) else None
 

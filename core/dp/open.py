@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dnnp.core.cost.combine import MARGIN, SUM
-from dnnp.core.cost.kernel import part
+from dnnp.core.cost.kernel import inlined
 from dnnp.core.dp.problem import NONE
 from dnnp.core.model.graph import Floats
 
@@ -22,7 +22,7 @@ class Goal(NamedTuple):
     flag: a block was refused for its peak memory in this order of its nodes."""
 
 
-@part
+@inlined
 def is_covered(memo, ideal):  # type: ignore[no-untyped-def]
     """Whether some devices cover an ideal."""
     covered = False
@@ -31,7 +31,7 @@ def is_covered(memo, ideal):  # type: ignore[no-untyped-def]
     return covered
 
 
-@part
+@inlined
 def room_of(p, s, a):  # type: ignore[no-untyped-def]
     """Share in lower bounds of the devices left in state s, with `a` of the last class used."""
     main = len(p.counts) - 1
@@ -42,7 +42,7 @@ def room_of(p, s, a):  # type: ignore[no-untyped-def]
     return room
 
 
-@part
+@inlined
 def _free_of(p, s, a):  # type: ignore[no-untyped-def]
     """Devices left that pay for no transfers."""
     main = len(p.counts) - 1
@@ -53,7 +53,7 @@ def _free_of(p, s, a):  # type: ignore[no-untyped-def]
     return free
 
 
-@part
+@inlined
 def is_enough(p, goal, ideal, room, pays):  # type: ignore[no-untyped-def]
     """Whether devices of such a share may do the work behind an ideal, and pay for what crosses."""
     enough = True
@@ -67,7 +67,7 @@ def is_enough(p, goal, ideal, room, pays):  # type: ignore[no-untyped-def]
     return enough
 
 
-@part
+@inlined
 def note_crossing(p, walk, ideal):  # type: ignore[no-untyped-def]
     """Sum up the tensors that cross from a marked ideal: devices that pay still have to."""
     for q in range(len(p.crossing)):
@@ -77,7 +77,7 @@ def note_crossing(p, walk, ideal):  # type: ignore[no-untyped-def]
                 p.crossing[q, ideal] += p.net_share[q, e]
 
 
-@part
+@inlined
 def is_open(p, lattice, goal, memo, walk, ideal):  # type: ignore[no-untyped-def]
     """Whether the devices left may do the rest behind an ideal in some state; then mark it.
 
@@ -104,7 +104,7 @@ def is_open(p, lattice, goal, memo, walk, ideal):  # type: ignore[no-untyped-def
     return reached
 
 
-@part
+@inlined
 def mark(p, lattice, walk, ideal):  # type: ignore[no-untyped-def]
     """Count the pins of each net in an ideal, and say whether its source is there."""
     for e in range(len(walk.before)):

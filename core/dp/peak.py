@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import callee
 
 
-@kernel
+@callee
 def peak_of(p, items, count, live, mark, last):  # type: ignore[no-untyped-def]
     """Peak of live activations when the block of items[:count] runs in that order; bytes."""
     steps = 0

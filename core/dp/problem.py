@@ -11,7 +11,7 @@ from dnnp.core.cost.kernel import plain
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.spread import spread
 from dnnp.core.dp.lattice import Lattice
-from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, totals
+from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, distinct, totals
 from dnnp.core.model.plan import CostOptions
 
 NONE = 32767
@@ -268,10 +268,10 @@ def _memory(graph: Graph, line: Line, options: CostOptions) -> dict[str, np.ndar
     weight = totals(where[stated], graph.node_bytes[stated], n)
     # Parameters by item; one that a single item reads is that item's own.
     width = max(graph.m, 1)
-    pairs = np.unique(where[node[static]] * width + tensor[static])
+    pairs = distinct(where[node[static]] * width + tensor[static])
     item, param = pairs // width, pairs % width
     counted = np.zeros(len(pairs), dtype=np.bool_)
-    synced = np.unique((where[node] * width + tensor)[static & ~stated[node]])
+    synced = distinct((where[node] * width + tensor)[static & ~stated[node]])
     counted[np.searchsorted(pairs, synced)] = graph.tensor_kind[synced % width] == PARAMETER
     size = graph.tensor_bytes[param]
     own = np.bincount(param, minlength=width)[param] == 1

@@ -16,7 +16,7 @@ from dnnp.core.cost.line import Line
 from dnnp.core.cost.memory import Steps, memory_row, most_memory, tree_size
 from dnnp.core.dp.sweep import SweepProblem, hold_rows, sweep_for, sweep_problem
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.graph import Floats, Ints, totals
+from dnnp.core.model.graph import Floats, Ints, distinct, totals
 from dnnp.core.model.run import PLAIN, Run
 
 MAX_STATES = 50_000_000
@@ -151,7 +151,7 @@ def _interval_loads(
     block = np.repeat(np.arange(blocks), np.diff(bounds))
     compute = totals(block, line.work[classes[block], np.arange(line.n)], blocks)
     net = np.repeat(np.arange(len(line.source)), np.diff(line.pin_ptr))
-    pairs = np.unique(net * blocks + block[line.pins])
+    pairs = distinct(net * blocks + block[line.pins])
     net, at = pairs // blocks, pairs % blocks
     paid = line.always[net] | (np.bincount(net, minlength=len(line.source)) > 1)[net]
     price = np.where(paid, line.cost[classes[at], net], 0.0)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.combine import COMM, DUPLEX
-from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.kernel import callee, kernel, lean, plain
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.load_kernel import load_of
 from dnnp.core.cost.memory import Steps, memory_row, no_steps, tree_size
@@ -124,7 +124,7 @@ def hold_rows(problem: SweepProblem, target: float) -> SweepProblem:
     return problem._replace(held=held, rows=rows)
 
 
-@kernel
+@callee
 def _enter(problem, c, start, total, out):  # type: ignore[no-untyped-def]
     """Move the start of intervals to an item: update the changes of cost along their end."""
     n = len(problem.event_ptr) - 1
@@ -141,7 +141,7 @@ def _enter(problem, c, start, total, out):  # type: ignore[no-untyped-def]
             out[start] += cost
 
 
-@kernel
+@callee
 def load_of_cut(comm, compute, total, out, extra):  # type: ignore[no-untyped-def]
     """Load of an interval that cuts nets of cost `total`; `out` of these are its own."""
     if comm == DUPLEX:
@@ -149,7 +149,7 @@ def load_of_cut(comm, compute, total, out, extra):  # type: ignore[no-untyped-de
     return load_of(comm, total, compute, extra, 0.0)
 
 
-@kernel
+@callee
 def _last_end(problem, c, start, target):  # type: ignore[no-untyped-def]
     """Last item of the intervals of class c from `start` whose compute is within `target`."""
     end = start
@@ -159,7 +159,7 @@ def _last_end(problem, c, start, target):  # type: ignore[no-untyped-def]
     return end
 
 
-@kernel
+@lean
 def _place_rows(target, problem, limit, held):  # type: ignore[no-untyped-def]
     """Give each start its place in the held rows, as far as `limit` goes; return their size."""
     classes, n = problem.reach.shape
@@ -188,7 +188,8 @@ def _fill_rows(problem, held, rows):  # type: ignore[no-untyped-def]
         if held[start] >= 0:
             end = start + until - held[start] - 1
             memory_row(problem.steps, start, end, tree_sum, tree_best, row)
-            rows[held[start] : until] = row[start : end + 1]
+            for i in range(start, end + 1):
+                rows[held[start] - start + i] = row[i]
             until = held[start]
 
 
@@ -209,9 +210,11 @@ def _sweep(target, problem, least, choice):  # type: ignore[no-untyped-def]
     size = tree_size(problem.steps) if problem.streamed else 1
     tree_sum = np.zeros(size)
     tree_best = np.zeros(size)
-    least[n, :] = 0
+    for s in range(states):
+        least[n, s] = 0
     for start in range(n - 1, -1, -1):
-        least[start, :] = 1 << 40
+        for s in range(states):
+            least[start, s] = 1 << 40
         for c in range(classes):
             _enter(problem, c, start, total[c], out[c])
             stop = problem.reach[c, start]

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.combine import DUPLEX, ROUNDING, SUM
-from dnnp.core.cost.kernel import kernel, part
+from dnnp.core.cost.kernel import inlined
 from dnnp.core.cost.load_kernel import load_of, share_of
 from dnnp.core.dp.peak import peak_of
+from dnnp.core.dp.problem import IdealArrays
 from dnnp.core.model.graph import Floats, Ints
 
 
@@ -67,8 +68,7 @@ class Walk(NamedTuple):
     """Scratch of `peak_of`."""
 
 
-@kernel
-def new_walk(p, ideals):  # type: ignore[no-untyped-def]
+def new_walk(p: IdealArrays, ideals: int) -> Walk:
     """An empty block before a lattice of so many ideals."""
     n_classes, n_passes, n = p.work.shape
     rows, nets, deep = len(p.row_class), len(p.net_size), n + 2
@@ -100,7 +100,7 @@ def new_walk(p, ideals):  # type: ignore[no-untyped-def]
     )
 
 
-@part
+@inlined
 def add(p, walk, d, v):  # type: ignore[no-untyped-def]
     """Let item v join the block of d - 1 items."""
     n_classes, n_passes, _ = p.work.shape
@@ -158,7 +158,7 @@ def add(p, walk, d, v):  # type: ignore[no-untyped-def]
     walk.added[d] = v
 
 
-@part
+@inlined
 def drop(p, walk, v):  # type: ignore[no-untyped-def]
     """Take item v out of the block's counts."""
     for i in range(p.item_ptr[v], p.item_ptr[v + 1]):
@@ -167,7 +167,7 @@ def drop(p, walk, v):  # type: ignore[no-untyped-def]
         walk.used[p.param_idx[i]] -= 1
 
 
-@part
+@inlined
 def may_grow(p, goal, walk, d):  # type: ignore[no-untyped-def]
     """Whether some class may take the block of d items or a larger one; fills `walk.dead`."""
     n_classes, n_passes, _ = p.work.shape
@@ -204,7 +204,7 @@ def may_grow(p, goal, walk, d):  # type: ignore[no-untyped-def]
     return alive
 
 
-@part
+@inlined
 def takes(p, goal, walk, d):  # type: ignore[no-untyped-def]
     """Whether some class takes the block of d items; fills `walk.need`."""
     usable = False
@@ -239,7 +239,7 @@ def takes(p, goal, walk, d):  # type: ignore[no-untyped-def]
     return usable
 
 
-@part
+@inlined
 def _replicas(p, goal, loads, c, weight):  # type: ignore[no-untyped-def]
     """(fewest replicas on class c that meet the targets, or 0; next larger load of pass `vary`).
 
@@ -265,7 +265,7 @@ def _replicas(p, goal, loads, c, weight):  # type: ignore[no-untyped-def]
     return 0, least
 
 
-@part
+@inlined
 def left_to_larger(p, lattice, goal, walk, c, d):  # type: ignore[no-untyped-def]
     """Whether an item may join the block of d items on class c without harm to another.
 
@@ -285,7 +285,7 @@ def left_to_larger(p, lattice, goal, walk, c, d):  # type: ignore[no-untyped-def
     return 0
 
 
-@part
+@inlined
 def _is_no_loss(p, walk, x):  # type: ignore[no-untyped-def]
     """Whether a later block that holds x is no dearer without it.
 
@@ -307,7 +307,7 @@ def _is_no_loss(p, walk, x):  # type: ignore[no-untyped-def]
     return True
 
 
-@part
+@inlined
 def _takes_with(p, goal, walk, c, d, x):  # type: ignore[no-untyped-def]
     """Whether the block of d items with x needs no more replicas on class c than without."""
     held = walk.held[d] + p.item_bytes[x]

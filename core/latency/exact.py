@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from dnnp.core.cost.invocations import Invocations
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
 from dnnp.core.cost.timeline import Placement
@@ -27,16 +29,18 @@ def ip(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     UnavailableError
         The solver is not installed.
     """
-    start = quick_split(problem, run)
-    bound = simple_bound(problem, run=quick(run))
+    run = run.without_shares()
+    start, bound = _begun(problem, run)
+    run.stands("integer program")
     found = by_program(problem, start, solver=asked.solver, bound=bound[0], run=run)
     return _answer(found, bound, run)
 
 
 def cpsat(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """Solve the same models as intervals, by CP-SAT; for the errors see `ip`."""
-    start = quick_split(problem, run)
-    bound = simple_bound(problem, run=quick(run))
+    run = run.without_shares()
+    start, bound = _begun(problem, run)
+    run.stands("constraint program")
     found: Exact
     if problem.options.execution == "blocks":
         from dnnp.core.mip.latency.cpsat import cpsat_blocks
@@ -47,6 +51,16 @@ def cpsat(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
 
         found = cpsat_operators(problem, start=_placement(start), bound=bound[0], run=run)
     return _answer(found, bound, run)
+
+
+def _begun(problem: LatencyProblem, run: Run) -> tuple[Split | None, tuple[float, str]]:
+    """What takes little work: a split to start from, a bound and its argument."""
+    run.stands("annealing")
+    start = quick_split(problem, run)
+    run.stands("bounding", value=np.inf if start is None else problem.value(start))
+    bound = simple_bound(problem, run=quick(run))
+    run.stands(bound=bound[0])
+    return start, bound
 
 
 def by_program(

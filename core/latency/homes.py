@@ -11,7 +11,7 @@ from dnnp.core.cost.machine import device_numbers
 from dnnp.core.latency.blocks.homes import blocks_of_homes
 from dnnp.core.latency.lists.schedule import schedule_homes
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.graph import Ints
+from dnnp.core.model.graph import Ints, distinct
 from dnnp.core.model.plan import Block
 
 
@@ -33,7 +33,7 @@ def homes_of_blocks(problem: LatencyProblem, label: Ints, blocks: Sequence[Block
     """
     home = np.full(problem.tasks.n, -1, dtype=np.int64)
     for block, d in zip(blocks, numbers_of_blocks(problem, blocks), strict=True):
-        mine = np.unique(label[block.nodes])
+        mine = distinct(label[block.nodes])
         if (home[mine] >= 0).any() or len(block.nodes) != np.isin(label, mine).sum():
             raise FormatError("a unit is in two blocks")
         home[mine] = d

@@ -195,7 +195,9 @@ def _search(
     value = np.inf
     start: Placement | None
     rounds = -(-total // work)
-    whole = len(arrays.pins) + len(live().reads)
+    held = live()
+    whole = len(arrays.pins) + len(held.reads)
+    judged = not len(held.item)  # peaks depend on the order of a stage's nodes, and may change
     steps = min(max(work // max(whole, 1), LEAST_STEPS), MOST_STEPS)
     mixed = arrays.ordered and len(arrays.work) > 1
 
@@ -207,7 +209,7 @@ def _search(
         refer(own, state, search)
         for step in range(steps):
             if number % WAVE == 0:
-                run.progress(min((number + WAVE * step / steps) / rounds, 1.0))
+                run.stands(share=min((number + WAVE * step / steps) / rounds, 1.0))
             temperature = how.hot * (how.cold / how.hot) ** ((step + 0.5) / steps)
             sweep(own, state, held, search, temperature, work // steps)
             if mixed:
@@ -233,6 +235,7 @@ def _search(
             for found, placement in pool.map(lambda task: anneal_round(*task), tasks):
                 if found < value:
                     best, value = placement, found
+            run.stands(value=value if judged else np.inf)
             if value <= 0.0 or run.stop():
                 break
     return best

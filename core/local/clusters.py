@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnp.core.cost.kernel import kernel
-from dnnp.core.local.energy import LOOSE, SECOND, SQUARINGS, appraise, note
+from dnnp.core.cost.kernel import callee, inlined
+from dnnp.core.local.energy import LOOSE, SECOND, SQUARINGS, appraise
 from dnnp.core.local.random import below
 from dnnp.core.local.state import NET, carry, load_in, settle
 from dnnp.core.model.graph import Floats, Ints
@@ -30,7 +30,7 @@ class Nets(NamedTuple):
     bond: Floats
 
 
-@kernel
+@inlined
 def grow(nets, place, pinned, rng, member, stamp, mark, start, loose):  # type: ignore[no-untyped-def]
     """Grow a cluster from a random item into `member[start:]`.
 
@@ -75,7 +75,7 @@ def grow(nets, place, pinned, rng, member, stamp, mark, start, loose):  # type: 
     return top, neighbour, visits
 
 
-@kernel
+@inlined
 def drag(  # type: ignore[no-untyped-def]
     earlier_ptr, earlier, later_ptr, later, place, member, stamp, mark, start, item, target
 ):
@@ -104,9 +104,9 @@ def drag(  # type: ignore[no-untyped-def]
     return top
 
 
-@kernel
-def clusters(problem, state, live, search, temperature, moves):  # type: ignore[no-untyped-def]
-    """Try to move clusters of items, one or two at a time; return the pins visited."""
+@callee
+def clusters(problem, state, search, temperature, moves):  # type: ignore[no-untyped-def]
+    """Try to move clusters of items, one or two at a time; returns the same as `singles`."""
     rng, dice, energy, times, was, old = (
         search.rng,
         search.dice,
@@ -147,7 +147,7 @@ def clusters(problem, state, live, search, temperature, moves):  # type: ignore[
         problem.stream,
     )
     visits = 0
-    for _ in range(moves):
+    for m in range(moves):
         clock[0] += 1
         reached, end, left, joined = 0, 0, -1, -1
         for part in range(1 + (below(rng, 100) < mix[SECOND])):
@@ -260,7 +260,7 @@ def clusters(problem, state, live, search, temperature, moves):  # type: ignore[
             change += energy[d] - old[t]
         if change <= temperature * dice[below(rng, len(dice))]:
             if end > 0 and load_in(problem.comm, spent, clock[2], 0, 0.0) < value[0]:
-                note(problem, state, live, search)
+                return visits, moves - m - 1, True
             continue
         for at in range(end - 1, -1, -1):
             carry(hook_ptr, hooks, place, pinned, member[at], origin[at])
@@ -269,4 +269,4 @@ def clusters(problem, state, live, search, temperature, moves):  # type: ignore[
             energy[d], used[d] = old[t], was[t]
             for c in range(spent.shape[1]):
                 spent[d, c] = times[t, c]
-    return visits
+    return visits, 0, False

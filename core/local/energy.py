@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.combine import ROUNDING
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import callee, lean
 from dnnp.core.local.peak import measure
 from dnnp.core.local.random import exponential_table, generator
 from dnnp.core.local.state import AnnealArrays, excess, fill, fits, load, load_in, objective
@@ -94,7 +94,7 @@ def new_search(problem: AnnealArrays, seed: int) -> AnnealMemory:
     )
 
 
-@kernel
+@callee
 def power(x, squarings):  # type: ignore[no-untyped-def]
     """x^(2^squarings), linear where that would get out of hand."""
     y = min(x, 8.0)
@@ -103,7 +103,7 @@ def power(x, squarings):  # type: ignore[no-untyped-def]
     return y * max(1.0, x * 0.125)
 
 
-@kernel
+@callee
 def appraise(  # type: ignore[no-untyped-def]
     comm, hard, weight, scale, strict, squarings, table, row, over, stream, capacity
 ):
@@ -117,7 +117,7 @@ def appraise(  # type: ignore[no-untyped-def]
     return energy
 
 
-@kernel
+@lean
 def refer(problem, state, search):  # type: ignore[no-untyped-def]
     """Make the largest loads of the state the reference of the energy, as far as there is load."""
     total = 0.0
@@ -134,7 +134,7 @@ def refer(problem, state, search):  # type: ignore[no-untyped-def]
     weigh(problem, state, search)
 
 
-@kernel
+@callee
 def weigh(problem, state, search):  # type: ignore[no-untyped-def]
     """Energies of all devices, anew."""
     for d in range(len(problem.kind)):
@@ -154,7 +154,7 @@ def weigh(problem, state, search):  # type: ignore[no-untyped-def]
         )
 
 
-@kernel
+@callee
 def record(problem, state, live, search):  # type: ignore[no-untyped-def]
     """Keep the state, and refer to it, if it is the best so far; rid its sums of rounding."""
     fill(problem, state)
@@ -162,14 +162,16 @@ def record(problem, state, live, search):  # type: ignore[no-untyped-def]
     value = objective(problem, state)
     if value < search.value[0] and fits(problem, state):
         search.value[0] = value
-        search.best[:] = state.place
-        search.kind[:] = problem.kind
+        for i in range(len(state.place)):
+            search.best[i] = state.place[i]
+        for d in range(len(problem.kind)):
+            search.kind[d] = problem.kind[d]
         refer(problem, state, search)
     else:
         weigh(problem, state, search)
 
 
-@kernel
+@callee
 def note(problem, state, live, search):  # type: ignore[no-untyped-def]
     """Keep the state if it is the best so far; else remember a device that is in the way."""
     goal = search.value[0] * (1 - ROUNDING)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.kernel import callee, plain
 from dnnp.core.model.graph import CONSTANT, PARAMETER, Floats, Graph, Ints, csr_rows
 from dnnp.core.model.plan import CostOptions
 
@@ -64,15 +64,18 @@ def live_of(graph: Graph, label: Ints, devices: int, options: CostOptions) -> Li
     )
 
 
-@kernel
+@callee
 def measure(live, state):  # type: ignore[no-untyped-def]
     """Set `state.ratio` so that used * ratio is each device's peak; O(reads + writes + m)."""
     steps = len(live.item)
     if steps == 0:
         return
     place, left, abroad, held = state.place, live.left, live.abroad, live.bytes
-    held[:, :] = 0.0
-    abroad[:] = False
+    for d in range(len(held)):
+        held[d, 0] = 0.0
+        held[d, 1] = 0.0
+    for t in range(len(abroad)):
+        abroad[t] = False
     for s in range(steps):
         d = place[live.item[s]]
         for q in range(live.read_ptr[s], live.read_ptr[s + 1]):
@@ -85,7 +88,8 @@ def measure(live, state):  # type: ignore[no-untyped-def]
             left[t, d] += 1
             if live.maker[t] >= 0 and place[live.maker[t]] != d:
                 abroad[t] = True
-    held[:, 2] = held[:, 1]
+    for d in range(len(held)):
+        held[d, 2] = held[d, 1]
     for s in range(steps):
         d = place[live.item[s]]
         for q in range(live.write_ptr[s], live.write_ptr[s + 1]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import callee
 from dnnp.core.model.graph import Floats
 
 _A, _B, _C, _D = np.uint64(13), np.uint64(7), np.uint64(17), np.uint64(32)
@@ -25,7 +25,7 @@ def exponential_table() -> Floats:
     return -np.log((np.arange(steps) + 0.5) / steps)
 
 
-@kernel
+@callee
 def below(rng, n):  # type: ignore[no-untyped-def]
     """Random integer in 0..n-1 (Marsaglia's xorshift, 13-7-17; its upper half)."""
     x = rng[0]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dnnp.core.cost.kernel import kernel
-from dnnp.core.local.energy import SQUARINGS, appraise, note
+from dnnp.core.cost.kernel import callee
+from dnnp.core.local.energy import SQUARINGS, appraise
 from dnnp.core.local.random import below
 from dnnp.core.local.state import NET, carry, load_in, settle
 
 
-@kernel
-def singles(problem, state, live, search, temperature, moves):  # type: ignore[no-untyped-def]
-    """Try to move single items; return the pins visited."""
+@callee
+def singles(problem, state, search, temperature, moves):  # type: ignore[no-untyped-def]
+    """Try to move single items.
+
+    Returns the pins visited, the moves that are left, and whether it ended because the state may
+    be the best so far.
+    """
     rng, dice, energy, times, made, fresh = (
         search.rng,
         search.dice,
@@ -51,7 +55,7 @@ def singles(problem, state, live, search, temperature, moves):  # type: ignore[n
     comm, hard, squarings, clock = problem.comm, problem.hard, search.mix[SQUARINGS], search.clock
     ordered = problem.ordered
     visits = 0
-    for _ in range(moves):
+    for m in range(moves):
         item = below(rng, len(place))
         before = place[item]
         first = hook_ptr[item]
@@ -109,5 +113,5 @@ def singles(problem, state, live, search, temperature, moves):  # type: ignore[n
             used[d] = made[side]
             energy[d] = fresh[side]
         if load_in(comm, spent, clock[2], 0, 0.0) < value[0]:
-            note(problem, state, live, search)
-    return visits
+            return visits, moves - m - 1, True
+    return visits, 0, False

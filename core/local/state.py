@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.combine import COMM, ROUNDING
-from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.kernel import callee, lean, plain
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.load_kernel import load_of
 from dnnp.core.model.graph import Floats, Ints, csr
@@ -145,12 +145,16 @@ def new_state(problem: AnnealArrays, place: Ints) -> SplitState:
     return state
 
 
-@kernel
+@lean
 def fill(problem, state):  # type: ignore[no-untyped-def]
     """Compute everything from `place`, which also rids the sums of rounding left by moves."""
-    state.pins_on[:, :] = 0
-    state.spent[:, :] = 0.0
-    state.used[:] = 0.0
+    for d in range(len(state.used)):
+        state.used[d] = 0.0
+        for c in range(state.spent.shape[1]):
+            state.spent[d, c] = 0.0
+    for e in range(len(problem.bond)):
+        for d in range(len(state.used)):
+            state.pins_on[e, d] = 0
     for e in range(len(problem.bond)):
         for q in range(problem.pin_ptr[e], problem.pin_ptr[e + 1]):
             state.pins_on[e, state.place[problem.pins[q]]] += 1
@@ -175,7 +179,7 @@ def fill(problem, state):  # type: ignore[no-untyped-def]
             state.pins_on[e, d] = abs(state.pins_on[e, d])
 
 
-@kernel
+@callee
 def settle(  # type: ignore[no-untyped-def]
     hook_ptr, hooks, work, price, place, pinned, item, device, kind, own, table, row
 ):
@@ -207,7 +211,7 @@ def settle(  # type: ignore[no-untyped-def]
             table[row, column] -= cost
 
 
-@kernel
+@callee
 def carry(hook_ptr, hooks, place, pinned, item, device):  # type: ignore[no-untyped-def]
     """Move an item to a device: its place and the counts of its nets only."""
     before = place[item]
@@ -218,58 +222,21 @@ def carry(hook_ptr, hooks, place, pinned, item, device):  # type: ignore[no-unty
         pinned[e, device] += 1
 
 
-@kernel
-def move(problem, state, item, device):  # type: ignore[no-untyped-def]
-    """Move an item to another device and keep the whole state up to date."""
-    before = state.place[item]
-    settle(
-        problem.hook_ptr,
-        problem.hooks,
-        problem.work,
-        problem.price,
-        state.place,
-        state.pins_on,
-        item,
-        before,
-        problem.kind[before],
-        1,
-        state.spent,
-        before,
-    )
-    settle(
-        problem.hook_ptr,
-        problem.hooks,
-        problem.work,
-        problem.price,
-        state.place,
-        state.pins_on,
-        item,
-        device,
-        problem.kind[device],
-        0,
-        state.spent,
-        device,
-    )
-    state.used[before] -= problem.memory[item]
-    state.used[device] += problem.memory[item]
-    carry(problem.hook_ptr, problem.hooks, state.place, state.pins_on, item, device)
-
-
-@kernel
+@callee
 def load_in(comm, table, row, column, extra):  # type: ignore[no-untyped-def]
     """Load from the times in `table[row]` of the pass that starts at `column`."""
     entering = table[row, column + IN] + extra
     return load_of(comm, entering, table[row, column + WORK], 0.0, table[row, column + OUT])
 
 
-@kernel
+@callee
 def excess(problem, state, device):  # type: ignore[no-untyped-def]
     """Bytes above the capacity of a device."""
     held = state.used[device] * state.ratio[device]
     return max(0.0, held - problem.capacity[problem.kind[device]])
 
 
-@kernel
+@callee
 def load(problem, state, device, p):  # type: ignore[no-untyped-def]
     """Load of a device in pass p."""
     stream = problem.stream[problem.kind[device]]
@@ -277,7 +244,7 @@ def load(problem, state, device, p):  # type: ignore[no-untyped-def]
     return load_in(problem.comm, state.spent, device, 3 * p, extra)
 
 
-@kernel
+@callee
 def objective(problem, state):  # type: ignore[no-untyped-def]
     """The largest load of each pass, added up."""
     total = 0.0
@@ -289,7 +256,7 @@ def objective(problem, state):  # type: ignore[no-untyped-def]
     return total
 
 
-@kernel
+@callee
 def fits(problem, state):  # type: ignore[no-untyped-def]
     """Whether every device keeps to a hard capacity, but for rounding."""
     for d in range(len(problem.kind)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import callee, lean
 from dnnp.core.local.clusters import clusters
 from dnnp.core.local.energy import CLUSTER, note, record, refer, weigh
 from dnnp.core.local.peak import measure
@@ -18,7 +18,16 @@ from dnnp.core.local.singles import singles
 from dnnp.core.local.state import fill
 
 
-@kernel
+@callee
+def total(values):  # type: ignore[no-untyped-def]
+    """Sum, from the first to the last."""
+    result = 0.0
+    for x in range(len(values)):
+        result += values[x]
+    return result
+
+
+@lean
 def exchange(problem, state, live, search, temperature, tries):  # type: ignore[no-untyped-def]
     """Let two stages of different classes swap their devices, `tries` times."""
     rng, kind, place = search.rng, problem.kind, state.place
@@ -32,19 +41,19 @@ def exchange(problem, state, live, search, temperature, tries):  # type: ignore[
                 able = able and problem.allowed[kind[a], item]
         if not able:
             continue
-        before = search.energy.sum()
+        before = total(search.energy)
         kind[a], kind[b] = kind[b], kind[a]
         fill(problem, state)
         measure(live, state)
         weigh(problem, state, search)
-        if search.energy.sum() - before <= temperature * search.dice[below(rng, len(search.dice))]:
+        if total(search.energy) - before <= temperature * search.dice[below(rng, len(search.dice))]:
             note(problem, state, live, search)
         else:
             kind[a], kind[b] = kind[b], kind[a]
             record(problem, state, live, search)
 
 
-@kernel
+@lean
 def sweep(problem, state, live, search, temperature, work):  # type: ignore[no-untyped-def]
     """Anneal at one temperature until `work` pins were visited; return how many were."""
     record(problem, state, live, search)
@@ -53,6 +62,14 @@ def sweep(problem, state, live, search, temperature, work):  # type: ignore[no-u
     visits = 0
     while visits < work:
         share = search.mix[CLUSTER]
-        visits += singles(problem, state, live, search, temperature, 100 - share)
-        visits += clusters(problem, state, live, search, temperature, share)
+        for kind in range(2):
+            left = share if kind else 100 - share
+            while left > 0:
+                if kind:
+                    more, left, better = clusters(problem, state, search, temperature, left)
+                else:
+                    more, left, better = singles(problem, state, search, temperature, left)
+                visits += more
+                if better:
+                    note(problem, state, live, search)
     return visits

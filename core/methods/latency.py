@@ -22,6 +22,11 @@ LATENCY = by_name(
         },
         BOTH,
         ("effort", "seed"),
+        heavy={
+            "blocks": "dnnp.core.latency.blocks.search:anneal_step",
+            "operators": "dnnp.core.latency.operators.moves:sweep",
+        },
+        little=0.0005,
         more="Ends early where value and bound meet; with `--time-limit` it goes on until the time "
         "is over.",
     ),
@@ -35,6 +40,11 @@ LATENCY = by_name(
         },
         BOTH,
         ("effort", "seed"),
+        heavy={
+            "blocks": "dnnp.core.latency.blocks.search:anneal_step",
+            "operators": "dnnp.core.latency.operators.moves:sweep",
+        },
+        little=0.0005,
     ),
     Method(
         "ip",

@@ -173,6 +173,7 @@ def solve_slices(search: Sliced[S, W], slices: Slices) -> bool:
             search.exhausted()
             return True
         closed = search.take(written, outcome)
+        slices.run.stands(value=search.best.value, bound=search.low)
         if closed is not None:
             return closed
         if outcome.status == "failed":

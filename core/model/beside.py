@@ -17,7 +17,7 @@ from weakref import ref
 
 T = TypeVar("T")
 
-GRACE_S = 1.0
+GRACE_S = 0.5
 """How long work may go on after `stop` says so, where there is another answer."""
 
 POLL_S = 0.05
@@ -25,6 +25,14 @@ POLL_S = 0.05
 
 _left_alone: set[int] = set()
 """Threads that nobody waits for any more."""
+
+_always_waits = False
+
+
+def wait_always() -> None:
+    """From now on wait for all work: for a process that is there for what the work leaves behind."""
+    global _always_waits
+    _always_waits = True
 
 
 def is_left_alone() -> bool:
@@ -44,7 +52,7 @@ def beside(work: Callable[[], T], stop: Callable[[], bool], instead: Callable[[]
         The thread died without a word.
     """
     running = _Running(work)
-    while not running.wait(POLL_S):
+    while not (_always_waits or running.wait(POLL_S)):
         if stop():
             if not running.wait(GRACE_S):
                 answer = instead()

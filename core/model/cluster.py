@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnnp.core.model.graph import Floats, Graph, Ints, csr, make_graph, totals
+from dnnp.core.model.graph import Floats, Graph, Ints, csr, distinct, make_graph, totals
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ def contract(graph: Graph, clustering: Clustering) -> Graph:
     tensor_of_use = np.repeat(np.arange(graph.m, dtype=np.int64), np.diff(graph.use_ptr))
     reader_group = label[graph.use_idx]
     outside = reader_group != writer_group[tensor_of_use]
-    pairs = np.unique(reader_group[outside] * max(graph.m, 1) + tensor_of_use[outside])
+    pairs = distinct(reader_group[outside] * max(graph.m, 1) + tensor_of_use[outside])
     read_group, read_tensor = pairs // max(graph.m, 1), pairs % max(graph.m, 1)
     kept = (graph.producer < 0) | graph.is_output
     kept[read_tensor] = True

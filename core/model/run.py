@@ -12,6 +12,8 @@ from math import inf
 from time import monotonic
 from typing import Any
 
+from dnnp.core.model.standing import Standing
+
 
 def _unheard(*_: Any) -> None:
     """Nobody listens."""
@@ -33,8 +35,10 @@ class Run:
     """Told what was found on the way."""
     warn: Callable[[str], None] = _unheard
     """Told what went wrong, or was cut short, without ending the search."""
-    progress: Callable[[float], None] = _unheard
-    """Told the share of a long step that is done."""
+    watch: Callable[[Standing], None] = _unheard
+    """Told where the search stands."""
+    span: tuple[float, float] = (0.0, 1.0)
+    """Which part of the whole work this step is: the shares at its begin and at its end."""
     keep: Callable[[Any, float, str], None] = _unheard
     """Told a split that fits, its objective, and what made it: it is the answer where the search
     does not come to its end."""
@@ -53,6 +57,39 @@ class Run:
             return self
         return replace(self, end=min(self.end, monotonic() + seconds))
 
+    def stands(
+        self,
+        doing: str = "",
+        *,
+        value: float = inf,
+        bound: float = 0.0,
+        share: float | None = None,
+        what: str = "",
+    ) -> None:
+        """Say where the search stands; see `Standing`, here `share` is that of this step.
+
+        What was said before need not be said again. Called as often as a step likes: whoever
+        watches looks when there is time.
+        """
+        first, last = self.span
+        done = None if share is None else first + share * (last - first)
+        self.watch(Standing(doing, value, bound, done, what))
+
+    def begin(self, doing: str, first: float, last: float) -> Run:
+        """The same run for a step that begins now, and is the work between two shares of this."""
+        self.stands(doing, share=first)
+        begin, end = self.span
+        width = end - begin
+        return replace(self, span=(begin + first * width, begin + last * width))
+
+    def without_shares(self) -> Run:
+        """The same run for a step of which nobody knows how long it takes."""
+        return replace(self, watch=lambda standing: self.watch(standing._replace(share=None)))
+
+    def without_bounds(self) -> Run:
+        """The same run for a step whose bounds do not hold for all answers."""
+        return replace(self, watch=lambda standing: self.watch(standing._replace(bound=0.0)))
+
     def part(self, share: float, otherwise: float = inf) -> Run:
         """The same run for a step that may use this share of the time that is left.
 
@@ -66,9 +103,9 @@ class Run:
         return replace(self, effort=share * self.effort)
 
     def alone(self) -> Run:
-        """The same run for a step inside another, which shows its own progress and keeps no split
-        of its own as an answer."""
-        return replace(self, progress=_unheard, keep=_unheard)
+        """The same run for a step inside another that is a problem of its own: what it finds is no
+        answer, and where it stands concerns nobody."""
+        return replace(self, watch=_unheard, keep=_unheard)
 
 
 PLAIN = Run()

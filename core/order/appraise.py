@@ -12,16 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import NamedTuple, Self
 
-import numba
 import numpy as np
 
 from dnnp.core.cost.combine import COMM, ROUNDING
-from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.kernel import callee, inlined, kernel, lean, plain
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.memory import no_steps
 from dnnp.core.dp.sweep import SweepProblem, decide_one, load_of_cut
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Floats, Ints, csr, offsets
+from dnnp.core.model.processors import search_threads
 
 CHUNK_ITEMS, MOST_CHUNK = 20_000, 32
 """Items, and orders at most, that one thread takes at a time; for any number of threads."""
@@ -123,7 +123,7 @@ def _heaps(n: int) -> Ints:
     return np.empty((2, n + 1), dtype=np.int64)
 
 
-@kernel
+@lean
 def _kahn(ptr, successors, indegree, priorities, order, scratch):  # type: ignore[no-untyped-def]
     """Fill `order`; the heap holds the ready items, highest priority and then first item on top."""
     n = len(order)
@@ -144,12 +144,12 @@ def _kahn(ptr, successors, indegree, priorities, order, scratch):  # type: ignor
                 size = _push(heap, size, priorities, v)
 
 
-@kernel
+@inlined
 def _before(priorities, a, b):  # type: ignore[no-untyped-def]
     return priorities[a] > priorities[b] or (priorities[a] == priorities[b] and a < b)
 
 
-@kernel
+@inlined
 def _push(heap, size, priorities, item):  # type: ignore[no-untyped-def]
     at = size
     while at > 0:
@@ -162,7 +162,7 @@ def _push(heap, size, priorities, item):  # type: ignore[no-untyped-def]
     return size + 1
 
 
-@kernel
+@inlined
 def _pop(heap, size, priorities):  # type: ignore[no-untyped-def]
     """Take the top away."""
     size -= 1
@@ -229,12 +229,13 @@ def _layout(problem: OrderProblem) -> Layout:
     )
 
 
-@kernel
+@inlined
 def _lay_out(problem, layout):  # type: ignore[no-untyped-def]
     """Arrange the sweep for `layout.order`, as `sweep_problem` does; O(n + pins)."""
     n = len(problem.work)
     sweep, first, last, order = layout.sweep, layout.first, layout.last, layout.order
-    first[:] = n
+    for e in range(len(first)):
+        first[e] = n
     event = len(problem.hooks)
     for i in range(n - 1, -1, -1):
         item = order[i]
@@ -263,7 +264,7 @@ def _lay_out(problem, layout):  # type: ignore[no-untyped-def]
             event += 1
 
 
-@kernel
+@callee
 def _largest(problem, layout):  # type: ignore[no-untyped-def]
     """Largest load of the slicing that the last sweep found; O(n + pins)."""
     n = len(problem.work)
@@ -294,7 +295,7 @@ def _largest(problem, layout):  # type: ignore[no-untyped-def]
     return largest
 
 
-@kernel
+@inlined
 def _slice(problem, layout, below, guess):  # type: ignore[no-untyped-def]
     """Least largest load of slicing `layout.order`, if it is smaller than `below`; else inf.
 
@@ -333,7 +334,7 @@ def _slice(problem, layout, below, guess):  # type: ignore[no-untyped-def]
     return high
 
 
-@kernel
+@inlined
 def _length(problem, layout):  # type: ignore[no-untyped-def]
     """Length of all edges, weighted, in `layout.order` (minimum linear arrangement)."""
     for i in range(len(problem.work)):
@@ -377,7 +378,7 @@ class Appraiser:
     def __init__(self, problem: OrderProblem, threads: int = 0) -> None:
         """`threads`: 0 means one for each processor."""
         self.problem = problem
-        self._pool = ThreadPoolExecutor(threads or numba.get_num_threads())
+        self._pool = ThreadPoolExecutor(threads or search_threads())
         self._layouts: list[Layout] = []
         self._lock = Lock()
 

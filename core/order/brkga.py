@@ -38,10 +38,9 @@ def brkga(fitness: Fitness, n: int, how: Evolution, run: Run = PLAIN) -> tuple[F
     rng = np.random.default_rng(run.seed)
     keys = rng.random((how.population, n))
     values = fitness(keys)
-    for generation in range(1, how.generations):
+    for _ in range(1, how.generations):
         if run.stop():
             break
-        run.progress(generation / how.generations)
         rank = np.argsort(values, kind="stable")
         keys, values = keys[rank], values[rank]
         children = how.population - how.kept - how.drawn

@@ -10,7 +10,6 @@ import numpy as np
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.peak.segment import Segment, below
 from dnnp.core.peak.steps import Steps, cuts, largest_step, part_of, steps_of, walk_given
 
 WORK = 25_000_000
@@ -86,6 +85,8 @@ class _PeakSearch:
 
     def improve(self) -> None:
         """Put one segment after the other in a better order, while that can help."""
+        from dnnp.core.peak.segment import below
+
         seen = np.zeros(len(self.peaks), dtype=np.bool_)
         while len(self.peaks) and not self.run.stop():
             s = int(self.peaks.argmax())
@@ -101,6 +102,8 @@ class _PeakSearch:
             self.bound = self.peak
 
     def _segment(self, s: int) -> None:
+        from dnnp.core.peak.segment import Segment
+
         a, b = int(self.first[s]), int(self.end[s])
         part = self.steps
         if b - a < len(self.order):

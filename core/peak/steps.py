@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.kernel import kernel, plain
-from dnnp.core.model.graph import ACTIVATION, INPUT, Floats, Graph, Ints, csr, csr_rows
+from dnnp.core.model.graph import ACTIVATION, INPUT, Floats, Graph, Ints, csr, csr_rows, distinct
 
 
 class Steps(NamedTuple):
@@ -51,7 +51,7 @@ def steps_of(graph: Graph, nodes: Ints) -> tuple[Steps, float]:
     live = (graph.tensor_kind[read] == INPUT) | (graph.tensor_kind[read] == ACTIVATION)
     reader, read = reader[live], read[live]
     maker, made = _rows(graph.out_ptr, graph.out_idx, nodes)
-    tensors = np.unique(np.concatenate([read, made]))
+    tensors = distinct(np.concatenate([read, made]))
     local = np.empty(graph.m, dtype=np.int64)
     local[tensors] = np.arange(len(tensors))
     source = np.where(graph.producer[tensors] >= 0, step[graph.producer[tensors]], -1)
@@ -98,7 +98,7 @@ def part_of(steps: Steps, nodes: Ints, before: Ints) -> Steps:
     place[nodes] = np.arange(len(nodes))
     reader, read = _rows(steps.read_ptr, steps.reads, nodes)
     maker, made = _rows(steps.make_ptr, steps.makes, nodes)
-    tensors = np.unique(np.concatenate([read, made]))
+    tensors = distinct(np.concatenate([read, made]))
     local = np.empty(len(steps.size), dtype=np.int64)
     local[tensors] = np.arange(len(tensors))
     owner, users = _rows(steps.use_ptr, steps.uses, tensors)

@@ -26,6 +26,9 @@ MOST_UNROLLED = 4
 UNROLLED_EFFORT = 0.2
 """Share of the effort that more micro-batches in a period get."""
 
+FOUND = 0.6
+"""Share of the whole work that the search for the repetend is taken for."""
+
 MOST_FOR_RECIPES = 50_000
 """Blocks of a schedule that recipes are compared with."""
 
@@ -40,13 +43,15 @@ def auto(batch: Batch, wanted: Wanted, run: Run) -> Answer:
     LimitError
         None was found with the effort.
     """
-    repetend = best_repetend(batch.placement, wanted.unroll, run)
-    completed, tight = _completed(batch, repetend, run)
+    part = run.begin("looking for a repetend", 0.0, FOUND)
+    repetend = best_repetend(batch.placement, wanted.unroll, part)
+    completed, tight = _completed(batch, repetend, run.begin("warm-up and cool-down", FOUND, 1.0))
     start, method, bound = completed.start.ravel(), completed.method, batch.bound
     if not tight:
         bound = max(bound, completed.bound)
     if span_of(batch.problem, start) > bound * (1 + TOLERANCE):
         limits = within(batch.placement, repetend.memory_bytes) if tight else batch.placement
+        run.stands("recipes")
         start, method = _recipe(limits, wanted.micro_batches, start, method, run)
     return Answer(start, method, bound, completed.status, repetend, repetend.rate_s)
 
@@ -102,13 +107,18 @@ def best_repetend(placement: Placement, unroll: int | None, run: Run) -> Repeten
     asked = math.lcm(unroll or 1, turns)
     tried = {turns, asked} if unroll else {t * turns for t in range(1, MOST_UNROLLED + 1)}
     found: list[Repetend] = []
+    run.stands(bound=goal, what="period")
+    share = 0.0
     for u in sorted(tried):
         parts = [repetend for repetend in found if u % repetend.unroll == 0]
         known = None
         if parts:
             again = min(parts, key=_rate)
             known = unrolled(again, u).ravel(), u // again.unroll * again.period_s
-        step = run.scaled(1.0 if u == asked else UNROLLED_EFFORT)
+        effort = 1.0 if u == asked else UNROLLED_EFFORT
+        width = effort / (1 + UNROLLED_EFFORT * (len(tried) - 1))
+        step = run.begin("looking for a repetend", share, share + width).scaled(effort)
+        share += width
         try:
             one = find_repetend(problem_of(placement, u), known, step)
         except LimitError:
@@ -118,6 +128,7 @@ def best_repetend(placement: Placement, unroll: int | None, run: Run) -> Repeten
                 run.warn(f"no repetend of {u} micro-batches was found with this effort")
             continue
         found.append(one)
+        run.stands(value=one.rate_s, what="period")
         run.tell(
             f"{u} micro-batches in a period of {one.period_s:.6g} ({one.method}): "
             f"{one.rate_s:.6g} each, bound {goal:.6g}"

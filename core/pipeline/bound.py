@@ -28,7 +28,7 @@ import numpy as np
 
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.divisor import exact_divisor
-from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.model.graph import Bools, Floats, Ints, distinct
 from dnnp.core.model.placement import Placement
 from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, problem_of
 from dnnp.core.pipeline.shift import topological
@@ -184,7 +184,7 @@ def window(head: Floats, load: Floats, tail: Floats, most_heads: int | None = No
     `most_heads` are tried (None: all).
     """
     best = 0.0
-    for h in np.unique(head)[:most_heads].tolist():
+    for h in distinct(head)[:most_heads].tolist():
         late = head >= h
         order = np.argsort(-tail[late], kind="stable")
         ends = np.cumsum(load[late][order]) + tail[late][order]

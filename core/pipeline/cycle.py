@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import inlined, lean
 from dnnp.core.model.graph import Floats, Ints
 
 
@@ -24,12 +24,16 @@ class Arcs(NamedTuple):
     lag: Ints
 
 
-@kernel
-def _earliest(arcs, start, period, eps):  # type: ignore[no-untyped-def]
-    """Longest paths from everywhere, in place; the last arc of a circle with a gain, or -1."""
+@inlined
+def _earliest(arcs, start, period, eps, via, seen):  # type: ignore[no-untyped-def]
+    """Longest paths from everywhere, in place; the last arc of a circle with a gain, or -1.
+
+    `via` i64[n] are the arcs that set the starts, or -1; `seen` is scratch.
+    """
     n, m = len(start), len(arcs.tail)
-    via = np.full(n, -1)
-    seen = np.zeros(n, dtype=np.int64)
+    for v in range(n):
+        start[v] = 0.0
+        via[v] = -1
     for _ in range(2 * n + 2):
         changed = -1
         for a in range(m):
@@ -40,25 +44,25 @@ def _earliest(arcs, start, period, eps):  # type: ignore[no-untyped-def]
                 via[v] = a
                 changed = a
         if changed < 0:
-            return via, -1
+            return -1
         # A circle among the arcs that set the starts gains something.
-        seen[:] = 0
+        for v in range(n):
+            seen[v] = 0
         for v in range(n):
             at = v
             while via[at] >= 0 and seen[at] == 0:
                 seen[at] = v + 1
                 at = arcs.tail[via[at]]
             if via[at] >= 0 and seen[at] == v + 1:
-                return via, via[at]
-    return via, changed
+                return via[at]
+    return changed
 
 
-@kernel
-def _tighten(arcs, start, period, eps):  # type: ignore[no-untyped-def]
+@lean
+def _tighten(arcs, start, period, eps, via, seen):  # type: ignore[no-untyped-def]
     """Least period of at least `period`, inf if there is none; starts are set."""
     while True:
-        start[:] = 0.0
-        via, last = _earliest(arcs, start, period, eps)
+        last = _earliest(arcs, start, period, eps, via, seen)
         if last < 0:
             return period
         weight, lag = 0.0, 0
@@ -81,5 +85,6 @@ def least_period(arcs: Arcs, count: int, least: float, eps: float) -> tuple[floa
     it is, or would be shorter than `least`.
     """
     start = np.zeros(count)
-    period: float = _tighten(arcs, start, least, eps)
+    via, seen = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    period: float = _tighten(arcs, start, least, eps, via, seen)
     return period, start

@@ -25,7 +25,7 @@ from dnnp.core.cost.runnable import cut_into_parts
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.graph import CONSTANT, PARAMETER, Floats, Graph, Ints
+from dnnp.core.model.graph import CONSTANT, PARAMETER, Floats, Graph, Ints, distinct
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.plan import Block, Plan
 
@@ -119,7 +119,7 @@ def _parts(
             _StagePart(s, bool(late), row[part_of[units.label[row]] == p], float(time.sum()))
         )
     tail, head = graph.edges
-    pairs = np.unique(part_of[units.label[tail]] * count + part_of[units.label[head]])
+    pairs = distinct(part_of[units.label[tail]] * count + part_of[units.label[head]])
     waits: dict[int, set[int]] = {p: set() for p in range(count)}
     for a, b in zip(
         (pairs // max(count, 1)).tolist(), (pairs % max(count, 1)).tolist(), strict=True
@@ -169,7 +169,7 @@ def _price(
         coming, going = crossing_times(graph, block.nodes, step, block.device, plan.options, near)
         mine = [part for part in parts if part.stage == s]
         for part in mine:
-            read = np.unique(np.concatenate([graph.reads(n) for n in part.nodes.tolist()]))
+            read = distinct(np.concatenate([graph.reads(n) for n in part.nodes.tolist()]))
             part.in_s = float(coming[read].sum())
             coming[read] = 0.0
             part.out_s = float(sum(going[graph.writes(n)].sum() for n in part.nodes.tolist()))
@@ -245,7 +245,7 @@ def _carried(
     }
     carried: dict[tuple[int, int], float] = {}
     for p, part in enumerate(parts):
-        read: Ints = np.unique(np.concatenate([graph.reads(n) for n in part.nodes.tolist()]))
+        read: Ints = distinct(np.concatenate([graph.reads(n) for n in part.nodes.tolist()]))
         made = read[graph.producer[read] >= 0]
         for t, q in zip(made.tolist(), part_of[graph.producer[made]].tolist(), strict=True):
             if q in waits[p] and parts[q].stage != part.stage:

@@ -80,6 +80,7 @@ def find_repetend(
     for length, times in list_schedules(problem, least, run):
         if length < period:
             period, start = length, times
+    run.stands("shortest period", value=period / problem.unroll, what="period")
     if problem.b > MOST_BLOCKS:
         return _unproven(problem, start, period, load, meter)
     field = field_of(problem)
@@ -88,12 +89,15 @@ def find_repetend(
         raise LimitError("no repetend within the memory limits was found in the time given")
     if not load:
         first = first._replace(bound=0.0, complete=False)
-    quick = Meter(meter.left * QUICK, run, meter.stopped)
+    run.stands("least memory and span", value=first.value / problem.unroll, what="period")
+    quick = meter.limited(meter.left * QUICK)
     second = _second(field, first, quick)
     third = _third(field, first, second, quick)
     method = "orders"
     if not (second.complete and third.complete) and not quick.stopped:
+        run.stands("whole ticks")
         answer = on_grid(problem, first.value, run)
+        run.stands("least memory and span")
         if answer is not None and answer.start is not None and answer.complete:
             second = FoundOrder(answer.start, answer.memory, answer.memory, True)
             third = FoundOrder(answer.start, answer.span, answer.span, True)
@@ -154,7 +158,7 @@ def shortest(
     if not np.isfinite(problem.capacity).any():
         return _packed(field, least, start, min(period, most), meter)
     given = meter.left * SHARES[0]
-    part = Meter(given, meter.run)
+    part = meter.limited(given)
     found = phases.least_period(field, least, part, start, min(period, most))
     meter.settle(part, given)
     if found.start is None and found.complete:
@@ -172,7 +176,7 @@ def _packed(
     none = np.zeros(0, dtype=np.int64)
     loose = replace(problem, memory=np.zeros(problem.b), tail=none, head=none, delay=np.zeros(0))
     given = meter.left * SHARES[0]
-    part = Meter(given, meter.run)
+    part = meter.limited(given)
     found = phases.least_period(field_of(loose), least, part, start, period)
     meter.settle(part, given)
     if found.start is None:
@@ -206,7 +210,7 @@ def _culprit(field: OrderField, period: float, meter: Meter) -> str:
 def _second(field: OrderField, first: FoundOrder, meter: Meter) -> FoundOrder:
     """The least memory at the period that was found; a schedule is known."""
     given = meter.left * SHARES[1]
-    part = Meter(given, meter.run, meter.stopped)
+    part = meter.limited(given)
     found = phases.least_memory(field, first.value, part, first.start)
     meter.settle(part, given)
     return found

@@ -7,18 +7,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.cost.kernel import interpreted, kernel
+from dnnp.core.cost.kernel import interpreted, lean
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.pipeline.problem import ScheduleProblem
 
 
-@kernel
-def _shift(sequence, ptr, unit, time, before_ptr, before, delay, units):  # type: ignore[no-untyped-def]
-    """Kernel of `left_shift`; `before` are the predecessors of each block, by `before_ptr`."""
-    start = np.zeros(len(time))
-    begun, free = np.zeros(units), np.zeros(units)
-    for block in sequence:
+@lean
+def _shift(sequence, ptr, unit, time, before_ptr, before, delay, begun, free, start):  # type: ignore[no-untyped-def]
+    """Kernel of `left_shift`; `before` are the predecessors of each block, by `before_ptr`.
+
+    Fills `start`; `begun` and `free`, of each unit, come as zeros.
+    """
+    for q in range(len(sequence)):
+        block = sequence[q]
         at = 0.0
         for i in range(before_ptr[block], before_ptr[block + 1]):
             at = max(at, start[before[i]] + time[before[i]] + delay[i])
@@ -32,7 +34,6 @@ def _shift(sequence, ptr, unit, time, before_ptr, before, delay, units):  # type
             begun[unit[i]] = at
             if time[block] > 0:
                 free[unit[i]] = at + time[block]
-    return start
 
 
 def left_shift(problem: ScheduleProblem, sequence: Ints, *, compiled: bool = True) -> Floats:
@@ -44,7 +45,8 @@ def left_shift(problem: ScheduleProblem, sequence: Ints, *, compiled: bool = Tru
     """
     before_ptr, by_head = csr(problem.head, np.arange(len(problem.head)), problem.b)
     shift = _shift if compiled else interpreted(_shift)
-    start: Floats = shift(
+    start = np.zeros(problem.b)
+    shift(
         np.asarray(sequence, dtype=np.int64),
         problem.ptr,
         problem.unit,
@@ -52,7 +54,9 @@ def left_shift(problem: ScheduleProblem, sequence: Ints, *, compiled: bool = Tru
         before_ptr,
         problem.tail[by_head],
         problem.delay[by_head],
-        problem.units,
+        np.zeros(problem.units),
+        np.zeros(problem.units),
+        start,
     )
     return start
 

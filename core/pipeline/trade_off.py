@@ -11,6 +11,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.schedule import Point
+from dnnp.core.model.text import counted
 from dnnp.core.pipeline.auto import name_fallback
 from dnnp.core.pipeline.problem import TOLERANCE, limited, problem_of
 from dnnp.core.pipeline.repetend import find_repetend
@@ -42,7 +43,8 @@ def _add_points(placement: Placement, unroll: int | None, run: Run, points: list
     scale = TOLERANCE * float(np.abs(problem.memory).sum() + problem.fixed.sum())
     while len(points) < MOST_POINTS and not run.stop():
         try:
-            found = find_repetend(problem, run=run)
+            run.stands("trade-off" if not points else f"trade-off, {counted(len(points), 'point')}")
+            found = find_repetend(problem, run=run.alone())
         except InfeasibleError:
             if not points:
                 raise

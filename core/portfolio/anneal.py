@@ -9,6 +9,9 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.portfolio.exact import incumbent, start
 
+STARTED = 0.2
+"""Share of the whole work that the search for a split to start from is taken for."""
+
 
 def annealed(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     """The better of the best ordered split and what annealing makes of it.
@@ -21,12 +24,14 @@ def annealed(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
         Too many devices for so many tensors, and no ordered split was found.
     """
     ordered = asked.validity == "ordered"
+    begun = run.begin("looking for a start", 0.0, STARTED)
     if ordered:
-        first, made = incumbent(problem, asked, run)[0], "slice"
+        first, made = incumbent(problem, asked, begun)[0], "slice"
     else:
-        first, made = start(problem, asked, run)
+        first, made = start(problem, asked, begun)
     try:
-        blocks = anneal(problem, ordered=ordered, start=first, run=run)
+        part = run.begin("annealing", STARTED, 1.0)
+        blocks = anneal(problem, ordered=ordered, start=first, run=part)
     except (InfeasibleError, LimitError) as error:
         if first is None:
             raise

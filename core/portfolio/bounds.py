@@ -16,8 +16,8 @@ from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
 from dnnp.core.bound.known import Known
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.methods import BOUNDS
-from dnnp.core.mip.split.best import VALIDITIES
 from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import (
     FormatError,
@@ -137,6 +137,8 @@ def bound(problem: SplitProblem, known: Known, method: str = "auto", run: Run = 
     objective = problem.options.objective
     if objective not in ("throughput", "gpipe"):
         raise UsageError(f"the objective is {objective}; there are bounds for throughput and gpipe")
+    if method == "auto":
+        run = run.without_shares()  # it may end after any argument
     judge = _Judge(problem, known, run, strict=method != "auto")
     judge.attempt(Step("simple"))
     steps: tuple[Step, ...] = STEPS.get(method, (Step(method),))
@@ -219,6 +221,7 @@ class _Judge:
             floor=self.best()[1].value if self.held else 0.0,
         )
         run = self.run.scaled(step.effort)
+        run.stands(name, value=self.value, bound=known.floor)
         if share:
             run = run.part(share, otherwise=self.solver_s)
         started = monotonic()
@@ -253,6 +256,7 @@ class _Judge:
         if claim.status != REFUSED and (claim.value > 0 or not self.held):
             self.held.append((name, claim))
         self.last[name] = self.value, claim
+        self.run.stands(value=self.value, bound=self.best()[1].value)
         shown = None
         if claim.status in (SOLVED, LIMIT) or (claim.status == FAILED and claim.value > 0):
             shown = max(claim.value, self.held[0][1].value)

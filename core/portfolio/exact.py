@@ -12,8 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.bound.chain import chain_bound
-from dnnp.core.bound.node_cut import node_cut_bound
 from dnnp.core.bound.simple import simple_bound
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
@@ -22,8 +20,6 @@ from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.portfolio.hierarchy import hierarchy_split
-from dnnp.core.portfolio.improve import LARGE, improved, refined, windows
 from dnnp.core.portfolio.slices import slice_order
 
 STEPS = ((0.05, (4, 6, 8)), (1.0, (10, 12, 14)))
@@ -52,6 +48,20 @@ REFINE_EFFORT = 0.25
 START_EFFORT = 0.1
 """Effort of the search for a split to start from, of the effort asked for."""
 
+SLICED = 0.05
+"""Share of the whole work that slicing is taken for."""
+
+OFTEN = ((SLICED, 0.15, 0.3), (0.3, 0.6, 1.0))
+"""And the exact search and what follows it, of each step: shares at the begin of the one, between
+both and at the end of the other."""
+
+ONCE = ((SLICED, 0.2, 0.95), (0.95, 0.97, 1.0))
+"""The same where it is mostly tried once."""
+
+CHAINED, REFINED = 0.1, 0.8
+"""What follows the exact search: shares at the ends of chains as one, and of annealing; windows are
+the rest."""
+
 CHAIN_SHARE = 0.02
 """Share of the work up to which a chain is searched as one item."""
 
@@ -69,6 +79,8 @@ def exact(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
         A limit was reached before there was any split.
     """
     if problem.clustered:
+        from dnnp.core.portfolio.hierarchy import hierarchy_split
+
         return Solution(*hierarchy_split(problem, run))
     return _searched(problem, asked, simple_bound(problem), run)
 
@@ -79,7 +91,8 @@ def start(problem: SplitProblem, asked: Asked, run: Run) -> tuple[list[Block] | 
         return None, ""
     try:
         # Without a bound to begin with: a split is wanted, not a proof.
-        found = _searched(problem, replace(asked, method="exact"), 0.0, run.scaled(START_EFFORT))
+        part = run.scaled(START_EFFORT).without_bounds()  # splits of another kind may be better
+        found = _searched(problem, replace(asked, method="exact"), 0.0, part)
     except (InfeasibleError, LimitError):
         return None, ""
     return found.blocks, found.method or "exact"
@@ -101,6 +114,9 @@ def incumbent(problem: SplitProblem, asked: Asked, run: Run) -> tuple[list[Block
 
 def quick_bound(problem: SplitProblem, floor: float) -> float:
     """The best of the bounds that cost little; `floor` is one that is known."""
+    from dnnp.core.bound.chain import chain_bound
+    from dnnp.core.bound.node_cut import node_cut_bound
+
     floor = max(floor, chain_bound(problem))
     return max(floor, node_cut_bound(problem, above=floor))
 
@@ -117,18 +133,22 @@ def nothing(run: Run) -> LimitError:
 
 def _searched(problem: SplitProblem, asked: Asked, floor: float, run: Run) -> Solution:
     """The ideal search without clusters; `floor` is a bound that is known."""
-    blocks, value = incumbent(problem, asked, run)
+    blocks, value = incumbent(problem, asked, run.begin("slicing", 0.0, SLICED))
     sliced = "slice" if asked.method == "exact" else ""
     if blocks is not None and run.stop():
         return Solution(blocks, floor, sliced)
     small = problem.units.g <= SMALL_UNITS
     if blocks is not None and not small and value > floor * (1 + ROUNDING):
+        run.stands("bounding", share=SLICED)
         floor = quick_bound(problem, floor)
+        run.stands(bound=floor)
     if blocks is not None and value <= floor * (1 + ROUNDING):
         return Solution(blocks, floor, sliced)
     bound = floor
-    for effort, widths in STEPS:
-        found = ideal_search(problem, incumbent=value, floor=bound, run=run.scaled(effort))
+    often = problem.units.g <= MOST_RETRIED
+    for (effort, widths), shares in zip(STEPS, OFTEN if often else ONCE, strict=True):
+        part = run.begin("ideals", *shares[:2]).scaled(effort)
+        found = ideal_search(problem, incumbent=value, floor=bound, run=part)
         bound = max(bound, found.bound)
         if found.blocks is not None:
             blocks, value = found.blocks, found.value
@@ -137,19 +157,23 @@ def _searched(problem: SplitProblem, asked: Asked, floor: float, run: Run) -> So
             bound, small = quick_bound(problem, bound), False
         size = f"{found.ideals} ideals" if found.ideals else "too many ideals"
         run.tell(f"{size}, {found.walked} blocks: {value:.6g}, bound {bound:.6g}")
+        run.stands(value=value, bound=min(bound, value))
         if blocks is None and found.bound == np.inf:
             raise _why(problem, asked, run)
         if blocks is not None and bound < value * (1 - ROUNDING):
-            blocks, value = _coarse(problem, blocks, value, run)
-            blocks, value = _near(problem, blocks, value, bound, widths, run)
+            near = run.begin("chains as one", *shares[1:])
+            blocks, value = _coarse(problem, blocks, value, near)
+            blocks, value = _near(problem, blocks, value, bound, widths, near)
             run.keep(blocks, value, "heuristic")
         if bound >= value * (1 - ROUNDING) or run.stop():
             break
-        if not found.ideals and problem.units.g > MOST_RETRIED:
+        if not found.ideals and not often:
             break
     if blocks is None:
         raise nothing(run)
     if run.left() is not None and bound < value * (1 - ROUNDING):
+        from dnnp.core.portfolio.improve import improved
+
         blocks, value = improved(problem, blocks, value, bound * (1 + ROUNDING), run)
     return Solution(blocks, bound)
 
@@ -163,18 +187,23 @@ def _near(
     run: Run,
 ) -> tuple[list[Block], float]:
     """Improve a split by annealing, and by search through windows around it."""
+    from dnnp.core.portfolio.improve import LARGE, refined, windows
+
     large = problem.units.g > LARGE
     goal = bound * (1 + (CLOSE_ENOUGH if large else ROUNDING))
     if value > goal and problem.options.max_replicas == 1 and not run.stop():
         share = REFINE_EFFORT * min(1.0, (REFINE_UNITS / problem.units.g) ** 2)
-        blocks, value = refined(problem, blocks, value, run.scaled(share))
-    return windows(problem, blocks, value, widths, run)
+        part = run.begin("annealing", CHAINED, 1.0 if large else REFINED).scaled(share)
+        blocks, value = refined(problem, blocks, value, part)
+    return windows(problem, blocks, value, widths, run.begin("windows", REFINED, 1.0))
 
 
 def _coarse(
     problem: SplitProblem, blocks: list[Block], value: float, run: Run
 ) -> tuple[list[Block], float]:
     """Search with chains of items as one."""
+    from dnnp.core.portfolio.improve import LARGE
+
     if problem.units.g > LARGE or run.stop():
         return blocks, value
     part = run.scaled(COARSE_EFFORT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.mip.split.best import VALIDITIES
+from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.plan import Block, Plan
 from dnnp.core.portfolio.methods import check_options

@@ -12,7 +12,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.portfolio.exact import quick_bound, start
+from dnnp.core.portfolio.exact import SLICED, quick_bound, start
 from dnnp.core.portfolio.improve import improved
 from dnnp.core.portfolio.slices import slice_order
 
@@ -26,9 +26,9 @@ def heuristic(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution
         No split that fits was found.
     """
     try:
-        blocks = slice_order(problem, asked, run).blocks
+        blocks = slice_order(problem, asked, run.begin("slicing", 0.0, SLICED)).blocks
     except InfeasibleError:
-        begun = start(problem, asked, run)[0]
+        begun = start(problem, asked, run.without_shares())[0]
         if begun is None:
             raise
         blocks = begun
@@ -37,5 +37,8 @@ def heuristic(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution
     run.tell(f"start: {value:.6g}")
     if run.stop():
         return Solution(blocks, method="slice")
+    run.stands("bounding")
     floor = quick_bound(problem, simple_bound(problem))
-    return Solution(improved(problem, blocks, value, floor * (1 + ROUNDING), run)[0], floor)
+    run.stands(bound=floor)
+    part = run.begin("evolving orders", SLICED, 1.0)
+    return Solution(improved(problem, blocks, value, floor * (1 + ROUNDING), part)[0], floor)

@@ -78,10 +78,12 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block
         for line in lines:
             if best is not None and run.stop():
                 break
+            run.stands("slicing", value=np.inf if best is None else best.value)
             try:
                 best = better(best, _sliced(case, line, best))
             except InfeasibleError as error:
                 failure = failure or error
+        run.stands("clusters", value=np.inf if best is None else best.value)
         lattice = make_lattice(items.count, lines[0].tail, lines[0].head, MAX_IDEALS)
         if lattice is None or lattice.size > items.count + 1:
             best = _over_orders(case, lines, best)
@@ -95,6 +97,7 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block
         raise failure or InfeasibleError("infeasible: no split that was tried meets the capacities")
     floor = simple_bound(problem)
     bound = max(floor, bound * (1 - ROUNDING))
+    run.stands("bounding", value=best.value, bound=min(bound, best.value))
     if bound == floor < best.value * (1 - ROUNDING) and not run.stop():
         bound = _flat_bound(case, best.value, floor)
     if left_out and bound < best.value * (1 - ROUNDING):

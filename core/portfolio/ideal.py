@@ -24,6 +24,7 @@ def ideal_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     if problem.clustered:
         return _clusters(problem, run)
     better, value = _sliced(problem, known, run)
+    run.stands(value=value)
     found = ideal_search(
         problem,
         incumbent=value,

@@ -37,6 +37,12 @@ WINDOW_EFFORT = 0.02
 
 WIDTHS = (6, 10)
 
+EVOLVED, REFINED = 0.2, 0.9
+"""Shares of the whole work at the ends of evolution, and of annealing; windows are the rest."""
+
+ANNEALED = 0.95
+"""Share of annealing in what is done to refine a split."""
+
 
 def refined(
     problem: SplitProblem, blocks: list[Block], value: float, run: Run, *, by_levels: bool = True
@@ -45,8 +51,9 @@ def refined(
 
     `by_levels`: large graphs are annealed by levels.
     """
-    blocks, value = _annealed(problem, blocks, value, run, by_levels=by_levels)
-    return _resliced(problem, blocks, value, run)
+    part = run.begin("annealing", 0.0, ANNEALED)
+    blocks, value = _annealed(problem, blocks, value, part, by_levels=by_levels)
+    return _resliced(problem, blocks, value, run.begin("slicing", ANNEALED, 1.0))
 
 
 def improved(
@@ -56,15 +63,17 @@ def improved(
 
     Without a time limit every part has its turn once.
     """
-    found = _evolved(problem, run)
+    found = _evolved(problem, run.begin("evolving orders", 0.0, EVOLVED))
     if found is not None and found[1] < value:
         blocks, value = found
         run.tell(f"evolved order: {value:.6g}")
     rounds = 0
     while value > floor and not run.stop():
-        again = replace(run, seed=run.seed + rounds)
+        run.stands(value=value)
+        again = replace(run.begin("annealing", EVOLVED, REFINED), seed=run.seed + rounds)
         blocks, value = refined(problem, blocks, value, again, by_levels=rounds == 0)
-        blocks, value = windows(problem, blocks, value, WIDTHS, run)
+        last = run.begin("windows", REFINED, 1.0)
+        blocks, value = windows(problem, blocks, value, WIDTHS, last)
         rounds += 1
         if run.left() is None:
             break
@@ -77,8 +86,9 @@ def windows(
     """Search ever wider windows around the best split."""
     if problem.units.g > LARGE:
         return blocks, value
-    for width in widths:
+    for number, width in enumerate(widths):
         while not run.stop():
+            run.stands(f"windows of {width}", value=value, share=number / len(widths))
             part = run.scaled(WINDOW_EFFORT)
             near = window_search(problem, blocks, incumbent=value, width=width, run=part)
             if near.blocks is None:
@@ -98,7 +108,7 @@ def _evolved(problem: SplitProblem, run: Run) -> tuple[list[Block], float] | Non
     space = OrderSpace(problem)
     if not space.compiled:
         return None  # it would be slow
-    order = evolved_order(space, how, run=run.alone())
+    order = evolved_order(space, how, run=run)
     if order is None:
         return None
     return _sliced(problem, order, run)

@@ -22,7 +22,9 @@ def ip(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     UnavailableError
         The solver is not installed.
     """
+    run = run.without_shares()
     begun, made = start(problem, asked, run)
+    run.stands("integer program")
     result = solve_ip(
         problem,
         asked.validity or "ordered",

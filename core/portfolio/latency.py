@@ -26,6 +26,9 @@ BLOCKS, OPERATORS = "blocks", "operators"
 STARTED = 0.1
 """Share of a time limit that one list schedule to start from may take."""
 
+LISTED = 0.1
+"""Share of the whole work that list schedules are taken for."""
+
 STARTS = ("heft", "heft-congested", "m-etf", "single", "m-sct", "getf")
 """Methods that `auto` never falls behind, as long as there is time for them."""
 
@@ -79,7 +82,7 @@ def solve_latency(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Late
     latency = latency_problem(problem)
     refuse_impossible(problem, latency)
     kept: Kept[Split] = Kept()
-    kept_by = replace(run, keep=kept.keep)
+    told = kept.told_by(run)
 
     def instead() -> LatencySolution | None:
         split, name = kept.split, kept.method
@@ -87,7 +90,7 @@ def solve_latency(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Late
             split, name = first_latency(latency), FIRST_FIT
         return None if split is None else LatencySolution(split, *first_bound(latency), name)
 
-    return beside(lambda: _found(method, latency, asked, kept_by), run.stop, instead)
+    return beside(lambda: _found(method, latency, asked, told), run.stop, instead)
 
 
 def _found(
@@ -105,7 +108,8 @@ def auto(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """Anneal placements, from the best list schedule of others; see `annealed`."""
     from dnnp.core.latency.operators.solve import annealed
 
-    return annealed(problem, _listed(problem, asked, run), run)
+    start = _listed(problem, asked, run.begin("list schedules", 0.0, LISTED))
+    return annealed(problem, start, run.begin("annealing", LISTED, 1.0))
 
 
 def _listed(problem: LatencyProblem, asked: Asked, run: Run) -> Placement | None:
@@ -114,9 +118,10 @@ def _listed(problem: LatencyProblem, asked: Asked, run: Run) -> Placement | None
     least = np.inf
     # What stands in for a method is as good a start as the method.
     quiet = replace(run.alone(), effort=1.0, warn=PLAIN.warn)
-    for name in STARTS:
+    for number, name in enumerate(STARTS):
         if run.stop():
             break
+        run.stands(f"list schedules, {name}", share=number / len(STARTS))
         try:
             found = method_of(name, OPERATORS)(problem, asked, quiet.part(STARTED)).split
         except (InfeasibleError, LimitError):

@@ -155,6 +155,7 @@ def latency_bound(
         known = ", ".join(LATENCY_BOUNDS)
         raise UsageError(f"method {method} is not for plans of the objective latency: {known}")
     value = problem.value(split)
+    run.stands(value=value)
     tried: list[LatencyTrial] = []
     best, name = 0.0, "simple"
     if method != "exact":
@@ -164,11 +165,14 @@ def latency_bound(
             run.stop,
             lambda: first_bound(problem),
         )
+        run.stands(bound=best)
         status = "limit" if run.stop() else "solved"
         tried.append(LatencyTrial(name, status, best, "", monotonic() - started))
     better: Split | None = None
     if method != "simple" and best < value * (1 - CLOSED) and not run.stop():
         started = monotonic()
+        run = run.without_shares()
+        run.stands("integer program")
         limited = run if run.left() is not None else run.within(PROGRAM_S)
         try:
             found = by_program(problem, split, solver=solver, bound=best, run=limited)

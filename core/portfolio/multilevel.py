@@ -45,18 +45,23 @@ def multilevel(problem: SplitProblem, blocks: Sequence[Block], run: Run = PLAIN)
     """
     value = problem.value
     best = list(blocks)
+    run.stands("joining units")
     levels = _levels(problem, run)
+    # A round takes as long as there are units.
+    work = np.array([level.units.g * LEVEL_EFFORT for level in reversed(levels)])
+    work[-1] *= LAST_EFFORT / LEVEL_EFFORT
+    shares = np.append(0.0, np.cumsum(work) / max(work.sum(), 1.0)).tolist()
     current: list[Block] | None = None
     for number, level in enumerate(reversed(levels)):
         if run.stop():
             break
-        run.progress(number / len(levels))
         last = level is problem
         try:
             if last and (current is None or value(current) > value(best)):
                 current = best
             start = current or best_slicing(level, run=run)
-            one = replace(run, seed=run.seed + number).alone()
+            part = run.begin("annealing levels", *shares[number : number + 2])
+            one = replace(part, seed=run.seed + number)
             one = one.scaled(LAST_EFFORT if last else LEVEL_EFFORT)
             found = anneal(level, ordered=True, start=start, warm=number > 0, run=one)
             current = found if value(found) < value(start) else start

@@ -150,7 +150,7 @@ def random_order(space: OrderSpace, samples: int, run: Run = PLAIN) -> Ints | No
     for first in range(0, samples, size):
         if run.stop():
             break
-        run.progress(first / samples)
+        run.stands("random orders", value=value, share=first / samples)
         keys = rng.random((min(size, samples - first), space.n))
         values = space.values(keys, SLICING, value, reject=True)
         if values.min() < value:
@@ -166,13 +166,20 @@ def evolved_order(
     `goal` is what is minimised: `SLICING` or `LENGTH` (minimum linear arrangement).
     """
     size = _batch(space)
+    what = "length" if goal == LENGTH else ""
+    total = how.population + (how.generations - 1) * (how.population - how.kept)
+    seen, least = 0, np.inf
 
     def fitness(keys: Floats) -> Floats:
+        nonlocal seen, least
         values = np.full(len(keys), np.inf)
         for first in range(0, len(keys), size):
             if run.stop():
                 break
+            run.stands("evolving orders", value=least, share=seen / total, what=what)
             values[first : first + size] = space.values(keys[first : first + size], goal)
+            least = min(least, float(values.min()))
+            seen += len(values[first : first + size])
         return values
 
     keys, value = brkga(fitness, space.n, how, run)

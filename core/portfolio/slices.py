@@ -17,7 +17,6 @@ from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.order.orders import ORDERS
-from dnnp.core.portfolio.orders import given_order, prioritised_order
 
 
 def slice_order(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
@@ -32,8 +31,12 @@ def slice_order(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Soluti
     """
     order: str | Ints = asked.order
     if asked.sequence is not None:
+        from dnnp.core.portfolio.orders import given_order
+
         order = given_order(problem, asked.sequence)
     elif asked.priorities is not None:
+        from dnnp.core.portfolio.orders import prioritised_order
+
         order = prioritised_order(problem, asked.priorities)
     return Solution(best_slicing(problem, order, run), method="slice")
 

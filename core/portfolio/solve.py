@@ -14,8 +14,6 @@ from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.peak.order import with_least_peak
-from dnnp.core.portfolio.first import FIRST_FIT, first_split
 from dnnp.core.portfolio.methods import check_options, method_asked, unplaceable_part
 from dnnp.core.portfolio.problem import Kept
 from dnnp.core.portfolio.slices import slice_order
@@ -42,11 +40,14 @@ def solve(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
         return Solution([], 0.0, asked.method)
     floor = simple_bound(problem)
     kept: Kept[list[Block]] = Kept()
-    run = replace(run, keep=kept.keep)
+    run = kept.told_by(run)
+    run.stands(bound=floor)
 
     def instead() -> Solution | None:
         if kept.split is not None:
             return Solution(kept.split, method=kept.method)
+        from dnnp.core.portfolio.first import FIRST_FIT, first_split
+
         blocks = first_split(problem)
         return None if blocks is None else Solution(blocks, method=FIRST_FIT)
 
@@ -73,13 +74,18 @@ def _with_least_peak(
     problem: SplitProblem, asked: Asked, blocks: list[Block], run: Run
 ) -> list[Block]:
     """Let the nodes of each stage run in an order of small peak, where that matters."""
+    from dnnp.core.peak.order import with_least_peak
+
     wanted = asked.least_peak
     if not wanted:
         try:
             wanted = any(stage.overflow_s > 0 for stage in problem.plan(blocks).stages)
         except InfeasibleError:
             wanted = True
-    return with_least_peak(problem.graph, blocks, run=run if wanted else run.scaled(0.0))
+    if not wanted:
+        return with_least_peak(problem.graph, blocks, run=run.scaled(0.0))
+    run.stands("ordering nodes")
+    return with_least_peak(problem.graph, blocks, run=run)
 
 
 def _softly(problem: SplitProblem, asked: Asked, run: Run) -> list[Block] | None:
@@ -95,6 +101,8 @@ def _softly(problem: SplitProblem, asked: Asked, run: Run) -> list[Block] | None
         return None
     if all(np.isinf(d.memory_bytes) for d in problem.devices):
         return None
+    from dnnp.core.peak.order import with_least_peak
+
     soft = problem.with_options(replace(options, memory_mode="overflow"))
     try:
         blocks = slice_order(soft, asked, run).blocks

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.graph import Bools, Floats, Graph, Ints
+from dnnp.core.model.graph import Bools, Floats, Graph, Ints, distinct
 
 RATES = ("float64", "float32", "float16", "bfloat16", "float8", "int8")
 """Classes of element type with rates of their own; a position here is a rate code."""
@@ -118,7 +118,7 @@ def boundary_traffic(graph: Graph, label: Ints, n_groups: int) -> Floats:
     maker = np.where(graph.producer >= 0, label[np.maximum(graph.producer, 0)], -1)
     reader: NDArray[np.int64] = label[graph.use_idx]
     crossing = reader != maker[use]
-    pairs = np.unique(reader[crossing] * max(graph.m, 1) + use[crossing])
+    pairs = distinct(reader[crossing] * max(graph.m, 1) + use[crossing])
     np.add.at(traffic, pairs // max(graph.m, 1), graph.tensor_bytes[pairs % max(graph.m, 1)])
     leaves = graph.is_output.copy()
     leaves[use[crossing]] = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
 from dnnp.core.model.errors import UnavailableError
 
@@ -18,6 +17,8 @@ INSTALL = "pip install 'onnxruntime-gpu[cuda,cudnn]'"
 
 def how_to_install() -> str:
     """What to do about a module without the CUDA provider, by the packages that are installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
     found = []
     for package in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):

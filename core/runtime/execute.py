@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.plan import Stage
+from dnnp.core.model.processors import available_cores
 from dnnp.core.runtime.compare import ROUNDS, run_replicas
 from dnnp.core.runtime.inputs import Sample
 from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.pipeline import Step, Trace, Worker, route, run_pipeline
 from dnnp.core.runtime.report import Timing, median_timing, summarize, summarize_schedule
 from dnnp.core.runtime.scheduled import Program, room_of
-from dnnp.core.runtime.session import Place, SessionConfig, available_cores, make_session, places
+from dnnp.core.runtime.session import Place, SessionConfig, make_session, places
 from dnnp.core.runtime.stages import make_stage
 from dnnp.core.runtime.steady import Settled, count_for, settle
 from dnnp.core.runtime.values import to_numpy
@@ -82,6 +83,8 @@ class Watch:
     interrupted: Callable[[], bool] = lambda: False
     progress: Callable[[int, int], None] = lambda done, total: None
     """Told how many samples are through, of how many."""
+    checks: Callable[[str, float], None] = lambda doing, share: None
+    """Told what is done after that, and which share of it is done."""
 
 
 @dataclass
@@ -139,15 +142,17 @@ class Pipeline:
         """
         program = load.program
         if program is None:
-            return self._send(load, self.warmup(load) + load.count, keep=keep, done=0)
+            count = self.warmup(load) + load.count
+            return self._send(load, count, keep=keep, among=(0, count))
         edges = route(self.steps, self.outputs, waits=program.waits)
         room = room_of(program, edges, load.queue)
         first = load.warmup * widest(self.stages)
+        total = first + program.count
         if first:
-            trace = self._send(load, first, done=0)
+            trace = self._send(load, first, among=(0, total))
             if trace.interrupted:
                 return trace.before(0)
-        return self._send(load, program.count, program, room, keep, first)
+        return self._send(load, program.count, program, room, keep, (first, total))
 
     def _send(
         self,
@@ -156,13 +161,17 @@ class Pipeline:
         program: Program | None = None,
         room: Mapping[tuple[int, int], int] | None = None,
         keep: Callable[[int], bool] = lambda s: False,
-        done: int | None = None,
+        among: tuple[int, int] | None = None,
     ) -> Trace:
-        """Send samples through, `done` others having gone before; None: nobody is told of them."""
+        """Send samples through.
+
+        `among`: how many others went before, of how many in all; None: nobody is told of them.
+        """
 
         def progress(number: int) -> None:
-            if done is not None:
-                self.watch.progress(done + number, done + count)
+            if among is not None:
+                done, total = among
+                self.watch.progress(done + number, total)
 
         return run_pipeline(
             self.steps,
@@ -192,6 +201,7 @@ class Pipeline:
 
     def verify(self, trace: Trace, load: Load, tolerance: Tolerance) -> Verdict:
         """Compare the outputs that a trace kept with those of the whole model."""
+        self.watch.checks("verifying", 0.0)
         whole = self.whole(self.config, Place(), "the whole model")
         reference = []
         for sample in load.samples:
@@ -257,6 +267,7 @@ class Pipeline:
         stop = self.watch.interrupted
         for number in range(ROUNDS):
             self.watch.detail(f"comparison, round {number + 1} of {ROUNDS}")
+            self.watch.checks(f"comparing, round {number + 1} of {ROUNDS}", number / ROUNDS)
             if number and not stop():
                 rounds["pipeline"].append(self.summarize(self.run(load), load))
             for mode, workers in (("whole", whole), ("replicas", replicas)):

@@ -7,9 +7,10 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dnnp.core.model.processors import available_cores
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.limits import making_session, watched
-from dnnp.core.runtime.session import SessionConfig, available_cores, make_session
+from dnnp.core.runtime.session import SessionConfig, make_session
 from dnnp.core.runtime.stages import CpuStage
 from dnnp.core.runtime.values import to_numpy
 from dnnp.formats.onnx_sizes import ValueType, bytes_of

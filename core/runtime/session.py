@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.errors import InputFileError, UnavailableError
+from dnnp.core.model.processors import available_cores
 from dnnp.core.runtime.cuda import how_to_install, load_libraries, not_started
 from dnnp.core.runtime.values import to_ort_value
 
@@ -113,13 +114,6 @@ def ort_version() -> str:
     import onnxruntime
 
     return str(onnxruntime.__version__)
-
-
-def available_cores() -> tuple[int, ...]:
-    """Logical processors this process may use, ascending."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
 
 
 def count_gpus() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,6 +35,8 @@ def symbolic_shapes(
     wanted
         Names of the values to find.
     """
+    import logging
+
     from onnxruntime.tools import symbolic_shape_infer
 
     logger = logging.getLogger(symbolic_shape_infer.__name__)

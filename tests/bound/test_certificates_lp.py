@@ -50,10 +50,10 @@ def cases(first: int, last: int) -> Iterator[Case]:
         yield random_case(seed, 6, max_replicas=1)
 
 
-@pytest.mark.parametrize("first", range(0, 45, 15))
+@pytest.mark.parametrize("first", range(0, 24, 8))
 def test_they_verify_and_their_values_are_bounds(first):
     verified = dict.fromkeys(PRODUCERS, 0)
-    for case in cases(first, first + 15):
+    for case in cases(first, first + 8):
         for validity in VALIDITIES:
             optimum = brute_force(case.problem, validity=validity)[0]
             for name in PRODUCERS:
@@ -64,7 +64,7 @@ def test_they_verify_and_their_values_are_bounds(first):
                 assert made.record["value"] <= optimum * (1 + 1e-12), where
                 assert made.verdict(made.record) == VERIFIED, where
                 verified[name] += 1
-    assert min(verified.values()) > 20, verified
+    assert min(verified.values()) > 10, verified
 
 
 def beyond(made: Made) -> Iterator[Json]:

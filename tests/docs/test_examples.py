@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import pytest
 from support.manual import PAGES, literal_blocks, section
 from support.project import ROOT
 from support.run import PATIENCE_S, dnnp
+from support.served import served
 from support.split_models import array, graph, make, node, value
 
 pytestmark = pytest.mark.skipif(shutil.which("jq") is None, reason="the examples use jq")
@@ -99,7 +99,7 @@ def scripts(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_examples_run(path: Path, folder: Path) -> None:
-    commands = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    commands = [str(served() / "bin"), os.environ["PATH"]]
     assert scripts(path)
     for script in scripts(path):
         done = subprocess.run(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dnnp.formats.header import RELEASE
 from support.project import DOOR, FOLDERS, ROOT, module_of, pyproject, sources, syntax_nodes
 
 SOLVERS = (
@@ -50,11 +51,20 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 WORLD = {"os", "sys", "io", "pathlib", "shutil", "subprocess", "socket", "tempfile", "onnxruntime"}
 """Modules that core outside core/api and core/runtime has no use for."""
 
+SLOW = {
+    "scipy", "numba", "onnxruntime", "sympy", "mip", "highspy", "ortools", "pymetis",
+    "importlib.metadata", "importlib.resources",
+}  # fmt: skip
+"""Libraries that take longer to load than most streams to read."""
+
 EXCEPTIONS = (
     "core/baselines/scotch.py",  # starts and ends a program
+    "core/cost/kernel.py",  # heeds NUMBA_DISABLE_JIT, and looks whether numba is there
     "core/cost/kernel_cache.py",  # reads and writes compiled kernels
+    "core/cost/kernel_folders.py",  # says where these are
     "core/mip/child.py",  # starts and ends the process that solves integer programs
     "core/mip/worker.py",  # is that process
+    "core/model/processors.py",  # asks how many there are
 )
 
 LONG = 450
@@ -153,6 +163,30 @@ def test_onnxruntime_is_imported_where_its_telemetry_is_off() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def at_start(node: ast.AST) -> Iterator[str]:
+    """Modules that are imported as soon as a file is, outside of functions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield child.module or ""
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from at_start(child)
+
+
+def test_libraries_that_take_long_to_load_are_imported_where_they_are_used() -> None:
+    """All but the compiler, of which kernels are made when their modules are imported."""
+    wrong = [
+        f"{path.relative_to(ROOT)}: imports {name}"
+        for path in sources()
+        for name in at_start(ast.parse(path.read_bytes()))
+        if {name, name.split(".")[0]} & SLOW and not path.match("core/cost/kernel*.py")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def unwanted(path: Path) -> Iterator[tuple[int, str]]:
     """(line, what) of asserts, and of handlers that swallow every exception.
 
@@ -204,6 +238,7 @@ def test_version_is_one() -> None:
     version = pyproject()["project"]["version"]
     assert re.search(rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d$", read("CHANGELOG.md"), re.M)
     assert f"\nversion: {version}\n" in read("CITATION.cff")
+    assert version == RELEASE
     date = re.search(rf"^## {re.escape(version)} - (.*)$", read("CHANGELOG.md"), re.M)
     assert date is not None
     assert f'date-released: "{date[1]}"' in read("CITATION.cff")

@@ -15,6 +15,7 @@ from dnnp.samples.build import write
 from support.project import ROOT, command_names, pyproject
 from support.readme import README, rendered
 from support.run import PATIENCE_S
+from support.served import served
 
 TEXT = README.read_text()
 
@@ -22,7 +23,7 @@ TEXT = README.read_text()
 @pytest.mark.skipif(shutil.which("jq") is None, reason="the examples use jq")
 def test_snippets(tmp_path: Path) -> None:
     assert TEXT.count("```sh\n") >= 3
-    assert rendered(TEXT, tmp_path, all_blocks=False) == TEXT, "run make readme"
+    assert rendered(TEXT, tmp_path, served() / "bin", all_blocks=False) == TEXT, "run make readme"
 
 
 def test_python(tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ def test_layers_against_operators(tmp_path: Path) -> None:
     models, plans = tmp_path / "models", tmp_path / "plans"
     write("bert-small", models)
     (models / ".built").touch()
-    variables = [f"SOURCE={models}", f"OUT={plans}", f"VENV={sys.prefix}", "MODELS=bert", "K=4"]
+    variables = [f"SOURCE={models}", f"OUT={plans}", f"VENV={served()}", "MODELS=bert", "K=4"]
     done = subprocess.run(
         ["make", "-C", ROOT / "samples", "layers", *variables],
         capture_output=True,

@@ -83,6 +83,23 @@ def test_device_records_that_were_edited_after_a_plan():
         assert dnnp("check", stdin=data).status == 0
 
 
+@pytest.mark.parametrize("objective", ["throughput", "latency"])
+def test_a_class_that_is_counted_as_cpus_has_no_limits(objective):
+    """Whatever its record, one of an accelerator, states."""
+    records = seeds.graph_records()
+    records[1].pop("count")
+    limits = {"memory_bytes": 500, "bandwidth_bytes_per_s": 4.0}
+    records[2] = {"type": "device", "class": "cpu", "kind": "accelerator", **limits}
+    arguments = ("-k", "2", "--cpus", "1", "--objective", objective)
+    made = dnnp("partition", *arguments, stdin=seeds.encode(records)).out
+    for command in ("bound", "check", "export"):
+        result = dnnp(command, *COMMANDS[command], stdin=made)
+        assert result.status == 0, result.err
+    # The records of the accelerators still count.
+    edited = made.replace(b'"memory_bytes":1000', b'"memory_bytes":1001', 1)
+    assert "was made for devices with memory_bytes " in dnnp("check", stdin=edited).err
+
+
 def test_k_of_a_plan_that_a_command_made_counts_its_accelerators():
     """A plan made by hand may use fewer than there are."""
     made = dnnp("partition", "--method", "single", stdin=seeds.encode(seeds.graph_records())).out

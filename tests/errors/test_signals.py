@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -14,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from dnnp.cmds.shell.console import CLEAR
 from support import seeds
-from support.run import PATIENCE_S, dnnp, executable, interrupted_at_terminal
+from support.run import PATIENCE_S, SAMPLES, dnnp, executable, interrupted_at_terminal
 
 INTERRUPTED = 130
 
@@ -188,8 +190,8 @@ def wait_until_stuck(process: subprocess.Popen[bytes]) -> int:
         if not worker:
             return False
         ticks = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[11]
-        # Start-up takes a second of it.
-        return int(ticks) > 3 * os.sysconf("SC_CLK_TCK")
+        # Start-up takes half a second of it, or up to one on a busy machine.
+        return int(ticks) > 1.5 * os.sysconf("SC_CLK_TCK")
 
     wait_for("the process works", working)
     return worker_of(process)
@@ -252,10 +254,14 @@ def import_by_running(model: Path, *limits: str) -> tuple[int, bytes]:
 
 
 def test_stage_timeout_of_the_run_for_shapes(tmp_path: Path) -> None:
-    status, err = import_by_running(endless(tmp_path, grows=False), "--stage-timeout", "0.5")
-    assert status == 5
-    reason = b"the run that shows the shapes: not done after 0.5 s (--stage-timeout)"
-    assert err == b"dnnp-import: " + reason + b"\n"
+    model = endless(tmp_path, grows=False)
+    for seconds in ("0.5", "5", "50"):  # the session must be made within this time
+        status, err = import_by_running(model, "--stage-timeout", seconds)
+        assert status == 5
+        if b"session" not in err:
+            break
+    reason = f"the run that shows the shapes: not done after {seconds} s (--stage-timeout)"
+    assert err.decode() == f"dnnp-import: {reason}\n"
 
 
 def test_stage_timeout_of_the_session_for_shapes(tmp_path: Path) -> None:
@@ -381,12 +387,16 @@ def test_interrupt_while_running(tmp_path: Path) -> None:
     planned = dnnp("partition", "-q", "-k", "2", stdin=dnnp("import", path).out)
     plan = tmp_path / "plan.dnnp"
     plan.write_bytes(planned.out)
-    result = interrupted_at_terminal("run", "-v", "-n", "200000", plan, after=" 1%")
+    result = interrupted_at_terminal("run", "-v", "-n", "200000", plan, after=SAMPLES)
     assert result.status == INTERRUPTED, result.err
     assert "Traceback" not in result.err
     assert result.one("run")["interrupted"] is True
     assert 0 < result.one("run")["samples"] < 200_000
     assert result.records()[-1]["type"] == "end"
+    bar, cleared, rest = result.err.rpartition(CLEAR)
+    assert cleared
+    assert re.search(SAMPLES, bar)
+    assert not re.search(SAMPLES, rest)
 
 
 def test_terminal_without_input_is_a_usage_error() -> None:

@@ -7,7 +7,6 @@ import json
 import math
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from dnnp.core.synthetic.layered import layered_graph
 from dnnp.core.synthetic.regal import FAMILIES, LEAST_NODES, MOST_NODES, Synthetic, regal_graph
 from support.project import ROOT
 from support.run import PATIENCE_S, Result, dnnp
+from support.served import served
 
 TABLE = json.loads((ROOT / "samples" / "regal.json").read_text())
 LARGE = 20_000
@@ -337,7 +337,7 @@ def test_table_of_samples() -> None:
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 def test_make_writes_them(tmp_path: Path) -> None:
-    variables = [f"REGAL={tmp_path}", f"VENV={sys.prefix}"]
+    variables = [f"REGAL={tmp_path}", f"VENV={served()}"]
     make = ["make", "-C", ROOT / "samples", *variables]
     done = subprocess.run(
         [*make, "regal", "GRAPHS=02 39"], capture_output=True, text=True, timeout=PATIENCE_S

@@ -46,7 +46,7 @@ def test_equals_brute_force():
             with pytest.raises(InfeasibleError):
                 anneal(case.problem, run=Run(effort=0.05))
             continue
-        blocks = anneal(case.problem, run=Run(effort=0.5))
+        blocks = anneal(case.problem, run=Run(effort=0.05))
         plan = priced(case, blocks)
         assert check_plan(case.graph, None, plan).violations == (), seed
         assert plan.value >= expected * (1 - 1e-9) - 1e-12, seed
@@ -70,19 +70,21 @@ def test_never_behind_its_start():
         assert priced(case, blocks).value <= priced(case, start).value * (1 + 1e-12)
 
 
+def two_splits():
+    """The splits of a graph by two seeds."""
+    problem = random_case(3, 9, limited=False, max_replicas=1).problem
+    found = [anneal(problem, run=Run(seed=seed, effort=0.01)) for seed in (0, 1)]
+    return [[(b.nodes.tolist(), b.device.name) for b in blocks] for blocks in found]
+
+
 def test_same_split_for_a_seed_compiled_or_not():
+    """In this process, in another one, and in one that compiles nothing."""
     code = (
         "import sys; sys.path.insert(0, 'tests')\n"
-        "from support.cases import random_case\n"
-        "from dnnp.core.local.anneal import anneal\n"
-        "from dnnp.core.model.run import Run\n"
-        "case = random_case(3, 9, limited=False, max_replicas=1)\n"
-        "for seed in (0, 1):\n"
-        "    blocks = anneal(case.problem, run=Run(seed=seed, effort=0.01))\n"
-        "    print([(b.nodes.tolist(), b.device.name) for b in blocks])\n"
+        "from local.test_anneal import two_splits\n"
+        "print(two_splits())\n"
     )
-
-    def printed(**environment: str) -> str:
+    for environment in ({}, {"NUMBA_DISABLE_JIT": "1"}):
         run = subprocess.run(
             [sys.executable, "-c", code],
             cwd=ROOT,
@@ -91,12 +93,7 @@ def test_same_split_for_a_seed_compiled_or_not():
             text=True,
             check=True,
         )
-        return run.stdout
-
-    first = printed()
-    assert first
-    assert printed() == first
-    assert printed(NUMBA_DISABLE_JIT="1") == first
+        assert run.stdout == f"{two_splits()}\n"
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])

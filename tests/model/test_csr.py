@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dnnp.core.model.graph import csr, csr_rows, offsets
+from dnnp.core.model.graph import csr, csr_rows, distinct, offsets
 
 
 @pytest.mark.parametrize(("sizes", "ptr"), [([], [0]), ([0], [0, 0]), ([2, 0, 3], [0, 2, 2, 5])])
@@ -34,3 +34,10 @@ def test_rows_in_another_order_and_twice():
     chosen, found = csr_rows(ptr, idx, np.array([2, 1, 0, 2]))
     assert chosen.tolist() == [0, 3, 3, 5, 8]
     assert found.tolist() == [30, 31, 32, 10, 11, 30, 31, 32]
+
+
+@pytest.mark.parametrize("values", [[], [3], [2, 2], [5, -1, 5, 0, -1]])
+def test_distinct(values):
+    found = distinct(np.array(values, dtype=np.int64))
+    assert found.tolist() == sorted(set(values))
+    assert found.dtype == np.int64

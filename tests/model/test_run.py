@@ -51,8 +51,8 @@ def test_effort_is_scaled_and_the_rest_stays() -> None:
 
 def test_a_step_alone_is_not_heard() -> None:
     heard: list[object] = []
-    run = Run(progress=heard.append, keep=lambda *kept: heard.append(kept), tell=heard.append)
-    run.alone().progress(0.5)
+    run = Run(watch=heard.append, keep=lambda *kept: heard.append(kept), tell=heard.append)
+    run.alone().stands(share=0.5)
     run.alone().keep("split", 1.0, "method")
     assert not heard
     run.alone().tell("found")

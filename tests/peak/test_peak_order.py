@@ -193,7 +193,7 @@ def test_chains_and_trifles_need_no_search(monkeypatch: pytest.MonkeyPatch) -> N
     def refuse(*_: object) -> None:
         raise AssertionError("nothing is to be searched")
 
-    monkeypatch.setattr("dnnp.core.peak.order.Segment", refuse)
+    monkeypatch.setattr("dnnp.core.peak.segment.Segment", refuse)
     found = peak_order(graph, graph.order)
     assert (found.peak_bytes, found.bound_bytes) == (13, 13)
     none = peak_order(graph, np.zeros(0, dtype=np.int64))

@@ -200,6 +200,29 @@ def test_explicit_transfers_leave_the_blocks() -> None:
     assert placement.blocks[1].after[0].transfer_s == 5.0
 
 
+def test_stages_each_of_which_begins_with_what_waits_for_the_end_of_the_other() -> None:
+    """0 -> 1 and 2 -> 3; one stage runs 3 before 0, the other 1 before 2."""
+    stream = random_stream(0, 4)
+    stream.records["tensor"] = [
+        {"type": "tensor", "id": i, "name": f"t{i}", "kind": "activation", "size_bytes": 1}
+        for i in range(4)
+    ]
+    for i, node in enumerate(stream.records["node"]):
+        node.update(inputs=[i - 1] if i % 2 else [], outputs=[i], time_s={"dev": 2.0**i})
+    graph, device = graph_of(stream), DeviceClass("dev", count=2)
+    problem = SplitProblem(graph, singletons(graph), (device,), CostOptions())
+    blocks = [Block(np.array(row), device) for row in ([3, 0], [1, 2])]
+    plan = make_plan(problem, blocks, method="test", bound=0.0, digest="0" * 64)
+    placement = placement_of_plan(graph, singletons(graph), plan)
+    check_placement(placement)
+    assert loads(placement) == {"dev/0": 9.0, "dev/1": 6.0}
+    assert sorted(b.nodes or plan.stages[b.stage].nodes for b in placement.blocks) == [
+        (0,),
+        (1, 2),
+        (3,),
+    ]
+
+
 def test_refused_plans() -> None:
     graph, plan = random_plan(1, 6, 2, False, CostOptions())
     latency = replace(plan, options=CostOptions(objective="latency"))

@@ -199,7 +199,7 @@ def _refuse() -> None:
 
 def test_without_a_first_answer_the_search_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dnnp.core.model.beside.GRACE_S", 0.0)
-    monkeypatch.setattr("dnnp.core.portfolio.solve.first_split", lambda problem: None)
+    monkeypatch.setattr("dnnp.core.portfolio.first.first_split", lambda problem: None)
 
     def search(*_: object) -> None:
         raise LimitError("nothing was found")

@@ -18,6 +18,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import CostOptions, Plan
 from dnnp.core.model.run import Run
+from dnnp.core.model.standing import Standing
 from dnnp.core.order.orders import ORDERS
 from dnnp.core.portfolio import multilevel as levels
 from dnnp.core.portfolio.multilevel import coarsened, multilevel
@@ -224,10 +225,12 @@ def test_levels_are_never_worse_than_their_start(monkeypatch, short_annealing):
 def test_levels_of_a_large_graph(short_annealing):
     problem = generated("watts-strogatz", 12_000, k=8)
     start = best_slicing(problem, "dfs")
-    told: list[float] = []
-    blocks = multilevel(problem, start, Run(effort=0.002, progress=told.append))
-    assert len(told) >= 3
-    assert told == sorted(told)
+    told: list[Standing] = []
+    blocks = multilevel(problem, start, Run(effort=0.002, watch=told.append))
+    shares = [standing.share for standing in told if standing.share is not None]
+    assert len(shares) >= 3
+    assert shares == sorted(shares)
+    assert 0.0 <= shares[0] < 0.5 < shares[-1] <= 1.0
     assert priced(problem, blocks).value <= problem.value(start)
 
 

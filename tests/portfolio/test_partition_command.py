@@ -95,16 +95,16 @@ def test_golden_chain():
     assert said[:-1] in ([], ["dnnp-partition: " + COMPILING])
 
 
-def test_what_is_not_compiled_is_not_announced(tmp_path):
-    """The search over ideals of so few nodes runs without compiling, time and again."""
-    stream = to_bytes(random_stream(3, 12))
+@pytest.mark.parametrize("nodes", [12, 3000])
+def test_what_is_not_compiled_is_not_announced(tmp_path, nodes):
+    """So few nodes need nothing compiled, and what is kept is not compiled again."""
+    stream = dnnp("import", "--synthetic", "--nodes", str(nodes)).out
+    words = ("partition", "-k", "3", "--method", "slice")
     said = [
-        dnnp_process(
-            "partition", "-k", "3", stdin=stream, env={"NUMBA_CACHE_DIR": str(tmp_path)}
-        ).err
+        dnnp_process(*words, stdin=stream, env={"NUMBA_CACHE_DIR": str(tmp_path)}).err
         for _ in range(2)
     ]
-    assert COMPILING in said[0]
+    assert (COMPILING in said[0]) == (nodes > 12)
     assert COMPILING not in said[1]
 
 

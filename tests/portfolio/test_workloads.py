@@ -20,11 +20,11 @@ from support.run import dnnp
 from support.table1 import TABLE1
 
 INFERENCE = [name for name in TABLE1 if name.endswith("_inference")]
-QUICK = {
-    "layer_bert24_inference": 0.3, "layer_bert24_training": 0.3, "layer_gnmt_inference": 1.0,
-    "layer_gnmt_training": 1.0, "op_bert_l-3_inference": 0.3, "op_bert_l-3_training": 0.3,
-}  # fmt: skip
-"""Workloads on which a search without order is short -> its effort."""
+QUICK = [
+    "layer_bert24_inference", "layer_bert24_training", "layer_gnmt_inference",
+    "layer_gnmt_training", "op_bert_l-3_inference", "op_bert_l-3_training",
+]  # fmt: skip
+"""Workloads on which a tenth of a search without order finds what is published."""
 
 
 def solved(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Plan:
@@ -69,8 +69,8 @@ def test_splits_without_order_are_as_good_as_the_published_ones(
     shared_workloads: Path, name: str
 ) -> None:
     problem = workload(shared_workloads, name)
-    plan = solved(problem, Asked(method="anneal", validity="free"), Run(effort=QUICK[name]))
-    assert plan.value <= 1.01 * TABLE1[name].free
+    plan = solved(problem, Asked(method="anneal", validity="free"), Run(effort=0.1))
+    assert plan.value <= 1.002 * TABLE1[name].free
 
 
 @pytest.mark.parametrize("name", INFERENCE)

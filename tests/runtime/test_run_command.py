@@ -14,7 +14,7 @@ from onnx import TensorProto
 from dnnp.core.runtime import session as sessions
 from dnnp.formats.plan import plan_digest
 from dnnp.formats.stream import read_bytes
-from support.run import Result, dnnp, interrupted_at_terminal
+from support.run import SAMPLES, Result, dnnp, interrupted_at_terminal
 from support.running import planned, with_plan, written
 from support.split_models import array, graph, make, node, value
 
@@ -372,7 +372,7 @@ def test_control_c_writes_what_there_is(stream: bytes, tmp_path: Path) -> None:
     path = tmp_path / "plan.dnnp"
     path.write_bytes(stream)
     options = ["-v", "-n", "200000", "--warmup", "3", "--verify"]
-    result = interrupted_at_terminal("run", *options, path, after=" 1%")
+    result = interrupted_at_terminal("run", *options, path, after=SAMPLES)
     assert result.status == 130, result.err
     assert "stage 3: " in result.err
     assert "Traceback" not in result.err

@@ -26,7 +26,7 @@ from dnnp.core.runtime.session import SessionConfig
 from dnnp.formats.graph import graph_of
 from dnnp.formats.plan import plan_digest, plan_of
 from dnnp.formats.stream import Stream, read_bytes
-from support.run import dnnp, interrupted_at_terminal
+from support.run import SAMPLES, dnnp, interrupted_at_terminal
 from support.running import SPLIT, known_time, network, planned, stage_of, step_of, written
 from support.split_models import array, graph, make, node, value
 
@@ -579,7 +579,7 @@ def test_control_c(tmp_path: Path) -> None:
     passes = [pass_of(0, 0), pass_of(1, 1, after=[0])]
     path = tmp_path / "plan.dnnp"
     path.write_bytes(written(with_schedule(plan, passes, 8000, CORES[:2])))
-    result = interrupted_at_terminal("run", "--warmup", "3", "--verify", path, after=" 1%")
+    result = interrupted_at_terminal("run", "--warmup", "3", "--verify", path, after=SAMPLES)
     assert result.status == 130, result.err
     assert "Traceback" not in result.err
     record = result.one("run")

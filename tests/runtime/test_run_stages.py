@@ -187,7 +187,7 @@ def test_how_to_get_the_provider(
             raise PackageNotFoundError(name)
         return "1.0"
 
-    monkeypatch.setattr(cuda, "version", version)
+    monkeypatch.setattr("importlib.metadata.version", version)
     remove = f"pip uninstall {' '.join(installed)}, then " if installed else ""
     advice = cuda.how_to_install()
     assert advice.endswith(f"{remove}pip install 'onnxruntime-gpu[cuda,cudnn]'")

@@ -8,14 +8,15 @@ import numpy as np
 
 from dnnp.core.cost.latency import latency_problem
 from dnnp.core.cost.latency_plan import make_latency_plan
+from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.runnable import runnable_parts
 from dnnp.core.cost.timeline import Placement, lazy_events
 from dnnp.core.cost.validity import validity_of
-from dnnp.core.model.cluster import singletons
+from dnnp.core.model.cluster import Clustering, clustering_of_labels, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph, Ints
-from dnnp.core.model.plan import CostOptions, Plan
+from dnnp.core.model.plan import Block, CostOptions, Plan
 from dnnp.formats.graph import graph_of
 from support.graphs import random_stream
 
@@ -76,3 +77,85 @@ def test_there_and_back() -> None:
             assert len(parts) == 3
             return
     raise AssertionError("no such plan among the random ones")
+
+
+def check_parts(graph: Graph, units: Clustering, plan: Plan) -> int:
+    """Check that the parts are a pipeline, ordered and priced as stages are; their number."""
+    parts, owners = runnable_parts(graph, units, plan)
+    place = {node: i for i, node in enumerate(graph.node_ids.tolist())}
+    block = np.full(graph.n, -1, dtype=np.int64)
+    for number, (part, owner) in enumerate(zip(parts, owners, strict=True)):
+        block[[place[node] for node in part.nodes]] = number
+        mine = set(part.nodes)
+        stage = plan.stages[owner]
+        assert part.nodes == tuple(n for n in stage.nodes if n in mine)
+        if len(mine) == len(stage.nodes):
+            assert part == stage
+        else:
+            assert part.load_s == len(mine)
+    assert (block >= 0).all()
+    assert validity_of(graph, block, len(parts)) == "ordered"
+    return len(parts)
+
+
+def edges_graph(n: int, edges: list[tuple[int, int]]) -> Graph:
+    """Nodes of one second, each of which writes a tensor that others read."""
+    stream = random_stream(0, n)
+    stream.records["tensor"] = [
+        {"type": "tensor", "id": i, "name": f"t{i}", "kind": "activation", "size_bytes": 1}
+        for i in range(n)
+    ]
+    for i, node in enumerate(stream.records["node"]):
+        node.update(inputs=[a for a, b in edges if b == i], outputs=[i], time_s={"dev": 1.0})
+    return graph_of(stream)
+
+
+def free_plan(graph: Graph, units: Clustering, rows: list[list[int]]) -> Plan:
+    """A plan whose stages run the nodes `rows`, in this order."""
+    device = DeviceClass("dev", count=len(rows))
+    problem = SplitProblem(graph, units, (device,), CostOptions())
+    return make_plan(problem, [Block(np.array(row), device) for row in rows])
+
+
+def test_stages_that_each_begin_with_what_waits_for_the_end_of_the_other() -> None:
+    """0 -> 2 and 3 -> 1; one stage runs 1 before 0, the other 2 before 3."""
+    graph = edges_graph(4, [(0, 2), (3, 1)])
+    plan = free_plan(graph, singletons(graph), [[1, 0], [2, 3]])
+    assert plan.validity != "ordered"
+    assert check_parts(graph, singletons(graph), plan) == 3
+
+
+def test_groups_whose_nodes_take_turns() -> None:
+    """Groups {0, 1} and {2, 3} with 0 -> 3, run as 2, 0, 3, 1; then 4 elsewhere, and back."""
+    graph = edges_graph(6, [(0, 3), (1, 4), (4, 5)])
+    units = clustering_of_labels(graph, np.array([0, 0, 1, 1, 2, 3]))
+    plan = free_plan(graph, units, [[2, 0, 3, 1, 5], [4]])
+    parts, _ = runnable_parts(graph, units, plan)
+    assert [p.nodes for p in parts] == [(2, 0, 3, 1), (4,), (5,)]
+
+
+def test_parts_of_any_split_and_orders() -> None:
+    """Every stage orders its nodes as it likes, whatever the others do."""
+    for seed in range(200):
+        rng = random.Random(seed)
+        stream = random_stream(seed, rng.randint(2, 14))
+        for node in stream.records["node"]:
+            node["time_s"] = {"dev": 1.0}
+        graph = graph_of(stream)
+        label = np.empty(graph.n, dtype=np.int64)
+        label[graph.order] = np.arange(graph.n) // rng.randint(1, 3)  # intervals: no circle
+        units = clustering_of_labels(graph, label)
+        stage = np.array([rng.randrange(3) for _ in range(units.g)])[label]
+        rows: list[list[int]] = []
+        for s in range(3):
+            mine, row = [v for v in graph.order.tolist() if stage[v] == s], []
+            while mine:  # a random order of the subgraph
+                row.append(rng.choice([v for v in mine if not feeds(graph, mine, v)]))
+                mine.remove(row[-1])
+            rows.append(row)
+        check_parts(graph, units, free_plan(graph, units, rows))
+
+
+def feeds(graph: Graph, nodes: list[int], node: int) -> bool:
+    """Whether one of the nodes writes what `node` reads."""
+    return any(graph.producer[t] in nodes for t in graph.reads(node).tolist())

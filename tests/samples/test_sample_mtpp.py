@@ -6,7 +6,6 @@ import math
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from dnnp.samples.build import write
 from support.project import ROOT
 from support.run import PATIENCE_S, dnnp
+from support.served import served
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 ROWS = {
@@ -26,7 +26,7 @@ def make(folder: Path, *variables: str) -> subprocess.CompletedProcess[str]:
     """Make the tables in a folder of their own."""
     places = [f"{name}={folder / name}" for name in ("SOURCE", "OUT", "MTPP", "REGAL")]
     return subprocess.run(
-        ["make", "-C", ROOT / "samples", "mtpp", f"VENV={sys.prefix}", *places, *variables],
+        ["make", "-C", ROOT / "samples", "mtpp", f"VENV={served()}", *places, *variables],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

@@ -23,9 +23,13 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 _BLOCK = re.compile(r"^```(sh|text)( varies)?\n(.*?)^```$", re.M | re.S)
 
 
-def run(script: str, folder: Path) -> str:
+PROGRAMS = Path(sysconfig.get_path("scripts"))
+"""Where the commands are installed."""
+
+
+def run(script: str, folder: Path, programs: Path) -> str:
     """What a script prints; it must succeed."""
-    path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
+    path = f"{programs}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
@@ -41,15 +45,18 @@ def run(script: str, folder: Path) -> str:
     return done.stdout
 
 
-def rendered(text: str, folder: Path, *, all_blocks: bool) -> str:
-    """`text` with the output below each script; blocks that vary only with `all_blocks`."""
+def rendered(text: str, folder: Path, programs: Path, *, all_blocks: bool) -> str:
+    """`text` with the output below each script; blocks that vary only with `all_blocks`.
+
+    The scripts find the commands in the folder `programs`.
+    """
     printed = ""
 
     def block(match: re.Match[str]) -> str:
         nonlocal printed
         language, varies, body = match.groups()
         if language == "sh":
-            printed = run(body, folder)
+            printed = run(body, folder, programs)
             return match.group()
         if varies and not all_blocks:
             return match.group()
@@ -61,7 +68,7 @@ def rendered(text: str, folder: Path, *, all_blocks: bool) -> str:
 def main() -> None:
     """Update README.md."""
     with tempfile.TemporaryDirectory() as folder:
-        README.write_text(rendered(README.read_text(), Path(folder), all_blocks=True))
+        README.write_text(rendered(README.read_text(), Path(folder), PROGRAMS, all_blocks=True))
 
 
 if __name__ == "__main__":

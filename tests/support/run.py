@@ -1,4 +1,4 @@
-"""Run commands in this process or as real processes."""
+"""Run commands in this process, as processes that a server forks, or as ones started afresh."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import io
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -19,10 +20,14 @@ from pathlib import Path
 import orjson
 
 from dnnp.cmds.shell.context import Context
+from support.served import program
 
 MODULES = {"import": "import_"}
 
 INTERRUPTED = 130
+
+SAMPLES = r"samples [1-9]\d* %"
+"""What `dnnp-run` shows on a terminal once a good part of the samples is through."""
 
 PATIENCE_S = 600.0
 """How long to wait for what is sure to happen; only what hangs takes so long on a busy machine."""
@@ -69,7 +74,7 @@ def dnnp_process(
     cwd: Path | None = None,
     env: dict[str, str] | None = None,
 ) -> Result:
-    """Run `dnnp-NAME` as a process of its own."""
+    """Run `dnnp-NAME` as a process that starts as it does for users."""
     done = subprocess.run(
         [sys.executable, executable(name), *map(str, arguments)],
         input=stdin,
@@ -89,7 +94,7 @@ def interrupted(
     Complete, marked as interrupted, and valid.
     """
     process = subprocess.Popen(
-        [sys.executable, executable(name), *map(str, arguments)],
+        [program(name), *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, **(env or {})},
@@ -113,11 +118,11 @@ def interrupted(
 
 
 def interrupted_at_terminal(name: str, *arguments: str | Path, after: str) -> Result:
-    """What a command leaves that gets Ctrl-C once `after` stands on its terminal."""
+    """What a command leaves that gets Ctrl-C once a pattern is found on its terminal."""
     ours, theirs = pty.openpty()
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(
-            [sys.executable, executable(name), *map(str, arguments)],
+            [program(name), *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=theirs,
@@ -127,7 +132,7 @@ def interrupted_at_terminal(name: str, *arguments: str | Path, after: str) -> Re
         shown, told = b"", False
         for part in _shown(ours):
             shown += part
-            if not told and after.encode() in shown:
+            if not told and re.search(after.encode(), shown):
                 assert process.poll() is None, shown
                 process.send_signal(signal.SIGINT)
                 told = True

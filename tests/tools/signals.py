@@ -181,8 +181,8 @@ def try_command(
             for fault in ending.faults(number):
                 wrong[f"{signal.Signals(number).name}: {fault}"] += 1
                 print(f"{name} {signal.Signals(number).name}: {fault} {ending}", file=sys.stderr)
-        if start(folder, "", command).wait() != 0:
-            wrong["does not work again"] += 1
+    if start(folder, "", command).wait() != 0:
+        wrong["does not work again"] += 1
     return wrong
 
 

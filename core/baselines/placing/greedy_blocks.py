@@ -14,7 +14,7 @@ from dnnp.core.cost.tasks import Tasks
 from dnnp.core.latency.lists.net import successors
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.graph import Bools, Floats, Ints, totals
+from dnnp.core.model.graph import Bools, Floats, Ints, distinct, totals
 from dnnp.core.model.run import Run
 
 
@@ -111,7 +111,7 @@ def training_items(tasks: Tasks) -> tuple[Ints, Ints, Ints, bool]:
         raw = part[tasks.together]
         number = by_first(raw[tasks.order])
         pairs = number[part[source]] * max(len(number), 1) + number[part[target]]
-        pairs = np.unique(pairs[part[source] != part[target]])
+        pairs = distinct(pairs[part[source] != part[target]])
         if best is None or len(number) > best[0].max() + 1:
             size = max(len(number), 1)
             best = number[raw], pairs // size, pairs % size, turned

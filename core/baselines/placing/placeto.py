@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
@@ -156,6 +155,8 @@ class _Inputs:
 
 
 def _inputs(problem: LatencyProblem, net: Net) -> _Inputs:
+    from scipy.sparse import csr_array
+
     tasks = problem.tasks
     n = tasks.n
     mean = mean_times(tasks.time)
@@ -268,7 +269,8 @@ def placeto(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     samples = min(max(TASKS // max(problem.tasks.n, 1), LEAST_SAMPLES), MOST_SAMPLES)
     batches = max(1, round(samples * run.effort / BATCH))
     drawer = _Drawer(net, room, order, run)
-    for _ in range(batches):
+    for number in range(batches):
+        run.stands("drawing placements", value=drawer.value, share=number / batches)
         logits = policy.logits()
         chances = rng.random((BATCH, len(room.memory)))
         drawn = [drawer.draw(logits, policy.near, chance) for chance in chances]

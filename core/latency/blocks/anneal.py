@@ -178,6 +178,7 @@ def _search(
             judged = judge(problem, split)
             if judged < value * (1 - ROUNDING):
                 best, value, labels = split, judged, found or labels_of(items, fixed, split)
+                run.stands(value=value)
 
     offer(start, None)
     greedy = [filled_start(items, fixed), *pooled_start(items, fixed)]
@@ -193,6 +194,7 @@ def _search(
         for first in range(0, rounds, WAVE):
             if run.stop():
                 break
+            run.stands(share=None if endless else first / rounds)
             tasks = []
             for number in range(first, min(first + WAVE, rounds)):
                 how = CYCLE[number % len(CYCLE)]

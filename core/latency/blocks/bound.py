@@ -9,7 +9,7 @@ from dnnp.core.latency.blocks.items import BlockItems, block_items
 from dnnp.core.latency.blocks.path import Game, path_game, reaches
 from dnnp.core.latency.blocks.state import Fixed, fixed_of
 from dnnp.core.latency.critical_path import first_bound
-from dnnp.core.model.graph import Floats, Ints, csr, totals
+from dnnp.core.model.graph import Floats, Ints, csr, distinct, totals
 from dnnp.core.model.run import PLAIN, Run
 
 MOST_ITEMS = 4000
@@ -70,6 +70,7 @@ def game_values(items: BlockItems, fixed: Fixed, run: Run = PLAIN) -> Floats:
         value=np.zeros(count),
     )
     for last in range(count, 0, -CHUNK):
+        run.stands(share=1 - last / count)
         path_game(fixed, game, most, loose, max(last - CHUNK, 0), last)
         if run.stop():
             break
@@ -81,7 +82,7 @@ def _entries(items: BlockItems, numbers: Ints, rank: Ints) -> tuple[Ints, Ints]:
     reader = np.repeat(np.arange(len(items.label)), np.diff(items.task_before_ptr))
     a, b = items.label[items.task_before_idx], items.label[reader]
     outer = a != b
-    pairs = np.unique((a * items.count + b)[outer] * len(items.label) + reader[outer])
+    pairs = distinct((a * items.count + b)[outer] * len(items.label) + reader[outer])
     key, task = pairs // max(len(items.label), 1), pairs % max(len(items.label), 1)
     edge = rank[np.searchsorted(numbers[rank], key)]
     ptr, idx = csr(edge, task, len(numbers))

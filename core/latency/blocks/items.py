@@ -11,15 +11,14 @@ import heapq
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from dnnp.core.cost.combine import SAFE_ROOM
 from dnnp.core.cost.invocations import host_times, pool_times
 from dnnp.core.cost.items import components
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.tasks import Tasks
-from dnnp.core.model.graph import Bools, Floats, Ints, csr, totals
+from dnnp.core.model.components import connected
+from dnnp.core.model.graph import Bools, Floats, Ints, csr, distinct, totals
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +97,7 @@ def block_items(problem: LatencyProblem) -> BlockItems:
     maker = np.where(tasks.maker >= 0, label[tasks.maker], -1) if n else tasks.maker
     reader = label[tasks.use_idx]
     outside = reader != maker[flow]
-    pairs = np.unique(flow[outside] * max(count, 1) + reader[outside])
+    pairs = distinct(flow[outside] * max(count, 1) + reader[outside])
     kept = tasks.leaves.copy()
     kept[flow[outside]] = True
     number = np.cumsum(kept) - 1
@@ -111,7 +110,7 @@ def block_items(problem: LatencyProblem) -> BlockItems:
     out_ptr, out_idx = csr(maker[made], made, count)
     a, b = tasks.edges
     inner = label[a] != label[b]
-    ends = np.unique(label[a[inner]] * max(count, 1) + label[b[inner]])
+    ends = distinct(label[a[inner]] * max(count, 1) + label[b[inner]])
     tail, head = ends // max(count, 1), ends % max(count, 1)
     before_ptr, before_idx = csr(head, tail, count)
     after_ptr, after_idx = csr(tail, head, count)
@@ -180,8 +179,7 @@ def _ties(label: Ints, together: Ints, count: int) -> Ints:
     if not count:
         return label
     size = count + int(together.max()) + 1
-    arcs = coo_array((np.ones(len(label)), (label, count + together)), shape=(size, size))
-    group: Ints = connected_components(arcs, directed=False)[1][:count]
+    group = connected(size, label, count + together)[:count]
     return np.unique(group, return_inverse=True)[1].astype(np.int64)
 
 
@@ -191,7 +189,7 @@ def _renumber(tasks: Tasks, label: Ints) -> Ints:
     first = np.full(count, tasks.n, dtype=np.int64)
     np.minimum.at(first, label[tasks.order], np.arange(tasks.n))
     a, b = tasks.edges
-    ends = np.unique(label[a] * max(count, 1) + label[b])
+    ends = distinct(label[a] * max(count, 1) + label[b])
     tail, head = ends // max(count, 1), ends % max(count, 1)
     tail, head = tail[tail != head], head[tail != head]
     ptr, after = (x.tolist() for x in csr(tail, head, count))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import callee, inlined
 from dnnp.core.latency.blocks.state import POOL_SLOT, pool_insert
 from dnnp.core.latency.blocks.update import relocate
 from dnnp.core.local.random import below
@@ -19,7 +19,7 @@ TRIES = 8
 """Random items that are looked at for one with a neighbour elsewhere."""
 
 
-@kernel
+@inlined
 def welcome(fixed, state, i, label):  # type: ignore[no-untyped-def]
     """Whether an item may have a label: pass and support."""
     if label % 2 == 0:
@@ -32,7 +32,7 @@ def welcome(fixed, state, i, label):  # type: ignore[no-untyped-def]
     )
 
 
-@kernel
+@inlined
 def settle_label(fixed, state, i, label, up):  # type: ignore[no-untyped-def]
     """The first label from `label` on, up or down, that welcomes an item; else one of the pool."""
     step = 1 if up else -1
@@ -44,7 +44,7 @@ def settle_label(fixed, state, i, label, up):  # type: ignore[no-untyped-def]
     return label if label % 2 == 0 else label + step
 
 
-@kernel
+@callee
 def put(fixed, state, i, label):  # type: ignore[no-untyped-def]
     """Relocate an item and log it; False if the log is full."""
     k = state.counts[1]
@@ -57,7 +57,7 @@ def put(fixed, state, i, label):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel
+@callee
 def undo(fixed, state):  # type: ignore[no-untyped-def]
     """Take back what the log holds."""
     k = state.counts[1]
@@ -67,7 +67,7 @@ def undo(fixed, state):  # type: ignore[no-untyped-def]
     state.counts[1] = 0
 
 
-@kernel
+@callee
 def push(fixed, state, stack, i, label, limit):  # type: ignore[no-untyped-def]
     """Move an item to a label, and along what would break the order.
 
@@ -99,7 +99,7 @@ def push(fixed, state, stack, i, label, limit):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel
+@inlined
 def follow(fixed, state, stack, rng):  # type: ignore[no-untyped-def]
     """Bring the groups of all logged items together again, where those are now; may fail."""
     k = 0
@@ -131,7 +131,7 @@ def follow(fixed, state, stack, rng):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel
+@inlined
 def border(fixed, state, rng, item):  # type: ignore[no-untyped-def]
     """An item (a given one, or a random one) and a neighbour with another label; -1: none seen."""
     at = state.at
@@ -155,7 +155,7 @@ def border(fixed, state, rng, item):  # type: ignore[no-untyped-def]
     return -1, -1
 
 
-@kernel
+@inlined
 def single(fixed, state, rng, i):  # type: ignore[no-untyped-def]
     """Give an item another label that breaks no order; False if there is none."""
     at = state.at
@@ -176,7 +176,7 @@ def single(fixed, state, rng, i):  # type: ignore[no-untyped-def]
     return put(fixed, state, i, label)
 
 
-@kernel
+@inlined
 def lift(state, source, target):  # type: ignore[no-untyped-def]
     """Move an empty slot from one position to another; the blocks stay the same."""
     slot, at = state.slot, state.at
@@ -199,7 +199,7 @@ def lift(state, source, target):  # type: ignore[no-untyped-def]
             pool_insert(state, i)
 
 
-@kernel
+@inlined
 def open_slot(fixed, state, stack, rng, i, limit):  # type: ignore[no-untyped-def]
     """Move an item, with all before or all after it in its block, into an empty slot beside it."""
     slots, empty, seen = len(state.slot), -1, 0
@@ -221,7 +221,7 @@ def open_slot(fixed, state, stack, rng, i, limit):  # type: ignore[no-untyped-de
     return push(fixed, state, stack, i, 2 * target + 1, limit)
 
 
-@kernel
+@inlined
 def merge(fixed, state, stack, a, label):  # type: ignore[no-untyped-def]
     """Push all items of a slot to a label."""
     for i in range(len(state.at)):
@@ -230,7 +230,7 @@ def merge(fixed, state, stack, a, label):  # type: ignore[no-untyped-def]
     return state.counts[1] > 0
 
 
-@kernel
+@inlined
 def pass_by(state, p):  # type: ignore[no-untyped-def]
     """Let the slots at positions p and p + 1 change places, if no block notices."""
     slot, at = state.slot, state.at

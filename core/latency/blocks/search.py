@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.combine import ROUNDING
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import callee, lean
 from dnnp.core.latency.blocks.moves import (
     border,
     follow,
@@ -76,7 +76,7 @@ def new_search(fixed: Fixed, seed: int, mix: tuple[int, ...], *, tied: bool) -> 
     )
 
 
-@kernel
+@callee
 def energy_of(fixed, state, search):  # type: ignore[no-untyped-def]
     """Energy of the state; keeps it if it is the best valid one so far."""
     value = latency(fixed, state)
@@ -95,7 +95,7 @@ def energy_of(fixed, state, search):  # type: ignore[no-untyped-def]
     return value + price[0] * over + (price[1] if over > 0.0 else 0.0) + price[2] * wrong
 
 
-@kernel
+@callee
 def exchange(state, one, other, whole):  # type: ignore[no-untyped-def]
     """Let two slots of a pass, or with them all others of their accelerators, change devices."""
     device = state.device
@@ -107,7 +107,7 @@ def exchange(state, one, other, whole):  # type: ignore[no-untyped-def]
             device[s] = a
 
 
-@kernel
+@lean
 def anneal_step(fixed, state, search, temperature, moves):  # type: ignore[no-untyped-def]
     """Try some moves at one temperature."""
     rng, dice, mix, stack = search.rng, search.dice, search.mix, search.stack

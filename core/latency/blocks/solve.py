@@ -17,6 +17,9 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.run import Run
 
+BOUNDED, WARM = 0.1, 0.3
+"""Shares of the whole work at the ends of the bound, and of a little annealing."""
+
 
 def anneal(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """Anneal splits into blocks: a little, as asked, and as long as there is time.
@@ -32,11 +35,14 @@ def anneal(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """
     check_feasible(problem, block_items(problem))
     run.tell("bounding")
-    bound, name = blocks_bound(problem, run=run)
+    bound, name = blocks_bound(problem, run=run.begin("bounding", 0.0, BOUNDED))
     if bound == np.inf:
         raise InfeasibleError("infeasible: no split into blocks fits the devices")
     run.tell("annealing")
-    found = anneal_blocks(problem, start=_invoked_once(problem, run), run=run.scaled(EFFORT))
+    run.stands(bound=bound)
+    part = run.begin("annealing", BOUNDED, WARM).scaled(EFFORT)
+    found = anneal_blocks(problem, start=_invoked_once(problem, run), run=part)
+    run = run.begin("annealing", WARM, 1.0)
     steps = [(run, False)]
     if run.left() is not None:
         steps.append((replace(run, effort=1.0), True))

@@ -10,7 +10,7 @@ from dnnp.core.cost.invocations import POOL, Invocations
 from dnnp.core.cost.items import by_first, components
 from dnnp.core.latency.blocks.items import BlockItems
 from dnnp.core.latency.blocks.state import Fixed, devices_of
-from dnnp.core.model.graph import Ints
+from dnnp.core.model.graph import Ints, distinct
 
 
 class Labels(NamedTuple):
@@ -27,7 +27,7 @@ class Labels(NamedTuple):
 def split_of(items: BlockItems, labels: Labels) -> Invocations:
     """The blocks of labels, in the order of their positions."""
     odd = labels.at % 2 == 1
-    used = np.unique(labels.at[odd] // 2)
+    used = distinct(labels.at[odd] // 2)
     number = np.full(len(labels.slot) + 1, POOL, dtype=np.int64)
     number[used] = np.arange(len(used))
     block = np.where(odd, number[labels.at // 2], POOL)
@@ -124,7 +124,7 @@ def line_of(items: BlockItems) -> Line:
         part = first[part]
         if best is None or len(first) > len(best.after):
             after: list[list[int]] = [[] for _ in first]
-            pairs = np.unique(part[a] * max(len(first), 1) + part[b])
+            pairs = distinct(part[a] * max(len(first), 1) + part[b])
             for pair in pairs.tolist():
                 x, y = divmod(pair, len(first))
                 if x != y:

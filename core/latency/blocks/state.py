@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.kernel import callee, inlined, lean, plain
 from dnnp.core.latency.blocks.items import BlockItems
 from dnnp.core.model.graph import Floats, Ints, csr
 
@@ -196,7 +196,7 @@ def new_state(fixed: Fixed, at: Ints, slot: Ints, device: Ints) -> BlockState:
     return state
 
 
-@kernel
+@lean
 def rebuild(fixed, state):  # type: ignore[no-untyped-def]
     """Compute all sums anew from labels, slots and devices."""
     home, at, slot = state.home, state.at, state.slot
@@ -204,15 +204,23 @@ def rebuild(fixed, state):  # type: ignore[no-untyped-def]
         state.place[slot[p]] = p
     for i in range(len(at)):
         home[i] = slot[at[i] // 2] if at[i] % 2 else POOL_SLOT
-    state.size[:] = 0
-    state.readers[:] = 0
-    state.needs[:] = 0
-    state.spent[:] = 0.0
-    state.used[:] = 0.0
-    state.spread[:] = 0
-    state.wrong[:] = 0
-    state.counts[:] = 0
     accelerators = len(state.used)
+    for s in range(len(slot)):
+        state.size[s] = 0
+        state.spent[s] = 0.0
+        for t in range(len(slot)):
+            state.needs[s, t] = 0
+    for e in range(len(fixed.maker)):
+        for s in range(len(slot)):
+            state.readers[e, s] = 0
+    for d in range(accelerators):
+        state.used[d] = 0.0
+    for g in range(len(state.spread)):
+        for d in range(accelerators + 1):
+            state.spread[g, d] = 0
+    for k in range(2):
+        state.wrong[k] = 0
+        state.counts[k] = 0
     for i in range(len(at)):
         s = home[i]
         if s >= 0:
@@ -250,7 +258,7 @@ def rebuild(fixed, state):  # type: ignore[no-untyped-def]
             state.spent[s] += fixed.move[state.device[s], e]
 
 
-@kernel
+@callee
 def pool_insert(state, i):  # type: ignore[no-untyped-def]
     """Add an item to the sorted items of the pool."""
     pool, at = state.pool, state.at
@@ -262,7 +270,7 @@ def pool_insert(state, i):  # type: ignore[no-untyped-def]
     state.counts[0] += 1
 
 
-@kernel
+@inlined
 def pool_remove(state, i):  # type: ignore[no-untyped-def]
     """Take an item out of those of the pool."""
     pool = state.pool

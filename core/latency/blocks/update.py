@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import callee, inlined, lean
 from dnnp.core.latency.blocks.state import POOL_SLOT, pool_insert, pool_remove
 
 
-@kernel
+@callee
 def relocate(fixed, state, i, label):  # type: ignore[no-untyped-def]
     """Give an item another label; O(its flows and their readers). Order is the caller's matter."""
     home, readers, needs, spent, move = (
@@ -103,7 +103,7 @@ def relocate(fixed, state, i, label):  # type: ignore[no-untyped-def]
     home[i] = b
 
 
-@kernel
+@lean
 def latency(fixed, state):  # type: ignore[no-untyped-def]
     """Latency of the split: as `time_invocations`, where every item is supported.
 
@@ -117,8 +117,10 @@ def latency(fixed, state):  # type: ignore[no-untyped-def]
         state.home,
         state.device,
     )
-    start[:] = 0.0
-    last[:] = 0.0
+    for s in range(len(start)):
+        start[s] = 0.0
+    for d in range(len(last)):
+        last[d] = 0.0
     value = 0.0
     k, slots, pooled = 0, len(state.slot), state.counts[0]
     for p in range(slots + 1):
@@ -157,13 +159,13 @@ def latency(fixed, state):  # type: ignore[no-untyped-def]
     return value
 
 
-@kernel
+@inlined
 def spent_of(state, s):  # type: ignore[no-untyped-def]
     """Time of a slot, free of what rounding leaves below zero."""
     return max(state.spent[s], 0.0)
 
 
-@kernel
+@lean
 def excess(fixed, state):  # type: ignore[no-untyped-def]
     """Bytes above the capacities, relative to the largest: one figure for all accelerators."""
     over = 0.0
@@ -174,12 +176,13 @@ def excess(fixed, state):  # type: ignore[no-untyped-def]
     return over
 
 
-@kernel
+@lean
 def fits(fixed, state):  # type: ignore[no-untyped-def]
     """Whether the split is valid; memory is summed anew."""
     if state.wrong[0] > 0 or state.wrong[1] > 0:
         return False
-    state.used[:] = 0.0
+    for d in range(len(state.used)):
+        state.used[d] = 0.0
     for i in range(len(state.home)):
         if state.home[i] >= 0:
             state.used[state.device[state.home[i]]] += fixed.memory[i]

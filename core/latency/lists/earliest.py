@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import callee, inlined, kernel
 from dnnp.core.latency.lists.insertion import DONE
 from dnnp.core.latency.lists.lanes import LaneState, arrival, commit, new_state, sort_reads
 from dnnp.core.latency.lists.net import Net
@@ -20,8 +20,8 @@ from dnnp.core.model.graph import Bools, Floats, Ints
 class Rules(NamedTuple):
     """Who may go where, and who goes first."""
 
-    priority: Floats
-    """f64[n]; of equal starts the task with the highest one goes first."""
+    place: Ints
+    """i64[n], 0 for the highest priority; of equal starts that task goes first."""
     able: Bools
     """bool[D, c], devices that can hold each colour."""
     preferred: Bools
@@ -49,8 +49,6 @@ class Ready(NamedTuple):
     """i64[n], reads of each task whose makers have not run."""
     made: Floats
     """f64[n], latest end of the makers so far."""
-    place: Ints
-    """i64[n], 0 for the highest priority."""
     tasks: Ints
     """Ready tasks by falling place."""
     parent: Ints
@@ -59,7 +57,7 @@ class Ready(NamedTuple):
     """i64[D], favourite child that a device waits for, or -1."""
 
 
-@kernel
+@inlined
 def _takes(rules: Rules, ready: Ready, d: int, c: int) -> bool:
     """Whether a device is the home of a colour, or can become it."""
     if ready.home[c] >= 0:
@@ -67,18 +65,18 @@ def _takes(rules: Rules, ready: Ready, d: int, c: int) -> bool:
     return bool(rules.able[d, c] and rules.memory[c] <= ready.room[d])
 
 
-@kernel
-def _insert(ready: Ready, waiting: int, v: int) -> int:
+@callee
+def _insert(ready: Ready, place: Ints, waiting: int, v: int) -> int:
     """Add a task to those that are ready; how many there are."""
     k = waiting
-    while k > 0 and ready.place[ready.tasks[k - 1]] < ready.place[v]:
+    while k > 0 and place[ready.tasks[k - 1]] < place[v]:
         ready.tasks[k] = ready.tasks[k - 1]
         k -= 1
     ready.tasks[k] = v
     return waiting + 1
 
 
-@kernel
+@inlined
 def _start(net: Net, rules: Rules, home: Ints) -> Ready:
     """Before anything has run."""
     n, count = len(net.order), len(net.rate)
@@ -91,8 +89,6 @@ def _start(net: Net, rules: Rules, home: Ints) -> Ready:
         if net.maker[f] >= 0:
             for a in range(net.use_ptr[f], net.use_ptr[f + 1]):
                 waits[net.use_idx[a]] += 1
-    place = np.zeros(n, dtype=np.int64)
-    place[np.argsort(-rules.priority, kind="mergesort")] = np.arange(n)
     parent = np.full(n, -1, dtype=np.int64)
     for u in range(n):
         if rules.favourite[u] >= 0:
@@ -102,14 +98,13 @@ def _start(net: Net, rules: Rules, home: Ints) -> Ready:
         room,
         waits,
         np.zeros(n),
-        place,
         np.zeros(n, dtype=np.int64),
         parent,
         np.full(count, -1, dtype=np.int64),
     )
 
 
-@kernel
+@inlined
 def _reserve(net: Net, rules: Rules, state: LaneState, ready: Ready, last: Ints) -> None:
     """Find what devices wait for: the favourite child of the last task, if it is ready.
 
@@ -133,7 +128,7 @@ def _reserve(net: Net, rules: Rules, state: LaneState, ready: Ready, last: Ints)
                 break
 
 
-@kernel
+@inlined
 def _urgent(net: Net, state: LaneState, v: int, when: float) -> bool:
     """Whether all that a task reads could be on any device by then."""
     for e in range(len(state.free)):  # noqa: SIM110
@@ -142,7 +137,7 @@ def _urgent(net: Net, state: LaneState, v: int, when: float) -> bool:
     return True
 
 
-@kernel
+@inlined
 def _next(
     net: Net, rules: Rules, state: LaneState, ready: Ready, waiting: int, patient: bool
 ) -> tuple[int, int, int]:
@@ -151,7 +146,9 @@ def _next(
     `patient`: devices wait for favourite children.
     """
     best, task, target = np.inf, -1, -1
-    soonest, count = state.free.min(), len(state.free)
+    soonest, count = np.inf, len(state.free)
+    for d in range(count):
+        soonest = min(soonest, state.free[d])
     # Arrays of a tuple that is passed on are counted each time: only for pairs that may be best.
     free, able, memory, room = state.free, rules.able, rules.memory, ready.room
     # The highest priority is last.
@@ -204,20 +201,33 @@ def earliest(net: Net, rules: Rules, home: Ints) -> tuple[int, float, Ints, Ints
     earlier, waits for it, but runs urgent tasks meanwhile: those whose inputs could be anywhere.
     """
     state, ready = new_state(net), _start(net, rules, home)
+    last = np.full(len(net.rate), -1, dtype=np.int64)
+    lost, value, at = _build(net, rules, state, ready, last)
+    return lost, value, state.device, state.events[:at].copy()
+
+
+@callee
+def _build(
+    net: Net, rules: Rules, state: LaneState, ready: Ready, last: Ints
+) -> tuple[int, float, int]:
+    """`earliest`, with room to work in; what failed, the latency, and how many events."""
     waiting, at, value = 0, 0, 0.0
+    patient = False
     for v in range(len(net.order)):
         if ready.waits[v] == 0:
-            waiting = _insert(ready, waiting, v)
-    patient = bool((rules.favourite >= 0).any())
-    last = np.full(len(net.rate), -1, dtype=np.int64)
+            waiting = _insert(ready, rules.place, waiting, v)
+        patient = patient or rules.favourite[v] >= 0
     while waiting:
         if patient:
             _reserve(net, rules, state, ready, last)
-        task, target, lost = _next(net, rules, state, ready, waiting, patient)
-        if patient and task < 0 and lost < 0:
-            task, target, lost = _next(net, rules, state, ready, waiting, False)
+        task, target, lost = -1, -1, -1
+        for haste in range(2 if patient else 1):
+            if task < 0 and lost < 0:
+                task, target, lost = _next(
+                    net, rules, state, ready, waiting, patient and haste == 0
+                )
         if task < 0:
-            return lost, value, state.device, state.events[:at].copy()
+            return lost, value, at
         c = net.color[task]
         if ready.home[c] < 0:
             ready.home[c] = target
@@ -239,5 +249,5 @@ def earliest(net: Net, rules: Rules, home: Ints) -> tuple[int, float, Ints, Ints
                 ready.made[v] = max(ready.made[v], state.end[task])
                 if ready.waits[v] == 0:
                     sort_reads(net, state, v)
-                    waiting = _insert(ready, waiting, v)
-    return DONE, value, state.device, state.events[:at].copy()
+                    waiting = _insert(ready, rules.place, waiting, v)
+    return DONE, value, at

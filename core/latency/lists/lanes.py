@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import callee, inlined
 from dnnp.core.cost.timeline import TASK
 from dnnp.core.latency.lists.net import CHANNEL, NONE, Net
 from dnnp.core.model.graph import Floats, Ints
@@ -34,7 +34,7 @@ class LaneState(NamedTuple):
     """i64[e, 2], what has happened, as in `Placement`."""
 
 
-@kernel
+@inlined
 def new_state(net: Net) -> LaneState:
     """Nothing is placed."""
     n, count, flows = len(net.order), len(net.rate), len(net.maker)
@@ -54,7 +54,7 @@ def new_state(net: Net) -> LaneState:
     )
 
 
-@kernel
+@inlined
 def length(net: Net, f: int, source: int, target: int) -> float:
     """Time of a transfer, as `simulate` computes it."""
     return (
@@ -64,7 +64,7 @@ def length(net: Net, f: int, source: int, target: int) -> float:
     )
 
 
-@kernel
+@callee
 def send(net: Net, state: LaneState, f: int, target: int, at: int) -> int:
     """Move a flow, whose maker has run, and keep its lanes busy; the number of events so far."""
     source = state.device[net.maker[f]]
@@ -82,7 +82,7 @@ def send(net: Net, state: LaneState, f: int, target: int, at: int) -> int:
     return at + 1
 
 
-@kernel
+@callee
 def arrival(net: Net, state: LaneState, v: int, d: int) -> float:
     """When all that a task reads can be on a device, if its transfers are sent next.
 
@@ -119,7 +119,7 @@ def arrival(net: Net, state: LaneState, v: int, d: int) -> float:
     return ready
 
 
-@kernel
+@callee
 def commit(net: Net, state: LaneState, v: int, d: int, at: int) -> int:
     """Run a task on a device, after the transfers that it needs; the number of events so far."""
     ready = state.free[d]
@@ -142,14 +142,23 @@ def commit(net: Net, state: LaneState, v: int, d: int, at: int) -> int:
     return at + 1
 
 
-@kernel
+@callee
 def sort_reads(net: Net, state: LaneState, v: int) -> None:
     """Put what a task reads in the order in which it is made."""
     low, high = net.in_ptr[v], net.in_ptr[v + 1]
-    if high - low < 2:
-        return
-    made = np.zeros(high - low)
-    for a in range(low, high):
-        u = net.maker[state.reads[a]]
-        made[a - low] = state.end[u] if u >= 0 else 0.0
-    state.reads[low:high] = state.reads[low:high][np.argsort(made, kind="mergesort")]
+    # By insertion: they are few, and nearly in order.
+    for a in range(low + 1, high):
+        f = state.reads[a]
+        made = _made(net, state, f)
+        b = a
+        while b > low and _made(net, state, state.reads[b - 1]) > made:
+            state.reads[b] = state.reads[b - 1]
+            b -= 1
+        state.reads[b] = f
+
+
+@callee
+def _made(net: Net, state: LaneState, f: int) -> float:
+    """When a flow was made."""
+    u = net.maker[f]
+    return state.end[u] if u >= 0 else 0.0

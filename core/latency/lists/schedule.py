@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import callee, kernel
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.cost.timeline import TASK, Placement
 from dnnp.core.latency.lists.earliest import Rules, earliest
 from dnnp.core.latency.lists.insertion import DONE, insertion
-from dnnp.core.latency.lists.lanes import commit, new_state, send, sort_reads
+from dnnp.core.latency.lists.lanes import LaneState, commit, new_state, send, sort_reads
 from dnnp.core.latency.lists.net import Net, falling, net_of, upward_rank
 from dnnp.core.latency.lists.room import FULL, Room, attempts
 from dnnp.core.model.errors import LimitError
@@ -34,13 +34,23 @@ def follow(net: Net, home: Ints, order: Ints, eager: bool) -> tuple[float, Ints]
     state = new_state(net)
     # First reader of each flow on each device, in the order.
     first = np.full((len(net.maker), count), n, dtype=np.int64)
+    queue = np.full(len(net.maker) * count, 0, dtype=np.int64)
+    value, at = _follow(net, home, order, eager, state, first, queue)
+    return value, state.events[:at].copy()
+
+
+@callee
+def _follow(
+    net: Net, home: Ints, order: Ints, eager: bool, state: LaneState, first: Ints, queue: Ints
+) -> tuple[float, int]:
+    """`follow`, with room to work in; value and how many events."""
+    n, count = len(order), len(net.rate)
     if eager:
-        place = np.empty(n, dtype=np.int64)
-        place[order] = np.arange(n)
-        for f in range(len(net.maker)):
-            for a in range(net.use_ptr[f], net.use_ptr[f + 1]):
-                v = net.use_idx[a]
-                first[f, home[v]] = min(first[f, home[v]], place[v])
+        for q in range(n):
+            v = order[q]
+            for a in range(net.in_ptr[v], net.in_ptr[v + 1]):
+                f = net.in_idx[a]
+                first[f, home[v]] = min(first[f, home[v]], q)
     at, value = 0, 0.0
     for v in order:
         d = home[v]
@@ -50,14 +60,22 @@ def follow(net: Net, home: Ints, order: Ints, eager: bool) -> tuple[float, Ints]
         value = max(value, state.end[v])
         if not eager:
             continue
-        low, high = net.out_ptr[v], net.out_ptr[v + 1]
-        wanted = first[net.out_idx[low:high]].copy().ravel()
-        wanted[d::count] = n
-        for k in np.argsort(wanted, kind="mergesort"):
-            if wanted[k] == n:
-                break
-            at = send(net, state, net.out_idx[low + k // count], k % count, at)
-    return value, state.events[:at].copy()
+        # What is read first goes first; by insertion: they are few.
+        many = 0
+        for a in range(net.out_ptr[v], net.out_ptr[v + 1]):
+            f = net.out_idx[a]
+            for e in range(count):
+                if e == d or first[f, e] == n:
+                    continue
+                k = many
+                while k > 0 and first[queue[k - 1] // count, queue[k - 1] % count] > first[f, e]:
+                    queue[k] = queue[k - 1]
+                    k -= 1
+                queue[k] = f * count + e
+                many += 1
+        for k in range(many):
+            at = send(net, state, queue[k] // count, queue[k] % count, at)
+    return value, at
 
 
 def schedule_homes(
@@ -84,7 +102,7 @@ def schedule_homes(
     able = np.ones((len(net.rate), len(home)), dtype=np.bool_)
     anywhere = np.ones((len(net.rate), len(device)), dtype=np.bool_)
     nobody = np.full(len(device), -1, dtype=np.int64)
-    rules = Rules(rank, able, anywhere, needs, holds, nobody, False, WINDOW)
+    rules = Rules(_places(rank), able, anywhere, needs, holds, nobody, False, WINDOW)
     _, value, _, events = earliest(net, rules, home)
     listed = falling(net, rank)
     soon = events[events[:, 0] == TASK, 1].copy()
@@ -101,6 +119,13 @@ def schedule_homes(
         if other < value:
             value, events = other, found
     return Placement(device, events)
+
+
+def _places(priority: Floats) -> Ints:
+    """Rank of each task by falling priority, ties by number; i64[n]."""
+    place = np.empty(len(priority), dtype=np.int64)
+    place[np.argsort(-priority, kind="stable")] = np.arange(len(priority))
+    return place
 
 
 def by_start(order: Ints, start: Floats) -> Ints:
@@ -140,7 +165,14 @@ def list_schedule(
     if favourite is None:
         favourite = np.full(problem.tasks.n, -1, dtype=np.int64)
     rules = Rules(
-        priority, room.able, preferred, room.memory, room.limit, favourite, by_end, WINDOW
+        _places(priority),
+        room.able,
+        preferred,
+        room.memory,
+        room.limit,
+        favourite,
+        by_end,
+        WINDOW,
     )
     for home in attempts(room, run):
         lost, _, device, events = earliest(net, rules, home)

@@ -28,7 +28,7 @@ from dnnp.core.latency.operators.start import (
     packed,
 )
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Floats, Ints, distinct
 from dnnp.core.model.run import PLAIN, Run
 
 WORK, MOST_WORK = 1.5e7, 4e8
@@ -133,6 +133,7 @@ def anneal_operators(
             origin, least = listed, energy
         if fits and energy < value:
             best, value = placement, energy
+            run.stands(value=value)
     found = None
     if origin is not None and not run.stop():
         found = _search(problem, board, origin, endless, run)
@@ -155,7 +156,7 @@ def placed(board: ListBoard, listed: Listed) -> Placement:
     flow = np.repeat(np.arange(len(board.maker)), np.diff(board.use_ptr))
     target = device[board.use_idx]
     crosses = target != device[board.maker[flow]]
-    pairs = np.unique(flow[crosses] * count + target[crosses])
+    pairs = distinct(flow[crosses] * count + target[crosses])
     flow, target = pairs // count, pairs % count
     return by_start(
         board,
@@ -321,6 +322,8 @@ def _search(
         for step in range(STEPS):
             temperature = scale * how.hot * (how.cold / how.hot) ** ((step + 0.5) / STEPS)
             left = int(work / STEPS) + 1
+            if number % WAVE == 0 and not endless:
+                run.stands(share=(number + WAVE * step / STEPS) / len(ROUNDS))
             while left > 0 and not run.stop():
                 sweep(board, state, search, temperature, min(left, MOST_CHUNK))
                 left -= MOST_CHUNK
@@ -340,6 +343,7 @@ def _search(
                 for latency, listed in results:
                     if latency < value:
                         best, value = listed, latency
+                run.stands(value=value, share=None if endless else (first + WAVE) / len(ROUNDS))
                 if run.stop():
                     break
             length *= 2

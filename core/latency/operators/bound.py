@@ -24,7 +24,7 @@ from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.operators.kernel import ListBoard, make_board
 from dnnp.core.latency.operators.window import crowded, exclude, heads, spread, tails
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Bools, Floats, Ints
+from dnnp.core.model.graph import Bools, Floats, Ints, distinct
 from dnnp.core.model.run import PLAIN, Run
 
 WINDOW = 64
@@ -119,11 +119,13 @@ def _destroyed(
     """
     high = upper if upper < np.inf else HIGH * least
     value, tried = least, high
-    for _ in range(TRIALS):
+    for trial in range(TRIALS):
+        part = run.begin("bounding", trial / TRIALS, (trial + 1) / TRIALS)
         proven = _windows(
-            board, order, place, usable, head.copy(), tail.copy(), weights, tried, run
+            board, order, place, usable, head.copy(), tail.copy(), weights, tried, part
         )
         value = max(value, proven)
+        run.stands(bound=min(value, upper) * SAFE)
         if proven < tried:
             high = min(high, tried)
         if run.stop() or value >= high * (1 - CLOSE):
@@ -149,7 +151,7 @@ def _windows(
     size = int((MOST_WORK * run.effort / (n * count**3 * len(weights))) ** 0.5)
     size = max(2, min(WINDOW, size, n))
     value = 0.0
-    for _ in range(PASSES):
+    for number in range(PASSES):
         before = int(usable.sum()), value
         value = max(value, float(exclude(usable, head, tail, upper)))
         if not usable.any(axis=1).all():
@@ -159,8 +161,10 @@ def _windows(
         reach = np.zeros((n, size), dtype=np.bool_)
         for i in range(n - 1, -1, -1):
             spread(board, order, place, weights, usable, head, tail, upper, gap, reach, i)
-            if i % 16 == 0 and run.stop():
-                return min(value, upper)
+            if i % 16 == 0:
+                run.stands(share=(number + 1 - i / n) / PASSES)
+                if run.stop():
+                    return min(value, upper)
         heads(board, order, place, gap, reach, usable, head)
         tails(board, order, place, gap, reach, usable, tail)
         value = max(value, float(exclude(usable, head, tail, upper)))
@@ -178,8 +182,8 @@ def _crowds(
     """Bound by tasks that have to fit between a time and another one."""
     soon = np.where(usable, head - board.time, np.inf).min(axis=1)
     rest = np.where(usable, tail, np.inf).min(axis=1)
-    at = np.unique(soon)
-    at = at[np.unique(np.linspace(0, len(at) - 1, POINTS).astype(np.int64))]
+    at = distinct(soon)
+    at = at[distinct(np.linspace(0, len(at) - 1, POINTS).astype(np.int64))]
     order = np.lexsort((np.arange(len(rest)), -rest))
     return float(crowded(board, usable, weights, head, tail, upper, at, order))
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.combine import ROOM
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import callee, inlined, kernel, lean
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, totals
 
@@ -206,7 +206,7 @@ def new_state(board: ListBoard, order: Ints, device: Ints) -> ListState:
     )
 
 
-@kernel
+@inlined
 def move_time(board, f, a, b):  # type: ignore[no-untyped-def]
     """Time of a transfer, as `core.cost.timeline` adds it up."""
     return (
@@ -240,7 +240,7 @@ def backward(board, order):  # type: ignore[no-untyped-def]
                     board.tail[v, a] = max(board.tail[v, a], least)
 
 
-@kernel
+@callee
 def last_reader(use_ptr, use_idx, place, f):  # type: ignore[no-untyped-def]
     """Position of the last task that reads a flow, or beyond."""
     first, last = use_ptr[f], use_ptr[f + 1]
@@ -252,7 +252,7 @@ def last_reader(use_ptr, use_idx, place, f):  # type: ignore[no-untyped-def]
     return reach
 
 
-@kernel
+@lean
 def replay(board, state, first, last, limit):  # type: ignore[no-untyped-def]
     """Latency after a change of the schedule; inf once it is known to be above `limit`.
 
@@ -401,7 +401,7 @@ def replay(board, state, first, last, limit):  # type: ignore[no-untyped-def]
     return value if value <= limit else np.inf
 
 
-@kernel
+@callee
 def settle(state):  # type: ignore[no-untyped-def]
     """Keep what the replay computed."""
     stride = state.span[1] // STRIDE
@@ -416,7 +416,7 @@ def settle(state):  # type: ignore[no-untyped-def]
         state.rows[k, width - 1] = max(state.rows[k - 1, width - 1], state.peak[k - 1])
 
 
-@kernel
+@inlined
 def forget(board, state, v):  # type: ignore[no-untyped-def]
     """After a replay that is kept: drop transfers that task v, on another device, made needless."""
     clock, border = state.span[0], state.span[1]
@@ -433,7 +433,7 @@ def forget(board, state, v):  # type: ignore[no-untyped-def]
                 state.came[f, d] = NEVER
 
 
-@kernel
+@inlined
 def undo(state):  # type: ignore[no-untyped-def]
     """Take back what the replay overwrote; the schedule is the caller's business."""
     for i in range(state.span[3] - 1, -1, -1):

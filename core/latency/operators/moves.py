@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import callee, inlined, lean
 from dnnp.core.latency.operators.kernel import (
     ListBoard,
     ListState,
@@ -90,7 +90,7 @@ def new_search(board: ListBoard, seed: int, mix: Sequence[int], guided: int) -> 
     )
 
 
-@kernel
+@callee
 def price(board, search):  # type: ignore[no-untyped-def]
     """Energy of memory above the capacities."""
     total = 0.0
@@ -101,12 +101,12 @@ def price(board, search):  # type: ignore[no-untyped-def]
     return total
 
 
-@kernel
-def begin(board, state, search):  # type: ignore[no-untyped-def]
-    """Compute times, memory and energy of the schedule in `state`."""
-    latency = replay(board, state, 0, len(state.order), np.inf)
+@lean
+def begin(board, state, search, latency):  # type: ignore[no-untyped-def]
+    """Compute memory and energy of the schedule in `state`, whose times were just computed."""
     settle(state)
-    search.used[:] = 0.0
+    for d in range(len(search.used)):
+        search.used[d] = 0.0
     for c in range(len(board.bytes)):
         search.used[state.device[board.member_idx[board.member_ptr[c]]]] += board.bytes[c]
     over = price(board, search)
@@ -115,16 +115,17 @@ def begin(board, state, search):  # type: ignore[no-untyped-def]
     _keep(state, search, latency, over)
 
 
-@kernel
+@callee
 def _keep(state, search, latency, over):  # type: ignore[no-untyped-def]
     """Remember the schedule if it fits and is the best."""
     if over == 0.0 and latency < search.value[0]:
         search.value[0] = latency
-        search.best_order[:] = state.order
-        search.best_device[:] = state.device
+        for v in range(len(state.order)):
+            search.best_order[v] = state.order[v]
+            search.best_device[v] = state.device[v]
 
 
-@kernel
+@inlined
 def trace(board, state, search):  # type: ignore[no-untyped-def]
     """Collect the tasks on a critical path, from its end; transfers that wait count as long."""
     v = 0
@@ -156,7 +157,7 @@ def trace(board, state, search):  # type: ignore[no-untyped-def]
     search.counts[3] = search.counts[0] + max(len(state.order) // 4, 50)
 
 
-@kernel
+@callee
 def _take(board, state, search, c, target, first, last):  # type: ignore[no-untyped-def]
     """Move all tasks of a colour; what may change: (first, last) position."""
     members = board.member_ptr[c], board.member_ptr[c + 1]
@@ -182,7 +183,7 @@ def _take(board, state, search, c, target, first, last):  # type: ignore[no-unty
     return first, last
 
 
-@kernel
+@inlined
 def _give_back(board, state, search):  # type: ignore[no-untyped-def]
     """Undo `_take`."""
     for i in range(search.counts[1]):
@@ -194,7 +195,7 @@ def _give_back(board, state, search):  # type: ignore[no-untyped-def]
         state.device[v] = search.old[i]
 
 
-@kernel
+@callee
 def shift(state, i, j):  # type: ignore[no-untyped-def]
     """Move the task at position i to position j."""
     v = state.order[i]
@@ -207,7 +208,7 @@ def shift(state, i, j):  # type: ignore[no-untyped-def]
     state.place[v] = j
 
 
-@kernel
+@inlined
 def _position(board, state, search, v):  # type: ignore[no-untyped-def]
     """Random position for task v among those that its neighbours leave it."""
     n = len(state.order)
@@ -225,7 +226,7 @@ def _position(board, state, search, v):  # type: ignore[no-untyped-def]
     return j if j < at else j + 1
 
 
-@kernel
+@inlined
 def _target(board, state, search, v):  # type: ignore[no-untyped-def]
     """A device for task v: that of a neighbour, or any; its own if the draw does not fit."""
     count = board.time.shape[1]
@@ -244,7 +245,7 @@ def _target(board, state, search, v):  # type: ignore[no-untyped-def]
     return d if board.allowed[board.together[v], d] else own
 
 
-@kernel
+@inlined
 def _grow(board, state, search, v, target, first, last):  # type: ignore[no-untyped-def]
     """Move task v and tasks connected to it, most of them from its device."""
     rng = search.rng
@@ -275,7 +276,7 @@ def _grow(board, state, search, v, target, first, last):  # type: ignore[no-unty
     return first, last
 
 
-@kernel
+@inlined
 def _sweep_range(board, state, search, a, b, swap, first, last):  # type: ignore[no-untyped-def]
     """Move what device a runs in a range of positions to device b, and back if `swap`."""
     rng = search.rng
@@ -300,7 +301,7 @@ def _sweep_range(board, state, search, a, b, swap, first, last):  # type: ignore
     return first, last
 
 
-@kernel
+@lean
 def sweep(board, state, search, temperature, work):  # type: ignore[no-untyped-def]
     """Anneal at one temperature until replays have visited `work` positions."""
     rng, mix = search.rng, search.mix
@@ -367,7 +368,7 @@ def sweep(board, state, search, temperature, work):  # type: ignore[no-untyped-d
                 shift(state, j, i)
 
 
-@kernel
+@inlined
 def _span(state):  # type: ignore[no-untyped-def]
     """Latency of the schedule."""
     latency = 0.0
@@ -379,5 +380,6 @@ def _span(state):  # type: ignore[no-untyped-def]
 def start_state(board: ListBoard, search: ListMemory, order: Ints, device: Ints) -> ListState:
     """Lay a schedule out and make it where the search stands."""
     state = new_state(board, order, device)
-    begin(board, state, search)
+    latency = replay(board, state, 0, len(order), np.inf)
+    begin(board, state, search, latency)
     return state

@@ -16,6 +16,10 @@ from dnnp.core.model.run import Run
 ANNEALED = 0.7
 """Share of a time limit that annealing before the last bound may take."""
 
+WARM, BOUNDED, COLD = 0.1, 0.2, 0.9
+"""Shares of the whole work at the ends of a little annealing, of the first bound, and of all
+annealing; the second bound is the rest."""
+
 
 def anneal(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """Anneal placements; for the errors see `anneal_operators`."""
@@ -30,14 +34,19 @@ def annealed(problem: LatencyProblem, start: Placement | None, run: Run) -> Late
     where it meets the value. For the errors see `anneal_operators`.
     """
     run.tell("annealing")
-    found = anneal_operators(problem, start=start, run=run.scaled(EFFORT))
-    value, bound, name = _bounded(problem, found, 0.0, "critical path", run)
+    part = run.begin("annealing", 0.0, WARM).scaled(EFFORT)
+    found = anneal_operators(problem, start=start, run=part)
+    part = run.begin("bounding", WARM, BOUNDED)
+    value, bound, name = _bounded(problem, found, 0.0, "critical path", part)
     limited = run.left() is not None
     if not _is_over(value, bound, run):
-        step = replace(run, effort=1.0).part(ANNEALED) if limited else run
+        step = run.begin("annealing", BOUNDED, COLD)
+        step = replace(step, effort=1.0).part(ANNEALED) if limited else step
         found = anneal_operators(problem, start=found, endless=limited, run=step)
-        value, bound, name = _bounded(problem, found, bound, name, run)
+        part = run.begin("bounding", COLD, 1.0)
+        value, bound, name = _bounded(problem, found, bound, name, part)
     if limited and not _is_over(value, bound, run):
+        run.stands("annealing")
         last = replace(run, effort=1.0, seed=run.seed + 1)
         found = anneal_operators(problem, start=found, endless=True, run=last)
     return LatencySolution(found, bound, name)
@@ -54,6 +63,7 @@ def _bounded(
         proven, argument = operators_bound(problem, upper=value, run=run)
         if proven > bound:
             bound, name = proven, argument
+        run.stands(bound=bound)
     return value, bound, name
 
 

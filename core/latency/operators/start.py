@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import callee, inlined, kernel
 from dnnp.core.latency.lists.room import by_first
 from dnnp.core.latency.operators.kernel import ListBoard, move_time
 from dnnp.core.model.graph import Floats, Ints
@@ -27,7 +27,7 @@ def best_rank(board: ListBoard) -> Floats:
     return rank
 
 
-@kernel
+@callee
 def _fit(begin, finish, before, lasts, lane, ready, length):  # type: ignore[no-untyped-def]
     """Earliest start in a lane from `ready` on, and the interval that it follows, or -1."""
     at = lasts[lane]
@@ -42,7 +42,7 @@ def _fit(begin, finish, before, lasts, lane, ready, length):  # type: ignore[no-
     return best, after
 
 
-@kernel
+@callee
 def _link(before, behind, lasts, lane, after, node):  # type: ignore[no-untyped-def]
     """Put an interval into a lane, behind the interval `after` (-1: first of all)."""
     following = -1
@@ -62,7 +62,7 @@ def _link(before, behind, lasts, lane, after, node):  # type: ignore[no-untyped-
         lasts[lane] = node
 
 
-@kernel
+@inlined
 def _unlink(before, behind, lasts, lane, node):  # type: ignore[no-untyped-def]
     if before[node] >= 0:
         behind[before[node]] = behind[node]
@@ -91,7 +91,9 @@ def insertion(board, wanted, ahead, start, device, sent_at):  # type: ignore[no-
     """
     n, count = board.time.shape
     flows = len(board.maker)
-    sent_at[:] = np.inf
+    for f in range(flows):
+        for d in range(count):
+            sent_at[f, d] = np.inf
     most = n + 2 * len(board.use_idx) + 2
     begin, finish = np.zeros(most), np.zeros(most)
     before, behind = np.full(most, -1), np.full(most, -1)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import inlined, kernel, lean
 from dnnp.core.latency.operators.kernel import move_time
 
 ROUNDS = 20
@@ -27,7 +27,7 @@ LITTLE = 1e-9
 """Relative; what fits but for rounding fits."""
 
 
-@kernel
+@lean
 def heads(board, order, place, gap, reach, usable, head):  # type: ignore[no-untyped-def]
     """Raise `head` (f64[n, D], earliest end of each task on each device) along all ways."""
     n, count = head.shape
@@ -59,7 +59,7 @@ def heads(board, order, place, gap, reach, usable, head):  # type: ignore[no-unt
             head[v, b] = max(head[v, b], start + board.time[v, b])
 
 
-@kernel
+@lean
 def tails(board, order, place, gap, reach, usable, tail):  # type: ignore[no-untyped-def]
     """Raise `tail` (f64[n, D], least time from the end of each task to the end of all)."""
     n, count = tail.shape
@@ -92,7 +92,7 @@ def tails(board, order, place, gap, reach, usable, tail):  # type: ignore[no-unt
             tail[u, a] = rest
 
 
-@kernel
+@lean
 def exclude(usable, head, tail, upper):  # type: ignore[no-untyped-def]
     """Drop devices that no schedule below `upper` uses for a task; least latency left."""
     n, count = head.shape
@@ -110,7 +110,7 @@ def exclude(usable, head, tail, upper):  # type: ignore[no-untyped-def]
     return latest
 
 
-@kernel
+@inlined
 def _way(board, place, gap, reach, usable, i, k, v, a, b):  # type: ignore[no-untyped-def]
     """Longest way from the task at position i on device a to the start of v on b."""
     count = usable.shape[1]
@@ -131,12 +131,11 @@ def _way(board, place, gap, reach, usable, i, k, v, a, b):  # type: ignore[no-un
     return start
 
 
-@kernel
-def raised(board, order, gap, weights, usable, i, k, a, b, inner, many, start):  # type: ignore[no-untyped-def]
+@inlined
+def raised(board, order, gap, weights, usable, i, k, a, b, inner, many, start, scratch):  # type: ignore[no-untyped-def]
     """Least time from `start` on that the tasks `inner[:many]` between two tasks leave possible."""
     count = usable.shape[1]
-    soon, late = np.empty(count), np.empty(count)
-    least = np.empty((many, count))
+    soon, late, least = scratch
     length = start
     for _ in range(ROUNDS):
         if length == np.inf:
@@ -196,6 +195,7 @@ def spread(board, order, place, weights, usable, head, tail, upper, gap, reach, 
     most = gap.shape[1]
     u = order[i]
     inner = np.empty(most, np.int64)
+    scratch = (np.empty(count), np.empty(count), np.empty((most, count)))
     for k in range(1, min(most, n - i)):
         v = order[i + k]
         reach[i, k] = False
@@ -219,7 +219,7 @@ def spread(board, order, place, weights, usable, head, tail, upper, gap, reach, 
                 rest = head[u, a] + board.time[v, b] + tail[v, b]
                 if many > 1 and rest + length <= upper * (1 + LITTLE):
                     length = raised(
-                        board, order, gap, weights, usable, i, k, a, b, inner, many, length
+                        board, order, gap, weights, usable, i, k, a, b, inner, many, length, scratch
                     )
                 if rest + length <= upper * (1 + LITTLE):
                     gap[i, k, a, b] = length
@@ -231,7 +231,7 @@ def crowded(board, usable, weights, head, tail, upper, at, order):  # type: igno
     end later than something before the end; the tasks by falling least tail in `order`."""
     n, count = usable.shape
     best = 0.0
-    soon = np.empty(n)
+    soon, need, rest = np.empty(n), np.empty(n), np.empty(n)
     for v in range(n):
         soon[v] = np.inf
         for d in range(count):
@@ -241,8 +241,6 @@ def crowded(board, usable, weights, head, tail, upper, at, order):  # type: igno
         share = 0.0
         for d in range(count):
             share += weights[w, d]
-        need = np.zeros(n)
-        rest = np.zeros(n)
         for v in range(n):
             need[v] = np.inf
             rest[v] = np.inf

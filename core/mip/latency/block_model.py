@@ -19,7 +19,7 @@ from dnnp.core.mip.latency.items import Net
 from dnnp.core.mip.latency.model import NEVER, ORIGIN, Model, Rule
 from dnnp.core.mip.latency.windows import carried
 from dnnp.core.mip.split.contiguity import without_shortcuts
-from dnnp.core.model.graph import Ints
+from dnnp.core.model.graph import Ints, distinct
 
 
 class BlockProgram(BlockFormulation):
@@ -129,7 +129,7 @@ class _Builder:
             model.after(self.ready[v], ORIGIN, took)
             rest = _finite(self.windows.rest[v, -1])
             model.after(self.top, self.ready[v], [(took[0][0], rest)])
-            for u in np.unique(tasks.maker[_reads(tasks, v)]).tolist():
+            for u in distinct(tasks.maker[_reads(tasks, v)]).tolist():
                 if u >= 0:
                     model.after(self.ready[v], self.ready[u], took)
 

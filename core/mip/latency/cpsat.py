@@ -123,6 +123,7 @@ def _solved(search: ModelSearch[S], process: SolverProcess, threads: int, run: R
             """Take over what the solver says; whether its solution can be used."""
             if np.isfinite(outcome.bound):
                 search.raise_bound(program.seconds(outcome.bound))
+                run.stands(bound=search.low)
             if outcome.values is None:
                 return True
             values = [round(value) for value in outcome.values]
@@ -130,6 +131,7 @@ def _solved(search: ModelSearch[S], process: SolverProcess, threads: int, run: R
             if solution is None:
                 return False
             search.best.offer(solution)
+            run.stands(value=search.best.value)
             return True
 
         search.asked = True

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.mip.search import Best
 from dnnp.core.model.plan import Block
-
-VALIDITIES = ("free", "convex", "ordered")
-"""What a split can promise, weakest first."""
 
 
 def best_split(problem: SplitProblem, validity: str) -> Best[list[Block]]:

@@ -9,7 +9,7 @@ import numpy as np
 from dnnp.core.mip.split.draft import Draft
 from dnnp.core.mip.split.shape import by_work
 from dnnp.core.mip.split.task import Place
-from dnnp.core.model.graph import Graph, Ints, csr
+from dnnp.core.model.graph import Graph, Ints, csr, distinct
 from dnnp.core.model.plan import Block
 
 
@@ -18,7 +18,7 @@ def blocks_of(graph: Graph, draft: Draft, at: Ints) -> list[Block]:
     line = draft.task.line
     place_of_node = np.repeat(at, np.diff(line.node_ptr))
     blocks = []
-    for i in np.unique(at).tolist():
+    for i in distinct(at).tolist():
         nodes = line.nodes[place_of_node == i]
         place = draft.places[i]
         nodes = nodes[np.argsort(graph.rank[nodes])]
@@ -61,7 +61,7 @@ def _pipeline(draft: Draft, block_of_item: Ints, count: int) -> list[int] | None
     """An order of the blocks that keeps the precedence of items; None if there is none."""
     tail, head = block_of_item[draft.task.line.tail], block_of_item[draft.task.line.head]
     apart = tail != head
-    pairs = np.unique(tail[apart] * count + head[apart])
+    pairs = distinct(tail[apart] * count + head[apart])
     ptr, after = csr(pairs // count, pairs % count, count)
     waiting = np.bincount(pairs % count, minlength=count).tolist()
     ready = [b for b in range(count) if not waiting[b]]

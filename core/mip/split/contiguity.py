@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.graph import Bools, Graph, Ints, csr, totals
+from dnnp.core.model.graph import Bools, Graph, Ints, csr, distinct, totals
 
 MAX_REDUCED = 20_000
 """Most vertices for which edges that follow from others are looked for."""
@@ -54,9 +54,9 @@ def cells_of(graph: Graph, units: Clustering) -> Cells:
         if all(ends <= _reached(v, ptr, after) for v in nodes.tolist() if entered[v]):
             name[nodes] = first[p]
     a, b = name[tail], name[head]
-    pairs = np.unique(a[a != b] * graph.n + b[a != b])
+    pairs = distinct(a[a != b] * graph.n + b[a != b])
     a, b = pairs // max(graph.n, 1), pairs % max(graph.n, 1)
-    used = np.unique(np.concatenate([a, b]))
+    used = distinct(np.concatenate([a, b]))
     a, b = np.searchsorted(used, a), np.searchsorted(used, b)
     return Cells(used, *without_shortcuts(len(used), a, b))
 

@@ -17,6 +17,7 @@ from dnnp.core.mip.split.draft import Draft
 from dnnp.core.mip.split.storage import item_of_node
 from dnnp.core.mip.split.task import Task
 from dnnp.core.mip.split.throughput import Cut, entries, formulate
+from dnnp.core.model.graph import distinct
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import Run
 from dnnp.core.peak.order import with_least_peak
@@ -100,7 +101,7 @@ class Loop(SliceSearch[list[Block]]):
             full = hard and not device.is_cpu and over
             if full:
                 loads = (np.inf,) * self.task.passes
-            items = tuple(np.unique(self.item[block.nodes]).tolist())
+            items = tuple(distinct(self.item[block.nodes]).tolist())
             grows = full and self.task.storage.exact
             cut = Cut(names.index(device.name), block.replicas, items, loads, grows)
             if sum(loads) > expected and cut not in self.cuts:

@@ -13,10 +13,11 @@ import numpy as np
 
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.mip.child import SolverProcess
 from dnnp.core.mip.search import solve_slices, status_of
 from dnnp.core.mip.slices import Slices, attempted, refuse_unknown
-from dnnp.core.mip.split.best import VALIDITIES, best_split
+from dnnp.core.mip.split.best import best_split
 from dnnp.core.mip.split.contiguity import cells_of
 from dnnp.core.mip.split.loop import Loop
 from dnnp.core.mip.split.storage import item_of_node, storage_of, synchronised
@@ -92,6 +93,8 @@ def solve_ip(
     bound, closed, failure, asked = np.inf, True, "", False
     for number, items in enumerate(choices):
         part = run.part(1 / (len(choices) - number))
+        if len(choices) > 1:
+            part = part.without_bounds()
         loop = Loop(problem, best, task_of(problem, validity, items), part)
 
         def work(process: SolverProcess, loop: Loop = loop, part: Run = part) -> bool:

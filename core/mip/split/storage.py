@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dnnp.core.cost.line import Line
-from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, totals
+from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, distinct, totals
 from dnnp.core.model.plan import CostOptions
 
 
@@ -102,7 +102,7 @@ def _read_by(graph: Graph, item: Ints, tensors: Ints, counted: Bools) -> Bytes:
     shared: dict[tuple[int, ...], float] = defaultdict(float)
     for t in tensors.tolist():
         readers = graph.readers(t)
-        items = np.unique(item[readers[counted[readers]]]).tolist()
+        items = distinct(item[readers[counted[readers]]]).tolist()
         if len(items) == 1:
             own[items[0]] += graph.tensor_bytes[t]
         elif items:

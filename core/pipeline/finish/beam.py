@@ -17,7 +17,15 @@ import numpy as np
 
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.pipeline.finish.kernel import Children, Level, Rivals, expand, find_risks, keep
+from dnnp.core.pipeline.finish.kernel import (
+    Children,
+    Level,
+    Rivals,
+    expand,
+    find_risks,
+    keep,
+    scratch_of,
+)
 from dnnp.core.pipeline.finish.shop import Shop
 
 MOST_WIDTH = 1 << 16
@@ -113,7 +121,8 @@ def beam(
     def asked() -> bool:
         return run.stop() or work > most
 
-    for _ in range(b):
+    for number in range(b):
+        run.stands(share=number / b)
         children = _expanded(shop, level, upper, careful, blocked, asked)
         following = None
         if children is not None:
@@ -156,6 +165,7 @@ def _expanded(
 ) -> Children | None:
     """All ways to go on; None if `asked` says so."""
     kinds = len(shop.total)
+    scratch = scratch_of(kinds, len(shop.cap))
     rows = max(1, int(CHUNK / (kinds * ((kinds if shop.loose else 1) + len(shop.cap) + 8))))
     parts = []
     for begin in range(0, len(level.now), rows):
@@ -171,7 +181,9 @@ def _expanded(
             tie=np.empty(room),
             risk=np.zeros(room, dtype=np.bool_),
         )
-        made = expand(begin, until, tuple(shop), tuple(level), upper, tuple(children), blocked)
+        made = expand(
+            begin, until, tuple(shop), tuple(level), upper, tuple(children), blocked, scratch
+        )
         if careful:
             find_risks(tuple(shop), tuple(level), tuple(children), made)
         parts.append([array[:made] for array in children])
@@ -194,6 +206,7 @@ def _kept(
         key=np.empty(room + 1, dtype=np.int64),
     )
     chosen = np.empty(room + 1, dtype=np.int64)
+    scratch = scratch_of(len(shop.total), len(shop.cap))
     count, place = 0, 0
     chunk = max(1, int(CHUNK / (len(shop.total) + len(shop.cap))))
     while place < len(order):
@@ -212,6 +225,7 @@ def _kept(
             tuple(fresh),
             tuple(rivals),
             chosen,
+            scratch,
         )
         if place < until:
             break

@@ -44,6 +44,10 @@ MOST_AT_ONCE = 2000
 PROOF_WORK = 2e7
 """Work of the search for something shorter among more blocks at effort 1."""
 
+AT_ONCE, ENDED = 0.4, 0.8
+"""Shares of the whole work at the ends of the search for all blocks at once, and of warm-up and
+cool-down; the search for something shorter is the rest."""
+
 MOST_PROVEN = 20_000
 """Blocks among which it is looked for, at most, at effort 1."""
 
@@ -100,17 +104,21 @@ def complete(
     status, method = "feasible", "auto"
     few = problem.b <= MOST_AT_ONCE * run.effort
     if best is None or (few and span_of(problem, best) > bound + slack):
-        finite = optimal(problem, best, run.scaled(WORK / WORK_OF_OPTIMAL))
+        part = run.begin("all blocks at once", 0.0, AT_ONCE).scaled(WORK / WORK_OF_OPTIMAL)
+        finite = optimal(problem, best, part)
         best, bound, status = finite.start, max(bound, finite.bound), finite.status
         method = finite.named(method)
     if span_of(problem, best) > bound + slack and not run.stop():
-        made = _with_ends(placement, repetend, micro_batches, bound + slack, run)
+        run.stands(value=span_of(problem, best), bound=bound, what="makespan")
+        part = run.begin("warm-up and cool-down", AT_ONCE, ENDED)
+        made = _with_ends(placement, repetend, micro_batches, bound + slack, part)
         other = _valid(problem, made)
         if other is not None and span_of(problem, other) < span_of(problem, best):
             best, method = other, "auto"
         if not few and problem.b <= MOST_PROVEN * run.effort:
             # Whatever idles too much at once is dropped at once, however many blocks there are.
-            finite = optimal(problem, best, run.scaled(PROOF_WORK / WORK_OF_OPTIMAL))
+            part = run.begin("all blocks at once", ENDED, 1.0)
+            finite = optimal(problem, best, part.scaled(PROOF_WORK / WORK_OF_OPTIMAL))
             best, bound = finite.start, max(bound, finite.bound)
             method = finite.named(method)
     if span_of(problem, best) <= bound + slack:
@@ -199,12 +207,16 @@ def _with_ends(
     nothing = np.full((0, plain.shape[1]), np.nan)
     warm, cool = End(nothing, 0.0), End(nothing, float((plain + time).max()))
     joined = plain
-    for width, spare in TRIES:
+    for number, (width, spare) in enumerate(TRIES):
         if run.stop() or warm.shift + cool.shift <= enough:
             break
         work = END_WORK * run.effort
-        first = warm_up(placement, repetend, micro_batches, spare, width, work, run)
-        last = cool_down(placement, repetend, micro_batches, spare, width, work, run)
+        part = run.begin("warm-up and cool-down", number / len(TRIES), (number + 1) / len(TRIES))
+        first = warm_up(
+            placement, repetend, micro_batches, spare, width, work, part.begin("", 0.0, 0.5)
+        )
+        part = part.begin("", 0.5, 1.0)
+        last = cool_down(placement, repetend, micro_batches, spare, width, work, part)
         tried = min(warm, first or warm, key=_shift), min(cool, last or cool, key=_shift)
         whole = _joined(plain, time, *tried)
         if whole is not None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import kernel, lean
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.pipeline.finish.shop import Shop
 
@@ -68,12 +68,25 @@ class Rivals(NamedTuple):
     """i64[rows], hash."""
 
 
-@kernel
-def expand(begin_row, end_row, shop, level, upper, children, blocked):  # type: ignore[no-untyped-def]
+def scratch_of(kinds: int, units: int) -> tuple[Floats | Bools | Ints, ...]:
+    """Room for the kernels to work in: what they know of each kind and of each unit."""
+    return (
+        np.empty(kinds),
+        np.empty(kinds, dtype=np.bool_),
+        np.empty(units),
+        np.empty(units),
+        np.empty(units),
+        np.empty(units),
+        np.empty(kinds, dtype=np.int64),
+    )
+
+
+@lean
+def expand(begin_row, end_row, shop, level, upper, children, blocked, scratch):  # type: ignore[no-untyped-def]
     """Append one block to partial schedules of a level; returns how many `children` came of it.
 
     Those that cannot end before `upper` are left out; `Children.risk` is not set. `blocked`
-    counts blocks refused for want of memory.
+    counts blocks refused for want of memory. `scratch` is room to work in, see `scratch_of`.
     """
     shop, level, children = Shop(*shop), Level(*level), Children(*children)
     count, end, free = level.ran, level.end, level.free
@@ -85,15 +98,14 @@ def expand(begin_row, end_row, shop, level, upper, children, blocked):  # type: 
     parent, kind, start = children.parent, children.kind, children.at
     child_least, tie = children.least, children.tie
     kinds, units = len(total), len(cap)
-    earliest, ready = np.empty(kinds), np.empty(kinds, dtype=np.bool_)
-    rest, held = np.empty(units), np.empty(units)
-    soon, short = np.empty(units), np.empty(units)
+    earliest, ready, rest, held, soon, short, _ = scratch
     made = 0
     for s in range(begin_row, end_row):
-        rest[:] = 0.0
-        held[:] = 0.0
-        soon[:] = np.inf
-        short[:] = np.inf
+        for u in range(units):
+            rest[u] = 0.0
+            held[u] = 0.0
+            soon[u] = np.inf
+            short[u] = np.inf
         t = level.now[s]
         least = level.value[s]
         for i in range(kinds):
@@ -215,9 +227,11 @@ def find_risks(shop, level, children, made):  # type: ignore[no-untyped-def]
         found[c] = level.risk[parent[c]]
         if memory[child[c]] <= 0 and not found[c]:
             continue
-        at[:] = level.ran[parent[c]]
+        for u in range(len(cap)):
+            held[u] = 0.0
+        for i in range(kinds):
+            at[i] = level.ran[parent[c], i]
         at[child[c]] += 1
-        held[:] = 0.0
         for i in range(kinds):
             for x in range(unit_ptr[i], unit_ptr[i + 1]):
                 held[unit[x]] += at[i] * memory[i]
@@ -240,7 +254,8 @@ def find_risks(shop, level, children, made):  # type: ignore[no-untyped-def]
                     place += 1
                     if done[place - 1]:
                         continue
-                    trial[:] = held
+                    for u in range(len(cap)):
+                        trial[u] = held[u]
                     fits = True
                     for i in range(group_ptr[g], group_ptr[g + 1]):
                         if at[i] > q or total[i] <= q:
@@ -252,15 +267,18 @@ def find_risks(shop, level, children, made):  # type: ignore[no-untyped-def]
                         if not fits:
                             break
                     if fits:
-                        held[:] = trial
+                        for u in range(len(cap)):
+                            held[u] = trial[u]
                         done[place - 1] = True
                         moved = True
                         left -= 1
         found[c] = left > 0
 
 
-@kernel
-def keep(begin, until, kept, order, width, shop, level, children, fresh, rivals, chosen):  # type: ignore[no-untyped-def]
+@lean
+def keep(  # type: ignore[no-untyped-def]
+    begin, until, kept, order, width, shop, level, children, fresh, rivals, chosen, scratch
+):
     """The first `width` partial schedules of `order` that no other one beats.
 
     Goes on from place `begin` of `order`, with `kept` of them, to `until`; returns how many they
@@ -279,7 +297,7 @@ def keep(begin, until, kept, order, width, shop, level, children, fresh, rivals,
     after_ptr, followers, wait = shop.after_ptr, shop.after, shop.wait
     head, link, key = rivals.head, rivals.link, rivals.key
     kinds, units = count.shape[1], new_free.shape[1]
-    held, waited = np.empty(units), np.empty(kinds, dtype=np.int64)
+    held, waited = scratch[3], scratch[6]
     size = len(head)
     for place in range(begin, until):
         if kept == width:
@@ -287,8 +305,10 @@ def keep(begin, until, kept, order, width, shop, level, children, fresh, rivals,
         c = order[place]
         s, i, at = children.parent[c], children.kind[c], children.at[c]
         after = at + time[i]
-        new_count[kept] = count[s]
-        new_free[kept] = level.free[s]
+        for j in range(kinds):
+            new_count[kept, j] = count[s, j]
+        for u in range(units):
+            new_free[kept, u] = level.free[s, u]
         b = first[i] + count[s, i]
         new_count[kept, i] += 1
         for j in range(kinds):
@@ -312,7 +332,8 @@ def keep(begin, until, kept, order, width, shop, level, children, fresh, rivals,
         slot = code % size
         over = False
         if shop.loose:
-            held[:] = 0.0
+            for u in range(units):
+                held[u] = 0.0
             for j in range(kinds):
                 for x in range(unit_ptr[j], unit_ptr[j + 1]):
                     held[unit[x]] += new_count[kept, j] * memory[j]

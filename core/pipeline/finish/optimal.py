@@ -75,15 +75,20 @@ def optimal(problem: ScheduleProblem, upper: Floats | None = None, run: Run = PL
     shop = shop_of(problem)
     bound = root_bound(shop)
     slack = TOLERANCE * float(problem.time.sum() + problem.delay.sum())
+    run.stands(value=value, bound=bound, what="makespan")
     left, width, careful, lost = WORK * run.effort, WIDTH, False, True
     most, widest = widest_of(shop), 0
     while bound < value - slack and work_of(shop, 1) <= MOST_FULL * left and not run.stop():
-        found = beam(shop, width, upper=value - slack, careful=careful, most=left, run=run)
+        done, work = 1 - left / (WORK * run.effort), min(work_of(shop, width), left)
+        part = run.begin("", done, min(done + work / (WORK * run.effort), 1.0))
+        found = beam(shop, width, upper=value - slack, careful=careful, most=left, run=part)
         left -= found.work
         if found.start is not None:
             best, value, lost, method = found.start, found.value, False, "optimal"
         # Nothing ends before the bound of the beam, unless it is what is known already.
         bound = max(bound, min(found.bound, value))
+        if np.isfinite(bound):
+            run.stands(value=value, bound=bound, what="makespan")
         if np.isinf(bound):
             raise InfeasibleError(_stuck(problem, found))
         if found.interrupted or found.bound >= value:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.model.graph import distinct
 from dnnp.core.pipeline.bound import by_depth
 from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem
 
@@ -101,7 +102,7 @@ def best_order(
     """
     b = len(memory)
     near = links.near()
-    firsts = np.unique(np.linspace(0, b - 1, min(b, MOST_STARTS)).round()).astype(int).tolist()
+    firsts = distinct(np.linspace(0, b - 1, min(b, MOST_STARTS)).round()).astype(int).tolist()
     late = [memory[i] > 0 or bool(links.ends[0] >> i & 1) for i in range(b)]
     early = [memory[i] < 0 or bool(links.ends[1] >> i & 1) for i in range(b)]
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.model.graph import Floats
+from dnnp.core.model.graph import Floats, distinct
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.pipeline.bound import memory_bound
 from dnnp.core.pipeline.grid.run import GridProgram, Pass, Ticks
@@ -56,7 +56,7 @@ IMPOSSIBLE = GridAnswer(None, np.inf, np.inf, np.inf, True)
 
 def ticks_of(problem: ScheduleProblem, period: float) -> Ticks | None:
     """The coarsest tick that divides everything; None if the period has too many of them."""
-    values = np.unique(np.concatenate([problem.time, problem.delay, [period]]))
+    values = distinct(np.concatenate([problem.time, problem.delay, [period]]))
     values = values[values > 0]
     if not np.isfinite(values).all() or period <= 0:
         return None

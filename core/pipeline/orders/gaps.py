@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import callee, inlined, lean
 from dnnp.core.model.graph import Floats, Ints
 
 Bools = NDArray[np.bool_]
@@ -90,7 +90,7 @@ class OrderState(NamedTuple):
     to go on with, nodes before a restart, and front and rear of the queue."""
 
 
-@kernel
+@lean
 def close(gap):  # type: ignore[no-untyped-def]
     """Longest paths between all blocks, in place (Floyd and Warshall)."""
     n = len(gap)
@@ -104,7 +104,7 @@ def close(gap):  # type: ignore[no-untyped-def]
                     gap[i, j] = a + gap[v, j]
 
 
-@kernel
+@inlined
 def first_interval(limits, p, x):  # type: ignore[no-untyped-def]
     """Earliest interval of pair p that reaches to x."""
     a = limits.ptr[p]
@@ -116,7 +116,7 @@ def first_interval(limits, p, x):  # type: ignore[no-untyped-def]
     return (k + 1) * count
 
 
-@kernel
+@inlined
 def last_interval(limits, p, x):  # type: ignore[no-untyped-def]
     """Latest interval of pair p that begins by x."""
     a = limits.ptr[p]
@@ -128,21 +128,21 @@ def last_interval(limits, p, x):  # type: ignore[no-untyped-def]
     return k * count - 1
 
 
-@kernel
+@inlined
 def begin_of(limits, p, q):  # type: ignore[no-untyped-def]
     count = limits.ptr[p + 1] - limits.ptr[p]
     k = q // count
     return limits.low[limits.ptr[p] + q - k * count] + k * limits.period
 
 
-@kernel
+@inlined
 def end_of(limits, p, q):  # type: ignore[no-untyped-def]
     count = limits.ptr[p + 1] - limits.ptr[p]
     k = q // count
     return limits.high[limits.ptr[p] + q - k * count] + k * limits.period
 
 
-@kernel
+@inlined
 def least_lag(board, box, i, j):  # type: ignore[no-untyped-def]
     """Least k = floor((s_j - s_i) / T) of two blocks of a pair."""
     if i == j:
@@ -151,7 +151,7 @@ def least_lag(board, box, i, j):  # type: ignore[no-untyped-def]
     return box[p, 0] if board.first[p] == i else -box[p, 1] - 1
 
 
-@kernel
+@inlined
 def most_lag(board, box, i, j):  # type: ignore[no-untyped-def]
     """Largest k = floor((s_j - s_i) / T) of two blocks of a pair."""
     if i == j:
@@ -160,7 +160,7 @@ def most_lag(board, box, i, j):  # type: ignore[no-untyped-def]
     return box[p, 1] if board.first[p] == i else -box[p, 0] - 1
 
 
-@kernel
+@callee
 def measure(board, limits, state, p):  # type: ignore[no-untyped-def]
     """Bring the row of a pair in `box` up to date."""
     i, j = board.first[p], board.second[p]
@@ -180,7 +180,7 @@ def measure(board, limits, state, p):  # type: ignore[no-untyped-def]
     box[p, 0], box[p, 1], box[p, 2], box[p, 3] = low // size, high // size, low, high
 
 
-@kernel
+@callee
 def insert(board, limits, state, u, v, w):  # type: ignore[no-untyped-def]
     """Block v starts at least w after u; False: that cannot be."""
     gap, count, eps = state.gap, state.counts, limits.eps
@@ -217,7 +217,7 @@ def insert(board, limits, state, u, v, w):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel
+@inlined
 def keep_lag(board, limits, state, i, j, k):  # type: ignore[no-untyped-def]
     """floor((s_j - s_i) / T) is at most k; False: that cannot be."""
     if k >= most_lag(board, state.box, i, j):
@@ -233,7 +233,7 @@ def keep_lag(board, limits, state, i, j, k):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel
+@callee
 def held(board, box, i, m):  # type: ignore[no-untyped-def]
     """Least number of micro-batches between the two blocks of match m when block i starts."""
     f, r = board.match_f[m], board.match_r[m]
@@ -243,7 +243,7 @@ def held(board, box, i, m):  # type: ignore[no-untyped-def]
     return max(least, least_lag(board, box, f, i) - most_lag(board, box, r, i))
 
 
-@kernel
+@lean
 def memory_floor(board, box, d):  # type: ignore[no-untyped-def]
     """What unit d holds at least at its peak."""
     most = 0.0
@@ -255,7 +255,7 @@ def memory_floor(board, box, d):  # type: ignore[no-untyped-def]
     return most
 
 
-@kernel
+@inlined
 def _memory(board, limits, state, d):  # type: ignore[no-untyped-def]
     """Draw conclusions from the limit of unit d; False: it cannot be kept."""
     box = state.box
@@ -284,7 +284,7 @@ def _memory(board, limits, state, d):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel
+@callee
 def propagate(board, limits, state):  # type: ignore[no-untyped-def]
     """Round all gaps to what the pairs allow until nothing changes; False: that cannot be."""
     gap, count = state.gap, state.counts
@@ -328,11 +328,12 @@ def propagate(board, limits, state):  # type: ignore[no-untyped-def]
     while count[FRONT] != count[REAR]:
         state.queued[state.queue[count[FRONT]]] = False
         count[FRONT] = (count[FRONT] + 1) % size
-    state.dirty[:] = False
+    for d in range(len(state.dirty)):
+        state.dirty[d] = False
     return False
 
 
-@kernel
+@inlined
 def begin(board, limits, state):  # type: ignore[no-untyped-def]
     """Look at every pair and unit once; False: there is no schedule."""
     count = state.counts
@@ -344,7 +345,8 @@ def begin(board, limits, state):  # type: ignore[no-untyped-def]
             state.queued[p] = True
             state.queue[count[REAR]] = p
             count[REAR] += 1
-    state.dirty[:] = True
+    for d in range(len(state.dirty)):
+        state.dirty[d] = True
     if not propagate(board, limits, state):
         return False
     for p in range(len(board.first)):

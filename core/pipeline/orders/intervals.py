@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dnnp.core.model.graph import Floats, Ints, offsets
+from dnnp.core.model.graph import Floats, Ints, distinct, offsets
 from dnnp.core.pipeline.orders.board import OrderField
 from dnnp.core.pipeline.orders.gaps import OrderLimits
 from dnnp.core.pipeline.problem import TOLERANCE
@@ -89,7 +89,7 @@ def _sums_without(times: tuple[float, ...], own: tuple[float, float]) -> Floats:
         rest.remove(t)
     sums = np.zeros(1)
     for t in rest:
-        sums = np.unique(np.concatenate([sums, sums + t]))
+        sums = distinct(np.concatenate([sums, sums + t]))
         if len(sums) > MOST_SUMS:
             return np.zeros(0)
     return sums

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import inlined, lean
 from dnnp.core.pipeline.orders.gaps import (
     DEPTH,
     FRONT,
@@ -18,6 +18,10 @@ from dnnp.core.pipeline.orders.gaps import (
     REAR,
     TRAIL,
     WORK,
+    GapBoard,
+    OrderLimits,
+    OrderState,
+    begin,
     begin_of,
     end_of,
     first_interval,
@@ -28,11 +32,11 @@ from dnnp.core.pipeline.orders.gaps import (
 FOUND, NONE, MORE, GROW, RESTART = range(5)
 """How a call of `search` ends."""
 
-SELECT, BACK = range(2)
+SELECT, BACK, ROOT = range(3)
 """What `search` goes on with: `OrderState.counts[MODE]`."""
 
 
-@kernel
+@inlined
 def _choose(board, limits, state):  # type: ignore[no-untyped-def]
     """The pair with the fewest intervals left, for its failures; -1: all orders are known."""
     box = state.box
@@ -48,7 +52,7 @@ def _choose(board, limits, state):  # type: ignore[no-untyped-def]
     return best
 
 
-@kernel
+@lean
 def undo(state, mark):  # type: ignore[no-untyped-def]
     n = len(state.gap)
     for at in range(state.counts[TRAIL] - 1, mark - 1, -1):
@@ -60,7 +64,7 @@ def undo(state, mark):  # type: ignore[no-untyped-def]
     state.counts[TRAIL] = mark
 
 
-@kernel
+@inlined
 def _decide(board, limits, state, p, q, later):  # type: ignore[no-untyped-def]
     """Pair p lies in interval q or earlier, or else later than q; False: that cannot be."""
     i, j = board.first[p], board.second[p]
@@ -80,17 +84,20 @@ def _decide(board, limits, state, p, q, later):  # type: ignore[no-untyped-def]
     return False
 
 
-@kernel
+@lean
 def search(board, limits, state, most_work):  # type: ignore[no-untyped-def]
     """Go on until all orders are known (FOUND), there is none (NONE), or enough was done.
 
     MORE: `most_work` entries were looked at. GROW: trail or stack are full. RESTART: more nodes
-    than `counts[LIMIT]`. Called again after FOUND it looks for the next schedule.
+    than `counts[LIMIT]`. Called again after FOUND it looks for the next schedule. From ROOT it
+    looks at the root only.
     """
     gap, count, stack = state.gap, state.counts, state.stack
+    if count[MODE] == ROOT:
+        count[MODE] = SELECT
+        return MORE if begin(board, limits, state) else NONE
     n = len(gap)
     enough = count[WORK] + most_work
-    early = np.zeros(n)
     most_saved = n * n + 4 * len(board.first)
     while True:
         while count[MODE] == BACK:
@@ -121,11 +128,11 @@ def search(board, limits, state, most_work):  # type: ignore[no-untyped-def]
         i, j = board.first[p], board.second[p]
         low, high = state.box[p, 2], state.box[p, 3]
         # Where the pair would lie if every block started as early as is known.
-        for v in (i, j):
-            early[v] = 0.0
-            for u in range(n):
-                early[v] = max(early[v], gap[u, v])
-        at = first_interval(limits, p, early[j] - early[i])
+        early_i, early_j = 0.0, 0.0
+        for u in range(n):
+            early_i = max(early_i, gap[u, i])
+            early_j = max(early_j, gap[u, j])
+        at = first_interval(limits, p, early_j - early_i)
         q, later = low, 0
         if at >= high:
             q, later = high - 1, 1
@@ -137,3 +144,9 @@ def search(board, limits, state, most_work):  # type: ignore[no-untyped-def]
         count[NODES] += 1
         if not _decide(board, limits, state, p, q, later == 1):
             count[MODE] = BACK
+
+
+def is_open(board: GapBoard, limits: OrderLimits, state: OrderState) -> bool:
+    """Look at every pair and unit once; False: there is no schedule."""
+    state.counts[MODE] = ROOT
+    return bool(search(board, limits, state, 0) != NONE)

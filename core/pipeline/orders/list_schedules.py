@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dnnp.core.cost.combine import ROUNDING
-from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.kernel import callee, lean
 from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.pipeline.orders.cycle import tightened
@@ -26,7 +26,7 @@ MOST_CHECKS = 2e8
 """Pairs of blocks on a unit beyond which blocks just run one after the other."""
 
 
-@kernel
+@callee
 def _overlap(lists, i, at, period, eps, time, ptr, unit, phase):  # type: ignore[no-untyped-def]
     """How much later than `at` block i has to start for the first block in its way; 0: none."""
     last, earlier, owner = lists
@@ -46,24 +46,21 @@ def _overlap(lists, i, at, period, eps, time, ptr, unit, phase):  # type: ignore
     return 0.0
 
 
-@kernel
-def _place(order, first, snug, period, eps, time, ptr, unit, near_ptr, near, wait):  # type: ignore[no-untyped-def]
+@lean
+def _place(  # type: ignore[no-untyped-def]
+    order, first, snug, period, eps, time, ptr, unit, near_ptr, near, wait, lists, place
+):
     """Starts in the order given, or NaN first: some block found no room.
 
     Room for the blocks in `first` is reserved before. `snug`: blocks start right after, or end
     right before, another block of a unit. `near` are predecessors by `near_ptr`, `wait` the time
-    from their starts.
+    from their starts. `lists` are the blocks on each unit, linked: the last of each unit, and of
+    each entry of `unit` the one before, -1 while there is none, and the block. `place` are start,
+    phase and whether it is reserved, of each block: zeros.
     """
     b = len(time)
-    units = 0
-    for u in unit:
-        units = max(units, u + 1)
-    start, phase = np.zeros(b), np.zeros(b)
-    reserved = np.zeros(b, dtype=np.bool_)
-    # Blocks on each unit, as linked lists.
-    last, earlier = np.full(units, -1), np.full(len(unit), -1)
-    owner = np.zeros(len(unit), dtype=np.int64)
-    lists = (last, earlier, owner)
+    last, earlier, owner = lists
+    start, phase, reserved = place
     for turn in range(len(first) + b):
         i = first[turn] if turn < len(first) else order[turn - len(first)]
         at = 0.0
@@ -81,7 +78,8 @@ def _place(order, first, snug, period, eps, time, ptr, unit, near_ptr, near, wai
                 while other >= 0:
                     touches = True
                     j = owner[other]
-                    for base in (phase[j] + time[j], phase[j] - time[i]):
+                    for side in range(2):
+                        base = phase[j] - time[i] if side else phase[j] + time[j]
                         new = base + np.ceil((ready - base - eps) / period) * period
                         new = max(new, ready)
                         if (
@@ -100,7 +98,7 @@ def _place(order, first, snug, period, eps, time, ptr, unit, near_ptr, near, wai
                 at = at + over if at + over > at else np.inf
         if at > ready + period + eps:
             start[0] = np.nan
-            return start
+            return
         start[i], phase[i] = at, at
         reserved[i] = turn < len(first)
         if time[i] > 0.0:
@@ -108,10 +106,9 @@ def _place(order, first, snug, period, eps, time, ptr, unit, near_ptr, near, wai
                 owner[n] = i
                 earlier[n] = last[unit[n]]
                 last[unit[n]] = n
-    return start
 
 
-@kernel
+@lean
 def _delay(order, period, eps, start, time, memory, tail_ptr, head, wait):  # type: ignore[no-untyped-def]
     """Move blocks that take memory later by whole periods, last ones first, in place."""
     for n in range(len(order) - 1, -1, -1):
@@ -140,7 +137,10 @@ def listed(
     (near_ptr, by_head), (tail_ptr, by_tail) = (
         csr(ends, np.arange(len(ends)), problem.b) for ends in (problem.head, problem.tail)
     )
-    start: Floats = _place(
+    b, uses = problem.b, len(problem.unit)
+    start = np.zeros(b)
+    last, earlier = (np.full(size, -1, dtype=np.int64) for size in (problem.units, uses))
+    _place(
         order,
         first,
         tight,
@@ -152,6 +152,8 @@ def listed(
         near_ptr,
         problem.tail[by_head],
         waits[by_head],
+        (last, earlier, np.zeros(uses, dtype=np.int64)),
+        (start, np.zeros(b), np.zeros(b, dtype=np.bool_)),
     )
     if np.isnan(start).any():
         return None

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.divisor import common_divisor
-from dnnp.core.model.graph import Floats
+from dnnp.core.model.graph import Floats, distinct
 from dnnp.core.pipeline.orders.board import OrderField
 from dnnp.core.pipeline.orders.cycle import tightened
 from dnnp.core.pipeline.orders.search import (
@@ -80,7 +80,7 @@ def closed_in(
             if at <= soft or at >= top:
                 last, at = True, top
         given = meter.left if last else meter.left * SHARE
-        part = Meter(given, meter.run, meter.stopped)
+        part = meter.limited(given)
         found, proven = probe(at, part)
         meter.settle(part, given)
         probes += 1
@@ -144,7 +144,7 @@ def _memory_steps(problem: ScheduleProblem) -> Steps:
         # Limits are kept up to `TOLERANCE`; what is asked for must be less than that.
         fine = 4 * TOLERANCE * float(np.abs(problem.memory).sum() + problem.fixed.sum())
         return Steps(lambda x: x, lambda x: x - fine)
-    fixed = np.unique(problem.fixed)
+    fixed = distinct(problem.fixed)
 
     def above(x: float) -> float:
         return float((fixed + unit * np.floor((x - fixed) / unit + 1 + 1e-6)).min())

@@ -33,11 +33,19 @@ from dnnp.core.pipeline.orders.gaps import (
     NODES,
     WORK,
     OrderState,
-    begin,
     memory_floor,
 )
 from dnnp.core.pipeline.orders.intervals import limits_of
-from dnnp.core.pipeline.orders.kernel import FOUND, GROW, NONE, RESTART, SELECT, search, undo
+from dnnp.core.pipeline.orders.kernel import (
+    FOUND,
+    GROW,
+    NONE,
+    RESTART,
+    SELECT,
+    is_open,
+    search,
+    undo,
+)
 from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
 
 MOST_BLOCKS = 400
@@ -66,16 +74,28 @@ class Meter:
     left: float
     run: Run = PLAIN
     stopped: bool = False
+    given: float = 0.0
+    """What was left at first."""
+
+    def __post_init__(self) -> None:
+        self.given = max(self.left, 1.0)
 
     @property
     def over(self) -> bool:
         """Whether to end."""
+        self.run.stands(share=1 - max(self.left, 0.0) / self.given)
         self.stopped = self.stopped or self.run.stop()
         return self.stopped or self.left <= 0
 
     def part(self, share: float) -> Meter:
         """One that ends earlier; what it uses counts here too once `settle` is called."""
-        return Meter(self.left * share, self.run, self.stopped)
+        return self.limited(self.left * share)
+
+    def limited(self, left: float) -> Meter:
+        """The same with so much left."""
+        done = 1 - max(self.left, 0.0) / self.given
+        run = self.run.begin("", done, min(done + left / self.given, 1.0))
+        return Meter(left, run, self.stopped)
 
     def settle(self, part: Meter, given: float) -> None:
         """Count what a part of `given` has used."""
@@ -123,7 +143,7 @@ def search_orders(
     count = state.counts
     proven = field.even or asked.span is not None
     # What is found at the root is never undone: level 0 saves nothing.
-    if not begin(field.board, limits, state):
+    if not is_open(field.board, limits, state):
         meter.left -= count[WORK]
         return None, proven
     count[LEVEL] += 1
@@ -208,7 +228,7 @@ def root_floor(field: OrderField, asked: Demand) -> tuple[Floats, float] | None:
     if limits is None:
         return None
     state = _new_state(field, asked, 0)
-    if not begin(field.board, limits, state):
+    if not is_open(field.board, limits, state):
         return None
     units = range(field.problem.units)
     least = [memory_floor(field.board, state.box, d) for d in units]

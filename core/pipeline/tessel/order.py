@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
+from dnnp.core.model.components import connected
 from dnnp.core.model.graph import Bools, Floats, Ints, csr
 from dnnp.core.pipeline.cycle import Arcs, least_period
 from dnnp.core.pipeline.problem import ScheduleProblem
@@ -43,15 +42,8 @@ def blocks_of(problem: ScheduleProblem) -> TesselBlocks:
         topo=topological(problem.b, problem.tail, problem.head),
         pairs=np.array(sorted(shared), dtype=np.int64).reshape(-1, 2),
         room=problem.capacity,
-        part=_parts(problem),
+        part=connected(problem.b, problem.tail, problem.head),
     )
-
-
-def _parts(problem: ScheduleProblem) -> Ints:
-    """Number of the part of each block: those that are joined by waits, in either direction."""
-    ones = np.ones(len(problem.tail))
-    waits = coo_array((ones, (problem.tail, problem.head)), shape=(problem.b, problem.b))
-    return connected_components(waits, directed=False)[1].astype(np.int64)
 
 
 def search_of(problem: ScheduleProblem, blocks: TesselBlocks) -> Scan:

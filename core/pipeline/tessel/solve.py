@@ -242,6 +242,7 @@ class _TesselSearch:
             self.low = LEAST_PERIOD * self.whole or 1.0
         self.slack = TOLERANCE * max(self.whole, self.low)
         self.left = int(min(STEPS * run.effort, 2**62))
+        self.most = max(self.left, 1)
         self.blocks = blocks_of(problem)
         self.search = search_of(problem, self.blocks)
         self.search.numbers[SLACK] = self.slack / 4
@@ -270,9 +271,10 @@ class _TesselSearch:
     def shortened(self, best: _Best) -> tuple[Floats, ...]:
         """Time-optimal warm-up and cool-down."""
         times = []
+        self.run.stands("warm-up and cool-down")
         for i, (part, known) in enumerate(zip(best.parts, best.times, strict=True)):
             began = perf_counter()
-            times.append(shortest(part, known, self.run))
+            times.append(shortest(part, known, self.run.alone()))
             self.seconds[i + 1] += perf_counter() - began
         return tuple(times)
 
@@ -301,7 +303,10 @@ class _TesselSearch:
     def _scan(self, top: int) -> int:
         """Continue until there is something to say."""
         state = self.search.state
+        value = np.inf if self.best is None else self.best.period
+        self.run.stands("index sets", value=value, bound=self.low, what="period")
         while self.left > 0 and not self.run.stop():
+            self.run.stands(share=1 - self.left / self.most)
             state[LEFT] = given = min(SLICE, self.left)
             answer = int(scan(self.blocks, self.search, top))
             self.left -= given - int(state[LEFT])
@@ -329,7 +334,9 @@ class _TesselSearch:
 
     def _take(self, found: _Best) -> None:
         """Keep a better repetend if warm-up and cool-down exist."""
-        times = tuple(first(part, replace(self.run, effort=CHECK_EFFORT)) for part in found.parts)
+        times = tuple(
+            first(part, replace(self.run.alone(), effort=CHECK_EFFORT)) for part in found.parts
+        )
         known = tuple(start for start in times if start is not None)
         if len(known) == len(times):
             self.best = replace(found, times=known)

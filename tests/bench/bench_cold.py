@@ -1,0 +1,206 @@
+"""Cold and warm starts: small samples, from an empty cache of kernels and from a filled one."""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from support.bench import table
+from support.run import executable
+
+QUICK_S, SEARCHES_S = 4.0, 8.0
+"""Processor seconds that commands, and searches without an end of their own, may take cold."""
+
+LIMITS_S = (1, 2, 5)
+GRAPHS = 100
+REPEATS = 9
+
+PARTITION = ("partition", "-k", "4")
+SHAPES = ("V", "X", "M", "NN", "K")
+QUICK: tuple[tuple[str, ...], ...] = (
+    ("coarsen",),
+    ("profile",),
+    PARTITION,
+    (*PARTITION, "--method", "slice"),
+    (*PARTITION, "--max-replicas", "2"),
+    (*PARTITION, "--memory-model", "peak"),
+    ("bound", "-k", "4"),
+    ("check",),
+    ("schedule",),
+)
+SEARCHES = (
+    (*PARTITION, "--objective", "latency"),
+    (*PARTITION, "--method", "heuristic"),
+    (*PARTITION, "--method", "anneal"),
+    *(("schedule", "--shape", shape) for shape in SHAPES),
+)
+
+
+class Outcome(NamedTuple):
+    """One run of a command."""
+
+    cpu_s: float
+    wall_s: float
+    out: bytes
+
+
+def run(words: Sequence[str], stream: bytes = b"", **environment: str) -> Outcome:
+    """Run a command of ours on a stream; SystemExit if it fails."""
+    before, started = _spent(), time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, executable(words[0]), *words[1:], "-q"],
+        input=stream,
+        capture_output=True,
+        env={**os.environ, **environment},
+    )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}: {done.stderr.decode()}")
+    return Outcome(_spent() - before, time.perf_counter() - started, done.stdout)
+
+
+def _spent() -> float:
+    """Processor seconds of all processes that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def value_of(stream: bytes) -> float:
+    """The value of the plan or of the schedule in a stream; nan: there is none."""
+    value = float("nan")
+    for line in stream.splitlines():
+        record: Mapping[str, Any] = orjson.loads(line)
+        if record["type"] == "plan":
+            value = float(record["value"])
+        elif record["type"] == "schedule":
+            value = float(record["makespan"])
+    return value
+
+
+def samples(folder: Path) -> dict[str, bytes]:
+    """Name -> priced stream of every small sample model."""
+    subprocess.run(
+        [sys.executable, "-m", "dnnp.samples.build", "-o", folder], check=True, capture_output=True
+    )
+    streams = {}
+    for path in sorted(folder.glob("*.onnx")):
+        stream = run(("import", str(path))).out
+        streams[path.stem] = run(("profile",), run(("coarsen",), stream).out).out
+    return streams
+
+
+def cold_table(streams: Mapping[str, bytes]) -> str:
+    """Processor time of commands from an empty cache, over all samples."""
+    rows = []
+    for words, most in (*((w, QUICK_S) for w in QUICK), *((w, SEARCHES_S) for w in SEARCHES)):
+        cold, warm, worse = [], [], []
+        alone = "--shape" in words
+        for stream in [b""] if alone else streams.values():
+            given = stream
+            if words[0] in ("check", "schedule") and not alone:
+                given = run(PARTITION, stream).out
+            run(words, given)
+            expected = run(words, given)
+            with tempfile.TemporaryDirectory() as cache:
+                found = run(words, given, NUMBA_CACHE_DIR=cache)
+            cold.append(found.cpu_s)
+            warm.append(expected.cpu_s)
+            worse.append(value_of(found.out) / value_of(expected.out) - 1)
+        rows.append(
+            (
+                f"`{' '.join(words)}`",
+                f"{statistics.median(cold):.2f}",
+                f"{max(cold):.2f}",
+                f"{most:g}",
+                f"{statistics.median(warm):.2f}",
+                f"{100 * max(worse):.2f} %",
+            )
+        )
+    header = ("command", "cold, median", "cold, worst", "target", "warm, median", "worse by")
+    return table(header, rows)
+
+
+def warm_table(model: Path) -> str:
+    """Processor time of a pipeline of four commands with a filled cache."""
+    rounds: list[list[float]] = []
+    for _ in range(REPEATS):
+        before = _spent()
+        subprocess.run([sys.executable, "-c", "import numpy"], check=True)
+        times = [_spent() - before]
+        stream = b""
+        for words in (("import", str(model)), ("coarsen",), ("profile",), PARTITION):
+            done = run(words, stream)
+            stream = done.out
+            times.append(done.cpu_s)
+        rounds.append([*times, sum(times[1:])])
+    base, *medians = (statistics.median(column) for column in zip(*rounds, strict=True))
+    names = ("import", "coarsen", "profile", "partition -k 4", "all four")
+    return table(
+        ("bert-small", "processor seconds", 'times `python -c "import numpy"`'),
+        [(f"`{n}`", f"{t:.2f}", f"{t / base:.1f}") for n, t in zip(names, medians, strict=True)],
+    )
+
+
+def sweep(folder: Path) -> str:
+    """Wall time of a shell loop over many small graphs."""
+    for seed in range(GRAPHS):
+        words = ("import", "--synthetic", "--nodes", "50", "--seed", str(seed))
+        (folder / f"{seed}.dnnp").write_bytes(run(words).out)
+    command = f"{sys.executable} {executable('partition')} -k 4 -q"
+    started = time.perf_counter()
+    loop = f'for f in {folder}/*.dnnp; do {command} "$f" > "$f.plan"; done'
+    subprocess.run(["sh", "-c", loop], check=True)
+    alone = time.perf_counter() - started
+    return f"{GRAPHS} graphs of 50 nodes, one after the other by a shell loop: {alone:.0f} s."
+
+
+def limits_table(stream: bytes) -> str:
+    """Wall time under a limit, cold and warm."""
+    rows = []
+    for words in (PARTITION, *SEARCHES[:3], (*PARTITION, "--max-replicas", "2")):
+        for cold in (True, False):
+            times = []
+            for limit in LIMITS_S:
+                limited = (*words, "--time-limit", str(limit))
+                with tempfile.TemporaryDirectory() as cache:
+                    done = run(limited, stream, **({"NUMBA_CACHE_DIR": cache} if cold else {}))
+                if value_of(done.out) != value_of(done.out):
+                    raise SystemExit(f"{' '.join(limited)}: no plan")
+                times.append(done.wall_s)
+            rows.append(
+                (f"`{' '.join(words)}`", "cold" if cold else "warm", *(f"{t:.2f}" for t in times))
+            )
+    header = ("command", "cache", *(f"limit {limit} s" for limit in LIMITS_S))
+    return table(header, rows)
+
+
+def main() -> None:
+    """Measure and print tables."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        streams = samples(folder)
+        print(
+            f"Processor seconds of whole commands on {len(streams)} small samples, with an empty "
+            "cache of kernels and with a filled one; how much worse the value of the cold run is "
+            "at worst.\n"
+        )
+        print(cold_table(streams))
+        print(f"\nWith a filled cache, median of {REPEATS}:\n")
+        print(warm_table(folder / "bert-small.onnx"))
+        print(f"\n{sweep(folder)}")
+        large = run(("import", "--synthetic", "--nodes", "1000")).out
+        print("\nWall seconds under `--time-limit`, 1,000 nodes:\n")
+        print(limits_table(large))
+
+
+if __name__ == "__main__":
+    main()

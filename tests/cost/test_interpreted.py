@@ -1,0 +1,186 @@
+"""Kernels as plain Python: the same results, as many rounds as are allowed, nothing left behind."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import pkgutil
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dnnp.core
+from dnnp.core.cost.interpreted import OverrunError, twin_of
+from dnnp.core.cost.kernel import (
+    WARM_ROUNDS,
+    Kernel,
+    compile_always,
+    interpret_again,
+    interpreted,
+    kernel,
+)
+
+
+class Pair(NamedTuple):
+    """Arrays that travel together."""
+
+    left: np.ndarray
+    right: np.ndarray
+
+
+class Nested(NamedTuple):
+    """A tuple in a tuple."""
+
+    pair: Pair
+    scale: float
+
+
+@kernel
+def twice(x):  # type: ignore[no-untyped-def]
+    return 2 * x
+
+
+@kernel
+def add_up(nested, most):  # type: ignore[no-untyped-def]
+    """Add right to left, in place; returns the pair of rounds and the sum."""
+    rounds, total = 0, 0.0
+    while rounds < most:
+        for i in range(len(nested.pair.left)):
+            nested.pair.left[i] += nested.scale * nested.pair.right[i]
+            total += twice(nested.pair.left[i])
+        rounds += 1
+    return rounds, total
+
+
+@kernel
+def product(values):  # type: ignore[no-untyped-def]
+    return values[0] * values[1]
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """As in a new process."""
+    interpret_again()
+    yield
+    compile_always(False)
+    interpret_again()
+
+
+def nested(n: int = 4) -> Nested:
+    """Arrays of length n."""
+    return Nested(Pair(np.arange(float(n)), np.full(n, 0.5)), 3.0)
+
+
+@given(n=st.integers(0, 6), most=st.integers(0, 5))
+def test_interpreted_and_compiled_agree(n: int, most: int) -> None:
+    one, other = nested(n), nested(n)
+    plain, rounds = add_up.twin.call((one, np.int64(most)), 10**6)
+    compiled = add_up.dispatcher(other, most)
+    assert plain == compiled
+    assert list(map(type, plain)) == list(map(type, compiled))
+    assert (one.pair.left == other.pair.left).all()
+    assert rounds == most * (n + 1)
+
+
+def test_a_call_that_goes_too_far_leaves_its_arguments() -> None:
+    one = nested()
+    with pytest.raises(OverrunError):
+        add_up.twin.call((one, 10), 49)
+    assert (one.pair.left == np.arange(4.0)).all()
+    assert add_up.twin.call((one, 10), 50)[1] == 50
+    assert (one.pair.left == np.arange(4.0) + 15).all()
+
+
+def test_what_is_copied_counts() -> None:
+    large = np.zeros(1 << 20)
+    with pytest.raises(OverrunError):
+        add_up.twin.call((Nested(Pair(large, large), 1.0), 1), 1000)
+    large.flags.writeable = False
+    assert product.twin.call((large,), 0) == (0.0, 0)
+
+
+def test_numbers_of_few_bits_become_those_of_python() -> None:
+    answer = twice.twin.call((np.int32(2**31 - 1),), 0)[0]
+    assert answer == 2**32 - 2
+    assert type(answer) is int
+
+
+def test_compiled_from_when_the_rounds_are_over(fresh: None, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Kernel, "is_cold", lambda self: self.py_func is not add_up.py_func)
+    interpret_again(patience=1e6)
+    loaded, cold = Kernel(add_up.py_func), Kernel(product.py_func)
+    values = np.array([3, 4])
+    assert loaded(nested(), 1)[0] == 1
+    assert loaded._loaded is None
+    most = WARM_ROUNDS // 5
+    one = nested()
+    assert loaded(one, most)[0] == most
+    assert len(loaded.dispatcher.signatures) == 1
+    assert one.pair.left[0] == 1.5 * most
+    assert cold(values) == 12  # not loaded: more rounds are allowed where nothing is compiled
+    assert cold._loaded is None
+    compile_always()
+    assert cold(values) == 12
+    assert len(cold.dispatcher.signatures) == 1
+
+
+def test_what_takes_longer_to_compile_is_interpreted_for_longer() -> None:
+    assert 0 < twice.cold_rounds < product.cold_rounds < add_up.cold_rounds
+    alone = len(add_up.py_func.__code__.co_code)
+    called = len(twice.py_func.__code__.co_code)
+    assert add_up.cold_rounds * called == twice.cold_rounds * (alone + called)
+
+
+def test_a_closure_is_compiled() -> None:
+    offset = 3
+
+    def shifted(x: int) -> int:
+        return x + offset
+
+    made = kernel(shifted)
+    assert twin_of(shifted) is None
+    assert made(4) == 7
+
+
+def test_interpreted_has_no_limit(fresh: None) -> None:
+    compile_always()
+    made = Kernel(add_up.py_func)
+    assert interpreted(made)(nested(0), 10**6)[0] == 10**6
+    assert made._loaded is None
+
+
+def test_kernels_travel_between_processes() -> None:
+    assert pickle.loads(pickle.dumps(add_up)) is add_up
+
+
+def kernels() -> Iterator[Kernel]:
+    """All kernels of the package."""
+    for info in pkgutil.walk_packages(dnnp.core.__path__, "dnnp.core."):
+        for value in vars(importlib.import_module(info.name)).values():
+            if isinstance(value, Kernel):
+                yield value
+
+
+def test_every_kernel_can_be_interpreted() -> None:
+    found = {*kernels()}
+    assert len(found) > 200
+    assert [one for one in found if one.twin is None] == []
+
+
+def test_what_counts_no_references_calls_nothing_that_does() -> None:
+    """It would be compiled without counting, if it were not compiled before: depending on what
+    is in the cache that fails."""
+    wrong = []
+    for one in {*kernels()}:
+        waiting = [] if one.counts_references else one.called()
+        while waiting:
+            other = waiting.pop()
+            if other.is_inlined:
+                waiting += other.called()
+            elif other.counts_references:
+                wrong.append(f"{one.__name__} calls {other.__name__}")
+    assert wrong == []

@@ -1,0 +1,154 @@
+"""Where compiled kernels are kept, and what happens where they cannot be."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from dnnp.caller import Caller
+from dnnp.core.cost import kernel_cache, kernel_folders
+from dnnp.core.cost.kernel import kernel
+from dnnp.searching import note_compiling
+from support.run import PATIENCE_S
+
+TRIPLED = (
+    "from dnnp.core.cost.kernel import compile_always, kernel\n"
+    "compile_always()\n"
+    "@kernel\ndef triple(x):\n    return 3 * x\n"
+    "if __name__ == '__main__':\n"
+    "    print(triple(2), sum(triple.stats.cache_hits.values()))\n"
+)
+
+
+def run(folder: Path, user: int | None = None, **env: str) -> str:
+    """What a program with a kernel prints: the result, and how many times it was loaded."""
+    (folder / "triple.py").write_text(TRIPLED)
+    kept = {k: v for k, v in os.environ.items() if k not in ("HOME", "NUMBA_CACHE_DIR")}
+    done = subprocess.run(
+        [sys.executable, "-m", "triple"],
+        env={**kept, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **env},
+        cwd=folder,
+        user=user,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def blocked(tmp_path: Path) -> Path:
+    """A folder that nobody can make, not even root."""
+    (tmp_path / "file").write_text("")
+    return tmp_path / "file" / "kernels"
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({"NUMBA_CACHE_DIR": "/here", "HOME": "/somebody"}, ["/here"]),
+        ({"HOME": "/somebody"}, ["OWN", "/somebody/.cache/dnnp"]),
+        ({"HOME": "/somebody", "XDG_CACHE_HOME": "/caches"}, ["OWN", "/caches/dnnp"]),
+        ({"HOME": "/somebody", "XDG_CACHE_HOME": "caches"}, ["OWN", "/somebody/.cache/dnnp"]),
+        ({"HOME": "/somebody", "NUMBA_CACHE_DIR": ""}, ["OWN", "/somebody/.cache/dnnp"]),
+        ({"HOME": "~"}, ["OWN"]),  # as where nobody knows whose home that would be
+    ],
+)
+def test_where(env: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    own = str(kernel_folders.OWN)
+    assert [str(folder) for folder in kernel_folders.folders()] == [
+        own if folder == "OWN" else folder for folder in expected
+    ]
+
+
+def test_the_first_folder_that_takes_a_kernel_has_it(
+    blocked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [blocked, tmp_path / "second", tmp_path / "third"]
+    for module in (kernel_cache, kernel_folders):
+        monkeypatch.setattr(module, "folders", lambda: folders)
+    assert kernel_folders.writable() == folders[1]
+
+    def tripled(times: int) -> None:
+        def quadruple(x: int) -> int:
+            return 4 * x
+
+        compiled = kernel(quadruple)
+        assert compiled.compiled(2) == 8  # type: ignore[attr-defined]
+        assert sum(compiled.stats.cache_hits.values()) == times  # type: ignore[attr-defined]
+
+    tripled(0)
+    tripled(1)
+    (made,) = folders[1].rglob("*.nbc")
+    there = folders[2] / made.relative_to(folders[1])
+    there.parent.mkdir(parents=True)
+    made.rename(there)
+    tripled(1)
+    assert not [*folders[1].rglob("*.nbc")]
+
+
+class Listener(Caller):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_one_note_when_something_is_compiled(
+    can: bool, blocked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels" if can else blocked))
+    monkeypatch.setattr(kernel_cache, "lost", set())
+    listener = Listener()
+    for _ in range(2):
+        note_compiling(listener)
+    assert listener.notes == []
+    for offset in range(2):
+        assert kernel(lambda x, offset=offset: x + offset)(1) == 1 + offset
+    (note,) = listener.notes
+    assert ("NUMBA_CACHE_DIR" in note, "python -m dnnp.warm" in note) == (not can, not can)
+    assert bool(kernel_cache.lost) == (not can)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become somebody else")
+def test_a_user_without_a_name_or_a_home() -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        try:
+            assert run(folder, user=54321) == "6 0"
+        except PermissionError:
+            pytest.skip(f"{sys.executable} is for its owner alone")
+        assert run(folder, user=54321) == "6 0"
+
+
+def test_code_for_a_baseline_is_loaded_where_it_runs(tmp_path: Path) -> None:
+    if platform.machine() not in kernel_folders.BASELINES:
+        pytest.skip(f"no baseline for {platform.machine()}")
+    name, features = kernel_folders.BASELINES[platform.machine()]
+    targets = kernel_folders.targets()
+    if name not in [target[1] for target in targets]:
+        pytest.skip(f"this machine is below {name}")
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
+    lesser = {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": "+sse2"}
+    base = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features}
+    assert run(tmp_path, **cache, **base) == "6 0"
+    assert run(tmp_path, **cache) == "6 1"
+    assert run(tmp_path, **cache, **lesser) == "6 0"
+    assert run(tmp_path, **cache, NUMBA_OPT="1") == "6 0"
+    assert len({path.parent for path in tmp_path.rglob("*.nbc")}) == 3

@@ -1,0 +1,54 @@
+"""What is known of long work never gets worse, whatever is said last."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from dnnp.core.model.run import Run
+from dnnp.core.model.standing import Standing
+
+
+def test_nothing_gets_worse() -> None:
+    known = Standing("slicing", 5.0, 2.0, 0.4)
+    for said in (Standing(), Standing(value=6.0), Standing(bound=1.0), Standing(share=0.1)):
+        assert said.after(known) == known
+    assert Standing("annealing", 4.0, 3.0, 0.5).after(known) == ("annealing", 4.0, 3.0, 0.5, "")
+
+
+def test_another_quantity_begins_anew() -> None:
+    known = Standing("shortest period", 5.0, 4.0, 0.4, "period")
+    ends = Standing("ends", 90.0, what="makespan").after(known)
+    assert ends == ("ends", 90.0, 0.0, 0.4, "makespan")
+    assert Standing(value=80.0).after(ends).what == "makespan"
+
+
+@pytest.mark.parametrize(
+    ("value", "bound", "gap"),
+    [(inf, 1.0, None), (2.0, 0.0, None), (0.0, 0.0, None), (2.0, 1.5, 0.25), (2.0, 2.1, 0.0)],
+)
+def test_gap(value: float, bound: float, gap: float | None) -> None:
+    assert Standing(value=value, bound=bound).gap == gap
+
+
+def test_a_step_is_a_part_of_the_whole() -> None:
+    heard: list[Standing] = []
+    run = Run(watch=heard.append)
+    half = run.begin("slicing", 0.5, 1.0)
+    half.stands(share=0.5)
+    half.begin("", 0.5, 1.0).stands(share=1.0)
+    assert [(s.doing, s.share) for s in heard] == [
+        ("slicing", 0.5),
+        ("", 0.75),
+        ("", 0.75),
+        ("", 1.0),
+    ]
+
+
+def test_what_does_not_hold_for_the_whole_is_left_out() -> None:
+    heard: list[Standing] = []
+    run = Run(watch=heard.append)
+    for other in (run.without_shares(), run.without_bounds()):
+        other.stands("slicing", value=3.0, bound=2.0, share=0.5)
+    assert heard == [Standing("slicing", 3.0, 2.0), Standing("slicing", 3.0, 0.0, 0.5)]
