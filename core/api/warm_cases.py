@@ -184,8 +184,9 @@ def _others() -> Iterator[Case]:
     # So little effort that the search by orders leaves it to the one by ticks.
     grid = {"shape": "M", "memory": 3.0, "micro_batches": 4, "effort": 0.001}
     yield Case("schedule", "auto", "grid", None, (("schedule", grid),))
-    hurried = {"objective": "latency", "method": "getf", "time_limit": 0.0, **PLAIN.options}
-    yield Case("latency", "getf", "hurried", PLAIN, (("split", hurried),))
+    # Too large for the program of GETF.
+    large = {"objective": "latency", "method": "getf", "k": 12, **QUICK}
+    yield Case("latency", "getf", "large", Problem(drawn=700), (("split", large),))
     for transfers in ("blocking", "non-blocking"):
         options = {"shape": "V", "transfers": transfers, "transfer_time": 0.5, "memory": 3.0}
         yield Case("schedule", "auto", transfers, None, (("schedule", options),))

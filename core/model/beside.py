@@ -30,7 +30,7 @@ _always_waits = False
 
 
 def wait_always() -> None:
-    """From now on wait for all work: for a process that is there for what the work leaves behind."""
+    """From now on wait for all work: for a process that is there for what work leaves behind."""
     global _always_waits
     _always_waits = True
 
