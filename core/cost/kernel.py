@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import cached_property, update_wrapper
+from importlib import import_module
 from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
@@ -76,8 +77,7 @@ class Kernel:
     @cached_property
     def dispatcher(self) -> Any:
         """What numba makes of the function."""
-        import numba
-
+        numba = _numba()
         while _waiting:
             _listen(_waiting.pop())
         from dnnp.core.cost.kernel_cache import KernelCache
@@ -204,6 +204,22 @@ def _first_call(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
         return _first_call(kernel, arguments)
     gone.update({kernel: rounds, None: rounds})
     return answer
+
+
+_BLAS = "scipy.linalg.cython_blas"
+
+
+def _numba() -> Any:
+    """The package numba, without linear algebra: no kernel needs it, and it takes long to load."""
+    import numba
+
+    if "numba.np.arraymath" not in sys.modules and _BLAS not in sys.modules:
+        sys.modules[_BLAS] = None  # type: ignore[assignment]  # numba asks whether it is there
+        try:
+            import_module("numba.np.arraymath")
+        finally:
+            del sys.modules[_BLAS]
+    return numba
 
 
 def when_compiling(tell: Callable[[], None]) -> None:

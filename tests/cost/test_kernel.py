@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numba
 import numpy as np
 
@@ -28,3 +31,17 @@ def test_a_number_in_a_call_is_no_kind_of_its_own() -> None:
     # Not as a kernel, which may be in the cache.
     assert numba.njit(total)(np.array([3, 5, 7]), 2) == 3 + 2 * 7 + 7
     assert len(entry.signatures) == 1
+
+
+LOADS = """
+import sys
+from dnnp.core.cost.load_kernel import load_of
+assert load_of.compiled(0, 1.0, 2.0, 3.0, 4.0) == load_of.py_func(0, 1.0, 2.0, 3.0, 4.0)
+assert "numba.np.arraymath" in sys.modules
+assert "scipy.linalg" not in sys.modules
+import scipy.linalg.cython_blas
+"""
+
+
+def test_linear_algebra_is_not_loaded_for_kernels() -> None:
+    subprocess.run([sys.executable, "-c", LOADS], check=True)
