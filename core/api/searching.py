@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 FEW = 100
 """Units up to which a search makes do with less where its kernels are not compiled."""
 
+USUAL = 40
+"""Units up to which it takes all the effort that is said for it."""
+
 PATIENCE = 3.0
 """Times as long as compiling takes that such a search would rather not compile."""
 
@@ -102,10 +105,14 @@ def or_interrupted(caller: Caller) -> Iterator[None]:
 def little_effort(method: Method, kind: str, units: int) -> float | None:
     """The effort of a search of a small problem whose kernels are not compiled; None: they are.
 
-    `kind`: which of the kinds of the method it is; `units`: the size of the problem.
+    `kind`: which of the kinds of the method it is; `units`: the size of the problem. Rounds cost
+    the more the more units there are.
     """
     kernel = method.kernel(kind) if units <= FEW else None
-    return None if kernel is None or not is_cold(kernel) else method.little
+    if kernel is None or not is_cold(kernel):
+        return None
+    # In so many digits as are shown, so that --effort repeats it.
+    return float(f"{method.little * min(1.0, USUAL / max(units, 1)):.2g}")
 
 
 def note_compiling(caller: Caller) -> None:
