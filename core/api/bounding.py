@@ -82,7 +82,13 @@ def bound_stream(stream: Stream, options: BoundOptions) -> None:
         if plan is None:
             raise FormatError("the stream has no plan", stream.name)
         problem = SplitProblem(graph, units, plan.devices, plan.options, plan.links)
-        run = run_of(caller, effort=options.effort, seconds=options.time_limit, since=started)
+        run = run_of(
+            caller,
+            effort=options.effort,
+            seconds=options.time_limit,
+            since=started,
+            units=units.g,
+        )
         prove = _bound_latency if plan.objective == "latency" else _bound_throughput
         prove(stream, problem, plan, options, run)
 

@@ -25,6 +25,9 @@ FEW = 100
 USUAL = 40
 """Units up to which it takes all the effort that is said for it."""
 
+MANY = 400
+"""Units from which on kernels are surely worth loading."""
+
 PATIENCE = 3.0
 """Times as long as compiling takes that such a search would rather not compile."""
 
@@ -40,14 +43,15 @@ def run_of(
     seconds: float | None = None,
     since: float | None = None,
     patient: bool = False,
+    units: int = 0,
 ) -> Run:
     """A run for whoever asks, who is told of it too when kernels are compiled.
 
     `seconds`: after which it is over, counted from when the caller had the input, or else from
     `since` on the clock of `time.monotonic`, or else from now; None: no limit. `patient`: it is to
-    make do without kernels that are not compiled.
+    make do without kernels that are not compiled. `units`: of the problem, if it is known.
     """
-    interpret_again(PATIENCE if patient else 1.0)
+    interpret_again(PATIENCE if patient else 1.0, load_soon=units >= MANY)
     note_compiling(caller)
     began = since if caller.began is None else caller.began
     if seconds is not None and began is not None:

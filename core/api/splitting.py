@@ -135,6 +135,7 @@ def _found_plan(problem: SplitProblem, options: SplitOptions, effort: float | No
         effort=1.0 if effort is None else effort,
         seconds=options.time_limit,
         patient=effort != options.effort,
+        units=problem.units.g,
     )
     find = _for_latency if options.objective == "latency" else _for_throughput
     return find(problem, asked, run, options.caller)

@@ -35,17 +35,20 @@ class _Allowance:
     """How far kernels are interpreted from now on."""
 
     patience = 1.0
+    warm_rounds = WARM_ROUNDS
     always_compiled = False
     gone: ClassVar[Counter[Kernel | None]] = Counter()
     """Rounds that each kernel went; None: all of them together."""
 
 
-def interpret_again(patience: float = 1.0) -> None:
+def interpret_again(patience: float = 1.0, *, load_soon: bool = False) -> None:
     """Interpret kernels again, as in a new process; those that are loaded stay so.
 
-    `patience`: how many times as long as compiling takes.
+    `patience`: how many times as long as compiling takes; `load_soon`: what is compiled already is
+    not interpreted at all.
     """
     _Allowance.patience = patience
+    _Allowance.warm_rounds = 0 if load_soon else WARM_ROUNDS
     _Allowance.gone.clear()
 
 
@@ -191,7 +194,7 @@ def _made(function: F, *, kept: bool = False, **options: Any) -> F:
 def _first_call(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
     """Call a kernel that is not loaded."""
     gone = _Allowance.gone
-    most = WARM_ROUNDS - gone[None]
+    most = _Allowance.warm_rounds - gone[None]
     if most <= 0 and kernel.is_cold():
         most = int(_Allowance.patience * kernel.cold_rounds) - gone[kernel]
     twin = None if most <= 0 or _Allowance.always_compiled else kernel.twin

@@ -128,6 +128,16 @@ def test_compiled_from_when_the_rounds_are_over(fresh: None, monkeypatch: Any) -
     assert len(cold.dispatcher.signatures) == 1
 
 
+def test_large_problems_load_at_once_what_is_compiled(fresh: None, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Kernel, "is_cold", lambda self: self.py_func is not add_up.py_func)
+    interpret_again(load_soon=True)
+    loaded, cold = Kernel(add_up.py_func), Kernel(product.py_func)
+    assert loaded(nested(), 1)[0] == 1
+    assert len(loaded.dispatcher.signatures) == 1
+    assert cold(np.array([3, 4])) == 12
+    assert cold._loaded is None
+
+
 def test_what_takes_longer_to_compile_is_interpreted_for_longer() -> None:
     assert 0 < twice.cold_rounds < product.cold_rounds < add_up.cold_rounds
     alone = len(add_up.py_func.__code__.co_code)
