@@ -20,6 +20,25 @@ RECEIVED = {
     "end_s": number("arrival", required=True),
 }
 
+WAYS = ("whole", "replicas", "pipeline", "replicated-pipeline")
+"""Ways to use the devices, the simplest first."""
+
+WAY = {
+    "way": string(
+        "whole: the model on one device; replicas of it; pipeline: stages on a device each; "
+        "replicated-pipeline: stages, some on several devices",
+        required=True,
+        enum=WAYS,
+    ),
+    "value": number("objective of the best one; absent: there is none to show"),
+    "stages": Field("int", "its stages", positive=True),
+    "devices": Field("int", "the devices that it uses", positive=True),
+    "class": string("class of those that hold the whole model"),
+    "reason": string(
+        "why there is none: no device can hold the model, or none is faster than a simpler way"
+    ),
+}
+
 PLAN = {
     "id": Field("int", "0", required=True, const=0),
     "k": Field("int", "number of accelerators offered", required=True),
@@ -81,6 +100,12 @@ PLAN = {
         items=Field("object", "", fields=PLAN_LINK),
     ),
     "bound_method": string("latency: argument that proves the bound"),
+    "ways": Field(
+        "list",
+        "--allow-replicas: the ways to use the devices that were compared, the simplest first; the "
+        "plan is the fastest",
+        items=Field("object", "", fields=WAY),
+    ),
     "digest": DIGEST,
 }
 
