@@ -151,6 +151,8 @@ def compare_ways(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Compa
     UnavailableError, UsageError
         See `solve`.
     """
+    if not problem.graph.n:
+        return Compared(solve(problem, asked, run), ())
     search = _Search(problem, asked, run)
     search.plain()
     search.searched()
