@@ -194,8 +194,38 @@ BOUND = {
     ),
 }
 
+MODES = ("pipeline", "whole", "replicas")
+"""What may run: the stages of the plan, or the whole model in one session or several."""
+
+CHOICE = {
+    "mode": string("what to deploy: the fastest of those that ran", required=True, enum=MODES),
+    "ratio": number("its throughput over that of the pipeline", required=True),
+    "predicted_ratio": number(
+        "what was predicted of that; absent: nothing, where sessions do not have a device of the "
+        "plan each"
+    ),
+    "second": string("the next best; absent: there is none", enum=MODES),
+    "lead": number("throughput over that of the next best"),
+    "clear": Field(
+        "bool", "the next best is slower by more than rounds differ, or there is none", required=True
+    ),
+    "reason": string("why, in words", required=True),
+    "ruled_out": Field(
+        "list",
+        "what did not run, since no device of the plan can hold the whole model",
+        items=Field(
+            "object",
+            "",
+            fields={
+                "mode": string("what", required=True, enum=MODES),
+                "reason": string("why", required=True),
+            },
+        ),
+    ),
+}
+
 RUN = {
-    "mode": string("what ran", required=True, enum=("pipeline", "whole", "replicas")),
+    "mode": string("what ran", required=True, enum=MODES),
     "provider": string("execution provider", required=True),
     "k": Field("int", "stages, or copies of the model"),
     "samples": Field(
@@ -255,5 +285,6 @@ RUN = {
             },
         ),
     ),
+    "choice": Field("object", "--choose: what to deploy, and why", fields=CHOICE),
     "digest": Field("string", "digest of the plan that ran", required=True, pattern=HEX),
 }

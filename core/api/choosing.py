@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from dnnp.caller import Caller
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.asked import Asked
+    from dnnp.core.model.cluster import Clustering
     from dnnp.core.model.device import DeviceClass
+    from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import CostOptions, Plan
     from dnnp.core.model.run import Run
+    from dnnp.core.runtime.choice import Offer
     from dnnp.split_options import SplitOptions
 
 WORTH_SAYING = 1.005
@@ -105,3 +108,27 @@ def name_faster_replicas(problem: SplitProblem, plan: Plan, options: SplitOption
             f"{plan.value / value:.2f} times as fast: {value:.6g} (dnnp-partition --allow-replicas "
             "compares them)"
         )
+
+
+def offer_of(plan: Plan, graph: Graph, units: Clustering) -> Offer:
+    """What is known of the whole model and its replicas, on the devices that a plan uses.
+
+    Raises
+    ------
+    UsageError
+        The plan is for the latency of one sample.
+    """
+    from dnnp.core.cost.problem import SplitProblem
+    from dnnp.core.model.asked import Asked
+    from dnnp.core.portfolio.ways import whole_blocks
+    from dnnp.core.runtime.choice import REPLICAS, WHOLE, Offer
+
+    if plan.objective == "latency":
+        raise UsageError("--choose compares throughput, the plan is for the latency of one sample")
+    problem = SplitProblem(graph, units, plan.devices, plan.options)
+    blocks, reasons = whole_blocks(problem, Asked())
+    value = {block.device.name: problem.value([block]) for block in blocks}
+    used = [s.device_class for s in plan.stages for _ in range(s.replicas)]
+    rates = [1 / value[name] if value[name] else 0.0 for name in used if name in value]
+    ruled_out = {} if rates else dict.fromkeys((WHOLE, REPLICAS), "; ".join(reasons))
+    return Offer(len(rates), ruled_out, rates, plan.value)

@@ -361,6 +361,6 @@ def test_from_python() -> None:
     graph = dnnp.generate(nodes=12)
     split = dnnp.split(graph, k=2, allow_replicas=True)
     assert split.plan is not None
-    assert [way.name for way in split.plan.ways] == list(WAYS)
+    assert [way["way"] for way in split.plan.record["ways"]] == list(WAYS)
     with pytest.raises(UsageError, match="leave --max-replicas 1 out"):
         dnnp.split(graph, k=2, allow_replicas=True, max_replicas=1)
