@@ -207,7 +207,9 @@ CHOICE = {
     "second": string("the next best; absent: there is none", enum=MODES),
     "lead": number("throughput over that of the next best"),
     "clear": Field(
-        "bool", "the next best is slower by more than rounds differ, or there is none", required=True
+        "bool",
+        "the next best is slower by more than rounds differ, or there is none",
+        required=True,
     ),
     "reason": string("why, in words", required=True),
     "ruled_out": Field(

@@ -99,8 +99,11 @@ class Choice:
                 said += f" ({_times(self.predicted / before)} predicted)"
             if not self.clear:
                 said += ", too close to call"
+        missing: dict[str, list[str]] = {}
         for mode, reason in self.ruled_out.items():
-            said += f"; not the {SPOKEN[mode]}: {reason}"
+            missing.setdefault(reason, []).append(f"the {SPOKEN[mode]}")
+        for reason, modes in missing.items():
+            said += f"; not {' or '.join(modes)}: {reason}"
         return said
 
 

@@ -157,7 +157,9 @@ def median_timing(rounds: Sequence[Timing]) -> Timing:
         throughput_per_s=samples / len(real) / elapsed if elapsed > 0 else 0.0,
         elapsed_s=elapsed,
         rounds=len(real),
-        spread_per_s=float(np.subtract(*np.quantile([t.throughput_per_s for t in real], [0.75, 0.25]))),
+        spread_per_s=float(
+            np.subtract(*np.quantile([t.throughput_per_s for t in real], [0.75, 0.25]))
+        ),
         latency_p50_s=median([t.latency_p50_s for t in real]),
         latency_p99_s=median([t.latency_p99_s for t in real]),
         loads_s=tuple(float(x) for x in np.median([t.loads_s for t in real], axis=0)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -26,7 +27,8 @@ from dnnp.formats.stream import Stream
 from support.brute import brute_force
 from support.cases import Case, random_case
 from support.graphs import header, to_bytes
-from support.run import Result, dnnp as command
+from support.run import Result
+from support.run import dnnp as command
 
 INF = float("inf")
 
@@ -43,10 +45,8 @@ def plain_values(problem: SplitProblem) -> dict[str, float]:
     for device in problem.devices:
         for replicas in range(1, device.count + 1):
             way = "whole" if replicas == 1 else "replicas"
-            try:
+            with contextlib.suppress(InfeasibleError):
                 best[way] = min(best[way], problem.value([Block(nodes, device, replicas)]))
-            except InfeasibleError:
-                pass
     return best
 
 
@@ -254,9 +254,10 @@ def test_a_note_names_faster_replicas() -> None:
     assert "ways" not in result.one("plan")
     for options in (["-q"], ["--max-replicas", "1"], ["-k", "1"]):
         assert "replicas" not in partition(chain(4, 4), *options).err
-    assert "replicas" not in command(
-        "partition", "--objective", "latency", stdin=to_bytes(chain(4, 4))
-    ).err
+    assert (
+        "replicas"
+        not in command("partition", "--objective", "latency", stdin=to_bytes(chain(4, 4))).err
+    )
 
 
 def test_a_note_costs_nothing_where_replicas_cannot_be_faster() -> None:
@@ -302,9 +303,10 @@ def test_nothing_fits() -> None:
 
 def test_a_graph_without_nodes() -> None:
     empty = chain()
-    assert command("partition", "--allow-replicas", stdin=to_bytes(empty)).status == command(
-        "partition", stdin=to_bytes(empty)
-    ).status
+    assert (
+        command("partition", "--allow-replicas", stdin=to_bytes(empty)).status
+        == command("partition", stdin=to_bytes(empty)).status
+    )
 
 
 def test_a_limit_of_time_leaves_a_plan(tmp_path) -> None:
