@@ -176,13 +176,13 @@ def save_outputs(path: str, outcome: Outcome) -> None:
 
 
 def _run(stream: Stream, options: RunOptions) -> Outcome:
+    from dnnp.choosing import offer_of
     from dnnp.core.runtime.execute import Load, count_sessions, prepare, widest
     from dnnp.core.runtime.outcome import Checks, execute
     from dnnp.core.runtime.report import Forecast
     from dnnp.core.runtime.session import SessionConfig, require_provider
     from dnnp.core.runtime.verify import tolerance_for
     from dnnp.core.runtime.weights import random_weights
-    from dnnp.choosing import offer_of
     from dnnp.formats.graph import graph_of, units_of
     from dnnp.formats.onnx_plan import check_runnable
     from dnnp.formats.onnx_types import types_of
