@@ -78,7 +78,7 @@ def ways_in_words(plan: Plan) -> str:
     from dnnp.core.portfolio.ways import SPOKEN
 
     devices = sum(stage.replicas for stage in plan.stages)
-    parts, missing = [], dict[str, list[str]]()
+    parts, missing = list[str](), dict[str, list[str]]()
     for way in sorted(plan.ways, key=lambda way: way.value or 0.0):
         if way.value is None:
             missing.setdefault(way.reason, []).append(SPOKEN[way.name])
@@ -105,8 +105,8 @@ def name_faster_replicas(problem: SplitProblem, plan: Plan, options: SplitOption
         value, copies = found
         options.caller.note(
             f"{copies} replicas of the whole model fit and are predicted "
-            f"{plan.value / value:.2f} times as fast: {value:.6g} (dnnp-partition --allow-replicas "
-            "compares them)"
+            f"{plan.value / value:.2f} times as fast: {value:.6g} (--allow-replicas compares "
+            "them)"
         )
 
 

@@ -249,7 +249,7 @@ def test_a_note_names_faster_replicas() -> None:
     result = partition(chain(4, 4))
     assert result.err.splitlines()[-1] == (
         "dnnp-partition: 2 replicas of the whole model fit and are predicted 1.25 times as fast: 4 "
-        "(dnnp-partition --allow-replicas compares them)"
+        "(--allow-replicas compares them)"
     )
     assert "ways" not in result.one("plan")
     for options in (["-q"], ["--max-replicas", "1"], ["-k", "1"]):
