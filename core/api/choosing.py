@@ -98,6 +98,8 @@ def name_faster_replicas(problem: SplitProblem, plan: Plan, options: SplitOption
         return
     if options.allow_replicas or problem.clustered or not plan.stages:
         return
+    if plan.status == "interrupted":
+        return
     from dnnp.core.portfolio.ways import faster_replicas
 
     found = faster_replicas(problem, plan.value / WORTH_SAYING)
