@@ -48,6 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="a stage may run on up to R devices that share the samples (default: 1)",
     )
+    how.add_argument(
+        "--allow-replicas",
+        action="store_true",
+        help="compare the whole model on one device, replicas of it, and pipelines without and "
+        "with replicated stages, by prediction; the plan is the fastest that fits",
+    )
     order = how.add_mutually_exclusive_group()
     order.add_argument(
         "--order",

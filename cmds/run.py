@@ -82,6 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "as many as the plan uses devices",
     )
     checks.add_argument(
+        "--choose",
+        action="store_true",
+        help="compare so, until it is clear which is the fastest of those that fit the memory of "
+        "the plan's devices, and say what to deploy (implies --compare)",
+    )
+    checks.add_argument(
         "--save-outputs", metavar="FILE", help="write the outputs of each distinct sample as .npz"
     )
     limit_options(parser)

@@ -13,7 +13,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.link import Link
-from dnnp.core.model.plan import CostOptions, Plan, Stage, Transfer
+from dnnp.core.model.plan import CostOptions, Plan, Stage, Transfer, Way
 from dnnp.formats.fields import MAX_NUMBER, shown
 from dnnp.formats.graph import digest_of, rows_of, units_of
 from dnnp.formats.stream import Record, Stream
@@ -137,6 +137,18 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
             for x in record.get("links", ())
         ),
         bound_method=record.get("bound_method", ""),
+        ways=tuple(map(_way, record.get("ways", ()))),
+    )
+
+
+def _way(record: Record) -> Way:
+    return Way(
+        record["way"],
+        _number_or_none(record, "value"),
+        record.get("stages", 0),
+        record.get("devices", 0),
+        record.get("class", ""),
+        record.get("reason", ""),
     )
 
 
@@ -239,6 +251,8 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
         ]
     if plan.bound_method:
         record["bound_method"] = plan.bound_method
+    if plan.ways:
+        record["ways"] = [_way_record(way) for way in plan.ways]
     stages: list[Record] = [
         {
             "type": "stage",
@@ -279,6 +293,14 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
                 for x in stage.receives
             ]
     return record, stages
+
+
+def _way_record(way: Way) -> Record:
+    """A way, with what it uses or with the reason why there is nothing to show."""
+    if way.value is None:
+        return {"way": way.name, "reason": way.reason}
+    record = {"way": way.name, "stages": way.stages, "devices": way.devices, "value": way.value}
+    return record | ({"class": way.device_class} if way.device_class else {})
 
 
 def plan_digest(record: Record, stages: list[Record]) -> str:

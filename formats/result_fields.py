@@ -20,6 +20,25 @@ RECEIVED = {
     "end_s": number("arrival", required=True),
 }
 
+WAYS = ("whole", "replicas", "pipeline", "replicated-pipeline")
+"""Ways to use the devices, the simplest first."""
+
+WAY = {
+    "way": string(
+        "whole: the model on one device; replicas of it; pipeline: stages on a device each; "
+        "replicated-pipeline: stages, some on several devices",
+        required=True,
+        enum=WAYS,
+    ),
+    "value": number("objective of the best one; absent: there is none to show"),
+    "stages": Field("int", "its stages", positive=True),
+    "devices": Field("int", "the devices that it uses", positive=True),
+    "class": string("class of those that hold the whole model"),
+    "reason": string(
+        "why there is none: no device can hold the model, or none is faster than a simpler way"
+    ),
+}
+
 PLAN = {
     "id": Field("int", "0", required=True, const=0),
     "k": Field("int", "number of accelerators offered", required=True),
@@ -81,6 +100,12 @@ PLAN = {
         items=Field("object", "", fields=PLAN_LINK),
     ),
     "bound_method": string("latency: argument that proves the bound"),
+    "ways": Field(
+        "list",
+        "--allow-replicas: the ways to use the devices that were compared, the simplest first; the "
+        "plan is the fastest",
+        items=Field("object", "", fields=WAY),
+    ),
     "digest": DIGEST,
 }
 
@@ -169,8 +194,40 @@ BOUND = {
     ),
 }
 
+MODES = ("pipeline", "whole", "replicas")
+"""What may run: the stages of the plan, or the whole model in one session or several."""
+
+CHOICE = {
+    "mode": string("what to deploy: the fastest of those that ran", required=True, enum=MODES),
+    "ratio": number("its throughput over that of the pipeline", required=True),
+    "predicted_ratio": number(
+        "what was predicted of that; absent: nothing, where sessions do not have a device of the "
+        "plan each"
+    ),
+    "second": string("the next best; absent: there is none", enum=MODES),
+    "lead": number("throughput over that of the next best"),
+    "clear": Field(
+        "bool",
+        "the next best is slower by more than rounds differ, or there is none",
+        required=True,
+    ),
+    "reason": string("why, in words", required=True),
+    "ruled_out": Field(
+        "list",
+        "what did not run, since no device of the plan can hold the whole model",
+        items=Field(
+            "object",
+            "",
+            fields={
+                "mode": string("what", required=True, enum=MODES),
+                "reason": string("why", required=True),
+            },
+        ),
+    ),
+}
+
 RUN = {
-    "mode": string("what ran", required=True, enum=("pipeline", "whole", "replicas")),
+    "mode": string("what ran", required=True, enum=MODES),
     "provider": string("execution provider", required=True),
     "k": Field("int", "stages, or copies of the model"),
     "samples": Field(
@@ -230,5 +287,6 @@ RUN = {
             },
         ),
     ),
+    "choice": Field("object", "--choose: what to deploy, and why", fields=CHOICE),
     "digest": Field("string", "digest of the plan that ran", required=True, pattern=HEX),
 }

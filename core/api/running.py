@@ -78,6 +78,9 @@ class RunOptions(Options):
     """Allowed error relative to the largest value of an output; None: likewise."""
     compare: bool = option(False)
     """Also time the whole model on all cores, and replicas of it on one core each."""
+    choose: bool = option(False)
+    """Compare them, until it is clear which is the fastest of those that fit the devices, and say
+    what to deploy."""
     save_outputs: str | None = option()
     """File to write the outputs of each distinct sample to, as .npz."""
     threads: int = option(1, least=1, most=1024)
@@ -173,13 +176,14 @@ def save_outputs(path: str, outcome: Outcome) -> None:
 
 
 def _run(stream: Stream, options: RunOptions) -> Outcome:
+    from dnnp.choosing import offer_of
     from dnnp.core.runtime.execute import Load, count_sessions, prepare, widest
     from dnnp.core.runtime.outcome import Checks, execute
     from dnnp.core.runtime.report import Forecast
     from dnnp.core.runtime.session import SessionConfig, require_provider
     from dnnp.core.runtime.verify import tolerance_for
     from dnnp.core.runtime.weights import random_weights
-    from dnnp.formats.graph import graph_of
+    from dnnp.formats.graph import graph_of, units_of
     from dnnp.formats.onnx_plan import check_runnable
     from dnnp.formats.onnx_types import types_of
     from dnnp.formats.plan import plan_of
@@ -187,12 +191,14 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.source import open_source
 
     caller, keep_outputs = options.caller, bool(options.save_outputs)
+    compare = options.compare or options.choose
     graph = graph_of(stream)
     plan = plan_of(stream, graph)
     if plan is None:
         raise UsageError(f"{stream.name}: no plan to run; run dnnp-partition first")
     count_sessions(plan.stages)
     refuse_contradictions(stream, plan)
+    offer = offer_of(plan, graph, units_of(stream, graph)) if options.choose else None
     require_provider(options.provider)
     model, path, _ = open_source(caller, stream, options.model)
     parts: Sequence[Stage] = plan.stages
@@ -219,7 +225,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
         caller.note(f"only the first {total} of {len(samples)} inputs are used; {how}")
         del samples[total:]
     with caller.interruptible(), caller.progress("loading the stages") as bar:
-        watch = _watch(caller, Shown(bar, "loading the stages"), compare=options.compare)
+        watch = _watch(caller, Shown(bar, "loading the stages"), compare=compare)
         weights = {}
         if options.random_weights is not None:
             weights = random_weights(model, options.random_weights, path.parent)
@@ -244,7 +250,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
         return execute(
             pipeline,
             load,
-            Checks(tolerance, options.compare, keep_outputs, forecast, owners),
+            Checks(tolerance, compare, offer, keep_outputs, forecast, owners),
         )
 
 

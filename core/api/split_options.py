@@ -32,6 +32,9 @@ class SplitOptions(DeviceOptions):
     largest backward load; `latency`: the time of one sample."""
     max_replicas: int | None = option(least=1)
     """Devices that one stage may run on, sharing the samples; None: 1."""
+    allow_replicas: bool = option(False)
+    """Compare the whole model, replicas of it, and pipelines with and without replicated stages;
+    the plan is the fastest."""
     order: str | None = option(choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse"))
     """Topological order to cut; None: the best of the four, or `kahn`, as the method has it."""
     sequence: str | os.PathLike[str] | Sequence[int] | None = option(json=True)
@@ -87,6 +90,10 @@ class SplitOptions(DeviceOptions):
             raise UsageError(f"--method {self.method!r}: must be one of {', '.join(methods)}")
         if self.eval is not None and self.method != "auto":
             raise UsageError("give --method or --eval, not both")
+        if self.allow_replicas and self.eval is not None:
+            raise UsageError("--allow-replicas finds a plan; --eval only prices one")
+        if self.allow_replicas and self.objective == "latency":
+            raise UsageError("--objective latency runs every sample once: no --allow-replicas")
         orders = [name for name in _ORDERS if getattr(self, name) is not None]
         if len(orders) > 1:
             raise UsageError(f"give --{orders[0]} or --{orders[1]}, not both")

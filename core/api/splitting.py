@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dnnp.choosing import fastest_plan, name_faster_replicas, ways_in_words, with_all_replicas
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.text import counted
@@ -70,6 +71,8 @@ def problem_of(stream: Stream, options: SplitOptions) -> SplitProblem:
             cost = latency_options(options, graph, devices, links)
         else:
             cost = throughput_options(options, graph, links)
+        if options.allow_replicas:
+            cost = with_all_replicas(options, cost, devices)
         problem = SplitProblem(graph, units, devices, cost, links)
         if options.objective != "latency":
             check_options(problem)
@@ -109,6 +112,8 @@ def add_plan(
     if dropped:
         options.caller.note(f"dropped what an earlier plan led to: {', '.join(dropped)} records")
     _report(options.caller, plan, problem.units.g)
+    if given is None:
+        name_faster_replicas(problem, plan, options)
 
 
 def _little_effort(problem: SplitProblem, options: SplitOptions) -> float | None:
@@ -137,8 +142,19 @@ def _found_plan(problem: SplitProblem, options: SplitOptions, effort: float | No
         patient=effort != options.effort,
         units=problem.units.g,
     )
+    if options.allow_replicas:
+        return _fastest_way(problem, asked, run, options.caller)
     find = _for_latency if options.objective == "latency" else _for_throughput
     return find(problem, asked, run, options.caller)
+
+
+def _fastest_way(problem: SplitProblem, asked: Asked, run: Run, caller: Caller) -> Plan:
+    """The fastest of the whole model, replicas of it, and pipelines with and without replicas."""
+    from dnnp.formats.graph import digest_of
+
+    digest = digest_of(problem.graph, problem.units)
+    with or_interrupted(caller), with_bar(caller, run) as shown:
+        return fastest_plan(problem, asked, shown, digest, caller)
 
 
 def _for_throughput(problem: SplitProblem, asked: Asked, run: Run, caller: Caller) -> Plan:
@@ -251,3 +267,5 @@ def _report(caller: Caller, plan: Plan, units: int) -> None:
     )
     interrupted = ", interrupted" if plan.status == "interrupted" else ""
     caller.note(f"{found}, {proven}, {plan.validity}{interrupted}")
+    if plan.ways:
+        caller.note(ways_in_words(plan))

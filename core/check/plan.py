@@ -10,10 +10,11 @@ from dnnp.core.check.claims import check_objective, check_offer
 from dnnp.core.check.devices import check_devices, clusters_of
 from dnnp.core.check.latency import check_latency
 from dnnp.core.check.load import Cost, cost_of
-from dnnp.core.check.tables import Tables, shown, tables_of
+from dnnp.core.check.tables import Tables, on_a_cycle, shown, tables_of
 from dnnp.core.check.units import compute_of, units_of
 from dnnp.core.check.validity import check_validity
 from dnnp.core.check.violation import Violation, above, same
+from dnnp.core.check.ways import check_ways
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph
@@ -95,6 +96,8 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
         found += _capacity(plan, cost, device, subject)
     value, undefined = _value(plan, costs, training=tables.training)
     found += undefined + check_objective(plan, value)
+    if plan.ways and not on_a_cycle({v: tables.producers(v) for v in range(tables.n)}):
+        found += check_ways(plan, tables, units, graph.order.tolist())
     return PlanReport(tuple(found), value, validity, tuple(costs))
 
 

@@ -32,6 +32,8 @@ def check_runs(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
         found += _ranges(run, subject) + _figures(run, subject)
         if run["mode"] == "pipeline":
             found += _stages(run, records, subject) + _predicted(run, records, subject)
+        if "choice" in run:
+            found += _choice(run, records["run"], subject)
     return found + _counts(records)
 
 
@@ -217,6 +219,39 @@ def _predicted(
         wanted = count * run.get("rounds", 1)
         if run["samples"] > wanted or (not run.get("interrupted") and run["samples"] < wanted):
             found.append(_wrong(subject, "samples", run["samples"], wanted))
+    return found
+
+
+def _choice(run: Record, runs: Sequence[Record], subject: str) -> list[Violation]:
+    """What is to be deployed is the fastest of what ran, by so much."""
+    choice = run["choice"]
+    rates = {one["mode"]: float(one.get("throughput_per_s", 0.0)) for one in runs}
+    base = float(run.get("throughput_per_s", 0.0))
+    mode, second = choice["mode"], choice.get("second")
+    found = []
+    for name in (mode, second):
+        if name is not None and name not in rates:
+            message = f"the choice names {name}, which did not run"
+            found.append(Violation("value", subject, message))
+    if found or base <= 0:
+        return found
+    for one in choice.get("ruled_out", ()):
+        if one["mode"] in rates:
+            message = f"the choice rules {one['mode']} out, which ran"
+            found.append(Violation("value", subject, message))
+    others = {name: rate for name, rate in rates.items() if name != mode}
+    best = max(others, key=others.__getitem__, default=None)
+    if best is not None and above(others[best], rates[mode]):
+        found.append(_wrong(subject, "the mode of the choice", mode, best))
+    figures = {"ratio": rates[mode] / base}
+    if best is not None:
+        if second is None or above(others[best], rates[second]):
+            found.append(_wrong(subject, "the second of the choice", second, best))
+        elif rates[second]:
+            figures["lead"] = rates[mode] / rates[second]
+    for name, expected in figures.items():
+        if not same(choice.get(name, 0.0), expected):
+            found.append(_wrong(subject, f"{name} of the choice", choice.get(name), expected))
     return found
 
 

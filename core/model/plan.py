@@ -106,6 +106,24 @@ class Stage:
     """Latency of `operators`: what is sent to this device, by start."""
 
 
+class Way(NamedTuple):
+    """A way to use the devices, and the best that was found of it."""
+
+    name: str
+    """`whole`: the model on one device; `replicas` of it; `pipeline`: stages on a device each;
+    `replicated-pipeline`: stages, some on several devices."""
+    value: float | None = None
+    """Its objective; None: there is nothing to show, for `reason`."""
+    stages: int = 0
+    devices: int = 0
+    """Devices that it uses."""
+    device_class: str = ""
+    """Of those that hold the whole model; empty for stages."""
+    reason: str = ""
+    """Why there is nothing to show: no device can hold the model, or no such split is faster than
+    a simpler one."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """A split of the graph into stages."""
@@ -130,6 +148,8 @@ class Plan:
     """Links between the devices; none: what their classes state."""
     bound_method: str = ""
     """Argument that proves the bound, where it is worth a name."""
+    ways: tuple[Way, ...] = ()
+    """Ways that were compared, the simplest first; empty: none were."""
 
     @property
     def objective(self) -> str:

@@ -66,11 +66,11 @@ def _found(problem: SplitProblem, asked: Asked, method: str, run: Run) -> Soluti
             raise reason or error from None
         found = Solution(rescued, method="slice")
     if problem.options.memory_model == "peak":
-        return replace(found, blocks=_with_least_peak(problem, asked, found.blocks, run))
+        return replace(found, blocks=with_small_peak(problem, asked, found.blocks, run))
     return found
 
 
-def _with_least_peak(
+def with_small_peak(
     problem: SplitProblem, asked: Asked, blocks: list[Block], run: Run
 ) -> list[Block]:
     """Let the nodes of each stage run in an order of small peak, where that matters."""

@@ -15,6 +15,15 @@ from numpy.typing import NDArray
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.plan import Stage
 from dnnp.core.model.processors import available_cores
+from dnnp.core.runtime.choice import (
+    MOST_ROUNDS,
+    REPLICAS,
+    WHOLE,
+    Choice,
+    Offer,
+    choose,
+    is_clear,
+)
 from dnnp.core.runtime.compare import ROUNDS, run_replicas
 from dnnp.core.runtime.inputs import Sample
 from dnnp.core.runtime.limits import making_session
@@ -246,45 +255,76 @@ class Pipeline:
         stage = make_stage(session, outputs, outputs, config, place)
         return Worker(name, stage, place.cores, stage.stop, threads)
 
-    def compare(self, load: Load, first: Timing) -> list[tuple[str, SessionConfig, int, Timing]]:
+    def compare(
+        self, load: Load, first: Timing, offer: Offer | None = None
+    ) -> list[tuple[str, SessionConfig, int, Timing]]:
         """Time the pipeline, the whole model and replicas of it, on as many devices, in turn.
 
         Returns (mode, configuration, number of sessions, figures) for each; `first` is a
         round of the pipeline already run. The whole model's threads spin while they wait, or
-        not, whichever is faster here.
+        not, whichever is faster here. With `offer`, what fits the memory of the devices, until
+        it is clear which is the fastest.
         """
+        others = self._others(load, offer or Offer())
+        modes = {"pipeline": (self.config, len(self.steps))}
+        modes |= {mode: (config, len(workers)) for mode, (config, workers) in others.items()}
+        rounds: dict[str, list[Timing]] = {"pipeline": [first]} | {mode: [] for mode in others}
+        least, most = ROUNDS, ROUNDS if offer is None else MOST_ROUNDS
+        stop = self.watch.interrupted
+        for number in range(most):
+            figures = {mode: median_timing(timings) for mode, timings in rounds.items() if timings}
+            if number >= least and is_clear(figures):
+                break
+            of = f"of {least}" if number < least else f"of {most} at most"
+            self.watch.detail(f"comparison, round {number + 1} {of}")
+            self.watch.checks(f"comparing, round {number + 1} {of}", number / most)
+            if number and not stop():
+                rounds["pipeline"].append(self.summarize(self.run(load), load))
+            for mode, (_, workers) in others.items():
+                if not stop():
+                    rounds[mode].append(
+                        run_replicas(workers, load.samples, load.count, load.warmup, stop)
+                    )
+        return [
+            (mode, *modes[mode], median_timing(timings))
+            for mode, timings in rounds.items()
+            if timings
+        ]
+
+    def _others(self, load: Load, offer: Offer) -> dict[str, tuple[SessionConfig, list[Worker]]]:
+        """Mode -> sessions of the whole model, in one configuration."""
         cores = len(available_cores())
-        whole_config = replace(self.config, threads=cores, pin=False)
+        whole = replace(self.config, threads=cores, pin=False)
         single = replace(self.config, threads=1)
         spots, _ = places(self.devices, single)
         if self.config.provider == "cpu":
             spots = spots[:cores]
         else:
             spots = spots[: len({spot.device_id for spot in spots})]
-        whole = [self._fastest_whole(whole_config, load)]
-        replicas = [self.whole(single, spot, f"replica {i}") for i, spot in enumerate(spots)]
-        rounds: dict[str, list[Timing]] = {"pipeline": [first], "whole": [], "replicas": []}
-        stop = self.watch.interrupted
-        for number in range(ROUNDS):
-            self.watch.detail(f"comparison, round {number + 1} of {ROUNDS}")
-            self.watch.checks(f"comparing, round {number + 1} of {ROUNDS}", number / ROUNDS)
-            if number and not stop():
-                rounds["pipeline"].append(self.summarize(self.run(load), load))
-            for mode, workers in (("whole", whole), ("replicas", replicas)):
-                if not stop():
-                    rounds[mode].append(
-                        run_replicas(workers, load.samples, load.count, load.warmup, stop)
-                    )
-        shapes = {
-            "pipeline": (self.config, len(self.steps)),
-            "whole": (whole_config, 1),
-            "replicas": (single, len(spots)),
+        found = {}
+        if WHOLE not in offer.ruled_out:
+            found[WHOLE] = (whole, [self._fastest_whole(whole, load)])
+        if REPLICAS not in offer.ruled_out:
+            spots = spots[: offer.copies]
+            copies = [self.whole(single, spot, f"replica {i}") for i, spot in enumerate(spots)]
+            found[REPLICAS] = (single, copies)
+        return found
+
+    def choose(
+        self, others: Sequence[tuple[str, SessionConfig, int, Timing]], offer: Offer
+    ) -> Choice | None:
+        """The fastest of the ways that `compare` timed, beside what was predicted of it."""
+        gpu = self.config.provider != "cpu"
+        predicted = {
+            # A stage stands for a device of the plan: one GPU, or as many cores as it has threads.
+            mode: offer.predicted(
+                mode,
+                sessions,
+                as_planned=not self.crowded and (gpu or config.threads == self.config.threads),
+            )
+            for mode, config, sessions, _ in others
         }
-        return [
-            (mode, *shapes[mode], median_timing(timings))
-            for mode, timings in rounds.items()
-            if timings
-        ]
+        return choose({mode: timing for mode, _, _, timing in others}, offer, predicted)
 
     def _fastest_whole(self, config: SessionConfig, load: Load) -> Worker:
         """The whole model on all cores, with threads that wait in the better way."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dnnp.core.runtime.compare import ROUNDS
+from dnnp.core.runtime.choice import Choice, Offer
 from dnnp.core.runtime.execute import Load, Pipeline, widest
 from dnnp.core.runtime.pipeline import Trace
 from dnnp.core.runtime.report import (
@@ -42,6 +42,8 @@ class Checks:
     """Compare outputs with the whole model, to this tolerance; None: do not."""
     compare: bool = False
     """Time the whole model and replicas as well."""
+    offer: Offer | None = None
+    """Then choose the fastest of those that fit; None: choose nothing."""
     keep: bool = False
     """Keep the outputs of each distinct input."""
     forecast: Forecast = NO_FORECAST
@@ -61,6 +63,8 @@ class Outcome:
     verdict: Verdict | None = None
     others: list[Compared] = field(default_factory=list)
     """The pipeline's figures over all rounds, then the other ways to run the model."""
+    choice: Choice | None = None
+    """The fastest of them, if that was asked for."""
     outputs: dict[int, Values] = field(default_factory=dict)
     """Outputs of each distinct input."""
     interrupted: bool = False
@@ -108,6 +112,8 @@ class Outcome:
             }
             for i, stage in enumerate(self.pipeline.stages)
         ]
+        if self.choice is not None:
+            fields["choice"] = self.choice.record()
         fields["digest"] = digest
         records = [_record("pipeline", self.timing, self.pipeline.config, fields)]
         for mode, config, k, timing in self.others[1:]:
@@ -135,6 +141,8 @@ class Outcome:
                 for name, timing in list(zip(names, timings, strict=True))[1:]
                 if is_disturbed(timing)
             ]
+        if self.choice is not None:
+            lines.append(self.choice.line())
         return lines
 
     def _sample_lines(self) -> list[str]:
@@ -173,7 +181,7 @@ def _way(mode: str, threads: int, k: int, devices: int) -> str:
     cores = f"{threads} thread{'s' if threads > 1 else ''}"
     if mode == "pipeline":
         spread = f" on {devices} devices" if devices > k else ""
-        return f"pipeline, {k} stages{spread}, {cores} each"
+        return f"pipeline, {k} stage{'s' * (k != 1)}{spread}, {cores} each"
     if mode == "whole":
         return f"whole model, {cores}"
     return f"{k} replica{'s' if k > 1 else ''} in one process, {cores} each"
@@ -220,9 +228,11 @@ def execute(pipeline: Pipeline, load: Load, checks: Checks) -> Outcome:
     if checks.tolerance is not None and not stop():
         outcome.verdict = pipeline.verify(trace, load, checks.tolerance)
     if checks.compare and not stop():
-        outcome.others = pipeline.compare(load, outcome.timing)
+        outcome.others = pipeline.compare(load, outcome.timing, checks.offer)
         outcome.timing = outcome.others[0][3]
-        outcome.discarded += (ROUNDS - 1) * load.warmup * widest(pipeline.stages)
+        outcome.discarded += (outcome.timing.rounds - 1) * load.warmup * widest(pipeline.stages)
+        if checks.offer is not None and not stop():
+            outcome.choice = pipeline.choose(outcome.others, checks.offer)
     outcome.interrupted = trace.interrupted or stop()
     if outcome.interrupted and outcome.verdict is not None and not outcome.verdict.samples:
         outcome.verdict = None

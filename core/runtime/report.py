@@ -52,6 +52,8 @@ class Timing:
     """Time of a round, the median: to its last completion, from the last one of the warm-up, or
     from the first start."""
     rounds: int = 1
+    spread_per_s: float = 0.0
+    """How far the throughputs of the middle half of the rounds lie apart."""
     taken: tuple[float, ...] = ()
     """Share of the time of each stage that other processes took from it: it could have run, but
     its processor ran something else. Empty: not known."""
@@ -155,6 +157,9 @@ def median_timing(rounds: Sequence[Timing]) -> Timing:
         throughput_per_s=samples / len(real) / elapsed if elapsed > 0 else 0.0,
         elapsed_s=elapsed,
         rounds=len(real),
+        spread_per_s=float(
+            np.subtract(*np.quantile([t.throughput_per_s for t in real], [0.75, 0.25]))
+        ),
         latency_p50_s=median([t.latency_p50_s for t in real]),
         latency_p99_s=median([t.latency_p99_s for t in real]),
         loads_s=tuple(float(x) for x in np.median([t.loads_s for t in real], axis=0)),

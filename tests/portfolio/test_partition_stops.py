@@ -99,7 +99,8 @@ def test_verbose() -> None:
     assert lines[0].startswith("read the stream after ")
     assert any(line.startswith("slicing: ") for line in lines)
     assert any(" ideals, " in line and " blocks: " in line for line in lines)
-    assert ", auto: largest load " in lines[-2]
+    assert ", auto: largest load " in lines[-3]
+    assert "replicas of the whole model fit" in lines[-2]
     assert lines[-1].startswith("wrote the stream after ")
     assert dnnp("partition", "-q", "-k", "4", stdin=data).err == ""
 

@@ -12,6 +12,7 @@ complete -c dnnp-partition -l eval -r -F -d 'find nothing, price the split in FI
 complete -c dnnp-partition -l validity -x -a 'ordered convex free' -d 'what to ask of the split: ordered: the stages form a pipeline; convex: each stage is contiguous; free: nothing'
 complete -c dnnp-partition -l objective -x -a 'throughput gpipe latency' -d 'throughput: the largest load'
 complete -c dnnp-partition -l max-replicas -x -d 'a stage may run on up to R devices that share the samples'
+complete -c dnnp-partition -l allow-replicas -d 'compare the whole model on one device, replicas of it, and pipelines without and with replicated stages, by prediction; the plan is the fastest that fits'
 complete -c dnnp-partition -l order -x -a 'best kahn dfs kahn-reverse dfs-reverse' -d 'topological order to cut: breadth or depth first, from inputs or from outputs; best: the best of the four'
 complete -c dnnp-partition -l sequence -r -F -d 'order to slice: a JSON list of the ids of all groups, or of all nodes where there are no groups'
 complete -c dnnp-partition -l priorities -r -F -d 'slice the order of Kahn\'s algorithm by these priorities: a JSON list of a number for each group or node'
