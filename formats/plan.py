@@ -137,6 +137,7 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
             for x in record.get("links", ())
         ),
         bound_method=record.get("bound_method", ""),
+        planned_by=record.get("planned_by", ""),
     )
 
 
@@ -239,6 +240,8 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
         ]
     if plan.bound_method:
         record["bound_method"] = plan.bound_method
+    if plan.planned_by:
+        record["planned_by"] = plan.planned_by
     stages: list[Record] = [
         {
             "type": "stage",

@@ -130,6 +130,9 @@ class Plan:
     """Links between the devices; none: what their classes state."""
     bound_method: str = ""
     """Argument that proves the bound, where it is worth a name."""
+    planned_by: str = ""
+    """`classes`: the method knew the best link of each class only, and the plan was then priced
+    with the links; empty: it heeded all that there is."""
 
     @property
     def objective(self) -> str:

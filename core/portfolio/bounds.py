@@ -1,6 +1,7 @@
 """Arguments for lower bounds by name, and the order in which `auto` tries them.
 
 Each argument is a function of the problem, of what is known and of the run, and makes a claim.
+Where links are stated they argue about the best link of each class, which no split can beat.
 Here claims are judged: none may exceed the value of a split that exists, and the best one wins. A
 split that an argument finds on the way replaces the one known, and the next arguments start from
 it.
@@ -214,10 +215,11 @@ class _Judge:
         """Try one argument."""
         name, argument = step.name, BOUNDS[step.name]
         share = argument.share if step.share is None else step.share
+        unlinked, blocks = self.problem.unlinked, self.blocks or self.known.blocks
         known = replace(
             self.known,
             value=self.value,
-            blocks=self.blocks or self.known.blocks,
+            blocks=None if blocks is None else unlinked.own(blocks),
             floor=self.best()[1].value if self.held else 0.0,
         )
         run = self.run.scaled(step.effort)
@@ -227,7 +229,7 @@ class _Judge:
         started = monotonic()
         try:
             claim = beside(
-                lambda: argument.function()(self.problem, known, run), self.run.stop, _stopped
+                lambda: argument.function()(unlinked, known, run), self.run.stop, _stopped
             )
         except UsageError as error:
             claim = Claim(0.0, REFUSED, str(error))
@@ -273,6 +275,7 @@ class _Judge:
     def _improve(self, name: str, blocks: list[Block]) -> None:
         """Take over a better split; claims that it contradicts are dropped."""
         problem = self.problem
+        blocks = problem.own(blocks)
         try:
             if problem.options.memory_model == "peak":
                 blocks = with_least_peak(problem.graph, blocks, run=Run(effort=0.0))
