@@ -76,8 +76,11 @@ class LinkedLoads:
         self.memory = totals(items.label, node_memory(graph), items.count)
         self.limited = np.array([not d.is_cpu and np.isfinite(d.memory_bytes) for d in devices])
         self.training = bool(graph.backward.any())
-        self.sequence = execution_order(graph, units, self._places())
-        self.place = np.argsort(self.sequence, kind="stable")
+        # With a backward pass an item holds nodes of both, which run far apart in time.
+        self.sequence = (
+            graph.order if self.training else execution_order(graph, units, self._places())
+        )
+        """Nodes in the order in which a stage runs those that it holds."""
         self._joined: dict[tuple[Home, ...], tuple[Floats, Floats, Floats]] = {}
         self._held: dict[bytes, float] = {}
 

@@ -2,7 +2,7 @@
 
 The pipeline has a slot for each device that may be of use; a slot without items costs nothing.
 Moves are: some items at the end of a slot to the next one, or from its begin to the one before;
-one item to any slot that its neighbours in the graph allow; two slots, or a slot and a device that
+into an empty slot that is put beside it; one item to any slot that its neighbours in the graph allow; two slots, or a slot and a device that
 is left, exchange devices. Annealing of a high norm of the loads comes first, then descent until no
 move of these, of up to `REACH` items, is better. Splits that have no order keep their stages: only
 devices are exchanged.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 
@@ -219,15 +219,19 @@ class _Search:
         kind = self.rng.random()
         if not self.ordered or kind < 0.3:
             return self._exchanged(pipe)
+        s = int(self.rng.integers(len(pipe.homes)))
+        ahead = bool(self.rng.random() < 0.5)
+        most = max(self.items.count // (2 * len(pipe.homes)), 1)
+        count = min(int(self.rng.geometric(0.35)), most) if kind < 0.9 else most
+        if kind < 0.4:
+            return self._opened(
+                pipe, int(self.rng.integers(len(pipe.homes))), s, count, ahead=ahead
+            )
         if kind < 0.65:
             item = int(self.rng.integers(self.items.count))
             low, high = self._range(pipe, item)
             target = int(self.rng.integers(low, high + 1))
             return self._placed(pipe, np.array([item]), target)
-        s = int(self.rng.integers(len(pipe.homes)))
-        ahead = bool(self.rng.random() < 0.5)
-        most = max(self.items.count // (2 * len(pipe.homes)), 1)
-        count = min(int(self.rng.geometric(0.35)), most) if kind < 0.9 else most
         return self._shifted(pipe, s, count, ahead=ahead)
 
     def _exchanged(self, pipe: _Pipe) -> _Pipe | None:
@@ -260,6 +264,17 @@ class _Search:
             return None
         mine = mine[np.argsort(self.order[mine])]
         return self._placed(pipe, mine[-count:] if ahead else mine[:count], target)
+
+    def _opened(self, pipe: _Pipe, a: int, s: int, count: int, *, ahead: bool) -> _Pipe | None:
+        """An empty slot is put beside another, and gets some of its items."""
+        if a == s or (pipe.slot == a).any():
+            return None
+        rest = [x for x in range(len(pipe.homes)) if x != a]
+        rest.insert(rest.index(s) + ahead, a)
+        place = np.empty(len(rest), dtype=np.int64)
+        place[rest] = np.arange(len(rest))
+        moved = replace(pipe, slot=place[pipe.slot], homes=tuple(pipe.homes[x] for x in rest))
+        return self._shifted(moved, int(place[s]), count, ahead=ahead)
 
     def _descended(self, pipe: _Pipe) -> _Pipe:
         """Take better neighbours until there is none."""
@@ -294,6 +309,10 @@ class _Search:
             for count in range(1, REACH + 1):
                 for ahead in (True, False):
                     yield lambda p, s=s, n=count, f=ahead: self._shifted(p, s, n, ahead=f)
+        empty = np.setdiff1d(np.arange(slots), pipe.slot).tolist()
+        for a, s, ahead in product(empty, range(slots), (True, False)):
+            for count in range(1, REACH + 1):
+                yield lambda p, a=a, s=s, n=count, f=ahead: self._opened(p, a, s, n, ahead=f)
         if self.items.count * 2 > budget:
             return
         for item in range(self.items.count):
