@@ -1,10 +1,11 @@
 """Search for splits that heed links: which stage holds an item, and which device runs a stage.
 
 The pipeline has a slot for each device that may be of use; a slot without items costs nothing.
-Moves are: some items at the end of a slot to the next one, or from its begin to the one before;
-into an empty slot that is put beside it; one item to any slot that its neighbours in the graph allow; two slots, or a slot and a device that
-is left, exchange devices. Annealing of a high norm of the loads comes first, then descent until no
-move of these, of up to `REACH` items, is better. Splits that have no order keep their stages: only
+Moves are: some items at the end of a slot to the next one, from its begin to the one before, or
+into an empty slot that is put beside it; one item to any slot that its neighbours in the graph
+allow; two slots, or a slot and a device that is left, exchange devices. Annealing of a high norm of
+the loads comes first, then descent until no move of these, of up to `REACH` items, is better.
+Splits that have no order keep their stages: only
 devices are exchanged.
 """
 

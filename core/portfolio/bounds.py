@@ -9,7 +9,9 @@ it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from time import monotonic
 from typing import NamedTuple
 
@@ -173,6 +175,8 @@ class _Judge:
         self.strict = strict
         """Whether a missing solver is an error."""
         self.value = known.value
+        self.most = self._unlinked_value(known.blocks)
+        """What arguments that know no links may prove: the least value without them."""
         self.blocks: list[Block] | None = None
         self.found_by = ""
         self.held: list[tuple[str, Claim]] = []
@@ -184,7 +188,8 @@ class _Judge:
 
     def done(self) -> bool:
         """Whether nothing is left to prove, or no time to prove it."""
-        return self.best()[1].value >= self.value * (1 - CLOSED) or self.run.stop()
+        most = min(self.value, self.most)
+        return self.best()[1].value >= most * (1 - CLOSED) or self.run.stop()
 
     def hopeless(self, name: str) -> bool:
         """Whether an argument has nothing to add.
@@ -272,9 +277,20 @@ class _Judge:
         reason = f"it claims {claim.value:.9g}, but there is a split of {self.value:.9g}"
         return Claim(0.0, FAILED, reason)
 
+    def _unlinked_value(self, blocks: Sequence[Block] | None) -> float:
+        """Objective of a split where no links are stated; inf: it is not known."""
+        if blocks is None or not self.problem.links:
+            return inf
+        unlinked = self.problem.unlinked
+        try:
+            return unlinked.value(unlinked.own(blocks))
+        except (InfeasibleError, FormatError):
+            return inf
+
     def _improve(self, name: str, blocks: list[Block]) -> None:
         """Take over a better split; claims that it contradicts are dropped."""
         problem = self.problem
+        self.most = min(self.most, self._unlinked_value(blocks))
         blocks = problem.own(blocks)
         try:
             if problem.options.memory_model == "peak":

@@ -13,6 +13,8 @@ from math import inf
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked, Solution
+from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.plan import Block
 from dnnp.core.model.run import Run
 
 PLANNED = 0.7
@@ -28,7 +30,6 @@ NOTICE = (
 
 def solve_linked(problem: SplitProblem, asked: Asked, run: Run) -> Solution:
     """Split a graph over devices that links join; raises what `solve` does."""
-    from dnnp.core.local.linked import heed_links
     from dnnp.core.portfolio.solve import peak_ordered, solve
 
     heeds = asked.method == "auto"
@@ -48,11 +49,40 @@ def solve_linked(problem: SplitProblem, asked: Asked, run: Run) -> Solution:
     run.tell(f"planned by classes: {planned:.6g} with links, bound {found.bound:.6g}")
     if planned <= found.bound * (1 + ROUNDING):
         return replace(found, blocks=blocks)
-    better = heed_links(problem, blocks, run.begin("heeding links", PLANNED, 1.0))
-    value = problem.value(better)
-    run.tell(f"heeding links: {value:.6g}")
-    if value < planned * (1 - ROUNDING):
+    better, bound = _heeding(problem, blocks, found.bound, asked, run.begin("links", PLANNED, 1.0))
+    if problem.value(better) < planned * (1 - ROUNDING):
         if problem.options.memory_model == "peak":
             better = peak_ordered(problem, asked, better, run)
-        return Solution(better, found.bound, METHOD)
-    return replace(found, blocks=better)
+        return Solution(better, bound, METHOD)
+    return replace(found, blocks=better, bound=bound)
+
+
+def _heeding(
+    problem: SplitProblem, blocks: list[Block], bound: float, asked: Asked, run: Run
+) -> tuple[list[Block], float]:
+    """A split that heeds links, no worse than the one given, and the larger bound."""
+    from dnnp.core.dp.linked import linked_search
+    from dnnp.core.local.linked import heed_links
+
+    starts, value = [blocks], problem.value(blocks)
+    if (asked.validity or "ordered") == "ordered" and problem.options.objective == "throughput":
+        answer = linked_search(problem, value, run.begin("ideals over links", 0.0, 0.5))
+        bound = max(bound, answer.bound)
+        if answer.blocks is not None:
+            starts.append(answer.blocks)
+        run.tell(f"ideals over links: bound {bound:.6g}")
+    for start in reversed(starts):
+        try:
+            start_value = problem.value(start)
+        except InfeasibleError:  # its memory was not counted
+            continue
+        better = start
+        if start_value > bound * (1 + ROUNDING):
+            better = heed_links(problem, start, run.begin("heeding links", 0.5, 1.0))
+        if problem.value(better) < value * (1 - ROUNDING):
+            blocks, value = better, problem.value(better)
+            run.keep(blocks, value, METHOD)
+        run.tell(f"heeding links: {start_value:.6g} -> {value:.6g}")
+        if value <= bound * (1 + ROUNDING):
+            break
+    return blocks, bound
