@@ -12,7 +12,9 @@ for every tensor that crosses its border
 So no stage is charged more than it costs: the least that is found is a bound for all ordered
 splits, and where only neighbours talk, as in a chain, it is the optimum. Memory that depends on the
 order of nodes is not charged. Devices are of one kind if links and classes tell them not apart.
-Where there are too many ideals, those of one topological order give a split, and no bound.
+Where there are too many ideals, those of one topological order give a split, and no bound. So does
+a search that is `straight`: it charges everything as if it came from the stage before and went to
+the one after, which is nearer to what most splits cost.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ def _alike(machine: Machine, a: int, b: int) -> bool:
     return all(np.array_equal(x, x[both]) for x in (machine.rate, machine.latency))
 
 
-def linked_search(problem: SplitProblem, incumbent: float, run: Run = PLAIN) -> LinkedAnswer:
+def linked_search(
+    problem: SplitProblem, incumbent: float, run: Run = PLAIN, *, straight: bool = False
+) -> LinkedAnswer:
     """The best ordered split below `incumbent` by what its stages are charged, and a bound.
 
     Nothing is found for graphs with a backward pass, replicas, or where this would take too long.
@@ -81,7 +85,7 @@ def linked_search(problem: SplitProblem, incumbent: float, run: Run = PLAIN) -> 
     options = problem.options
     if problem.graph.backward.any() or options.max_replicas > 1:
         return LinkedAnswer(None, 0.0)
-    search = _Search(problem)
+    search = _Search(problem, straight=straight)
     for proves in (True, False):
         ideals = search.ideals() if proves else search.prefixes()
         if ideals is None or search.too_large(len(ideals)):
@@ -91,7 +95,8 @@ def linked_search(problem: SplitProblem, incumbent: float, run: Run = PLAIN) -> 
             return LinkedAnswer(None, 0.0)
         value, stages = found
         blocks = search.blocks(stages) if stages else None
-        return LinkedAnswer(blocks, min(value, incumbent) * (1 - ROUNDING) if proves else 0.0)
+        bound = min(value, incumbent) * (1 - ROUNDING)
+        return LinkedAnswer(blocks, bound if proves and not straight else 0.0)
     return LinkedAnswer(None, 0.0)
 
 
@@ -106,8 +111,9 @@ class _Stage:
 class _Search:
     """The items of a problem in a topological order, and what they cost on each kind of device."""
 
-    def __init__(self, problem: SplitProblem) -> None:
+    def __init__(self, problem: SplitProblem, *, straight: bool) -> None:
         self.problem, graph, machine = problem, problem.graph, problem.machine
+        self.straight = straight
         self.line = line = problem.unlinked.line()
         self.n = line.n
         self.kinds = kinds_of(machine)
@@ -256,8 +262,8 @@ class _Search:
         leaves[:, made] = part[:, self.source[made]]
         read = leaves & sides.read_outside[ends]
         host = leaves & ~read & self.to_host
-        to_next = read & sides.read_next[ends]
-        from_last = arrives & (self.source == sides.last[i]) & made
+        to_next = read if self.straight else read & sides.read_next[ends]
+        from_last = arrives & made & (self.straight | (self.source == sides.last[i]))
         fed, rest = arrives & ~made, arrives & made & ~from_last
         count, comm = len(self.kinds), COMM[self.problem.options.comm]
         loads = []

@@ -119,6 +119,9 @@ SMALL_AUTO = (
 )
 """The same for up to `SMALL` units a device, where sets of them that fit a stage are found fast."""
 
+LINKED = "links"
+"""The argument that knows links; `auto` tries it first where there are any."""
+
 STEPS = {"ideal": (Step("ideal", SMALL_EFFORT), Step("ideal"))}
 """Arguments that try more than once; a better split lets the next one go further."""
 
@@ -150,8 +153,9 @@ def bound(problem: SplitProblem, known: Known, method: str = "auto", run: Run = 
         small = SMALL_AUTO if problem.units.g <= SMALL * count else AUTO
         steps = FEW_AUTO if count <= FEW else small
         steps = tuple(s for s in steps if s.name != "no-dag" or known.validity == "free")
+        steps = (Step(LINKED), *steps) if problem.links else steps
     for step in steps:
-        if judge.done():
+        if judge.done(step.name):
             break
         if method == "auto" and judge.hopeless(step.name):
             continue
@@ -186,9 +190,9 @@ class _Judge:
         self.last: dict[str, tuple[float, Claim]] = {}
         """Argument -> the value that it last ended with, and its claim."""
 
-    def done(self) -> bool:
-        """Whether nothing is left to prove, or no time to prove it."""
-        most = min(self.value, self.most)
+    def done(self, name: str) -> bool:
+        """Whether nothing is left that this argument could prove, or no time to prove it."""
+        most = self.value if name == LINKED else min(self.value, self.most)
         return self.best()[1].value >= most * (1 - CLOSED) or self.run.stop()
 
     def hopeless(self, name: str) -> bool:
@@ -220,11 +224,12 @@ class _Judge:
         """Try one argument."""
         name, argument = step.name, BOUNDS[step.name]
         share = argument.share if step.share is None else step.share
-        unlinked, blocks = self.problem.unlinked, self.blocks or self.known.blocks
+        problem = self.problem if name == LINKED else self.problem.unlinked
+        blocks = self.blocks or self.known.blocks
         known = replace(
             self.known,
             value=self.value,
-            blocks=None if blocks is None else unlinked.own(blocks),
+            blocks=None if blocks is None else problem.own(blocks),
             floor=self.best()[1].value if self.held else 0.0,
         )
         run = self.run.scaled(step.effort)
@@ -234,7 +239,7 @@ class _Judge:
         started = monotonic()
         try:
             claim = beside(
-                lambda: argument.function()(unlinked, known, run), self.run.stop, _stopped
+                lambda: argument.function()(problem, known, run), self.run.stop, _stopped
             )
         except UsageError as error:
             claim = Claim(0.0, REFUSED, str(error))

@@ -66,10 +66,12 @@ def _heeding(
 
     starts, value = [blocks], problem.value(blocks)
     if (asked.validity or "ordered") == "ordered" and problem.options.objective == "throughput":
-        answer = linked_search(problem, value, run.begin("ideals over links", 0.0, 0.5))
-        bound = max(bound, answer.bound)
-        if answer.blocks is not None:
-            starts.append(answer.blocks)
+        part = run.begin("ideals over links", 0.0, 0.5)
+        for straight in (True, False):
+            answer = linked_search(problem, value, part, straight=straight)
+            bound = max(bound, answer.bound)
+            if answer.blocks is not None:
+                starts.append(answer.blocks)
         run.tell(f"ideals over links: bound {bound:.6g}")
     for start in reversed(starts):
         try:

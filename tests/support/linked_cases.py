@@ -76,9 +76,7 @@ def judged(problem: SplitProblem, blocks: list[list[int]], devices: list[str]) -
         device = classes[stage.device_class]
         if unsupported:
             return math.inf
-        cost = cost_of(
-            tables, block, compute, device, problem.options, wires=wires.of(number)
-        )
+        cost = cost_of(tables, block, compute, device, problem.options, wires=wires.of(number))
         full = not device.is_cpu and above(cost.memory_bytes, device.memory_bytes)
         if full and problem.options.memory_mode == "hard":
             return math.inf
