@@ -120,10 +120,10 @@ class LinkedLoads:
             mine = nets[net]
             loads = combine_arrays(
                 COMM[options.comm],
-                np.bincount(target[mine], time[mine], count),
-                np.bincount(slot, work[device[slot], np.arange(len(slot))], count),
+                totals(target[mine], time[mine], count),
+                totals(slot, work[device[slot], np.arange(len(slot))], count),
                 overflow,
-                np.bincount(sender[nets], time_out[nets], count),
+                totals(sender[nets], time_out[nets], count),
             )
             loads = loads / replicas
             if self.training and number == len(self.passes) - 1 and (replicas > 1).any():

@@ -24,6 +24,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dnnp.core.cost.combine import COMM, ROOM, ROUNDING, combine_arrays
 from dnnp.core.cost.line import nets_of
@@ -217,10 +218,12 @@ class _Search:
         last = value[-1, :, :, count]
         if not np.isfinite(last).any():
             return float("inf"), []
-        state, kind = np.unravel_index(int(np.argmin(last)), last.shape)
-        return float(last.min()), self._traced(inside, came, int(state), int(kind))
+        at, end = divmod(int(np.argmin(last)), last.shape[1])
+        return float(last.min()), self._traced(inside, came, at, end)
 
-    def _traced(self, inside: Bools, came: Ints, state: int, kind: int) -> list[_Stage]:
+    def _traced(
+        self, inside: Bools, came: NDArray[np.int32], state: int, kind: int
+    ) -> list[_Stage]:
         """Stages that led to a state of the last ideal."""
         stages: list[_Stage] = []
         end, after = len(inside) - 1, len(self.kinds)

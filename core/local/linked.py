@@ -11,7 +11,7 @@ devices are exchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
@@ -23,7 +23,7 @@ from dnnp.core.cost.linked_loads import Home, LinkedLoads
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Ints
-from dnnp.core.model.plan import Block
+from dnnp.core.model.plan import Block, Stage
 from dnnp.core.model.run import PLAIN, Run
 
 STEPS = 3000
@@ -78,7 +78,9 @@ def heed_links(problem: SplitProblem, blocks: Sequence[Block], run: Run = PLAIN)
     return found if better else start
 
 
-def _with_numbers(problem: SplitProblem, blocks: Sequence[Block], stages: Sequence) -> list[Block]:
+def _with_numbers(
+    problem: SplitProblem, blocks: Sequence[Block], stages: Sequence[Stage]
+) -> list[Block]:
     """The blocks in the order of the stages of their plan, each with its number."""
     of_node = {}
     for block in blocks:
@@ -110,6 +112,10 @@ def _stages_as_items(problem: SplitProblem, blocks: Sequence[Block]) -> Items:
         label[one.nodes] = b
     none = np.zeros(0, dtype=np.int64)
     return Items(label=label, count=len(blocks), tail=none, head=none)
+
+
+Move = Callable[[_Pipe], _Pipe | None]
+"""From a split to a neighbour; None: it is none."""
 
 
 class _Search:
@@ -185,7 +191,7 @@ class _Search:
         return float(loads.max(axis=1, initial=0.0).sum()), self._norm(loads)
 
     @staticmethod
-    def _norm(loads: np.ndarray) -> float:
+    def _norm(loads: Floats) -> float:
         """Norm of the loads of each pass, added up."""
         most = loads.max(axis=1, initial=0.0)
         if not np.isfinite(most).all():
@@ -297,7 +303,7 @@ class _Search:
                 break
         return pipe
 
-    def _moves(self, pipe: _Pipe) -> Iterator:
+    def _moves(self, pipe: _Pipe) -> Iterator[Move]:
         """All moves of descent; few where the graph is large."""
         slots, all_ = len(pipe.homes), len(pipe.homes) + len(pipe.spare)
         budget = WORK // (20 * (self.loads.pins + self.items.count + 1))
@@ -336,7 +342,5 @@ def _swapped(pipe: _Pipe, a: int, b: int) -> _Pipe:
 
 def _rows(rows: Ints, values: Ints, count: int) -> list[Ints]:
     """The values of each row."""
-    from dnnp.core.model.graph import csr
-
     ptr, idx = csr(rows, values, count)
     return [idx[ptr[i] : ptr[i + 1]] for i in range(count)]

@@ -19,17 +19,7 @@ from dnnp.core.model.run import Run
 from dnnp.core.portfolio.solve import solve
 from support.linked_cases import least_over_links, linked_case
 
-METHODS = (
-    "exact",
-    "heuristic",
-    "slice",
-    "dpl",
-    "anneal",
-    "pipedream",
-    "uniform",
-    "greedy",
-    "single",
-)
+METHODS = ("exact", "slice", "dpl", "anneal", "uniform", "greedy", "single")
 
 
 def found(problem: SplitProblem, asked: Asked, least: float) -> Solution | None:
