@@ -1,13 +1,13 @@
 """What a stage moves over links: the definition for the objectives throughput and gpipe.
 
 A tensor that comes in takes the link from the device that makes it; one that goes out leaves once,
-at the pace of the slowest link to a device that reads it, as it does between clusters (2020 paper,
-Appendix C.3). A transfer takes the latency of the link and the bytes over its bandwidth, or, where
-the tensor states a transfer time, that time; the sender and the receiver are both busy with it. A
-CPU is not, as without links. Of replicas, which share the samples, the slowest pair counts: any of
-them may send to any; they synchronise their weights over the slowest link among them. Model inputs
-and outputs and what overflows come from the host, over the bandwidth of the class. Two devices
-without a link have the widest path between them, see `dnnp.core.cost.machine`.
+at the pace of the slowest link to a device that reads it, as it does between clusters. A transfer
+takes the latency of the link and the bytes over its bandwidth, or, where the tensor states a
+transfer time, that time; the sender and the receiver are both busy with it. A CPU is not, as
+without links. Of replicas, which share the samples, the slowest pair counts: any of them may send
+to any; they synchronise their weights over the slowest link among them. Model inputs and outputs
+and what overflows come from the host, over the bandwidth of the class. Two devices without a link
+have the widest path between them, see `dnnp.core.cost.machine`.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations, product
 
 import numpy as np
@@ -22,7 +23,7 @@ from dnnp.core.cost.items import Items
 from dnnp.core.cost.linked_loads import Home, LinkedLoads
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Ints
+from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.model.plan import Block, Stage
 from dnnp.core.model.run import PLAIN, Run
 
@@ -309,23 +310,23 @@ class _Search:
         budget = WORK // (20 * (self.loads.pins + self.items.count + 1))
         pairs = [(a, b) for a, b in combinations(range(all_), 2) if a < slots][:budget]
         for a, b in pairs:
-            yield lambda p, a=a, b=b: _swapped(p, a, b)
+            yield partial(_swapped, a=a, b=b)
         if not self.ordered:
             return
         for s in range(slots):
             for count in range(1, REACH + 1):
                 for ahead in (True, False):
-                    yield lambda p, s=s, n=count, f=ahead: self._shifted(p, s, n, ahead=f)
+                    yield partial(self._shifted, s=s, count=count, ahead=ahead)
         empty = np.setdiff1d(np.arange(slots), pipe.slot).tolist()
         for a, s, ahead in product(empty, range(slots), (True, False)):
             for count in range(1, REACH + 1):
-                yield lambda p, a=a, s=s, n=count, f=ahead: self._opened(p, a, s, n, ahead=f)
+                yield partial(self._opened, a=a, s=s, count=count, ahead=ahead)
         if self.items.count * 2 > budget:
             return
         for item in range(self.items.count):
             low, high = self._range(pipe, item)
             for target in range(low, high + 1):
-                yield lambda p, i=item, t=target: self._if_allowed(p, i, t)
+                yield partial(self._if_allowed, item=item, target=target)
 
     def _if_allowed(self, pipe: _Pipe, item: int, target: int) -> _Pipe | None:
         low, high = self._range(pipe, item)

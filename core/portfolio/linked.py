@@ -7,6 +7,7 @@ with a search that heeds every link (`dnnp.core.local.linked`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
@@ -28,10 +29,14 @@ NOTICE = (
 )
 
 
-def solve_linked(problem: SplitProblem, asked: Asked, run: Run) -> Solution:
-    """Split a graph over devices that links join; raises what `solve` does."""
-    from dnnp.core.portfolio.solve import peak_ordered, solve
+Solve = Callable[[SplitProblem, Asked, Run], Solution]
 
+
+def solve_linked(problem: SplitProblem, asked: Asked, run: Run, solve: Solve) -> Solution:
+    """Split a graph over devices that links join.
+
+    `solve` splits one over devices without links; this raises what it does.
+    """
     heeds = asked.method == "auto"
     part = run.begin("planning by classes", 0.0, PLANNED) if heeds else run
     # What is found on the way has not been priced with links.
@@ -51,8 +56,6 @@ def solve_linked(problem: SplitProblem, asked: Asked, run: Run) -> Solution:
         return replace(found, blocks=blocks)
     better, bound = _heeding(problem, blocks, found.bound, asked, run.begin("links", PLANNED, 1.0))
     if problem.value(better) < planned * (1 - ROUNDING):
-        if problem.options.memory_model == "peak":
-            better = peak_ordered(problem, asked, better, run)
         return Solution(better, bound, METHOD)
     return replace(found, blocks=better, bound=bound)
 

@@ -35,9 +35,12 @@ def solve(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     """
     check_options(problem)
     if problem.links and problem.graph.n:
-        from dnnp.core.portfolio.linked import solve_linked
+        from dnnp.core.portfolio.linked import METHOD, solve_linked
 
-        return solve_linked(problem, asked, run)
+        found = solve_linked(problem, asked, run, solve)
+        if found.method == METHOD and problem.options.memory_model == "peak":
+            return replace(found, blocks=_with_least_peak(problem, asked, found.blocks, run))
+        return found
     method, validity = method_asked(asked.method, asked.validity, clustered=problem.clustered)
     asked = replace(asked, validity=validity)
     if not problem.graph.n:
@@ -70,11 +73,13 @@ def _found(problem: SplitProblem, asked: Asked, method: str, run: Run) -> Soluti
             raise reason or error from None
         found = Solution(rescued, method="slice")
     if problem.options.memory_model == "peak":
-        return replace(found, blocks=peak_ordered(problem, asked, found.blocks, run))
+        return replace(found, blocks=_with_least_peak(problem, asked, found.blocks, run))
     return found
 
 
-def peak_ordered(problem: SplitProblem, asked: Asked, blocks: list[Block], run: Run) -> list[Block]:
+def _with_least_peak(
+    problem: SplitProblem, asked: Asked, blocks: list[Block], run: Run
+) -> list[Block]:
     """Let the nodes of each stage run in an order of small peak, where that matters."""
     from dnnp.core.peak.order import with_least_peak
 
