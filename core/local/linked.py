@@ -152,13 +152,9 @@ class _Search:
             for i in range(device.count)
             if (c, i) not in taken
         ]
-        # The devices that are left stand between the stages, so that each can take over a part.
-        more = min(MOST_SLOTS, items.count) - len(used) if ordered else 0
-        self.start = _Pipe(slot, tuple(used), tuple(spare))
-        for home in spare[: max(more, 0)]:
-            pipe = self.start
-            rest = tuple(h for h in pipe.spare if h != home)
-            self.start = _Pipe(pipe.slot, (*pipe.homes, home), rest)
+        # Devices that are left get slots without items, as far as they may be of use.
+        more = max(min(MOST_SLOTS, items.count) - len(used), 0) if ordered else 0
+        self.start = _Pipe(slot, (*used, *spare[:more]), tuple(spare[more:]))
 
     def best(self) -> _Pipe:
         """The best split that annealing and descent find."""

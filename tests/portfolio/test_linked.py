@@ -86,7 +86,7 @@ def test_the_search_never_makes_it_worse():
 
 
 def test_one_seed_one_split():
-    problem = linked_case(17, 6)
+    problem = linked_case(17, 6, limited=False)
     one, other = (solve(problem, Asked(), Run(seed=3)) for _ in range(2))
     assert [b.nodes.tolist() for b in one.blocks] == [b.nodes.tolist() for b in other.blocks]
     assert (one.bound, one.method) == (other.bound, other.method)
