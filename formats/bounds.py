@@ -41,6 +41,7 @@ def bound_digest(plan: Record, stages: list[Record]) -> str:
     if plan["objective"] == "latency":
         options = ("execution", "invocations", "transfers", "congestion")
         content += [plan.get(name) for name in options]
+    if plan["objective"] == "latency" or plan.get("links"):
         content.append(
             [
                 [x["from"], x["to"], float(x["bandwidth_bytes_per_s"]), float(x["latency_s"])]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
@@ -23,7 +24,8 @@ def expand_links(
     """Links between single devices, both directions of each record.
 
     An end that names a class stands for all its devices; no device is linked with itself. What a
-    record says of single devices replaces what one says of their classes.
+    record says of single devices replaces what one says of their classes. Two devices of a class
+    of which no record speaks have what their class states, if it does.
 
     Raises
     ------
@@ -67,4 +69,23 @@ def expand_links(
                     if before is None or exact:
                         link = Link(source, target, bandwidth, latency)
                         found[source, target] = exact, link
-    return tuple(link for _, link in found.values())
+    stated = [link for _, link in found.values()]
+    return (*stated, *_by_class(devices, places, found.keys()))
+
+
+def _by_class(
+    devices: Sequence[DeviceClass],
+    places: Mapping[str, Sequence[str]],
+    spoken_of: Container[tuple[str, str]],
+) -> Iterator[Link]:
+    """Links within each class, over the bandwidth that it states, where no record speaks of one."""
+    for device in devices:
+        size = device.cluster_size
+        for i, source in enumerate(places[device.name]):
+            for j, target in enumerate(places[device.name]):
+                near = size and i // size == j // size
+                band = device.bandwidth_bytes_per_s
+                if near:
+                    band = device.inner_bandwidth_bytes_per_s
+                if i != j and isfinite(band) and (source, target) not in spoken_of:
+                    yield Link(source, target, band)

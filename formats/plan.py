@@ -138,6 +138,7 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
         ),
         bound_method=record.get("bound_method", ""),
         ways=tuple(map(_way, record.get("ways", ()))),
+        planned_by=record.get("planned_by", ""),
     )
 
 
@@ -253,6 +254,8 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
         record["bound_method"] = plan.bound_method
     if plan.ways:
         record["ways"] = [_way_record(way) for way in plan.ways]
+    if plan.planned_by:
+        record["planned_by"] = plan.planned_by
     stages: list[Record] = [
         {
             "type": "stage",

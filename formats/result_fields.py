@@ -95,9 +95,13 @@ PLAN = {
     ),
     "links": Field(
         "list",
-        "latency: the links between the devices, one direction each; absent: what the "
-        "classes state",
+        "the links between the devices, one direction each; absent: what the classes state",
         items=Field("object", "", fields=PLAN_LINK),
+    ),
+    "planned_by": string(
+        "classes: the method knew the best link of each class only, and the plan was then priced "
+        "with the links; absent: it heeded all that there is",
+        enum=("classes",),
     ),
     "bound_method": string("latency: argument that proves the bound"),
     "ways": Field(

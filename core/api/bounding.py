@@ -242,10 +242,13 @@ def _better_plan(
     if proof.blocks is None:
         return None
     from dnnp.core.cost.plan import make_plan
+    from dnnp.core.portfolio.bounds import LINKED
 
+    by_classes = bool(problem.links) and proof.found_by != LINKED
     return make_plan(
         problem,
         proof.blocks,
+        planned_by="classes" if by_classes else "",
         method=f"bound-{proof.found_by}",
         bound=0.0,
         digest=stream.get("plan")[0]["digest"],

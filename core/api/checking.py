@@ -194,6 +194,7 @@ def _findings(stream: Stream, certificate: bool, max_gap: float | None, bar: Bar
     from dnnp.core.check.plan import check_plan
     from dnnp.core.check.schedule import check_schedule
     from dnnp.core.check.stream import check_stream as check_records
+    from dnnp.core.check.wires import fastest_links
     from dnnp.core.model.cluster import singletons
     from dnnp.formats.graph import digest_of
     from dnnp.formats.plan import plan_digest
@@ -224,9 +225,9 @@ def _findings(stream: Stream, certificate: bool, max_gap: float | None, bar: Bar
         violations += report.violations
         if certificate:
             bar.update(Standing("verifying the bound"))
-            budget = Budget()
+            budget, devices = Budget(), fastest_links(plan)
             proofs = [
-                check_certificate(graph, clustering, plan.devices, plan.options, record, budget)
+                check_certificate(graph, clustering, devices, plan.options, record, budget)
                 for record in bounds
             ]
             for proof in proofs:

@@ -27,14 +27,16 @@ WORTH_SAYING = 1.005
 
 
 def with_all_replicas(
-    options: SplitOptions, cost: CostOptions, devices: Iterable[DeviceClass]
+    options: SplitOptions, cost: CostOptions, devices: Iterable[DeviceClass], *, linked: bool
 ) -> CostOptions:
     """The cost model where a stage may run on all devices of a class.
+
+    `linked`: links between single devices are stated.
 
     Raises
     ------
     UsageError
-        Fewer are asked for, or devices form clusters.
+        Fewer are asked for, devices form clusters, or they are not alike for their links.
     """
     from dnnp.core.portfolio.ways import all_replicas
 
@@ -47,6 +49,11 @@ def with_all_replicas(
         )
     if any(device.cluster_size for device in devices):
         raise UsageError("--allow-replicas: replicas cannot be combined with clusters")
+    if linked:
+        raise UsageError(
+            "--allow-replicas compares devices that are alike, not those of stated links; "
+            "--max-replicas heeds links"
+        )
     return replace(cost, max_replicas=most)
 
 
@@ -96,7 +103,7 @@ def name_faster_replicas(problem: SplitProblem, plan: Plan, options: SplitOption
     """Say where plain replicas of the whole model fit and are faster than a plan without them."""
     if options.objective != "throughput" or options.max_replicas is not None:
         return
-    if options.allow_replicas or problem.clustered or not plan.stages:
+    if options.allow_replicas or problem.clustered or problem.links or not plan.stages:
         return
     if plan.status == "interrupted":
         return

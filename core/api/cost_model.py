@@ -22,7 +22,7 @@ LATENCY_ALONE = ("execution", "invocations", "transfers", "congestion")
 """Options that the objective latency alone has."""
 
 
-def throughput_options(options: SplitOptions, graph: Graph, links: Sequence[Link]) -> CostOptions:
+def throughput_options(options: SplitOptions, graph: Graph) -> CostOptions:
     """The cost model that the options ask for, where the objective is not latency.
 
     Raises
@@ -35,8 +35,6 @@ def throughput_options(options: SplitOptions, graph: Graph, links: Sequence[Link
             raise UsageError(f"--{name} is for --objective latency")
     if options.method not in SPLITS:
         raise UsageError(f"method {options.method} is for --objective latency")
-    if links:
-        options.caller.note("links have no effect on the objective " + options.objective)
     stated = not np.isnan(graph.node_bytes).all()
     summed = stated or bool(graph.backward.any())
     return CostOptions(

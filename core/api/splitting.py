@@ -56,7 +56,7 @@ split = step("dnnp-partition", SplitOptions)(split_stream)
 def problem_of(stream: Stream, options: SplitOptions) -> SplitProblem:
     """What is to be split: the graph, priced if it is not, the devices and the cost model."""
     from dnnp.core.cost.problem import SplitProblem
-    from dnnp.core.portfolio.methods import check_options
+    from dnnp.core.portfolio.methods import check_links, check_options
     from dnnp.cost_model import latency_options, throughput_options
     from dnnp.costs import ensure_costs
     from dnnp.formats.graph import graph_of, units_of
@@ -70,12 +70,13 @@ def problem_of(stream: Stream, options: SplitOptions) -> SplitProblem:
         if options.objective == "latency":
             cost = latency_options(options, graph, devices, links)
         else:
-            cost = throughput_options(options, graph, links)
+            cost = throughput_options(options, graph)
         if options.allow_replicas:
-            cost = with_all_replicas(options, cost, devices)
+            cost = with_all_replicas(options, cost, devices, linked=bool(links))
         problem = SplitProblem(graph, units, devices, cost, links)
         if options.objective != "latency":
             check_options(problem)
+            check_links(problem)
         _check_method(options, problem)
     if options.devices is None and len(units.times) > 1 and len(devices) == 1:
         others = ", ".join(name for name in units.times if name != devices[0].name)
@@ -172,6 +173,7 @@ def _for_throughput(problem: SplitProblem, asked: Asked, run: Run, caller: Calle
         bound=found.bound,
         digest=digest_of(problem.graph, problem.units),
         interrupted=caller.interrupted,
+        planned_by=found.planned_by,
     )
 
 

@@ -13,6 +13,7 @@ there is a backward pass they also agree on their weights, in (r - 1) / r * weig
 (its Appendix C.2): after the rest, or beside it where transfers overlap with compute.
 
 A tensor that stays among the stages of one cluster moves over the inner link (Appendix C.3).
+Where links are stated, they say how long everything between stages takes.
 
 The forward load is that of the forward nodes and of the tensors they make or the model is fed
 with; the backward load is that of the other nodes, of the tensors they make, and of the
@@ -26,6 +27,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from dnnp.core.check.tables import Tables
+from dnnp.core.check.wires import StageWires
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import ACTIVATION, CONSTANT, INPUT, PARAMETER
 from dnnp.core.model.plan import CostOptions
@@ -85,6 +87,7 @@ def cost_of(
     options: CostOptions,
     replicas: int = 1,
     near: Collection[int] = (),
+    wires: StageWires | None = None,
 ) -> Cost:
     """Recompute the load of one stage.
 
@@ -99,9 +102,11 @@ def cost_of(
         Devices that share the samples.
     near
         Nodes on devices of the same cluster, those of the stage included.
+    wires
+        The links to other stages, where links are stated; clusters do not count then.
     """
     footprint = footprint_of(tables, nodes, options)
-    return price(tables, footprint, compute, device, options, replicas, near)
+    return price(tables, footprint, compute, device, options, replicas, near, wires)
 
 
 def price(
@@ -112,6 +117,7 @@ def price(
     options: CostOptions,
     replicas: int = 1,
     near: Collection[int] = (),
+    wires: StageWires | None = None,
 ) -> Cost:
     """Price a footprint on a device; see `cost_of`."""
     early: tuple[list[float], list[float]] = ([], [])
@@ -124,6 +130,8 @@ def price(
                 inner = bool(near) and _stays_near(tables, t, near, options.charge_io, way == 1)
                 time = _inner(tables, t, device) if inner else _transfer(tables, t, device)
                 writer = tables.writer.get(t)
+                if wires is not None:
+                    time = _over(wires, tables, t, options.charge_io, way == 1, time)
                 of_pass = early if writer is None or not tables.backward[writer] else late
                 of_pass[way].append(time)
         if options.memory_mode == "overflow" and used > device.memory_bytes:
@@ -132,7 +140,8 @@ def price(
     sync_s = 0.0
     if replicas > 1 and footprint.weight_bytes:
         share = (replicas - 1) / replicas
-        sync_s = share * footprint.weight_bytes / device.bandwidth_bytes_per_s
+        bandwidth = device.bandwidth_bytes_per_s if wires is None else wires.bandwidth
+        sync_s = share * footprint.weight_bytes / bandwidth if bandwidth else math.inf
 
     def load(parts: tuple[float, float, float, float], sync: float) -> float:
         alone = combined(options.comm, *parts) / replicas
@@ -203,6 +212,17 @@ def _inner(tables: Tables, tensor: int, device: DeviceClass) -> float:
     if math.isnan(given):
         return tables.size[tensor] / device.inner_bandwidth_bytes_per_s
     return given * device.bandwidth_bytes_per_s / device.inner_bandwidth_bytes_per_s
+
+
+def _over(
+    wires: StageWires, tables: Tables, tensor: int, charge_io: bool, leaving: bool, host: float
+) -> float:
+    """Time of one crossing of a tensor over links; `host`: what it takes to or from the host."""
+    writer = tables.writer.get(tensor)
+    if not leaving:
+        return host if writer is None else wires.arriving(writer, tensor)
+    time = wires.leaving(tables.users.get(tensor, ()), tensor)
+    return max(time, host) if charge_io and tables.output[tensor] else time
 
 
 def _stays_near(

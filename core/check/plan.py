@@ -15,6 +15,7 @@ from dnnp.core.check.units import compute_of, units_of
 from dnnp.core.check.validity import check_validity
 from dnnp.core.check.violation import Violation, above, same
 from dnnp.core.check.ways import check_ways
+from dnnp.core.check.wires import Wires
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph
@@ -69,7 +70,8 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
         return PlanReport(tuple(found), latency, validity, tuple(times))
     found += _colors(graph, tables, blocks)
     found += check_devices(plan)
-    homes = clusters_of(plan, devices)
+    wires = Wires(plan, tables, blocks) if plan.links else None
+    homes = [None] * len(blocks) if wires else clusters_of(plan, devices)
     near: dict[tuple[str, int], set[int]] = {}
     for home, block in zip(homes, blocks, strict=True):
         if home is not None:
@@ -89,6 +91,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
             plan.options,
             max(stage.replicas, 1),
             () if home is None else near[home],
+            None if wires is None else wires.of(number),
         )
         costs.append(cost)
         found += _load(stage, cost, subject)

@@ -144,6 +144,7 @@ def _bound_digest(plan: Record, plan_digest: str) -> str:
     if plan["objective"] == "latency":
         for name in ("execution", "invocations", "transfers", "congestion"):
             content.append(plan.get(name))
+    if plan["objective"] == "latency" or plan.get("links"):
         rows = []
         for link in plan.get("links", ()):
             speed, delay = float(link["bandwidth_bytes_per_s"]), float(link["latency_s"])

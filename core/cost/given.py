@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+from dnnp.core.cost.machine import Machine, machine_of
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph
@@ -21,4 +23,15 @@ class Given:
     devices: tuple[DeviceClass, ...]
     options: CostOptions
     links: tuple[Link, ...] = ()
-    """Links between the devices; the latency objective alone heeds them."""
+    """Links between the devices; none: what their classes state."""
+
+    @cached_property
+    def machine(self) -> Machine:
+        """The single devices, and what a transfer between two of them takes.
+
+        Raises
+        ------
+        FormatError
+            A link names a device that is not there, or two devices are not connected.
+        """
+        return machine_of(self.devices, self.links)

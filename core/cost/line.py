@@ -69,7 +69,7 @@ def make_line(problem: Given, items: Items, order: Ints) -> Line:
     place = np.empty(items.count, dtype=np.int64)
     place[order] = np.arange(items.count)
     where = place[items.label]
-    sequence = _execution_order(graph, units, where)
+    sequence = execution_order(graph, units, where)
     node_ptr, nodes = csr(where[sequence], sequence, items.count)
     first = units.member_idx[units.member_ptr[:-1]]
     absent = np.full(units.g, np.inf)
@@ -111,7 +111,7 @@ def make_line(problem: Given, items: Items, order: Ints) -> Line:
     return _with_reach(graph, line, options)
 
 
-def _execution_order(graph: Graph, units: Clustering, where: Ints) -> Ints:
+def execution_order(graph: Graph, units: Clustering, where: Ints) -> Ints:
     """Nodes by item, then in an order that keeps units whole where that is possible.
 
     An item of several units may interleave them; there the graph's own order decides.

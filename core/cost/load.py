@@ -6,7 +6,8 @@ A stage replicated over r devices (2020 paper, Appendix C.2) costs load / r; in 
 synchronises its weights, (r - 1) * weight bytes / (r * bandwidth), which is added for `sum` and
 overlaps, as a maximum, for the other two. Transfers between devices of one cluster take the
 inner link (Appendix C.3): a tensor that comes from a stage of the same cluster, and one whose
-readers are all in it.
+readers are all in it. Where links are stated they say what a transfer takes, see
+`dnnp.core.cost.linked`.
 
 In training, FW(S) and BW(S) are the loads of the forward and of the backward nodes; a transfer
 belongs to the pass of the tensor's producer, the synchronisation to the backward pass.
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dnnp.core.cost.combine import COMM, combine, shared_load
+from dnnp.core.cost.linked import Linked
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import (
@@ -100,12 +102,13 @@ def stage_load(
     device: DeviceClass,
     options: CostOptions,
     replicas: int = 1,
-    near: np.ndarray | None = None,
+    near: np.ndarray | Linked | None = None,
 ) -> StageLoad:
     """Load of a stage that runs `nodes` (positions, in execution order) on `device`.
 
     Compute time is the sum of the times of the groups in `units`, each wholly in the stage.
-    `near` (bool[n]) marks the nodes on devices of the same cluster.
+    `near` (bool[n]) marks the nodes on devices of the same cluster, or says what links join the
+    stage to the others.
     """
     nodes = np.asarray(nodes, dtype=np.int64)
     step = np.full(graph.n, -1, dtype=np.int64)
@@ -116,7 +119,11 @@ def stage_load(
     compute = float(time.sum())
     memory, peak = stage_memory(graph, nodes, step, options)
     training = bool(graph.backward.any())
-    sync = sync_time(weight_bytes(graph, nodes), device, replicas) if training else 0.0
+    sync = 0.0
+    if training and replicas > 1 and isinstance(near, Linked):
+        sync = (replicas - 1) / replicas * weight_bytes(graph, nodes) * near.slowest_inside
+    elif training:
+        sync = sync_time(weight_bytes(graph, nodes), device, replicas)
     incoming, outgoing = crossing_times(graph, nodes, step, device, options, near)
     comm, overflow = COMM[options.comm], 0.0
     if not device.is_cpu and options.memory_mode == "overflow" and memory > device.memory_bytes:
@@ -163,7 +170,7 @@ def crossing_times(
     step: Ints,
     device: DeviceClass,
     options: CostOptions,
-    near: np.ndarray | None,
+    near: np.ndarray | Linked | None,
 ) -> tuple[Floats, Floats]:
     """Time that every tensor spends moving into and out of a stage; f64[m] each.
 
@@ -183,7 +190,14 @@ def crossing_times(
         leaves |= graph.is_output[written]
     incoming[read[enters]] = cost[read[enters]]
     outgoing[written[leaves]] = cost[written[leaves]]
-    if near is not None:
+    if isinstance(near, Linked):
+        made = read[enters & (graph.producer[read] >= 0)]
+        incoming[made] = near.arriving(graph, made)
+        sent = written[leaves_stage(graph, written, step)]
+        to_host = graph.is_output[sent] if options.charge_io else np.zeros(len(sent), np.bool_)
+        over = near.leaving(graph, sent)
+        outgoing[sent] = np.where(to_host, np.maximum(cost[sent], over), over)
+    elif near is not None:
         source = graph.producer[read]
         incoming[read[(source >= 0) & near[source]]] *= device.inner_factor
         far = leaves_stage(graph, written, np.where(near, 0, -1))

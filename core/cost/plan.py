@@ -8,6 +8,7 @@ import numpy as np
 
 from dnnp.core.cost.combine import MARGIN, ROOM, ROUNDING
 from dnnp.core.cost.given import Given
+from dnnp.core.cost.linked import Linked, linked_stages
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.validity import quotient_order, validity_of
 from dnnp.core.model.errors import FormatError, InfeasibleError
@@ -23,6 +24,7 @@ def make_plan(
     bound: float = 0.0,
     digest: str = "",
     interrupted: bool = False,
+    planned_by: str = "",
 ) -> Plan:
     """Price a split.
 
@@ -45,7 +47,7 @@ def make_plan(
     if order is not None:
         blocks = [blocks[b] for b in order.tolist()]
     blocks = _numbered(blocks)
-    near = nodes_nearby(graph, blocks)
+    near = surroundings(problem, blocks)
     stages = [_stage(problem, b, close) for b, close in zip(blocks, near, strict=True)]
     value = objective_of(stages, options)
     proven = value <= bound * (1 + 2 * ROUNDING)
@@ -61,6 +63,8 @@ def make_plan(
         options=options,
         devices=problem.devices,
         digest=digest,
+        links=problem.links,
+        planned_by=planned_by,
     )
 
 
@@ -86,6 +90,14 @@ def _numbered(blocks: Sequence[Block]) -> list[Block]:
             )
         numbered.append(b._replace(number=number))
     return numbered
+
+
+def surroundings(problem: Given, blocks: Sequence[Block]) -> Sequence[np.ndarray | Linked | None]:
+    """For each (numbered) block what its transfers depend on besides its class, as `stage_load`
+    takes it: links where there are any, else clusters."""
+    if problem.links:
+        return linked_stages(problem, blocks)
+    return nodes_nearby(problem.graph, blocks)
 
 
 def nodes_nearby(graph: Graph, blocks: Sequence[Block]) -> list[np.ndarray | None]:
@@ -130,7 +142,7 @@ def _block_of(problem: Given, blocks: Sequence[Block]) -> Ints:
     return block
 
 
-def _stage(problem: Given, block: Block, near: np.ndarray | None) -> Stage:
+def _stage(problem: Given, block: Block, near: np.ndarray | Linked | None) -> Stage:
     graph, units, options = problem.graph, problem.units, problem.options
     nodes, device = block.nodes, block.device
     cost = stage_load(graph, units, nodes, device, options, block.replicas, near)

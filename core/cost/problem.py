@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from threading import Lock
@@ -13,6 +14,7 @@ import numpy as np
 from dnnp.core.cost.given import Given
 from dnnp.core.cost.items import Items, free_items_of, item_choices
 from dnnp.core.cost.line import Line, make_line
+from dnnp.core.cost.linked import at_best_links
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
@@ -39,8 +41,24 @@ class SplitProblem(Given):
 
     @property
     def clustered(self) -> bool:
-        """Whether some devices form clusters."""
-        return any(d.cluster_size for d in self.devices)
+        """Whether some devices form clusters, and no links say more."""
+        return not self.links and any(d.cluster_size for d in self.devices)
+
+    @cached_property
+    def unlinked(self) -> SplitProblem:
+        """The same problem without links, in which no split has a larger objective.
+
+        It is what methods and bounds work on that know the bandwidths of classes only.
+        """
+        if not self.links:
+            return self
+        devices = at_best_links(self.devices, self.links, self.options)
+        return self._variant(replace(self, devices=devices, links=()))
+
+    def own(self, blocks: Sequence[Block]) -> list[Block]:
+        """The same blocks, on the devices of this problem: by class, whatever else they state."""
+        devices = {d.name: d for d in self.devices}
+        return [b._replace(device=devices[b.device.name]) for b in blocks]
 
     @property
     def items(self) -> Items:

@@ -92,6 +92,15 @@ BOUNDS = by_name(
         "of accelerators, without replicas and with `--comm sum`.",
     ),
     Method(
+        "links",
+        "a search over order ideals that knows the links to the stages before and after",
+        "dnnp.core.bound.linked:linked_bound",
+        ORDERED,
+        more="For devices with links, without replicas and a backward pass. Tensors that surely go "
+        "to the next stage, or come from the one before, are charged its link, others the best "
+        "one. All other arguments know the best link of each class only.",
+    ),
+    Method(
         "no-dag",
         "integer program for one stage with its share of the work, whatever the order",
         "dnnp.core.bound.hierarchy:no_dag_bound",

@@ -88,3 +88,5 @@ class Solution:
     """No split of the validity asked for has a smaller objective."""
     method: str = ""
     """What made it; empty: the method that was asked."""
+    planned_by: str = ""
+    """As in `Plan`: `classes` where it knew the best link of each class only."""

@@ -150,6 +150,9 @@ class Plan:
     """Argument that proves the bound, where it is worth a name."""
     ways: tuple[Way, ...] = ()
     """Ways that were compared, the simplest first; empty: none were."""
+    planned_by: str = ""
+    """`classes`: the method knew the best link of each class only, and the plan was then priced
+    with the links; empty: it heeded all that there is."""
 
     @property
     def objective(self) -> str:

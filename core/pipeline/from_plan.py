@@ -19,13 +19,15 @@ from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
+from dnnp.core.cost.given import Given
+from dnnp.core.cost.linked import linked_stages
 from dnnp.core.cost.load import crossing_times, transfer_times
-from dnnp.core.cost.plan import nodes_nearby
+from dnnp.core.cost.plan import surroundings
 from dnnp.core.cost.runnable import cut_into_parts
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.graph import CONSTANT, PARAMETER, Floats, Graph, Ints, distinct
+from dnnp.core.model.graph import CONSTANT, PARAMETER, Graph, Ints, distinct
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.plan import Block, Plan
 
@@ -71,11 +73,13 @@ def placement_of_plan(
         )
     classes = {d.name: d for d in plan.devices}
     parts, waits = _parts(graph, units, plan)
-    _price(graph, plan, classes, parts)
+    given = Given(graph, units, plan.devices, plan.options, plan.links)
+    blocks = _blocks(graph, plan, classes)
+    _price(given, plan, blocks, parts)
     _hold(graph, parts)
     names, homes = _homes(plan)
     devices = _devices(plan, classes, parts, names)
-    carried = _carried(graph, plan, classes, parts, waits) if explicit else {}
+    carried = _carried(given, blocks, parts, waits) if explicit else {}
     builder = _PlacementBuilder(devices, [], plan, parts, homes, explicit)
     for i in TopologicalSorter(waits).static_order():
         part, stage = parts[i], plan.stages[parts[i].stage]
@@ -144,16 +148,10 @@ def _parts(
     return found, joined
 
 
-def _price(
-    graph: Graph, plan: Plan, classes: dict[str, DeviceClass], parts: Sequence[_StagePart]
-) -> None:
-    """Give each part its share of the transfers of its stage.
-
-    A tensor that comes in belongs to the first part that reads it, one that goes out to the part
-    that makes it.
-    """
+def _blocks(graph: Graph, plan: Plan, classes: dict[str, DeviceClass]) -> list[Block]:
+    """The stages as numbered blocks."""
     position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
-    blocks = [
+    return [
         Block(
             np.array([position[n] for n in s.nodes], dtype=np.int64),
             classes[s.device_class],
@@ -162,7 +160,16 @@ def _price(
         )
         for s in plan.stages
     ]
-    for s, (stage, near) in enumerate(zip(plan.stages, nodes_nearby(graph, blocks), strict=True)):
+
+
+def _price(given: Given, plan: Plan, blocks: Sequence[Block], parts: Sequence[_StagePart]) -> None:
+    """Give each part its share of the transfers of its stage.
+
+    A tensor that comes in belongs to the first part that reads it, one that goes out to the part
+    that makes it.
+    """
+    graph = given.graph
+    for s, (stage, near) in enumerate(zip(plan.stages, surroundings(given, blocks), strict=True)):
         block = blocks[s]
         step = np.full(graph.n, -1, dtype=np.int64)
         step[block.nodes] = np.arange(len(block.nodes))
@@ -229,28 +236,37 @@ def _devices(
 
 
 def _carried(
-    graph: Graph,
-    plan: Plan,
-    classes: dict[str, DeviceClass],
+    given: Given,
+    blocks: Sequence[Block],
     parts: Sequence[_StagePart],
     waits: dict[int, set[int]],
 ) -> dict[tuple[int, int], float]:
-    """Time of what moves from one part to another, over the link of the device that sends."""
+    """Time of what moves from one part to another: over the link between their stages, or, where
+    no links are stated, that of the device that sends."""
+    graph = given.graph
     part_of = np.full(graph.n, -1, dtype=np.int64)
     for p, part in enumerate(parts):
         part_of[part.nodes] = p
+    linked = linked_stages(given, blocks) if given.links else None
     times = {
-        name: np.zeros(graph.m) if device.is_cpu else transfer_times(graph, device)
-        for name, device in classes.items()
+        d.name: np.zeros(graph.m) if d.is_cpu else transfer_times(graph, d) for d in given.devices
     }
+
+    def time(t: int, source: int, target: int) -> float:
+        """Time of a tensor from one stage to another."""
+        if linked is None:
+            return float(times[blocks[source].device.name][t])
+        if blocks[source].device.is_cpu and blocks[target].device.is_cpu:
+            return 0.0
+        return float(linked[source].between(graph, np.array([t]), source, target)[0])
+
     carried: dict[tuple[int, int], float] = {}
     for p, part in enumerate(parts):
         read: Ints = distinct(np.concatenate([graph.reads(n) for n in part.nodes.tolist()]))
         made = read[graph.producer[read] >= 0]
         for t, q in zip(made.tolist(), part_of[graph.producer[made]].tolist(), strict=True):
             if q in waits[p] and parts[q].stage != part.stage:
-                cost: Floats = times[plan.stages[parts[q].stage].device_class]
-                carried[q, p] = carried.get((q, p), 0.0) + float(cost[t])
+                carried[q, p] = carried.get((q, p), 0.0) + time(t, parts[q].stage, part.stage)
     return carried
 
 

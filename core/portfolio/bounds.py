@@ -1,6 +1,7 @@
 """Arguments for lower bounds by name, and the order in which `auto` tries them.
 
 Each argument is a function of the problem, of what is known and of the run, and makes a claim.
+Where links are stated they argue about the best link of each class, which no split can beat.
 Here claims are judged: none may exceed the value of a split that exists, and the best one wins. A
 split that an argument finds on the way replaces the one known, and the next arguments start from
 it.
@@ -8,7 +9,9 @@ it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from time import monotonic
 from typing import NamedTuple
 
@@ -116,6 +119,9 @@ SMALL_AUTO = (
 )
 """The same for up to `SMALL` units a device, where sets of them that fit a stage are found fast."""
 
+LINKED = "links"
+"""The argument that knows links; `auto` tries it first where there are any."""
+
 STEPS = {"ideal": (Step("ideal", SMALL_EFFORT), Step("ideal"))}
 """Arguments that try more than once; a better split lets the next one go further."""
 
@@ -147,8 +153,9 @@ def bound(problem: SplitProblem, known: Known, method: str = "auto", run: Run = 
         small = SMALL_AUTO if problem.units.g <= SMALL * count else AUTO
         steps = FEW_AUTO if count <= FEW else small
         steps = tuple(s for s in steps if s.name != "no-dag" or known.validity == "free")
+        steps = (Step(LINKED), *steps) if problem.links else steps
     for step in steps:
-        if judge.done():
+        if judge.done(step.name):
             break
         if method == "auto" and judge.hopeless(step.name):
             continue
@@ -172,6 +179,8 @@ class _Judge:
         self.strict = strict
         """Whether a missing solver is an error."""
         self.value = known.value
+        self.most = self._unlinked_value(known.blocks)
+        """What arguments that know no links may prove: the least value without them."""
         self.blocks: list[Block] | None = None
         self.found_by = ""
         self.held: list[tuple[str, Claim]] = []
@@ -181,9 +190,10 @@ class _Judge:
         self.last: dict[str, tuple[float, Claim]] = {}
         """Argument -> the value that it last ended with, and its claim."""
 
-    def done(self) -> bool:
-        """Whether nothing is left to prove, or no time to prove it."""
-        return self.best()[1].value >= self.value * (1 - CLOSED) or self.run.stop()
+    def done(self, name: str) -> bool:
+        """Whether nothing is left that this argument could prove, or no time to prove it."""
+        most = self.value if name == LINKED else min(self.value, self.most)
+        return self.best()[1].value >= most * (1 - CLOSED) or self.run.stop()
 
     def hopeless(self, name: str) -> bool:
         """Whether an argument has nothing to add.
@@ -214,10 +224,12 @@ class _Judge:
         """Try one argument."""
         name, argument = step.name, BOUNDS[step.name]
         share = argument.share if step.share is None else step.share
+        problem = self.problem if name == LINKED else self.problem.unlinked
+        blocks = self.blocks or self.known.blocks
         known = replace(
             self.known,
             value=self.value,
-            blocks=self.blocks or self.known.blocks,
+            blocks=None if blocks is None else problem.own(blocks),
             floor=self.best()[1].value if self.held else 0.0,
         )
         run = self.run.scaled(step.effort)
@@ -227,7 +239,7 @@ class _Judge:
         started = monotonic()
         try:
             claim = beside(
-                lambda: argument.function()(self.problem, known, run), self.run.stop, _stopped
+                lambda: argument.function()(problem, known, run), self.run.stop, _stopped
             )
         except UsageError as error:
             claim = Claim(0.0, REFUSED, str(error))
@@ -270,9 +282,21 @@ class _Judge:
         reason = f"it claims {claim.value:.9g}, but there is a split of {self.value:.9g}"
         return Claim(0.0, FAILED, reason)
 
+    def _unlinked_value(self, blocks: Sequence[Block] | None) -> float:
+        """Objective of a split where no links are stated; inf: it is not known."""
+        if blocks is None or not self.problem.links:
+            return inf
+        unlinked = self.problem.unlinked
+        try:
+            return unlinked.value(unlinked.own(blocks))
+        except (InfeasibleError, FormatError):
+            return inf
+
     def _improve(self, name: str, blocks: list[Block]) -> None:
         """Take over a better split; claims that it contradicts are dropped."""
         problem = self.problem
+        self.most = min(self.most, self._unlinked_value(blocks))
+        blocks = problem.own(blocks)
         try:
             if problem.options.memory_model == "peak":
                 blocks = with_least_peak(problem.graph, blocks, run=Run(effort=0.0))

@@ -74,6 +74,18 @@ def check_options(problem: SplitProblem) -> None:
         raise UsageError("--memory-model peak is not defined for a graph with a backward pass")
 
 
+def check_links(problem: SplitProblem) -> None:
+    """Refuse links that do not connect all devices.
+
+    Raises
+    ------
+    FormatError
+        Two devices are not connected, or a link names one that is not there.
+    """
+    if problem.links:
+        _ = problem.machine
+
+
 def unplaceable_part(problem: SplitProblem, validity: str) -> InfeasibleError | None:
     """What fits nowhere, if some nodes that belong together are too much for every device."""
     choices = [problem.free_items]

@@ -34,6 +34,13 @@ def solve(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
         The method does not know what is asked for.
     """
     check_options(problem)
+    if problem.links and problem.graph.n:
+        from dnnp.core.portfolio.linked import METHOD, solve_linked
+
+        found = solve_linked(problem, asked, run, solve)
+        if found.method == METHOD and problem.options.memory_model == "peak":
+            return replace(found, blocks=with_small_peak(problem, asked, found.blocks, run))
+        return found
     method, validity = method_asked(asked.method, asked.validity, clustered=problem.clustered)
     asked = replace(asked, validity=validity)
     if not problem.graph.n:

@@ -17,7 +17,16 @@ from dnnp.core.model.errors import InfeasibleError, UnavailableError, UsageError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.portfolio import bounds
-from dnnp.core.portfolio.bounds import AUTO, CLOSED, FEW_AUTO, SMALL_AUTO, Proof, Step, bound
+from dnnp.core.portfolio.bounds import (
+    AUTO,
+    CLOSED,
+    FEW_AUTO,
+    LINKED,
+    SMALL_AUTO,
+    Proof,
+    Step,
+    bound,
+)
 from support.brute import brute_force
 from support.cases import random_case
 
@@ -259,7 +268,7 @@ def test_latency_is_refused():
 
 def test_every_argument_of_auto_is_in_the_table():
     for table in (AUTO, FEW_AUTO, SMALL_AUTO):
-        assert {step.name for step in table} | {"auto", "simple", "no-io"} == set(BOUNDS)
+        assert {step.name for step in table} | {"auto", "simple", "no-io", LINKED} == set(BOUNDS)
         assert all(0 < step.effort <= 1 for step in table)
         assert all(step.share or BOUNDS[step.name].share or step.share is None for step in table)
 

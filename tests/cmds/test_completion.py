@@ -62,7 +62,7 @@ def folder(tmp_path: Path) -> Path:
         (["dnnp-partition", "--method", "exa"], ["exact"]),
         (["dnnp-partition", "--method", "=", "exa"], ["exact"]),
         (["dnnp-partition", "--method", "exact", "--validity", ""], ["ordered", "convex", "free"]),
-        (["dnnp-partition", "--devices", "moirai"], cluster_names()),
+        (["dnnp-partition", "--devices", "moirai-"], ["moirai-inter", "moirai-intra"]),
         (["dnnp-partition", "--devices", ""], [*cluster_names(), *device_names(), "plan.dnnp"]),
         (["dnnp-partition", "-k", ""], []),
         (["dnnp-partition", "-k", "2", ""], ["plan.dnnp"]),

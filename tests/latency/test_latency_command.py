@@ -235,12 +235,6 @@ def test_more_devices_than_nodes(tmp_path: Path) -> None:
     assert "links are for up to 1024 devices" in linked.err
 
 
-def test_links_do_not_matter_for_throughput(tmp_path: Path) -> None:
-    result = dnnp("partition", "--devices", cluster(tmp_path, CLUSTER), stdin=stream())
-    assert result.status == 0
-    assert "links have no effect on the objective throughput" in result.err
-
-
 def test_split_made_elsewhere(tmp_path: Path) -> None:
     split = tmp_path / "split.json"
     split.write_text(json.dumps([[0, 1, 2, 3], [4, 5, 6, 7, 8]]))

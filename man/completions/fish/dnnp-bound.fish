@@ -1,6 +1,6 @@
 # fish completion for dnnp-bound
 complete -c dnnp-bound -s h -l help -d 'show this help message and exit'
-complete -c dnnp-bound -l method -x -a 'auto simple chain node-cut ideal pairs same-block cover no-dag no-io bottleneck guess exact' -d 'how to prove it'
+complete -c dnnp-bound -l method -x -a 'auto simple chain node-cut ideal pairs same-block cover links no-dag no-io bottleneck guess exact' -d 'how to prove it'
 complete -c dnnp-bound -l solver -x -a 'cbc highs' -d 'solver of integer programs'
 complete -c dnnp-bound -l time-limit -x -d 'seconds after which to keep the best bound'
 complete -c dnnp-bound -l effort -x -d 'scale the work of searches that would not end'
@@ -11,7 +11,7 @@ complete -c dnnp-bound -l memory -x -d 'capacity of a device, such as 16G or 16G
 complete -c dnnp-bound -l bandwidth -x -d 'bandwidth of a device\'s link, such as 12G'
 complete -c dnnp-bound -l cluster-size -x -d 'every N accelerators form a cluster with faster links inside'
 complete -c dnnp-bound -l inner-bandwidth -x -d 'bandwidth of a link inside a cluster'
-complete -c dnnp-bound -l devices -r -F -a 'moirai-inter moirai-intra a100 cpu-core h100 h200 p100 p4 rtx2080ti rtx3060ti t4 tpu-v3 v100' -d 'device records to use instead'
+complete -c dnnp-bound -l devices -r -F -a 'a100-t4 moirai-inter moirai-intra a100 cpu-core h100 h200 p100 p4 rtx2080ti rtx3060ti t4 tpu-v3 v100' -d 'device records to use instead'
 complete -c dnnp-bound -s o -l output -r -F -d 'write to FILE, as a whole or not at all'
 complete -c dnnp-bound -s q -l quiet -d 'only warnings and errors'
 complete -c dnnp-bound -s v -l verbose -d 'say more on stderr'

@@ -6,7 +6,7 @@ complete -c dnnp-partition -l memory -x -d 'capacity of a device, such as 16G or
 complete -c dnnp-partition -l bandwidth -x -d 'bandwidth of a device\'s link, such as 12G'
 complete -c dnnp-partition -l cluster-size -x -d 'every N accelerators form a cluster with faster links inside'
 complete -c dnnp-partition -l inner-bandwidth -x -d 'bandwidth of a link inside a cluster'
-complete -c dnnp-partition -l devices -r -F -a 'moirai-inter moirai-intra a100 cpu-core h100 h200 p100 p4 rtx2080ti rtx3060ti t4 tpu-v3 v100' -d 'device records to use instead'
+complete -c dnnp-partition -l devices -r -F -a 'a100-t4 moirai-inter moirai-intra a100 cpu-core h100 h200 p100 p4 rtx2080ti rtx3060ti t4 tpu-v3 v100' -d 'device records to use instead'
 complete -c dnnp-partition -l method -x -a 'auto exact heuristic slice dpl random brkga mla mla-weighted ip anneal greedy local-search pipedream scotch metis uniform params single cpsat max-load heft heft-congested m-topo m-etf m-sct getf getf-milp placeto' -d 'how to split'
 complete -c dnnp-partition -l eval -r -F -d 'find nothing, price the split in FILE: JSON with fpgas and cpus, or a list of lists of node ids'
 complete -c dnnp-partition -l validity -x -a 'ordered convex free' -d 'what to ask of the split: ordered: the stages form a pipeline; convex: each stage is contiguous; free: nothing'

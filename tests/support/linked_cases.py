@@ -1,0 +1,122 @@
+"""Random small problems over links, and all their splits, judged by the checker alone."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from dnnp.core.check.load import cost_of
+from dnnp.core.check.tables import tables_of
+from dnnp.core.check.units import compute_of, units_of
+from dnnp.core.check.validity import validity_of
+from dnnp.core.check.violation import above
+from dnnp.core.check.wires import Wires
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.plan import Plan, Stage
+from dnnp.formats.links import expand_links
+from support.cases import random_case
+
+RATES = (0.25, 1.0, 2.0, 7.0)
+
+
+def linked_case(seed: int, most: int = 5, **fixed: object) -> SplitProblem:
+    """A random problem of up to `most` nodes, 2 to 4 devices and random links between them."""
+    case = random_case(seed, most, **{"max_replicas": 1, **fixed})
+    rng = random.Random(f"links {seed}")
+    devices = tuple(replace(d, count=rng.randint(1, 2)) for d in case.devices)[:2]
+    if sum(d.count for d in devices) == 1:
+        devices = (replace(devices[0], count=3), *devices[1:])
+    names = [f"{d.name}/{i}" for d in devices for i in range(d.count)]
+    records = [
+        {
+            "from": a,
+            "to": b,
+            "bandwidth_bytes_per_s": rng.choice(RATES),
+            "back_bandwidth_bytes_per_s": rng.choice(RATES),
+            "latency_s": rng.choice([0.0, 0.0, 0.5, 2.0]),
+        }
+        for n, b in enumerate(names)
+        for m, a in enumerate(names[:n])
+        if m == n - 1 or rng.random() < 0.6
+    ]
+    links = expand_links(records, devices, lambda *why: AssertionError(why))
+    return SplitProblem(case.graph, case.units, devices, case.options, links)
+
+
+def stages_of(problem: SplitProblem, blocks: list[list[int]], devices: list[str]) -> Plan:
+    """A plan that states nothing but which nodes are where."""
+    zeros = dict.fromkeys(
+        ("load_s", "in_s", "compute_s", "overflow_s", "out_s", "memory_bytes"), 0.0
+    )
+    ids = problem.graph.node_ids
+    stages = tuple(
+        Stage(device, device.rpartition("/")[0], tuple(int(ids[v]) for v in block), **zeros)
+        for block, device in zip(blocks, devices, strict=True)
+    )
+    return Plan(
+        stages, 0, "", "ordered", 0.0, 0.0, "feasible", problem.options, problem.devices, "",
+        problem.links,
+    )  # fmt: skip
+
+
+def judged(problem: SplitProblem, blocks: list[list[int]], devices: list[str]) -> float:
+    """The objective by the checker; inf: it does not fit."""
+    tables = tables_of(problem.graph)
+    plan = stages_of(problem, blocks, devices)
+    wires, units = Wires(plan, tables, blocks), units_of(problem.graph, problem.units, tables)
+    classes = {d.name: d for d in problem.devices}
+    costs = []
+    for number, (stage, block) in enumerate(zip(plan.stages, blocks, strict=True)):
+        compute, unsupported = compute_of(units, stage, block)
+        device = classes[stage.device_class]
+        if unsupported:
+            return math.inf
+        cost = cost_of(tables, block, compute, device, problem.options, wires=wires.of(number))
+        full = not device.is_cpu and above(cost.memory_bytes, device.memory_bytes)
+        if full and problem.options.memory_mode == "hard":
+            return math.inf
+        costs.append(cost)
+    if problem.options.objective == "gpipe":
+        return max(c.forward_s or 0.0 for c in costs) + max(c.backward_s or 0.0 for c in costs)
+    return max(c.load_s for c in costs)
+
+
+def least_over_links(problem: SplitProblem, validity: str = "ordered") -> float:
+    """Least objective over all splits of at least this validity and all devices; inf: none fits."""
+    tables, label = tables_of(problem.graph), problem.free_items.label
+    names = [f"{d.name}/{i}" for d in problem.devices for i in range(d.count)]
+    rank, best = problem.graph.rank, math.inf
+    strength = ("free", "convex", "ordered")
+    for partition in _partitions(int(label.max()) + 1):
+        if max(partition) >= len(names):
+            continue
+        part = np.array(partition)[label]
+        blocks = [
+            sorted(np.flatnonzero(part == b).tolist(), key=lambda v: rank[v])
+            for b in range(max(partition) + 1)
+        ]
+        found = validity_of(tables, blocks)[0]
+        if strength.index(found) < strength.index(validity):
+            continue
+        for chosen in product(names, repeat=len(blocks)):
+            if len(set(chosen)) == len(blocks):
+                best = min(best, judged(problem, blocks, list(chosen)))
+    return best
+
+
+def _partitions(n: int) -> Iterator[tuple[int, ...]]:
+    """All partitions of 0..n-1, as restricted growth strings."""
+
+    def extend(head: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if len(head) == n:
+            yield head
+            return
+        for b in range(max(head, default=-1) + 2):
+            yield from extend((*head, b))
+
+    yield from extend(())
