@@ -101,3 +101,12 @@ def test_schedules_take_the_loads_over_links(comm):
         schedule = dnnp("schedule", "-n", "4", *options, stdin=result.out)
         assert schedule.status == 0, schedule.err
         assert dnnp("check", stdin=schedule.out).status == 0
+
+
+def test_ways_are_compared_on_devices_that_are_alike():
+    result = split("--allow-replicas")
+    assert (result.status, result.out) == (2, b"")
+    assert "--max-replicas heeds links" in result.err
+    replicated = split("--max-replicas", "2")
+    assert replicated.status == 0
+    assert dnnp("check", stdin=replicated.out).status == 0
