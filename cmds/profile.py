@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dnnp.choices import DEFAULT_DEVICE, MEASURED, PROFILE_MODES
-from dnnp.cmds.shell.arguments import count, positive
+from dnnp.cmds.shell.arguments import count, list_option, positive
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
 from dnnp.cmds.shell.limits import limit_options, set_limits
@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"device class to price, by name or by device file; repeatable, but not with --mode "
         f"measure (default: {DEFAULT_DEVICE})",
     )
+    list_option(parser)
     measure = parser.add_argument_group("measuring")
     measure.add_argument(
         "--model", metavar="PATH", help="the ONNX model, if it is not where it was imported from"

@@ -2,6 +2,7 @@
 complete -c dnnp-profile -s h -l help -d 'show this help message and exit'
 complete -c dnnp-profile -l mode -x -a 'analytic measure scaled' -d 'analytic: a roofline over work and traffic'
 complete -c dnnp-profile -l device -r -F -a 'a100 cpu-core h100 h200 p100 p4 rtx2080ti rtx3060ti t4 tpu-v3 v100' -d 'device class to price, by name or by device file; repeatable, but not with --mode measure'
+complete -c dnnp-profile -l list-devices -d 'print the devices that come with the package (name, kind, memory, bandwidth of the link) and exit'
 complete -c dnnp-profile -l model -r -F -d 'the ONNX model, if it is not where it was imported from'
 complete -c dnnp-profile -l threads -x -d 'threads of ONNX Runtime'
 complete -c dnnp-profile -l repeats -x -d 'runs of which the median counts'
