@@ -30,6 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"measure (default: {DEFAULT_DEVICE})",
     )
     list_option(parser)
+    parser.add_argument(
+        "--costs",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="take costs from a file, whatever else the stream prices: a table (name, class, "
+        "seconds), a profile of ONNX Runtime, or what trtexec --exportProfile writes; repeatable",
+    )
     measure = parser.add_argument_group("measuring")
     measure.add_argument(
         "--model", metavar="PATH", help="the ONNX model, if it is not where it was imported from"
@@ -82,6 +90,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
     if args.against == args.stream == "-" and args.mode == "scaled" and args.device:
         raise UsageError("--against and the stream cannot both be standard input")
+    if "-" in args.costs and (args.stream == "-" or args.costs.count("-") > 1):
+        raise UsageError("--costs and the stream cannot both be standard input")
     options = options_of(ProfileOptions, args, context)
     stream = context.read(args.stream)
     if args.mode == "measure":

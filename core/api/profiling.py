@@ -41,6 +41,9 @@ class ProfileOptions(Options):
     """Class whose times are carried over; None: the only one that the graph prices."""
     against: str | None = option()
     """A stream of the same model that was measured on the device, to say how far off times are."""
+    costs: Sequence[str] = option(())
+    """Files of costs that other programs found: a table, a profile of ONNX Runtime, or layers of
+    trtexec; nodes that they do not name stay priced as they were."""
 
     def check(self) -> None:
         """Refuse what makes no sense, and devices that are not known."""
@@ -48,6 +51,10 @@ class ProfileOptions(Options):
         for flag, value in (("--from", self.source), ("--against", self.against)):
             if value is not None and self.mode != "scaled":
                 raise UsageError(f"{flag} needs --mode scaled")
+        if isinstance(self.costs, str):
+            raise UsageError(f"--costs {self.costs!r}: give a list of files")
+        if self.costs and self.mode != "analytic":
+            raise UsageError(f"--costs takes the place of --mode {self.mode}; give one of them")
         if isinstance(self.device, str):
             raise UsageError(f"--device {self.device!r}: give a list of names")
         if self.mode == "scaled" and not self.device:
@@ -80,7 +87,8 @@ class ProfileOptions(Options):
 def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     """Learn what every operator and every group costs.
 
-    Costs that the graph already has are replaced, and what was made from them is dropped.
+    Costs that the graph already has are replaced, those in `costs` apart, which leave others alone;
+    what was made from them is dropped.
 
     Raises
     ------
@@ -91,7 +99,12 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     InputFileError
         A file cannot be read.
     """
-    if options.mode == "analytic":
+    if options.costs:
+        from dnnp.given_costs import price_given
+
+        named = options.devices if options.device else []
+        price_given(stream, options.costs, named, options.model, options.caller)
+    elif options.mode == "analytic":
         from dnnp.costs import price_analytic
 
         price_analytic(stream, options.devices, options.caller)
