@@ -30,7 +30,7 @@ Places = list[int]
 def price_given(
     stream: Stream,
     paths: Sequence[str],
-    devices: Sequence[DeviceSpec],
+    devices: Sequence[str],
     model: str | None,
     caller: Caller,
 ) -> None:
@@ -42,7 +42,8 @@ def price_given(
     Parameters
     ----------
     devices
-        Classes by `--device`; costs without a class are for the only one.
+        Classes that the stream prices, or devices by name or file; costs without a class are for
+        the only one.
     model
         The source model, if it is not where the stream says.
 
@@ -78,10 +79,20 @@ def price_given(
 class _Classes:
     """The device classes that costs may be for."""
 
-    def __init__(self, stream: Stream, devices: Sequence[DeviceSpec]) -> None:
-        self.specs = {device.name: device for device in devices}
+    def __init__(self, stream: Stream, devices: Sequence[str]) -> None:
+        from dnnp.formats.devices import load_device
+
         self.records = {record["class"]: record for record in stream.get("device")}
         self._priced = sorted({c for node in stream.get("node") for c in node.get("time_s", {})})
+        self.specs: dict[str, DeviceSpec] = {}
+        self._named: list[str] = []
+        for name in devices:
+            if name in self.records or name in self._priced:
+                self._named.append(name)
+            else:
+                spec = load_device(name)
+                self.specs[spec.name] = spec
+                self._named.append(spec.name)
 
     def of(self, cost: GivenCost, file: CostFile) -> str:
         """The class that a cost is for."""
@@ -90,17 +101,17 @@ class _Classes:
 
         name = cost.device
         if name is None:
-            if len(self.specs) > 1 or (not self.specs and len(self._priced) > 1):
-                known = ", ".join([*self.specs] or self._priced)
+            choice = self._named or self._priced or [DEFAULT_DEVICE]
+            if len(choice) > 1:
                 raise UsageError(
                     f"--costs {file.path}: which class are its costs for? give one --device "
-                    f"(there are {known})"
+                    f"(there are {', '.join(choice)})"
                 )
-            name = next(iter(self.specs), self._priced[0] if self._priced else DEFAULT_DEVICE)
+            name = choice[0]
         if name not in self.specs and name not in self.records:
             bundled = device_names()
             if name not in bundled and name not in self._priced:
-                names = [*bundled, *self.specs, *self.records]
+                names = sorted({*bundled, *self.specs, *self.records})
                 hint = instead(name, names, "or give its device file by --device")
                 raise FormatError(f"unknown class '{name}'{hint}", file.path, cost.line, "class")
             if name in bundled:
@@ -178,7 +189,8 @@ def _say(
     """Tell what of a file was used, and of the nodes priced; with --verbose all of the rest."""
     strangers, idle, kept = lists
     nodes = stream.get("node")
-    text = f"{file.path}: {entry['nodes']} of {counted(len(nodes), 'node')} priced on '{entry['class']}'"
+    share = f"{entry['nodes']} of {counted(len(nodes), 'node')}"
+    text = f"{file.path}: {share} priced on '{entry['class']}'"
     if idle:
         text += f", {len(idle)} did not run by themselves and take no time"
     if kept:

@@ -59,7 +59,8 @@ class ProfileOptions(Options):
             raise UsageError(f"--device {self.device!r}: give a list of names")
         if self.mode == "scaled" and not self.device:
             raise UsageError("--mode scaled needs --device: the class to carry times to")
-        self._check_devices([device.name for device in self.devices])
+        if not self.costs:  # which may be for a class that only the stream knows
+            self._check_devices([device.name for device in self.devices])
 
     def _check_devices(self, names: Sequence[str]) -> None:
         from dnnp.formats.devices import device_names
@@ -102,8 +103,7 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     if options.costs:
         from dnnp.given_costs import price_given
 
-        named = options.devices if options.device else []
-        price_given(stream, options.costs, named, options.model, options.caller)
+        price_given(stream, options.costs, options.device, options.model, options.caller)
     elif options.mode == "analytic":
         from dnnp.costs import price_analytic
 
