@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=PROFILE_MODES,
         default="analytic",
         help="analytic: a roofline over work and traffic (default); measure: time the model "
-        "with ONNX Runtime on this machine's CPU; scaled: carry the times of one class to others",
+        "with ONNX Runtime on this machine; scaled: carry the times of one class to others",
     )
     parser.add_argument(
         "--device",
@@ -41,6 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     measure = parser.add_argument_group("measuring")
     measure.add_argument(
         "--model", metavar="PATH", help="the ONNX model, if it is not where it was imported from"
+    )
+    measure.add_argument(
+        "--provider",
+        default="cpu",
+        metavar="NAME",
+        help="ONNX Runtime execution provider to time, such as cuda or tensorrt; needs --device: what "
+        "it runs on (default: cpu)",
     )
     measure.add_argument(
         "--threads",

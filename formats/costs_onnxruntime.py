@@ -18,6 +18,8 @@ from dnnp.core.model.errors import FormatError
 from dnnp.formats.checked_json import Fields
 from dnnp.formats.cost_files import GivenCost
 
+Record = dict[str, Any]
+
 _SUFFIX = "_kernel_time"
 _CPU = "CPUExecutionProvider"
 
@@ -105,6 +107,30 @@ def _inner(events: Sequence[_Event]) -> set[int]:
             continue
         outer = event
     return found
+
+
+def with_kernels(rows: Sequence[Record]) -> list[Record]:
+    """The same events, those of nodes with the time of their kernels where these were recorded."""
+    found: list[Record] = []
+    at, kernels = -1, False
+    for row in rows:
+        if row.get("cat") == "Node":
+            at, kernels = len(found), False
+        elif row.get("cat") == "Kernel" and at >= 0:
+            before = found[at]["dur"] if kernels else 0
+            found[at] = {**found[at], "dur": before + row["dur"]}
+            kernels = True
+        found.append(row)
+    return found
+
+
+def where_it_ran(rows: Sequence[Record], path: str) -> tuple[dict[str, set[str]], str]:
+    """Nodes by the provider that ran them, and the caveat of `read_events`."""
+    events, _ = _events(rows, path)
+    found: dict[str, set[str]] = defaultdict(set)
+    for event in events:
+        found[event.provider].add(event.name)
+    return dict(found), _caveat(events)
 
 
 def _caveat(events: Sequence[_Event]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ class Timing:
     cache: str | None = None
     """Folder of what was measured before; None: the user's."""
     no_cache: bool = False
+    provider: str = "cpu"
+    """Execution provider of ONNX Runtime."""
 
 
 def price_measured(stream: Stream, device: DeviceSpec, timing: Timing, caller: Caller) -> None:
@@ -40,11 +43,13 @@ def price_measured(stream: Stream, device: DeviceSpec, timing: Timing, caller: C
     check_units(stream)
     from pathlib import Path
 
+    from dnnp.core.runtime.session import require_provider
     from dnnp.formats import cost_cache
     from dnnp.formats.graph import clustering_of, graph_of
     from dnnp.formats.onnx_types import input_shapes
     from dnnp.source import open_source
 
+    require_provider(timing.provider)
     clustering_of(stream, graph_of(stream), priced=False)
     model, path, digest = open_source(caller, stream, timing.model)
     groups = [record["nodes"] for record in stream.get("group")]
@@ -92,7 +97,7 @@ def _facts(
     return {
         "model": digest,
         "onnxruntime": ort_version(),
-        "provider": "cpu",
+        "provider": timing.provider,
         "cpu": cpu_model(),
         "threads": timing.threads,
         "repeats": timing.repeats,
@@ -128,7 +133,16 @@ def _time_model(
     from dnnp.formats.onnx_types import types_of
 
     taken: list[float] = []
-    how = Measurement(timing.threads, timing.repeats, timing.warmup, shapes, taken.append)
+    profiles: list[Sequence[Any]] = []
+    how = Measurement(
+        timing.threads,
+        timing.repeats,
+        timing.warmup,
+        shapes,
+        taken.append,
+        timing.provider,
+        profiles.append,
+    )
     with caller.progress("measuring nodes"):
         by_index = measure_nodes(model, folder, how)
     node_s = tuple(round(by_index[record["id"]], 9) for record in stream.get("node"))
@@ -148,7 +162,28 @@ def _time_model(
             caller.note(
                 f"groups cost the sum of their nodes, as they cannot be timed: {error.reason}"
             )
+    if profiles:
+        _say_where(profiles, timing.provider, caller)
     return MeasuredCosts(node_s, group_s), _say_disturbed(taken, caller)
+
+
+def _say_where(profiles: Sequence[Sequence[Any]], provider: str, caller: Caller) -> None:
+    """Say what the provider left to others, and what its times are not."""
+    from dnnp.core.runtime.session import provider_name
+    from dnnp.formats.costs_onnxruntime import where_it_ran
+
+    name = provider_name(provider)
+    caveats: set[str] = set()
+    for i, rows in enumerate(profiles):
+        ran, caveat = where_it_ran(rows, "profile")
+        caveats.add(caveat)
+        others = {who: nodes for who, nodes in ran.items() if who != name}
+        if others and i == 0:
+            count = sum(map(len, ran.values()))
+            left = ", ".join(f"{len(nodes)} by {who}" for who, nodes in sorted(others.items()))
+            caller.warn(f"of {counted(count, 'node')} not all were run by {name}: {left}")
+    for caveat in sorted(filter(None, caveats)):
+        caller.warn(caveat)
 
 
 def _say_disturbed(taken: list[float], caller: Caller) -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.formats.cost_files import CostFile, read_costs
+from dnnp.formats.costs_onnxruntime import where_it_ran, with_kernels
 from dnnp.formats.costs_tensorrt import layer_names
 from dnnp.samples.build import write
 from support.run import Result, dnnp
@@ -236,6 +237,18 @@ def test_kernels_count_instead_of_their_launch() -> None:
     kernels = [{"cat": "Kernel", "name": "gemm", "ts": 1, "dur": dur} for dur in (30, 12)]
     found = read([*rows[:2], *kernels, *rows[2:]])
     assert {c.name: round(c.seconds * 1e6, 3) for c in found.costs} == {"a": 42, "b": 6}
+
+
+def test_measuring_counts_kernels_too() -> None:
+    rows = events([("a", 4), ("b", 6)], provider="CUDAExecutionProvider")
+    kernels = [{"cat": "Kernel", "name": "gemm", "ts": 1, "dur": dur} for dur in (30, 12)]
+    found = with_kernels([*rows[:2], *kernels, *rows[2:]])
+    lengths = {row["name"]: row["dur"] for row in found if row["cat"] == "Node"}
+    assert lengths == {"a_kernel_time": 42, "b_kernel_time": 6}
+    assert with_kernels(rows) == rows
+    ran, caveat = where_it_ran(rows, "file")
+    assert ran == {"CUDAExecutionProvider": {"a", "b"}}
+    assert "those of the host" in caveat
 
 
 def test_a_profile_that_was_cut_off() -> None:

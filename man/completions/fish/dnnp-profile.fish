@@ -5,6 +5,7 @@ complete -c dnnp-profile -l device -r -F -a 'a100 cpu-core h100 h200 p100 p4 rtx
 complete -c dnnp-profile -l list-devices -d 'print the devices that come with the package (name, kind, memory, bandwidth of the link) and exit'
 complete -c dnnp-profile -l costs -r -F -d 'take costs from a file, whatever else the stream prices: a table (name, class, seconds), a profile of ONNX Runtime, or what trtexec --exportProfile writes; repeatable'
 complete -c dnnp-profile -l model -r -F -d 'the ONNX model, if it is not where it was imported from'
+complete -c dnnp-profile -l provider -x -d 'ONNX Runtime execution provider to time, such as cuda or tensorrt; needs --device: what it runs on'
 complete -c dnnp-profile -l threads -x -d 'threads of ONNX Runtime'
 complete -c dnnp-profile -l repeats -x -d 'runs of which the median counts'
 complete -c dnnp-profile -l warmup -x -d 'runs before them'
