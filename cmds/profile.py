@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--provider",
         default="cpu",
         metavar="NAME",
-        help="ONNX Runtime execution provider to time, such as cuda or tensorrt; needs --device: what "
-        "it runs on (default: cpu)",
+        help="ONNX Runtime execution provider to time, such as cuda or tensorrt; needs --device: "
+        "what it runs on (default: cpu)",
     )
     measure.add_argument(
         "--threads",

@@ -262,10 +262,10 @@ def _clusters(source: _Source, optimised: ModelProto) -> list[_Cluster]:
         outs = {name for i in part for name in written[i] if name in source.maker}
         # A cast in front of an operator reads and writes one tensor of the model.
         ops = tuple(nodes[i].op_type for i in part)
-        names = tuple(nodes[i].name for i in part)
-        result.append(_Cluster(ops, frozenset(ins - outs), frozenset(outs - ins), names))
+        called = tuple(nodes[i].name for i in part)
+        result.append(_Cluster(ops, frozenset(ins - outs), frozenset(outs - ins), called))
         if len(part) > 1 and outs & ins:
-            result[-1] = _Cluster(ops, frozenset(ins), frozenset(outs), names)
+            result[-1] = _Cluster(ops, frozenset(ins), frozenset(outs), called)
     return result
 
 
