@@ -7,8 +7,8 @@ import math
 
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.similar import instead
-from dnnp.formats.cost_files import GivenCost
 from dnnp.formats.fields import MAX_NUMBER, shown
+from dnnp.formats.given_cost import GivenCost
 from dnnp.formats.kinds import what_it_is
 
 COLUMNS = ("name", "class", "seconds")

@@ -16,7 +16,7 @@ from typing import Any
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.checked_json import Fields
-from dnnp.formats.cost_files import GivenCost
+from dnnp.formats.given_cost import GivenCost
 
 Record = dict[str, Any]
 

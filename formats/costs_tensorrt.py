@@ -12,7 +12,7 @@ from typing import Any
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.checked_json import Fields
-from dnnp.formats.cost_files import GivenCost
+from dnnp.formats.given_cost import GivenCost
 
 _AROUND = re.compile(
     r"Reformatting CopyNode for (?:Input|Output) Tensor \d+ to "

@@ -13,8 +13,8 @@ from dnnp.matching import matched
 
 if TYPE_CHECKING:
     from dnnp.caller import Caller
-    from dnnp.formats.cost_files import CostFile, GivenCost
     from dnnp.formats.devices import DeviceSpec
+    from dnnp.formats.given_cost import CostFile, GivenCost
     from dnnp.formats.stream import Stream
 
 ENOUGH = 0.95
@@ -154,14 +154,19 @@ def _add_file(
         idle = [i for i in range(len(nodes)) if i not in mine] if whole else []
         mine.update(dict.fromkeys(idle, 0.0))
         kept = [i for i in range(len(nodes)) if i not in mine]
-        entries.append(
-            {
-                "file": file.path, "kind": file.kind, "class": name, "nodes": len(own),
-                "idle": len(idle), "kept": len(kept), "unknown": len(strangers),
-            }
-        )  # fmt: skip
-        _say(stream, file, entries[-1], (strangers, idle, kept), found / total if total else 1.0,
-             caller)  # fmt: skip
+        entry = {
+            # Paths that are not UTF-8 cannot stand in JSON as they are.
+            "file": file.path.encode(errors="backslashreplace").decode(),
+            "kind": file.kind,
+            "class": name,
+            "nodes": len(own),
+            "idle": len(idle),
+            "kept": len(kept),
+            "unknown": len(strangers),
+        }
+        entries.append(entry)
+        share = found / total if total else 1.0
+        _say(stream, file, entry, (strangers, idle, kept), share, caller)
     if file.caveat:
         caller.warn(f"{file.path}: {file.caveat}")
     return entries
@@ -189,8 +194,8 @@ def _say(
     """Tell what of a file was used, and of the nodes priced; with --verbose all of the rest."""
     strangers, idle, kept = lists
     nodes = stream.get("node")
-    share = f"{entry['nodes']} of {counted(len(nodes), 'node')}"
-    text = f"{file.path}: {share} priced on '{entry['class']}'"
+    priced = f"{entry['nodes']} of {counted(len(nodes), 'node')}"
+    text = f"{file.path}: {priced} priced on '{entry['class']}'"
     if idle:
         text += f", {len(idle)} did not run by themselves and take no time"
     if kept:

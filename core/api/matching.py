@@ -10,7 +10,7 @@ from dnnp.core.model.errors import DnnpError
 
 if TYPE_CHECKING:
     from dnnp.caller import Caller
-    from dnnp.formats.cost_files import CostFile, GivenCost
+    from dnnp.formats.given_cost import CostFile, GivenCost
     from dnnp.formats.stream import Stream
 
 Regions = Mapping[str, Sequence[int]]

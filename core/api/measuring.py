@@ -129,11 +129,19 @@ def _time_model(
     Returns the costs, and whether other processes disturbed that.
     """
     from dnnp.core.runtime.measure import Measurement, measure_groups, measure_nodes
+    from dnnp.core.runtime.session import PROVIDERS, provider_name
     from dnnp.formats.cost_cache import MeasuredCosts
+    from dnnp.formats.costs_onnxruntime import where_it_ran
     from dnnp.formats.onnx_types import types_of
 
     taken: list[float] = []
-    profiles: list[Sequence[Any]] = []
+    ran: list[tuple[dict[str, set[str]], str]] = []
+    name = provider_name(timing.provider)
+
+    def saw(events: Sequence[Any]) -> None:
+        if name != PROVIDERS["cpu"]:
+            ran.append(where_it_ran(events, "profile"))
+
     how = Measurement(
         timing.threads,
         timing.repeats,
@@ -141,7 +149,7 @@ def _time_model(
         shapes,
         taken.append,
         timing.provider,
-        profiles.append,
+        saw,
     )
     with caller.progress("measuring nodes"):
         by_index = measure_nodes(model, folder, how)
@@ -162,27 +170,21 @@ def _time_model(
             caller.note(
                 f"groups cost the sum of their nodes, as they cannot be timed: {error.reason}"
             )
-    if profiles:
-        _say_where(profiles, timing.provider, caller)
+    if ran:
+        _say_where(ran, name, caller)
     return MeasuredCosts(node_s, group_s), _say_disturbed(taken, caller)
 
 
-def _say_where(profiles: Sequence[Sequence[Any]], provider: str, caller: Caller) -> None:
-    """Say what the provider left to others, and what its times are not."""
-    from dnnp.core.runtime.session import provider_name
-    from dnnp.formats.costs_onnxruntime import where_it_ran
-
-    name = provider_name(provider)
-    caveats: set[str] = set()
-    for i, rows in enumerate(profiles):
-        ran, caveat = where_it_ran(rows, "profile")
-        caveats.add(caveat)
-        others = {who: nodes for who, nodes in ran.items() if who != name}
-        if others and i == 0:
-            count = sum(map(len, ran.values()))
-            left = ", ".join(f"{len(nodes)} by {who}" for who, nodes in sorted(others.items()))
-            caller.warn(f"of {counted(count, 'node')} not all were run by {name}: {left}")
-    for caveat in sorted(filter(None, caveats)):
+def _say_where(
+    profiles: Sequence[tuple[dict[str, set[str]], str]], provider: str, caller: Caller
+) -> None:
+    """Say which nodes the provider left to others, and what is wrong with the times."""
+    ran, _ = profiles[0]
+    left = [f"{len(nodes)} by {who}" for who, nodes in sorted(ran.items()) if who != provider]
+    if left:
+        count = counted(sum(map(len, ran.values())), "node")
+        caller.warn(f"of {count} not all were run by {provider}: {', '.join(left)}")
+    for caveat in sorted({caveat for _, caveat in profiles if caveat}):
         caller.warn(caveat)
 
 
