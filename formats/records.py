@@ -16,6 +16,8 @@ from dnnp.formats.schedule_fields import BLOCK, SCHEDULE
 
 FORMAT = "dnnp"
 VERSION = 1
+COST_FILES = ("csv", "onnxruntime", "tensorrt")
+"""Kinds of files of costs."""
 
 _HEADER = {
     "format": Field("string", "the name of the format", required=True, const=FORMAT),
@@ -41,6 +43,23 @@ _HEADER = {
         "string",
         "digest of flop and bytes of the nodes when they were priced by them; absent: unknown",
         pattern=HEX,
+    ),
+    "costs": Field(
+        "list",
+        "files that prices were taken from, by dnnp-profile --costs, in order",
+        items=Field(
+            "object",
+            "",
+            fields={
+                "file": string("its path", required=True),
+                "kind": string("what it is", required=True, enum=COST_FILES),
+                "class": string("device class that it prices", required=True),
+                "nodes": Field("int", "nodes that it prices", required=True),
+                "idle": Field("int", "nodes that did not run, at 0 s", required=True),
+                "kept": Field("int", "nodes that stay priced as they were", required=True),
+                "unknown": Field("int", "names in it that no node has", required=True),
+            },
+        ),
     ),
     "provenance": Field(
         "list",

@@ -18,7 +18,7 @@ WRITTEN = ("output", "save_outputs", "svg")
 
 READ = (
     "stream", "model", "inputs", "devices", "device", "source", "against", "rules", "eval",
-    "sequence", "priorities", "placement",
+    "sequence", "priorities", "placement", "costs",
 )  # fmt: skip
 """Options that name a file to read. Where there is no file, it is the name of something else."""
 

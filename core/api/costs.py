@@ -138,6 +138,7 @@ def write_costs(
     )
     stream.header = {**stream.header, "units": {**stream.header["units"], "time": "s"}}
     stream.header.pop("work", None)
+    stream.header.pop("costs", None)
     if how in ("analytic", "scaled"):
         stream.header["work"] = work_of(nodes)
     if dropped:

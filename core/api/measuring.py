@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ class Timing:
     cache: str | None = None
     """Folder of what was measured before; None: the user's."""
     no_cache: bool = False
+    provider: str = "cpu"
+    """Execution provider of ONNX Runtime."""
 
 
 def price_measured(stream: Stream, device: DeviceSpec, timing: Timing, caller: Caller) -> None:
@@ -40,11 +43,13 @@ def price_measured(stream: Stream, device: DeviceSpec, timing: Timing, caller: C
     check_units(stream)
     from pathlib import Path
 
+    from dnnp.core.runtime.session import require_provider
     from dnnp.formats import cost_cache
     from dnnp.formats.graph import clustering_of, graph_of
     from dnnp.formats.onnx_types import input_shapes
     from dnnp.source import open_source
 
+    require_provider(timing.provider)
     clustering_of(stream, graph_of(stream), priced=False)
     model, path, digest = open_source(caller, stream, timing.model)
     groups = [record["nodes"] for record in stream.get("group")]
@@ -92,7 +97,7 @@ def _facts(
     return {
         "model": digest,
         "onnxruntime": ort_version(),
-        "provider": "cpu",
+        "provider": timing.provider,
         "cpu": cpu_model(),
         "threads": timing.threads,
         "repeats": timing.repeats,
@@ -124,11 +129,28 @@ def _time_model(
     Returns the costs, and whether other processes disturbed that.
     """
     from dnnp.core.runtime.measure import Measurement, measure_groups, measure_nodes
+    from dnnp.core.runtime.session import PROVIDERS, provider_name
     from dnnp.formats.cost_cache import MeasuredCosts
+    from dnnp.formats.costs_onnxruntime import where_it_ran
     from dnnp.formats.onnx_types import types_of
 
     taken: list[float] = []
-    how = Measurement(timing.threads, timing.repeats, timing.warmup, shapes, taken.append)
+    ran: list[tuple[dict[str, set[str]], str]] = []
+    name = provider_name(timing.provider)
+
+    def saw(events: Sequence[Any]) -> None:
+        if name != PROVIDERS["cpu"]:
+            ran.append(where_it_ran(events, "profile"))
+
+    how = Measurement(
+        timing.threads,
+        timing.repeats,
+        timing.warmup,
+        shapes,
+        taken.append,
+        timing.provider,
+        saw,
+    )
     with caller.progress("measuring nodes"):
         by_index = measure_nodes(model, folder, how)
     node_s = tuple(round(by_index[record["id"]], 9) for record in stream.get("node"))
@@ -148,7 +170,22 @@ def _time_model(
             caller.note(
                 f"groups cost the sum of their nodes, as they cannot be timed: {error.reason}"
             )
+    if ran:
+        _say_where(ran, name, caller)
     return MeasuredCosts(node_s, group_s), _say_disturbed(taken, caller)
+
+
+def _say_where(
+    profiles: Sequence[tuple[dict[str, set[str]], str]], provider: str, caller: Caller
+) -> None:
+    """Say which nodes the provider left to others, and what is wrong with the times."""
+    ran, _ = profiles[0]
+    left = [f"{len(nodes)} by {who}" for who, nodes in sorted(ran.items()) if who != provider]
+    if left:
+        count = counted(sum(map(len, ran.values())), "node")
+        caller.warn(f"of {count} not all were run by {provider}: {', '.join(left)}")
+    for caveat in sorted({caveat for _, caveat in profiles if caveat}):
+        caller.warn(caveat)
 
 
 def _say_disturbed(taken: list[float], caller: Caller) -> bool:

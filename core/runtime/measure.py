@@ -28,6 +28,7 @@ from dnnp.core.runtime.session import SessionConfig, absent_files, make_session
 from dnnp.core.runtime.stages import CpuStage
 from dnnp.core.runtime.waits import DISTURBED, WaitClock, with_threads
 from dnnp.core.runtime.weights import Weights, random_weights, use_weights
+from dnnp.formats.costs_onnxruntime import with_kernels
 from dnnp.formats.unfinished import scratch_folder
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ class Measurement:
     """Shape of each input of the model, where it declares none."""
     taken: Callable[[float], None] = lambda share: None
     """Told after each model which share of the time of its runs other processes took from them."""
+    provider: str = "cpu"
+    """Execution provider, as in `SessionConfig`."""
+    saw: Callable[[Sequence[Any]], None] = lambda events: None
+    """Told the events of the profile of each model."""
 
 
 def measure_nodes(model: ModelProto, folder: Path, how: Measurement) -> list[float]:
@@ -230,7 +235,7 @@ def _profiled(
 
     Returns what each node took, and the outputs of the last run.
     """
-    config = SessionConfig(optimization=optimization, threads=how.threads, pin=False)
+    config = SessionConfig(how.provider, optimization, how.threads, pin=False)
     results: dict[str, Any] = {}
     title = "the model" if optimization == "disable" else model.graph.name
     try:
@@ -257,7 +262,8 @@ def _profiled(
         raise InputFileError(f"ONNX Runtime's profile cannot be had: {error}") from None
     durations: dict[str, list[int]] = defaultdict(list)
     ops: dict[str, str] = {}
-    for event in events:
+    how.saw(events)
+    for event in with_kernels(events):
         if event.get("cat") == "Node" and event["name"].endswith(_SUFFIX):
             name = event["name"].removesuffix(_SUFFIX)
             durations[name].append(event["dur"])

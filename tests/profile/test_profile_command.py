@@ -9,6 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 from onnx import TensorProto, helper
+from onnxruntime import get_available_providers
 
 from dnnp import measuring
 from dnnp.cmds.shell.context import Context
@@ -141,6 +142,9 @@ def test_costs_in_an_unknown_unit_are_not_mixed() -> None:
         (["--device", "t4", "--device", "t4"], 2, "a class is there twice"),
         (["--mode", "measure", "--device", "t4", "--device", "p4"], 2, "one --device"),
         (["--mode", "measure", "--device", "t4"], 2, "this machine's CPU"),
+        (["--provider", "cuda"], 2, "--provider needs --mode measure"),
+        (["--mode", "measure", "--provider", "cuda"], 2, "cuda needs --device: the class that it"),
+        (["--mode", "measure", "--provider", "cudda", "--device", "t4"], 2, "did you mean 'cuda'"),
         (["--mode", "measure"], 3, "names no source model; give one with --model"),
         (["--mode", "measure", "--model", "none.onnx"], 1, "none.onnx: No such file"),
         (["--mode", "guess"], 2, "invalid choice: 'guess'; known: analytic"),
@@ -229,6 +233,28 @@ def test_measure_then_remember(
         measured(tmp_path, imported, "--threads", "2")
     with pytest.raises(AssertionError, match="measured again"):
         measured(tmp_path, with_groups(imported, [[0, 1], [2]]))
+
+
+def test_a_provider_that_is_not_here(tmp_path: Path, imported: bytes) -> None:
+    words = ("--provider", "rknpu", "--device", "t4")
+    result = measured(tmp_path, imported, *words)
+    assert (result.status, result.out) == (7, b"")
+    assert "provider 'rknpu' is not in this build of onnxruntime (it has: cpu" in result.err
+
+
+@pytest.mark.parametrize("name", ["cpu", "CPUExecutionProvider", "azure"])
+def test_any_provider_is_timed(name: str, tmp_path: Path, imported: bytes) -> None:
+    """The one for Azure leaves all nodes to the CPU, which is said."""
+    if name == "azure" and "AzureExecutionProvider" not in get_available_providers():
+        pytest.skip("this build has no other provider")
+    device = ("--device", "t4") if name == "azure" else ()
+    stream = with_groups(imported, [[0, 1], [2]])
+    result = measured(tmp_path, stream, "--provider", name, *device)
+    assert result.status == 0, result.err
+    times = [r["time_s"]["t4" if device else "cpu-core"] for r in result.records("node")]
+    assert min(times[0], times[2]) > 0
+    left = "of 3 nodes not all were run by AzureExecutionProvider: 3 by CPUExecutionProvider"
+    assert (left in result.err) == (name == "azure")
 
 
 def test_what_other_processes_disturb_is_said_and_not_remembered(
