@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from dnnp.choices import DEFAULT_DEVICE, MEASURED, PROFILE_MODES
+from dnnp.choices import DEFAULT_DEVICE, MEASURED, OPTIMIZATIONS, PROFILE_MODES
 from dnnp.core.model.errors import UsageError
 from dnnp.step import Options, option, step
 
@@ -29,8 +29,13 @@ class ProfileOptions(Options):
     """The ONNX model to measure, if it is not where the graph says."""
     threads: int = option(1, least=1)
     """Of ONNX Runtime."""
+    optimization: str = option("all", choices=OPTIMIZATIONS)
+    """ONNX Runtime's graph optimization level of the run."""
+    beside: int | None = option(least=0, most=4096)
+    """Copies of the model that keep other cores busy meanwhile; None: one fewer than the devices of
+    the graph, or one, as far as there are cores."""
     repeats: int = option(10, least=1)
-    """Runs of which the median counts."""
+    """Rounds at least, and runs of nodes and groups alone; of all the median counts."""
     warmup: int = option(3, least=0)
     """Runs before them."""
     cache: str | None = option()
@@ -104,7 +109,9 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
         from dnnp.measuring import Timing, price_measured
 
         o = options
-        timing = Timing(o.model, o.threads, o.repeats, o.warmup, o.cache, o.no_cache)
+        timing = Timing(
+            o.model, o.threads, o.optimization, o.beside, o.repeats, o.warmup, o.cache, o.no_cache
+        )
         price_measured(stream, options.devices[0], timing, options.caller)
 
 

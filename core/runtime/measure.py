@@ -43,6 +43,8 @@ Runs = dict[str, tuple[str, np.ndarray[Any, Any]]]
 _SEED = 0
 """Of the random inputs and weights."""
 _SUFFIX = "_kernel_time"
+_GROUP = "group "
+"""Beginning of the names of groups."""
 _LAYOUT_CHANGES = frozenset({"ReorderInput", "ReorderOutput"})
 """Inside a stage a layout holds over many groups; a group alone pays for both ends."""
 MOST_REPEATS = 3
@@ -64,6 +66,14 @@ class Measurement:
     """Shape of each input of the model, where it declares none."""
     taken: Callable[[float], None] = lambda share: None
     """Told after each model which share of the time of its runs other processes took from them."""
+    optimization: str = "all"
+    """Level at which groups are timed: that of the run."""
+
+    def config(self, optimization: str | None = None) -> SessionConfig:
+        """Of sessions at this level of optimisation; None: that of the run."""
+        return SessionConfig(
+            optimization=optimization or self.optimization, threads=self.threads, pin=False
+        )
 
 
 def measure_nodes(model: ModelProto, folder: Path, how: Measurement) -> list[float]:
@@ -79,7 +89,7 @@ def measure_nodes(model: ModelProto, folder: Path, how: Measurement) -> list[flo
     InputFileError
         Weights are missing, or ONNX Runtime cannot load or run the model.
     """
-    feeds, weights = _prepare(model, folder, how)
+    feeds, weights = prepare(model, folder, how)
     named = _with_unique_names(model)
     count = len(named.graph.node)
     if weights:
@@ -132,7 +142,7 @@ def measure_groups(
     """
     from dnnp.formats.onnx_stages import MODEL, split_model
 
-    feeds, weights = _prepare(model, folder, how)
+    feeds, weights = prepare(model, folder, how)
     stages = split_model(model, groups, types)
     readers: dict[str, int] = defaultdict(int)
     for stage in stages:
@@ -144,11 +154,11 @@ def measure_groups(
     for done, i in enumerate(_order(before), 1):
         stage = stages[i]
         part = _with_unique_names(stage.model)
-        part.graph.name = f"group {i}"
+        part.graph.name = f"{_GROUP}{i}"
         if weights:
             part = use_weights(part, weights)
         own = {name: values[name] for name in stage.inputs}
-        runs, results = _profiled(part, folder, "all", how, weights, own)
+        runs, results = _profiled(part, folder, how.optimization, how, weights, own)
         total = np.zeros(how.repeats)
         for name, (op, durations) in runs.items():
             if op not in _LAYOUT_CHANGES and not _is_counted_elsewhere(name, runs):
@@ -170,7 +180,7 @@ def _order(before: Sequence[Iterable[int]]) -> list[int]:
     return list(TopologicalSorter({i: sorted(set(b)) for i, b in enumerate(before)}).static_order())
 
 
-def _prepare(model: ModelProto, folder: Path, how: Measurement) -> tuple[dict[str, Any], Weights]:
+def prepare(model: ModelProto, folder: Path, how: Measurement) -> tuple[dict[str, Any], Weights]:
     """Random inputs, and values for weights that the model only makes while it runs."""
     absent = absent_files(model, folder)
     if absent:
@@ -230,9 +240,9 @@ def _profiled(
 
     Returns what each node took, and the outputs of the last run.
     """
-    config = SessionConfig(optimization=optimization, threads=how.threads, pin=False)
+    config = how.config(optimization)
     results: dict[str, Any] = {}
-    title = "the model" if optimization == "disable" else model.graph.name
+    title = model.graph.name if model.graph.name.startswith(_GROUP) else "the model"
     try:
         with scratch_folder() as scratch:
             profile = os.path.join(scratch, "p")
