@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--beside",
         type=count,
         metavar="N",
-        help="copies of the model that keep other cores busy meanwhile, as other stages will "
+        help="parts of the model that run beside each on other cores, as other stages will "
         "(default: one fewer than the devices of the stream, or 1, as far as there are cores)",
     )
     measure.add_argument(
@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=10,
         metavar="N",
-        help="rounds at least, of which the median counts; more follow until the time of the model "
-        "is known to 2%%, or for 20 seconds (default: 10)",
+        help="rounds, of which the median counts; more follow until the time of the model is known "
+        "to 2%%, but none after 20 seconds (default: 10)",
     )
     measure.add_argument(
         "--warmup", type=count, default=3, metavar="N", help="runs before them (default: 3)"

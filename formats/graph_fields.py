@@ -12,8 +12,9 @@ MEASURED = Field(
         "provider": string("execution provider of ONNX Runtime", required=True),
         "threads": Field("int", "threads of a stage", required=True, positive=True),
         "optimization": string("optimization level", required=True),
-        "beside": Field("int", "copies of the model that kept other cores busy", required=True),
-        "parts": Field("int", "parts like stages that were timed", required=True, positive=True),
+        "beside": Field(
+            "int", "parts of the model that ran beside each, on cores of their own", required=True
+        ),
         "rounds": Field("int", "how often, each time several runs", required=True, positive=True),
         "total_s": number("sum of the parts, with warm caches", required=True),
         "cold_s": number("sum of the parts, with cold caches", required=True),
@@ -21,7 +22,9 @@ MEASURED = Field(
             "half the width of the confidence interval (95 %) of total_s, relative to it; absent: "
             "too few rounds"
         ),
-        "taken": number("share of the time that other processes took", required=True),
+        "taken": number(
+            "share of the time that other processes took, of all parts together; absent: not known"
+        ),
         "disturbed": Field(
             "bool", "other processes took enough from some measurement to make times too long"
         ),
@@ -29,8 +32,8 @@ MEASURED = Field(
 )
 
 SPREAD = number(
-    "half the width of the confidence interval (95 %) of time_s, relative to it, of the part of the "
-    "model that was timed"
+    "half the width of the confidence interval (95 %) over the time, of the part of the model that "
+    "was timed"
 )
 
 DEVICE = {

@@ -41,8 +41,7 @@ PLAN = {
     "gap": number("(value - bound) / value", required=True),
     "status": string("optimal: proven", required=True, enum=("optimal", "feasible", "interrupted")),
     "spread": number(
-        "half the width of the confidence interval (95 %) of the value, relative to it, where costs "
-        "were measured"
+        "half the width of the confidence interval (95 %) over the value, where costs were measured"
     ),
     "effort": number(
         "effort of the search, where it was reduced because its kernels were not compiled"

@@ -12,8 +12,8 @@ def plan_spread(stream: Stream, plan: Record, stages: Sequence[Record]) -> float
     """Relative spread of the times that a plan's value is made of; None: not known.
 
     That of the stage with the largest load, for latency of all stages: the mean over its groups (or
-    nodes, without groups), weighted by time, as if all errors pointed the same way. Transfers count as
-    exact.
+    nodes, without groups), weighted by time, as if all errors pointed the same way. Transfers
+    count as exact.
     """
     if "measured" not in stream.header or not stages:
         return None

@@ -33,7 +33,7 @@ class Timing:
     threads: int = 1
     optimization: str = "all"
     beside: int | None = None
-    """Copies of the model that keep other cores busy; None: by the devices of the stream."""
+    """Parts of the model that run beside each; None: by the devices of the stream."""
     repeats: int = 10
     warmup: int = 3
     cache: str | None = None
@@ -88,8 +88,7 @@ def _write(stream: Stream, device: DeviceSpec, costs: MeasuredCosts, caller: Cal
     write_costs(stream, [device], {name: list(costs.node_s)}, group_costs, how, caller)
     for kind, spreads in (("node", costs.node_spread), ("group", costs.group_spread)):
         for record, spread in zip(stream.get(kind), spreads, strict=bool(spreads)):
-            if spread is not None:
-                record["spread"] = spread
+            record["spread"] = spread
     stream.header["measured"] = dict(costs.how)
 
 
@@ -97,16 +96,16 @@ def _in_words(costs: MeasuredCosts) -> str:
     """What was measured, in one line."""
     how = costs.how
     spread = f" +- {how['spread']:.1%}" if "spread" in how else ""
-    others = {0: "with other cores idle", 1: "beside a copy of the model"}
-    beside = others.get(how["beside"], f"beside {how['beside']} copies of the model")
+    rounds = counted(how["rounds"], "round")
+    parts = "one piece" if not how["beside"] else f"{1 + how['beside']} parts side by side"
     return (
-        f"{how['total_s'] * 1e3:.3f} ms{spread} in {counted(how['parts'], 'part')}, "
-        f"{how['cold_s'] * 1e3:.3f} ms with cold caches; {beside}, {counted(how['rounds'], 'round')}"
+        f"{how['total_s'] * 1e3:.3f} ms{spread} in {parts}, {how['cold_s'] * 1e3:.3f} ms with cold "
+        f"caches; {rounds}"
     )
 
 
 def _beside(stream: Stream, timing: Timing) -> int:
-    """Copies of the model that run meanwhile: one fewer than devices, or one.
+    """Parts that run beside each: for as many devices as the stream offers, or two.
 
     No more than there are cores for, unless somebody says how many.
     """
@@ -114,13 +113,9 @@ def _beside(stream: Stream, timing: Timing) -> int:
 
     if timing.beside is not None:
         return timing.beside
+    known = sum(record.get("count", 0) for record in stream.get("device"))
     room = len(available_cores()) // timing.threads
-    return max(min(_devices(stream) or 2, room) - 1, 0)
-
-
-def _devices(stream: Stream) -> int:
-    """How many devices the stream offers; 0: not known."""
-    return sum(record.get("count", 0) for record in stream.get("device"))
+    return max(min(known or 2, room) - 1, 0)
 
 
 def _facts(
@@ -206,18 +201,18 @@ def _time_model(
     if groups_alone is not None:
         units, alone_s = groups, np.array(groups_alone)
     found = _time_parts(stream, model, folder, units, alone_s, how, beside, caller)
-    taken.append(found.taken)
     facts: dict[str, Any] = {
         "provider": "cpu",
         "threads": timing.threads,
         "optimization": timing.optimization,
-        "beside": beside,
-        "parts": len(found.parts),
+        "beside": len(found.parts) - 1,
         "rounds": found.rounds,
         "total_s": round(found.total_s, 9),
         "cold_s": round(found.cold_s, 9),
-        "taken": round(found.taken, 6),
     }
+    if found.taken is not None:
+        taken.append(found.taken)
+        facts["taken"] = round(found.taken, 6)
     if found.spread is not None:
         facts["spread"] = round(found.spread, 6)
     if _say_disturbed(taken, caller):
@@ -243,7 +238,8 @@ def _time_parts(
     beside: int,
     caller: Caller,
 ) -> InSitu:
-    """Time parts of the model as they will run, as many as there are devices, or two."""
+    """Time parts of the model as they will run."""
+    from dnnp.core.model.processors import available_cores
     from dnnp.core.runtime.in_situ import SURE, Rounds, measure_parts
     from dnnp.core.runtime.segments import order_of, parts_of
     from dnnp.formats.onnx_types import types_of
@@ -254,14 +250,18 @@ def _time_parts(
             known = "" if spread is None else f", known to {spread:.1%}"
             bar.update(Standing(f"measuring parts, {counted(done, 'round')}{known}"))
 
-        rounds = Rounds(replace(how.config(), pin=True), beside, how.repeats, how.warmup, tell)
-        parts = parts_of(order_of(model, units), alone_s, max(_devices(stream), 2))
+        rounds = Rounds(replace(how.config(), pin=True), how.repeats, how.warmup, tell)
+        parts = parts_of(order_of(model, units), alone_s, 1 + beside)
         found = measure_parts(model, folder, units, parts, how, rounds, types_of(stream))
+    if (1 + beside) * how.threads > len(available_cores()):
+        caller.note(f"{1 + beside} parts share {counted(len(available_cores()), 'core')}")
     if len(found.parts) < len(parts):
         caller.note("timed in one piece: what crosses the borders of parts cannot be handed over")
     if found.spread is None or found.spread > SURE:
         known = "not at all" if found.spread is None else f"to {found.spread:.1%} only"
-        caller.note(f"after {counted(found.rounds, 'round')} the time of the model is known {known}")
+        caller.note(
+            f"after {counted(found.rounds, 'round')} the time of the model is known {known}"
+        )
     return found
 
 

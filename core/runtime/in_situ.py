@@ -1,34 +1,32 @@
-"""What parts of a model take as they will run: warm, pinned to cores, beside others that are busy.
+"""What parts of a model take as they will run: as stages of a pipeline, each on a core of its own.
 
-Parts are sessions like the stages of a run, at its optimisation level, without the profiler. While
-one is timed, copies of the whole model keep other cores busy, in threads like the runner's. Rounds
-over all parts go on until their sum is known well enough.
+What a stage takes depends on what runs beside it, on what it finds in caches, and on how threads
+wait for each other. So parts run in the runner's own pipeline, at the optimisation level of the
+run and without the profiler. Then their segments do: those of a part in turn, on the core of the
+part. Rounds of both go on until the sum of the parts is known well enough.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
-from threading import Event
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dnnp.core.model.errors import DnnpError, FormatError
-from dnnp.core.runtime.limits import making_session
-from dnnp.core.runtime.measure import Measurement, prepare
-from dnnp.core.runtime.pipeline import Worker
+from dnnp.core.model.errors import FormatError
+from dnnp.core.runtime.execute import Pipeline, make_step
+from dnnp.core.runtime.inputs import Sample
+from dnnp.core.runtime.measure import Measurement, distinct_inputs, prepare, with_unique_names
+from dnnp.core.runtime.pipeline import Job, Step, route, run_pipeline
+from dnnp.core.runtime.report import Timing, summarize
 from dnnp.core.runtime.segments import Floats, Part, carried, coarser, expanded, spreads
-from dnnp.core.runtime.session import Place, SessionConfig, make_session, places
-from dnnp.core.runtime.stages import make_stage
+from dnnp.core.runtime.session import SessionConfig, places
+from dnnp.core.runtime.steady import is_disturbed
 from dnnp.core.runtime.values import Values
-from dnnp.core.runtime.waits import DISTURBED, StealClock, WaitClock, with_threads
-from dnnp.core.runtime.weights import use_weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,11 +41,13 @@ SURE = 0.02
 MOST_ROUNDS = 10
 """Times as many rounds as are asked for are made at most."""
 PATIENCE_S = 20.0
-"""No round begins later, once there are as many as are asked for."""
-_BATCH_S = 0.01
-"""A session runs several times in a row where it takes less."""
-_BATCH = 50
-"""Times at most."""
+"""No round begins later, once there are `FEWEST`."""
+FEWEST = 3
+"""Rounds without which nothing is known of the spread."""
+_ROUND_S = 0.1
+"""Samples of a round take so long, unless its fewest take longer."""
+_SAMPLES = 3
+"""Of a round at least, besides the first ones, which do not count."""
 _COLD_RUNS = 3
 _EVICTED_BYTES = 128 * 2**20
 """Written to drive everything else out of the caches."""
@@ -55,14 +55,12 @@ _EVICTED_BYTES = 128 * 2**20
 
 @dataclass(frozen=True)
 class Rounds:
-    """Of which the rounds consist, and when they end."""
+    """What the rounds are like, and when they end."""
 
     config: SessionConfig
-    beside: int = 0
-    """Copies of the model that run on other cores meanwhile."""
     least: int = 10
     warmup: int = 3
-    """Runs of each part before the first round."""
+    """Samples at the beginning of each round that do not count."""
     progress: Callable[[int, float | None], None] = lambda done, spread: None
     """Told the number of rounds done, and how well the sum is known."""
 
@@ -84,8 +82,8 @@ class InSitu:
     cold_s: float
     """Sum of the parts when nothing they need is in the caches."""
     rounds: int
-    taken: float
-    """Share of the time that other processes took."""
+    taken: float | None
+    """Share of the time that other processes took, of all parts together; None: not known."""
 
     @property
     def total_s(self) -> float:
@@ -103,43 +101,6 @@ class InSitu:
             return np.zeros(0)
         parts = self.parts if units is None else expanded(self.parts, units)
         return spreads(count, parts, self.part_spread, self.segment_spread)
-
-
-@dataclass
-class _Timed:
-    """One session that is timed."""
-
-    worker: Worker
-    feeds: Values
-    runs: int = 1
-    seconds: list[float] = field(default_factory=list)
-    """One entry a round."""
-
-    @property
-    def median(self) -> float:
-        """Of the rounds; seconds."""
-        return float(np.median(self.seconds))
-
-    def run(self) -> float:
-        """Run once; seconds."""
-        begin = time.perf_counter_ns()
-        self.worker.run(self.feeds)
-        return (time.perf_counter_ns() - begin) * 1e-9
-
-    def warm(self, runs: int) -> None:
-        """Run a few times, and find out how many runs make a batch."""
-        took = [self.run() for _ in range(max(runs, 1))]
-        self.runs = min(max(math.ceil(_BATCH_S / max(took[-1], 1e-9)), 1), _BATCH)
-
-    def batch(self) -> tuple[float, float]:
-        """Run several times after one that does not count; seconds of all, and waited."""
-        self.worker.run(self.feeds)
-        waits = WaitClock(self.worker.threads)
-        walls = [self.run() for _ in range(self.runs)]
-        waited, spent = waits.passed_ns(self.worker.threads) * 1e-9, math.fsum(walls)
-        # What the system counts as waiting is no part of what the session takes.
-        self.seconds.append(min(float(np.median(walls)), max(spent - waited, 0.0) / len(walls)))
-        return spent, waited
 
 
 def measure_parts(
@@ -169,50 +130,38 @@ def measure_parts(
     InputFileError, UnavailableError
         Weights are missing, or ONNX Runtime cannot load or run a part.
     """
-    from dnnp.formats.onnx_stages import split_model
-
-    feeds, weights = prepare(model, folder, how)
+    weights = prepare(model, folder, how)[1]
     cut, whole, pieces = _split(model, units, parts, types)
-    spots, _ = places(1 + rounds.beside, rounds.config, "copy")
+    spots, _ = places(len(cut), rounds.config, "part")
+    outputs = tuple(value.name for value in model.graph.output)
+    pipeline = Pipeline(model, folder, rounds.config, weights, [], [], [], outputs)
 
-    def worker(part: ModelProto, outputs: Sequence[str], place: Place, name: str) -> Worker:
-        built = use_weights(part, weights) if weights else part
-        with making_session(name):
-            session, threads = with_threads(
-                lambda: make_session(built, folder, rounds.config, place, weights)
-            )
-        stage = make_stage(session, outputs, outputs, rounds.config, place)
-        return Worker(name, stage, place.cores, stage.stop, threads)
+    def line(models: Sequence[StageModel], homes: Sequence[int], what: str) -> _Line:
+        """A pipeline of these models, each on the core with this number."""
+        steps = []
+        for j, (part, home) in enumerate(zip(models, homes, strict=True)):
+            named = replace(part, model=with_unique_names(part.model))
+            steps.append(make_step(pipeline, f"{what} {j}", named, [spots[home]]))
+        devices = [[j for j, home in enumerate(homes) if home == d] for d in range(len(cut))]
+        return _Line(steps, devices, distinct_inputs(model, how), outputs)
 
-    def chain(models: Sequence[StageModel], what: str) -> list[_Timed]:
-        values, timed = dict(feeds), []
-        for i, part in enumerate(models):
-            ready = worker(part.model, part.outputs, spots[0], f"{what} {i}")
-            timed.append(_Timed(ready, {name: values[name] for name in part.inputs}))
-            values.update(ready.run(timed[-1].feeds))
-        return timed
-
-    outputs = [value.name for value in model.graph.output]
-    copies = [worker(model, outputs, p, f"copy {i}") for i, p in enumerate(spots[1:])]
-    timed = chain(whole, "part")
-    segments = chain(pieces, "segment") if len(pieces) > len(whole) else []
-    with _busy(copies, dict(feeds)) as check, _pinned(timed[0].worker):
-        for one in (*timed, *segments):
-            one.warm(rounds.warmup)
-        taken = _run_rounds(timed, segments, rounds, check)
-        cold_s = _cold(timed)
-    segments = segments or timed
-    spread = half_width(_sums(timed))
+    lines = [line(whole, range(len(whole)), "part")]
+    if len(pieces) > len(whole):
+        lines.append(
+            line(pieces, [i for i, part in enumerate(cut) for _ in part.segments], "segment")
+        )
+    taken = _run_rounds(lines, rounds)
+    spread = half_width(lines[0].sums)
     return InSitu(
-        cut,
-        tuple(one.median for one in timed),
-        tuple(one.median for one in segments),
-        () if spread is None else tuple(half_width(one.seconds) or 0.0 for one in timed),
-        () if spread is None else tuple(half_width(one.seconds) or 0.0 for one in segments),
-        spread,
-        cold_s,
-        len(timed[0].seconds),
-        taken,
+        parts=cut,
+        part_s=lines[0].medians,
+        segment_s=lines[-1].medians,
+        part_spread=() if spread is None else lines[0].spreads,
+        segment_spread=() if spread is None else lines[-1].spreads,
+        spread=spread,
+        cold_s=_cold(lines[0]),
+        rounds=len(lines[0].loads),
+        taken=taken,
     )
 
 
@@ -222,7 +171,7 @@ def _split(
     parts: Sequence[Part],
     types: Mapping[str, TensorType] | None,
 ) -> tuple[list[Part], list[StageModel], list[StageModel]]:
-    """Models of parts and segments; with fewer borders where one cannot be handed over."""
+    """Models of parts and segments; with fewer borders where something cannot be handed over."""
     from dnnp.formats.onnx_stages import split_model
 
     tries = coarser(parts)
@@ -235,124 +184,124 @@ def _split(
     raise FormatError("there is nothing to measure")
 
 
-def _run_rounds(
-    whole: Sequence[_Timed], pieces: Sequence[_Timed], how: Rounds, check: Callable[[], None]
-) -> float:
+@dataclass
+class _Line:
+    """A pipeline whose steps are timed in rounds."""
+
+    steps: Sequence[Step]
+    devices: Sequence[Sequence[int]]
+    """Steps of each device, in the order in which it runs them for a sample."""
+    samples: Sequence[Sample]
+    outputs: Sequence[str]
+    count: int = _SAMPLES
+    """Samples of a round that count."""
+    loads: list[tuple[float, ...]] = field(default_factory=list)
+    """Seconds of a sample in each step; one entry a round."""
+
+    @property
+    def medians(self) -> tuple[float, ...]:
+        """Of each step over the rounds; seconds."""
+        return tuple(float(x) for x in np.median(self.loads, axis=0))
+
+    @property
+    def spreads(self) -> tuple[float, ...]:
+        """How well these are known, relative; 0 where nobody knows."""
+        return tuple(half_width(list(x)) or 0.0 for x in zip(*self.loads, strict=True))
+
+    @property
+    def sums(self) -> list[float]:
+        """All steps together, in each round; seconds."""
+        return [math.fsum(loads) for loads in self.loads]
+
+    def send(self, count: int, warmup: int) -> Timing:
+        """Send samples through."""
+        total = count + warmup
+        edges = route(self.steps, self.outputs)
+        trace = run_pipeline(
+            self.steps,
+            self.samples,
+            total,
+            self.outputs,
+            orders=[
+                [Job(step, 0, s) for s in range(total) for step in steps] for steps in self.devices
+            ],
+            # Room for a sample on every device between: nobody waits for a tensor that skips some.
+            room={(e.tail, e.head): 2 + len(self.devices) for e in edges},
+        )
+        return summarize(trace, warmup)
+
+    def settle(self, warmup: int) -> None:
+        """Send the first samples through, and find out how many make a round."""
+        load = max(self.send(_SAMPLES, max(warmup, 1)).loads_s)
+        self.count = max(_SAMPLES, math.ceil(_ROUND_S / max(load, 1e-9) / len(self.steps)))
+
+
+def _run_rounds(lines: Sequence[_Line], rounds: Rounds) -> float | None:
     """Make rounds until the sum of the parts is known; keep the least disturbed ones.
 
     Returns the share of their time that other processes took.
     """
-    shares: list[float] = []
-    steals, begin = StealClock(), time.perf_counter()
-    while _goes_on(_sums(whole), shares, how.least, time.perf_counter() - begin):
-        spent = waited = 0.0
-        for one in (*whole, *pieces):
-            wall, lost = one.batch()
-            spent, waited = spent + wall, waited + lost
-        check()
-        shares.append(min(waited / max(spent, 1e-9), 1.0))
-        how.progress(len(shares), half_width(_sums(whole)))
-    elapsed = time.perf_counter() - begin
-    stolen = steals.passed_ns(whole[0].worker.cores[:1]) * 1e-9 / max(elapsed, 1e-9)
-    quiet = [i for i, share in enumerate(shares) if share <= DISTURBED]
-    if len(quiet) >= how.least:
-        for one in (*whole, *pieces):
-            one.seconds = [one.seconds[i] for i in quiet]
-        shares = [shares[i] for i in quiet]
-    return min(float(np.mean(shares)) + stolen, 1.0)
+    for line in lines:
+        line.settle(rounds.warmup)
+    timings: list[Timing] = []
+    begin = time.perf_counter()
+    while _goes_on(lines[0].sums, timings, rounds.least, time.perf_counter() - begin):
+        for line in lines:
+            timing = line.send(line.count, rounds.warmup)
+            line.loads.append(timing.loads_s)
+            if line is lines[0]:
+                timings.append(timing)
+        rounds.progress(len(timings), half_width(lines[0].sums))
+    quiet = [i for i, timing in enumerate(timings) if not is_disturbed(timing)]
+    if len(quiet) >= min(rounds.least, FEWEST):
+        timings = [timings[i] for i in quiet]
+        for line in lines:
+            line.loads = [line.loads[i] for i in quiet]
+    if not timings[0].taken:
+        return None
+    return min(float(np.mean([timing.lost for timing in timings])), 1.0)
 
 
-def _goes_on(sums: Sequence[float], shares: Sequence[float], least: int, spent_s: float) -> bool:
+def _goes_on(sums: Sequence[float], timings: Sequence[Timing], least: int, spent_s: float) -> bool:
     """Whether to make another round."""
-    if len(sums) < least:
+    done = len(sums)
+    if done < min(least, FEWEST):
         return True
-    if len(sums) >= MOST_ROUNDS * least or spent_s > PATIENCE_S:
+    if spent_s > PATIENCE_S or done >= MOST_ROUNDS * least:
         return False
-    quiet = sum(share <= DISTURBED for share in shares)
+    quiet = sum(not is_disturbed(timing) for timing in timings)
     spread = half_width(sums)
     return quiet < least or spread is None or spread > SURE
-
-
-def _sums(parts: Sequence[_Timed]) -> list[float]:
-    """What all parts together took in each round."""
-    return [math.fsum(row) for row in zip(*(part.seconds for part in parts), strict=True)]
 
 
 def half_width(values: Sequence[float]) -> float | None:
     """Half the width of the confidence interval (95 %) of the median, over the median.
 
-    By the median absolute deviation, as single values may be far off; None of fewer than three.
+    By the median absolute deviation, as single values may be far off; None for fewer than
+    `FEWEST`.
 
     >>> half_width([1.0, 1.0, 1.0])
     0.0
     """
-    if len(values) < 3:  # noqa: PLR2004
+    if len(values) < FEWEST:
         return None
     middle = float(np.median(values))
     deviation = 1.4826 * float(np.median(np.abs(np.array(values) - middle)))
     return 1.96 * 1.2533 * deviation / math.sqrt(len(values)) / middle if middle > 0 else None
 
 
-def _cold(parts: Sequence[_Timed]) -> float:
-    """Sum of what the parts take right after something else has used all caches."""
+def _cold(line: _Line) -> float:
+    """Sum of what the steps take right after something else has used all caches."""
     other = np.zeros(_EVICTED_BYTES // 8)
+    values: Values = dict(line.samples[0])
     total = 0.0
-    for part in parts:
-        took = []
+    for step in line.steps:
+        feeds, took = {name: values[name] for name in step.inputs}, []
         for _ in range(_COLD_RUNS):
             other += 1.0
-            took.append(part.run())
+            begin = time.perf_counter()
+            made = step.workers[0].run(feeds)
+            took.append(time.perf_counter() - begin)
+        values.update(made)
         total += float(np.median(took))
     return total
-
-
-@contextmanager
-def _busy(copies: Sequence[Worker], feeds: Values) -> Iterator[Callable[[], None]]:
-    """Inside, these run all the time; what is yielded raises what one of them has raised."""
-    stop = Event()
-    failed: list[DnnpError] = []
-    ready = [Event() for _ in copies]
-
-    def work(worker: Worker, begun: Event) -> None:
-        worker.pin()
-        try:
-            while not stop.is_set():
-                worker.run(feeds)
-                begun.set()
-        except DnnpError as error:
-            if not stop.is_set():
-                failed.append(error)
-            begun.set()
-
-    def check() -> None:
-        if failed:
-            raise failed[0]
-
-    with ThreadPoolExecutor(max(len(copies), 1), thread_name_prefix="copy") as pool:
-        try:
-            for worker, begun in zip(copies, ready, strict=True):
-                pool.submit(work, worker, begun)
-            for begun in ready:
-                begun.wait()
-            check()
-            yield check
-        finally:
-            stop.set()
-            for worker in copies:
-                if worker.stop is not None:
-                    worker.stop()
-
-
-@contextmanager
-def _pinned(worker: Worker) -> Iterator[None]:
-    """Inside, the calling thread runs where the worker's would."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    worker.pin()
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            os.sched_setaffinity(0, before)

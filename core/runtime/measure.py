@@ -21,7 +21,7 @@ import numpy as np
 import orjson
 
 from dnnp.core.model.errors import InputFileError
-from dnnp.core.runtime.inputs import random_inputs
+from dnnp.core.runtime.inputs import Sample, random_inputs
 from dnnp.core.runtime.limits import making_session, watched
 from dnnp.core.runtime.resolve import owners_of, resolved_model
 from dnnp.core.runtime.session import SessionConfig, absent_files, make_session
@@ -40,6 +40,7 @@ Ints = np.ndarray[Any, np.dtype[np.intp]]
 Runs = dict[str, tuple[str, np.ndarray[Any, Any]]]
 """Node name -> operator, and seconds in each counted run (f64[repeats])."""
 
+_DISTINCT = 4
 _SEED = 0
 """Of the random inputs and weights."""
 _SUFFIX = "_kernel_time"
@@ -90,7 +91,7 @@ def measure_nodes(model: ModelProto, folder: Path, how: Measurement) -> list[flo
         Weights are missing, or ONNX Runtime cannot load or run the model.
     """
     feeds, weights = prepare(model, folder, how)
-    named = _with_unique_names(model)
+    named = with_unique_names(model)
     count = len(named.graph.node)
     if weights:
         named = use_weights(named, weights)
@@ -153,7 +154,7 @@ def measure_groups(
     before = [[s for s in stage.sources.values() if s != MODEL] for stage in stages]
     for done, i in enumerate(_order(before), 1):
         stage = stages[i]
-        part = _with_unique_names(stage.model)
+        part = with_unique_names(stage.model)
         part.graph.name = f"{_GROUP}{i}"
         if weights:
             part = use_weights(part, weights)
@@ -196,11 +197,16 @@ def prepare(model: ModelProto, folder: Path, how: Measurement) -> tuple[dict[str
     return feeds, random_weights(model, _SEED, folder)
 
 
+def distinct_inputs(model: ModelProto, how: Measurement) -> list[Sample]:
+    """Random inputs that a run takes in turn."""
+    return [random_inputs(model, [_SEED, i], shapes=how.shapes) for i in range(_DISTINCT)]
+
+
 _BODY = re.compile(r"b#(n\d+|f)#\d+$")
 """Names given to nodes of bodies, at the end of whatever inlining puts before; who holds them."""
 
 
-def _with_unique_names(model: ModelProto) -> ModelProto:
+def with_unique_names(model: ModelProto) -> ModelProto:
     """A copy whose nodes are called n0, n1, ...; in bodies b#n0#0, ...; in functions f#0, ..."""
     from dnnp.formats.onnx_scope import inner_nodes
 

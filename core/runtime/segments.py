@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-SEGMENTS = 8
+SEGMENTS = 6
 """Segments of a part, at most."""
-SHORTEST_S = 2e-4
+SHORTEST_S = 4e-4
 """No segment is to take less, so that the call of its session does not matter."""
 
 
