@@ -22,7 +22,7 @@ def plan_spread(stream: Stream, plan: Record, stages: Sequence[Record]) -> float
     node = {record["id"]: record for record in stream.get("node")}
     weighted, total = [], []
     for unit in stream.get("group") or stream.get("node"):
-        members = unit.get("nodes", [unit["id"]])
+        members = unit["nodes"] if "nodes" in unit else [unit["id"]]
         if members[0] not in nodes:
             continue
         name = nodes[members[0]]

@@ -200,7 +200,7 @@ def _time_model(
     units, alone_s = ([[v] for v in ids], np.array([by_index[v] for v in ids]))
     if groups_alone is not None:
         units, alone_s = groups, np.array(groups_alone)
-    found = _time_parts(stream, model, folder, units, alone_s, how, beside, caller)
+    first, found = _time_parts(stream, model, folder, units, alone_s, how, beside, caller)
     facts: dict[str, Any] = {
         "provider": "cpu",
         "threads": timing.threads,
@@ -217,11 +217,11 @@ def _time_model(
         facts["spread"] = round(found.spread, 6)
     if _say_disturbed(taken, caller):
         facts["disturbed"] = True
-    node_s = found.times(np.array(by_index), units)
+    node_s = found.times(first.times(np.array(by_index), units), units)
     spread_of = found.spreads(len(by_index), units)
     return MeasuredCosts(
         _rounded(node_s[ids]),
-        None if groups_alone is None else _rounded(found.times(alone_s)),
+        None if groups_alone is None else _rounded(found.times(first.times(alone_s))),
         _rounded(spread_of[ids]) if len(spread_of) else (),
         () if groups_alone is None else _rounded(found.spreads(len(groups))),
         facts,
@@ -237,8 +237,11 @@ def _time_parts(
     how: Measurement,
     beside: int,
     caller: Caller,
-) -> InSitu:
-    """Time parts of the model as they will run."""
+) -> tuple[InSitu, InSitu]:
+    """Time parts of the model as they will run; then parts of equal times, by what was found.
+
+    A plan balances what its stages take: so parts are cut about where it will cut.
+    """
     from dnnp.core.model.processors import available_cores
     from dnnp.core.runtime.in_situ import SURE, Rounds, measure_parts
     from dnnp.core.runtime.segments import order_of, parts_of
@@ -250,19 +253,23 @@ def _time_parts(
             known = "" if spread is None else f", known to {spread:.1%}"
             bar.update(Standing(f"measuring parts, {counted(done, 'round')}{known}"))
 
-        rounds = Rounds(replace(how.config(), pin=True), how.repeats, how.warmup, tell)
-        parts = parts_of(order_of(model, units), alone_s, 1 + beside)
-        found = measure_parts(model, folder, units, parts, how, rounds, types_of(stream))
+        order, types = order_of(model, units), types_of(stream)
+        rounds = Rounds(replace(how.config(), pin=True), how.repeats, how.warmup)
+        parts = parts_of(order, alone_s, 1 + beside)
+        first = measure_parts(model, folder, units, parts, how, replace(rounds, few=True), types)
+        parts = parts_of(order, first.times(alone_s), len(first.parts))
+        rounds = replace(rounds, progress=tell)
+        found = measure_parts(model, folder, units, parts, how, rounds, types)
     if (1 + beside) * how.threads > len(available_cores()):
         caller.note(f"{1 + beside} parts share {counted(len(available_cores()), 'core')}")
-    if len(found.parts) < len(parts):
+    if len(found.parts) == 1 < 1 + beside and len(units) > 1:
         caller.note("timed in one piece: what crosses the borders of parts cannot be handed over")
     if found.spread is None or found.spread > SURE:
         known = "not at all" if found.spread is None else f"to {found.spread:.1%} only"
         caller.note(
             f"after {counted(found.rounds, 'round')} the time of the model is known {known}"
         )
-    return found
+    return first, found
 
 
 def _rounded(values: Floats) -> tuple[float, ...]:

@@ -61,6 +61,8 @@ class Rounds:
     least: int = 10
     warmup: int = 3
     """Samples at the beginning of each round that do not count."""
+    few: bool = False
+    """No more than `FEWEST` are needed."""
     progress: Callable[[int, float | None], None] = lambda done, spread: None
     """Told the number of rounds done, and how well the sum is known."""
 
@@ -245,7 +247,7 @@ def _run_rounds(lines: Sequence[_Line], rounds: Rounds) -> float | None:
         line.settle(rounds.warmup)
     timings: list[Timing] = []
     begin = time.perf_counter()
-    while _goes_on(lines[0].sums, timings, rounds.least, time.perf_counter() - begin):
+    while _goes_on(lines[0].sums, timings, rounds, time.perf_counter() - begin):
         for line in lines:
             timing = line.send(line.count, rounds.warmup)
             line.loads.append(timing.loads_s)
@@ -262,16 +264,18 @@ def _run_rounds(lines: Sequence[_Line], rounds: Rounds) -> float | None:
     return min(float(np.mean([timing.lost for timing in timings])), 1.0)
 
 
-def _goes_on(sums: Sequence[float], timings: Sequence[Timing], least: int, spent_s: float) -> bool:
+def _goes_on(
+    sums: Sequence[float], timings: Sequence[Timing], rounds: Rounds, spent_s: float
+) -> bool:
     """Whether to make another round."""
     done = len(sums)
-    if done < min(least, FEWEST):
+    if done < min(rounds.least, FEWEST):
         return True
-    if spent_s > PATIENCE_S or done >= MOST_ROUNDS * least:
+    if rounds.few or spent_s > PATIENCE_S or done >= MOST_ROUNDS * rounds.least:
         return False
     quiet = sum(not is_disturbed(timing) for timing in timings)
     spread = half_width(sums)
-    return quiet < least or spread is None or spread > SURE
+    return quiet < rounds.least or spread is None or spread > SURE
 
 
 def half_width(values: Sequence[float]) -> float | None:

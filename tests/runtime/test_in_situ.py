@@ -136,14 +136,15 @@ def test_rounds_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_situ, "PATIENCE_S", 20.0)
     wide, narrow = [1.0, 2.0, 3.0], [1.0, 1.0, 1.0]
     quiet, loud = [timing(0.0)] * 3, [timing(0.5)] * 3
-    goes_on = in_situ._goes_on
-    assert goes_on(wide[:2], quiet[:2], 3, 1e9)
-    assert goes_on(wide, quiet, 3, 0.0)
-    assert not goes_on(wide, quiet, 3, 1e9)
-    assert not goes_on(narrow, quiet, 3, 0.0)
-    assert goes_on(narrow, loud, 3, 0.0)
-    assert not goes_on(wide * 10, loud * 10, 3, 0.0)
-    assert not goes_on([1.0], quiet[:1], 1, 1e9)
+    goes_on, how, one = in_situ._goes_on, rounds(), rounds(least=1)
+    assert goes_on(wide[:2], quiet[:2], how, 1e9)
+    assert goes_on(wide, quiet, how, 0.0)
+    assert not goes_on(wide, quiet, how, 1e9)
+    assert not goes_on(wide, quiet, rounds(few=True), 0.0)
+    assert not goes_on(narrow, quiet, how, 0.0)
+    assert goes_on(narrow, loud, how, 0.0)
+    assert not goes_on(wide * 10, loud * 10, how, 0.0)
+    assert not goes_on([1.0], quiet[:1], one, 1e9)
 
 
 def test_disturbed_rounds_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
