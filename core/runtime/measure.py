@@ -40,9 +40,10 @@ Ints = np.ndarray[Any, np.dtype[np.intp]]
 Runs = dict[str, tuple[str, np.ndarray[Any, Any]]]
 """Node name -> operator, and seconds in each counted run (f64[repeats])."""
 
-_DISTINCT = 4
 _SEED = 0
 """Of the random inputs and weights."""
+_DISTINCT = 4
+"""Random inputs, as many as a run draws."""
 _SUFFIX = "_kernel_time"
 _GROUP = "group "
 """Beginning of the names of groups."""
@@ -198,7 +199,7 @@ def prepare(model: ModelProto, folder: Path, how: Measurement) -> tuple[dict[str
 
 
 def distinct_inputs(model: ModelProto, how: Measurement) -> list[Sample]:
-    """Random inputs that a run takes in turn."""
+    """Random inputs for a pipeline, which takes them in turn."""
     return [random_inputs(model, [_SEED, i], shapes=how.shapes) for i in range(_DISTINCT)]
 
 
