@@ -242,9 +242,9 @@ def _time_parts(
 
     A plan balances what its stages take: so parts are cut about where it will cut.
     """
-    from dnnp.core.model.processors import available_cores
     from dnnp.core.runtime.in_situ import SURE, Rounds, measure_parts
     from dnnp.core.runtime.segments import order_of, parts_of
+    from dnnp.core.runtime.session import places
     from dnnp.formats.onnx_types import types_of
 
     with caller.progress("measuring parts") as bar:
@@ -260,8 +260,8 @@ def _time_parts(
         parts = parts_of(order, first.times(alone_s), len(first.parts))
         rounds = replace(rounds, progress=tell)
         found = measure_parts(model, folder, units, parts, how, rounds, types)
-    if (1 + beside) * how.threads > len(available_cores()):
-        caller.note(f"{1 + beside} parts share {counted(len(available_cores()), 'core')}")
+    for notice in places(1 + beside, rounds.config, "part")[1]:
+        caller.note(notice)
     if len(found.parts) == 1 < 1 + beside and len(units) > 1:
         caller.note("timed in one piece: what crosses the borders of parts cannot be handed over")
     if found.spread is None or found.spread > SURE:

@@ -134,7 +134,7 @@ def measure_parts(
     """
     weights = prepare(model, folder, how)[1]
     cut, whole, pieces = _split(model, units, parts, types)
-    spots, _ = places(len(cut), rounds.config, "part")
+    spots, shared = places(len(cut), rounds.config, "part")
     outputs = tuple(value.name for value in model.graph.output)
     pipeline = Pipeline(model, folder, rounds.config, weights, [], [], [], outputs)
 
@@ -145,7 +145,7 @@ def measure_parts(
             named = replace(part, model=with_unique_names(part.model))
             steps.append(make_step(pipeline, f"{what} {j}", named, [spots[home]]))
         devices = [[j for j, home in enumerate(homes) if home == d] for d in range(len(cut))]
-        return _Line(steps, devices, distinct_inputs(model, how), outputs)
+        return _Line(steps, devices, distinct_inputs(model, how), outputs, bool(shared))
 
     lines = [line(whole, range(len(whole)), "part")]
     if len(pieces) > len(whole):
@@ -195,6 +195,8 @@ class _Line:
     """Steps of each device, in the order in which it runs them for a sample."""
     samples: Sequence[Sample]
     outputs: Sequence[str]
+    crowded: bool = False
+    """Parts share processors: waiting for one says nothing about other processes."""
     count: int = _SAMPLES
     """Samples of a round that count."""
     loads: list[tuple[float, ...]] = field(default_factory=list)
@@ -230,7 +232,8 @@ class _Line:
             # Room for a sample on every device between: nobody waits for a tensor that skips some.
             room={(e.tail, e.head): 2 + len(self.devices) for e in edges},
         )
-        return summarize(trace, warmup)
+        timing = summarize(trace, warmup)
+        return replace(timing, taken=()) if self.crowded else timing
 
     def settle(self, warmup: int) -> None:
         """Send the first samples through, and find out how many make a round."""

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 
 from dnnp.core.model.errors import InputFileError
-from dnnp.core.runtime import in_situ
+from dnnp.core.runtime import in_situ, session
 from dnnp.core.runtime.in_situ import Rounds, half_width, measure_parts
 from dnnp.core.runtime.measure import Measurement
 from dnnp.core.runtime.pipeline import Step
@@ -80,6 +80,18 @@ def test_parts_that_do_not_follow_each_other(tmp_path: Path) -> None:
     parts = [Part(((0,),)), Part(((1,),)), Part(((2,),))]
     found = measure_parts(model, tmp_path, [[0], [1], [2]], parts, QUICK, rounds())
     assert len(found.part_s) == 3
+
+
+def test_parts_that_share_cores_tell_nothing_of_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        session, "available_cores", lambda: tuple(sorted(os.sched_getaffinity(0)))[:1]
+    )
+    parts = [Part(((0,),)), Part(((1,),))]
+    found = measure_parts(chain(2), tmp_path, [[0], [1]], parts, QUICK, rounds())
+    assert found.taken is None
+    assert found.rounds == 3
 
 
 def test_too_few_rounds_say_nothing_of_the_spread(tmp_path: Path) -> None:
