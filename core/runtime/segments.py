@@ -144,7 +144,7 @@ def spreads(
     left = iter(segment)
     for one, whole in zip(parts, part, strict=True):
         for members in one.segments:
-            # A part that is one segment was timed once, not twice.
+            # A part of one segment has nothing to share out.
             own = next(left) * (len(one.segments) > 1)
             result[list(members)] = math.hypot(whole, own)
     return result
