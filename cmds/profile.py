@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from dnnp.choices import DEFAULT_DEVICE, MEASURED, PROFILE_MODES
+from dnnp.choices import DEFAULT_DEVICE, MEASURED, OPTIMIZATIONS, PROFILE_MODES
 from dnnp.cmds.shell.arguments import count, list_option, positive
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
@@ -57,11 +57,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="threads of ONNX Runtime (default: 1)",
     )
     measure.add_argument(
+        "--optimization",
+        choices=OPTIMIZATIONS,
+        default="all",
+        help="graph optimization level of the run (default: all)",
+    )
+    measure.add_argument(
+        "--beside",
+        type=count,
+        metavar="N",
+        help="parts of the model that run beside each on other cores, as other stages will "
+        "(default: one fewer than the devices of the stream, or 1, as far as there are cores)",
+    )
+    measure.add_argument(
         "--repeats",
         type=positive,
         default=10,
         metavar="N",
-        help="runs of which the median counts (default: 10)",
+        help="rounds, of which the median counts; more follow until the time of the model is known "
+        "to 2%%, but none after 20 seconds (default: 10)",
     )
     measure.add_argument(
         "--warmup", type=count, default=3, metavar="N", help="runs before them (default: 3)"

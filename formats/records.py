@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from dnnp.formats.fields import Field, object_schema
-from dnnp.formats.graph_fields import DEVICE, GROUP, LINK, NODE, TENSOR
+from dnnp.formats.graph_fields import DEVICE, GROUP, LINK, MEASURED, NODE, TENSOR
 from dnnp.formats.record_fields import HEX, number, string
 from dnnp.formats.result_fields import BOUND, PLAN, RUN, STAGE
 from dnnp.formats.schedule_fields import BLOCK, SCHEDULE
@@ -61,6 +61,7 @@ _HEADER = {
             },
         ),
     ),
+    "measured": MEASURED,
     "provenance": Field(
         "list",
         "every command that touched the stream, in order",

@@ -139,6 +139,8 @@ def write_costs(
     stream.header = {**stream.header, "units": {**stream.header["units"], "time": "s"}}
     stream.header.pop("work", None)
     stream.header.pop("costs", None)
+    for name in ("work", "measured"):
+        stream.header.pop(name, None)
     if how in ("analytic", "scaled"):
         stream.header["work"] = work_of(nodes)
     if dropped:
@@ -148,6 +150,7 @@ def write_costs(
 def _put(records: Sequence[dict[str, Any]], costs: Times) -> None:
     for i, record in enumerate(records):
         record["time_s"] = {name: values[i] for name, values in costs.items()}
+        record.pop("spread", None)
 
 
 def _warn_unknown(stream: Stream, work: Work, caller: Caller) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from dnnp.choices import DEFAULT_DEVICE, MEASURED, PROFILE_MODES
+from dnnp.choices import DEFAULT_DEVICE, MEASURED, OPTIMIZATIONS, PROFILE_MODES
 from dnnp.core.model.errors import UsageError
 from dnnp.step import Options, option, step
 
@@ -31,8 +31,14 @@ class ProfileOptions(Options):
     """Execution provider of ONNX Runtime that runs the model, by any name that it has."""
     threads: int = option(1, least=1)
     """Of ONNX Runtime."""
+    optimization: str = option("all", choices=OPTIMIZATIONS)
+    """ONNX Runtime's graph optimization level of the run."""
+    beside: int | None = option(least=0, most=4096)
+    """Parts of the model that run beside each, as other stages will; None: one fewer than the
+    devices of the graph, or one, as far as there are cores."""
     repeats: int = option(10, least=1)
-    """Runs of which the median counts."""
+    """Rounds, and runs of nodes and groups alone, of which the median counts; more rounds follow
+    until the time of the model is known to 2 %, but none after 20 seconds."""
     warmup: int = option(3, least=0)
     """Runs before them."""
     cache: str | None = option()
@@ -132,7 +138,17 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
         from dnnp.measuring import Timing, price_measured
 
         o = options
-        timing = Timing(o.model, o.threads, o.repeats, o.warmup, o.cache, o.no_cache, o.provider)
+        timing = Timing(
+            model=o.model,
+            provider=o.provider,
+            threads=o.threads,
+            optimization=o.optimization,
+            beside=o.beside,
+            repeats=o.repeats,
+            warmup=o.warmup,
+            cache=o.cache,
+            no_cache=o.no_cache,
+        )
         price_measured(stream, options.devices[0], timing, options.caller)
 
 
