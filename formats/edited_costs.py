@@ -78,6 +78,7 @@ def reprice_groups(stream: Stream) -> int:
     for position, members, _, _ in stale:
         group = stream.get("group")[position]
         group.pop("basis", None)
+        group.pop("base_s", None)
         group |= {"time_s": summed_times(members), "cost": "summed"}
         for name in ("flop", "bytes"):
             group.pop(name, None)

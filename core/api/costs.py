@@ -138,6 +138,7 @@ def write_costs(
     )
     stream.header = {**stream.header, "units": {**stream.header["units"], "time": "s"}}
     stream.header.pop("work", None)
+    stream.header.pop("calibration", None)
     if how in ("analytic", "scaled"):
         stream.header["work"] = work_of(nodes)
     if dropped:
@@ -146,6 +147,7 @@ def write_costs(
 
 def _put(records: Sequence[dict[str, Any]], costs: Times) -> None:
     for i, record in enumerate(records):
+        record.pop("base_s", None)
         record["time_s"] = {name: values[i] for name, values in costs.items()}
 
 

@@ -41,6 +41,8 @@ class ProfileOptions(Options):
     """Class whose times are carried over; None: the only one that the graph prices."""
     against: str | None = option()
     """A stream of the same model that was measured on the device, to say how far off times are."""
+    from_run: Sequence[str] = option(())
+    """Files of dnnp-run --calibrate, or streams with a run: what they measured corrects costs."""
 
     def check(self) -> None:
         """Refuse what makes no sense, and devices that are not known."""
@@ -48,6 +50,10 @@ class ProfileOptions(Options):
         for flag, value in (("--from", self.source), ("--against", self.against)):
             if value is not None and self.mode != "scaled":
                 raise UsageError(f"{flag} needs --mode scaled")
+        if isinstance(self.from_run, str):
+            raise UsageError(f"--from-run {self.from_run!r}: give a list of files")
+        if self.from_run and self.mode == "scaled":
+            raise UsageError("--from-run needs --mode analytic or measure")
         if isinstance(self.device, str):
             raise UsageError(f"--device {self.device!r}: give a list of names")
         if self.mode == "scaled" and not self.device:
@@ -106,6 +112,10 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
         o = options
         timing = Timing(o.model, o.threads, o.repeats, o.warmup, o.cache, o.no_cache)
         price_measured(stream, options.devices[0], timing, options.caller)
+    if options.from_run:
+        from dnnp.calibrating import price_by_runs
+
+        price_by_runs(stream, options.from_run, options.caller)
 
 
 profile = step("dnnp-profile", ProfileOptions)(profile_stream)

@@ -1,0 +1,179 @@
+"""Carry what runs measured back to operators: a factor for each type, few parameters, regularised.
+
+A run tells how long each stage took, not each of its operators. With base costs x_op(s), the sum
+over the operators of a type in a stage s, and t(s), the time of its transfers, the model is
+
+    load(s) = sum of f_op x_op(s) over types + c t(s)
+    log f_op = common + family(op) + own(op)
+
+and the parameters (common, one for each family, one for each type, log c) minimise
+
+    sum over stages of ((log load(s) - log measured(s)) / noise(s))^2 + strength * sum of w p^2
+
+over parameters p: all factors stay near 1 unless the runs say otherwise, and types of which little
+is known stay near their family. The strength is chosen by leaving out one model after the other
+(cross-validation); where there are fewer than three it is `STRENGTH`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dnnp.core.model.calibration import Calibration, RunSeen, StageSeen
+from dnnp.core.model.graph import Floats
+
+DEPTHWISE = "DepthwiseConv"
+"""A `Conv` with one channel in each group of channels counts as an operator of its own."""
+
+FAMILIES: dict[str, str] = {
+    name: family
+    for family, names in {
+        "matrix": "MatMul Gemm Einsum MatMulInteger QLinearMatMul DynamicQuantizeMatMul Attention "
+        "FusedMatMul MatMulNBits MultiHeadAttention GroupQueryAttention",
+        "convolution": "Conv ConvTranspose ConvInteger QLinearConv DeformConv FusedConv",
+        "depthwise": DEPTHWISE,
+        "recurrent": "LSTM GRU RNN",
+        "reduction": "ArgMax ArgMin AveragePool BatchNormalization GlobalAveragePool GlobalMaxPool "
+        "GroupNormalization InstanceNormalization LRN LayerNormalization LogSoftmax MaxPool "
+        "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
+        "ReduceSum ReduceSumSquare RMSNormalization SkipLayerNormalization Softmax TopK",
+        "movement": "Cast Concat ConstantOfShape DepthToSpace Expand Flatten Gather GatherElements "
+        "GatherND GridSample Identity NonZero OneHot Pad Range Reshape Resize ReverseSequence "
+        "Scatter ScatterElements ScatterND Shape Slice SpaceToDepth Split Squeeze Tile Transpose "
+        "Trilu Unsqueeze Where",
+        "control": "If Loop Scan",
+    }.items()
+    for name in names.split()
+}
+"""Family of an operator type; all others are `elementwise`."""
+
+NOISE = 0.02
+"""Relative error of a load that nobody disturbed."""
+STRENGTH = 10.0
+"""Strength of the regularisation where there are too few models to choose it."""
+STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+"""Those that are tried."""
+COMMON, FAMILY, OWN, TRANSFER = 0.03, 1.0, 3.0, 1.0
+"""Weights w of the parameters: the speed of all operators may differ most."""
+_STEPS = 50
+_SMALL = 1e-9
+
+
+def family_of(op: str) -> str:
+    """Family of an operator type."""
+    return FAMILIES.get(op, "elementwise")
+
+
+def factor_of(factors: Calibration, op: str) -> float:
+    """Factor of an operator type, seen or not."""
+    family = factors.families.get(family_of(op), 1.0)
+    return factors.common * family * factors.operators.get(op, 1.0)
+
+
+def load_of(factors: Calibration, stage: StageSeen) -> float:
+    """Load of a stage by these factors, seconds."""
+    compute = sum(factor_of(factors, op) * x for op, x in stage.operators.items())
+    return compute + factors.transfer * stage.transfer_s
+
+
+def calibrate(runs: Sequence[RunSeen]) -> Calibration:
+    """Fit factors to runs; the same runs in another order give the same but for rounding.
+
+    Stages without measured time or costs say nothing, and are left out.
+
+    Raises
+    ------
+    ValueError
+        There is no stage at all.
+    """
+    runs = [RunSeen(r.model, tuple(s for s in r.stages if _says(s))) for r in runs]
+    runs = [run for run in runs if run.stages]
+    if not runs:
+        raise ValueError("no stage has both a measured load and costs")
+    models = sorted({run.model for run in runs})
+    if len(models) < 3:
+        return fitted(runs, STRENGTH)
+    tried = [(_left_out(runs, models, strength), strength) for strength in STRENGTHS]
+    # Of strengths that are about as good the largest: it changes the least.
+    best = min(np.mean(errors) for errors, _ in tried)
+    errors, strength = max(
+        ((e, s) for e, s in tried if np.mean(e) <= 1.02 * best), key=lambda pair: pair[1]
+    )
+    return replace(fitted(runs, strength), spread=float(np.median(errors)))
+
+
+def _says(stage: StageSeen) -> bool:
+    return stage.measured_s > 0 and sum(stage.operators.values()) > 0
+
+
+def _left_out(runs: Sequence[RunSeen], models: Sequence[str], strength: float) -> list[float]:
+    """|log error| of every stage, by factors from the runs of all other models."""
+    errors = []
+    for model in models:
+        found = fitted([run for run in runs if run.model != model], strength)
+        for run in runs:
+            if run.model == model:
+                errors += [abs(float(np.log(load_of(found, s) / s.measured_s))) for s in run.stages]
+    return errors
+
+
+def fitted(runs: Sequence[RunSeen], strength: float) -> Calibration:
+    """Factors by a given strength of the regularisation."""
+    stages = [stage for run in runs for stage in run.stages]
+    operators = sorted({op for stage in stages for op, x in stage.operators.items() if x > 0})
+    families = sorted({family_of(op) for op in operators})
+    base = np.array([[s.operators.get(op, 0.0) for op in operators] for s in stages])
+    base = np.column_stack([base, [s.transfer_s for s in stages]])
+    # Columns of `design`: common, families, operators, transfer; one row for each column of `base`.
+    n, m = len(operators), len(families)
+    design = np.zeros((n + 1, 2 + m + n))
+    design[:n, 0] = 1.0
+    design[np.arange(n), [1 + families.index(family_of(op)) for op in operators]] = 1.0
+    design[np.arange(n), 1 + m + np.arange(n)] = 1.0
+    design[n, -1] = 1.0
+    weights = strength * np.array([COMMON, *[FAMILY] * m, *[OWN] * n, TRANSFER])
+    measured = np.log([s.measured_s for s in stages])
+    noise = np.array([np.hypot(NOISE, s.taken) for s in stages])
+    found = np.exp(_minimised(base, design, weights, measured, noise))
+    return Calibration(
+        float(found[0]),
+        {name: float(x) for name, x in zip(families, found[1:], strict=False)},
+        {name: float(x) for name, x in zip(operators, found[1 + m :], strict=False)},
+        float(found[-1]),
+        strength,
+    )
+
+
+def _minimised(
+    base: Floats, design: Floats, weights: Floats, measured: Floats, noise: Floats
+) -> Floats:
+    """Parameters that minimise the sum of squares, by Gauss and Newton with shorter steps."""
+    parameters = np.zeros(design.shape[1])
+
+    def terms(at: Floats) -> tuple[Floats, Floats]:
+        """Loads part by part, f64[stages, parts]; residuals over noise, f64[stages]."""
+        parts = base * np.exp(design @ at)
+        return parts, (np.log(parts.sum(axis=1)) - measured) / noise
+
+    def value(at: Floats) -> float:
+        return float((terms(at)[1] ** 2).sum() + (weights * at**2).sum())
+
+    now = value(parameters)
+    for _ in range(_STEPS):
+        parts, residuals = terms(parameters)
+        slope = (parts / parts.sum(axis=1, keepdims=True)) @ design / noise[:, None]
+        normal = slope.T @ slope + np.diag(weights)
+        step = np.linalg.solve(normal, slope.T @ residuals + weights * parameters)
+        share = 1.0
+        while share > _SMALL and not value(parameters - share * step) < now:
+            share /= 2
+        if share <= _SMALL:
+            break
+        parameters = parameters - share * step
+        before, now = now, value(parameters)
+        if before - now <= _SMALL * before:
+            break
+    return parameters
