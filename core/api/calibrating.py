@@ -133,7 +133,7 @@ def price_by_runs(stream: Stream, paths: Sequence[str], caller: Caller) -> None:
             f"--from-run: the factors are for {setting.costs} costs, these are {costs}: "
             f"use --mode {mode}"
         )
-    operators = _operators(stream)
+    operators = operators_of(stream)
     factor = {op: factor_of(factors, op) for op in set(operators.values())}
     multiply = {v: factor[op] for v, op in operators.items()}
     node = {record["id"]: record for record in nodes}
@@ -201,7 +201,7 @@ def _costs_of(stream: Stream) -> str:
     return "analytic" if "work" in stream.header else "measured"
 
 
-def _operators(stream: Stream) -> dict[int, str]:
+def operators_of(stream: Stream) -> dict[int, str]:
     """Operator type of each node, as factors know it; `domain:type` outside the default domain."""
     from dnnp.core.profile.calibrate import DEPTHWISE
 
@@ -271,7 +271,7 @@ def _stage(stream: Stream, stage: Record, rows: Sequence[Record]) -> Any:
     from dnnp.core.model.calibration import StageSeen
 
     name, members = stage["class"], set(stage["nodes"])
-    operators, parts = _operators(stream), Counter[str]()
+    operators, parts = operators_of(stream), Counter[str]()
     node = {record["id"]: record for record in stream.get("node")}
     grouped = [g for g in stream.get("group") if members.issuperset(g["nodes"])]
     alone = members.difference(*(g["nodes"] for g in grouped))
