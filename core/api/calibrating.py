@@ -203,16 +203,23 @@ def _costs_of(stream: Stream) -> str:
 
 def operators_of(stream: Stream) -> dict[int, str]:
     """Operator type of each node, as factors know it; `domain:type` outside the default domain."""
-    from dnnp.core.profile.calibrate import DEPTHWISE
+    from dnnp.core.profile.calibrate import DEPTHWISE, FOLDED
 
     shape = {record["id"]: record.get("shape", []) for record in stream.get("tensor")}
+    convolved: dict[int, str] = {}
+    """Tensors that a convolution makes, with what is part of it."""
     found = {}
     for record in stream.get("node"):
         domain, op = record.get("domain", ""), record["op"]
-        if op == "Conv" and not domain and len(record["inputs"]) > 1:
-            image, kernel = (shape.get(t, []) for t in record["inputs"][:2])
+        if op == "Conv" and not domain:
+            image, kernel = ([*(shape.get(t, []) for t in record["inputs"]), [], []])[:2]
             if len(image) > 2 and len(kernel) > 2 and image[1] > 1 and kernel[1] == 1:
                 op = DEPTHWISE
+        folded = op in FOLDED and record["inputs"] and record["inputs"][0] in convolved
+        if folded:
+            op = convolved[record["inputs"][0]]
+        if folded or op in ("Conv", DEPTHWISE):
+            convolved.update(dict.fromkeys(record["outputs"], op))
         found[record["id"]] = f"{domain}:{op}" if domain else op
     return found
 

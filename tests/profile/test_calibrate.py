@@ -15,6 +15,7 @@ from dnnp.core.profile.calibrate import (
     COMMON,
     DEPTHWISE,
     FAMILY,
+    FAR,
     NOISE,
     OWN,
     STRENGTHS,
@@ -138,9 +139,10 @@ def test_nothing_near_the_fit_is_better(seed: int, models: int, strength: float)
     found = fitted(runs, strength)
 
     def objective(c: Calibration) -> float:
-        total = COMMON * math.log(c.common) ** 2 + TRANSFER * math.log(c.transfer) ** 2
-        total += FAMILY * sum(math.log(x) ** 2 for x in c.families.values())
-        total += OWN * sum(math.log(x) ** 2 for x in c.operators.values())
+        weighed = [(COMMON, c.common), (TRANSFER, c.transfer)]
+        weighed += [(FAMILY, x) for x in c.families.values()]
+        weighed += [(OWN, x) for x in c.operators.values()]
+        total = sum(w * FAR**2 * math.log(1 + (math.log(x) / FAR) ** 2) for w, x in weighed)
         for run in runs:
             for s in run.stages:
                 total_error = math.log(load_of(c, s) / s.measured_s)
@@ -149,7 +151,7 @@ def test_nothing_near_the_fit_is_better(seed: int, models: int, strength: float)
 
     least = objective(found)
     draw = np.random.default_rng(seed)
-    for size in (1e-3, 1e-2, 0.1, 1.0):
+    for size in (1e-3, 1e-2, 0.1):
         shaken = lambda x, size=size: x * math.exp(size * draw.standard_normal())  # noqa: E731
         near = replace(
             found,
@@ -158,4 +160,4 @@ def test_nothing_near_the_fit_is_better(seed: int, models: int, strength: float)
             families={f: shaken(x) for f, x in found.families.items()},
             operators={op: shaken(x) for op, x in found.operators.items()},
         )
-        assert objective(near) >= least * (1 - 1e-9) - 1e-12
+        assert objective(near) >= least * (1 - 1e-6) - 1e-9

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dnnp.calibrating import operators_of
 from dnnp.core.model.calibration import Calibration, CalibrationFile, RunSeen, Setting, StageSeen
 from dnnp.core.model.errors import FormatError
 from dnnp.core.profile.calibrate import factor_of
 from dnnp.formats.calibration import calibration_bytes, parse_calibration
+from dnnp.formats.stream import read_bytes
 from dnnp.samples import build
 from support.run import Result, dnnp
 
@@ -75,12 +78,16 @@ def test_costs_are_corrected_and_say_so(
     assert "learned from 2 stages of 1 model" in result.err
     header = result.records("header")[0]["calibration"]
     assert (header["class"], header["costs"], header["stages"]) == ("cpu-core", "analytic", 2)
-    factors = known.factors
+    factors, operators = known.factors, operators_of(read_bytes(plain.out))
+    ops = {r["id"]: r["op"] for r in plain.records("node")}
+    named = Counter((ops[v], name) for v, name in operators.items())
+    # The first layer is a convolution of all channels, and Conv, BatchNorm, Clip are one.
+    assert named["Conv", "DepthwiseConv"] == named["Clip", "DepthwiseConv"] == 17
+    assert {name for op, name in named if op == "BatchNormalization"} == {"Conv", "DepthwiseConv"}
     for new, old in zip(result.records("node"), plain.records("node"), strict=True):
         assert new["base_s"] == old["time_s"]
-        if new["op"] != "Conv":
-            factor = factor_of(factors, new["op"])
-            assert new["time_s"]["cpu-core"] == pytest.approx(factor * old["time_s"]["cpu-core"])
+        factor = factor_of(factors, operators[new["id"]])
+        assert new["time_s"]["cpu-core"] == pytest.approx(factor * old["time_s"]["cpu-core"])
     for new, old in zip(result.records("group"), plain.records("group"), strict=True):
         assert (new["cost"], new["base_s"]) == ("calibrated", old["time_s"])
     device, before = result.one("device"), plain.one("device")
