@@ -27,6 +27,8 @@ VERSION = 1
 
 LEAST, MOST = 1e-6, 1e6
 """Range of a factor."""
+LONGEST_S = 1.0
+"""Of a launch, either way."""
 
 
 def calibration_bytes(file: CalibrationFile) -> bytes:
@@ -45,6 +47,7 @@ def calibration_bytes(file: CalibrationFile) -> bytes:
             "families": dict(f.families),
             "operators": dict(f.operators),
             "transfer": f.transfer,
+            "launch_s": f.launch_s,
         },
         "strength": f.strength,
         **({} if f.spread is None else {"spread": f.spread}),
@@ -60,6 +63,7 @@ def _stage_record(stage: StageSeen) -> dict[str, Any]:
     return {
         "measured_s": stage.measured_s,
         "taken": stage.taken,
+        "nodes": stage.nodes,
         "transfer_s": stage.transfer_s,
         "operators": dict(stage.operators),
     }
@@ -94,12 +98,13 @@ def parse_calibration(data: bytes, name: str) -> CalibrationFile:
 
 
 def _factors(fields: Fields, whole: Fields) -> Calibration:
-    fields.only("common", "families", "operators", "transfer")
+    fields.only("common", "families", "operators", "transfer", "launch_s")
     return Calibration(
         _factor(fields, "common"),
         _table(fields, "families"),
         _table(fields, "operators"),
         _factor(fields, "transfer"),
+        _launch(fields),
         whole.number("strength"),
         whole.number("spread") if "spread" in whole else None,
     )
@@ -118,13 +123,25 @@ def _factor(fields: Fields, name: str) -> float:
     return float(value)
 
 
+def _launch(fields: Fields) -> float:
+    """Seconds that may be below 0."""
+    value = fields.get("launch_s")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise fields.fault("launch_s", f"{shown(value)} is not a number")
+    if not abs(value) <= LONGEST_S:
+        raise fields.fault(
+            "launch_s", f"{shown(value)} is not from -{LONGEST_S:g} to {LONGEST_S:g}"
+        )
+    return float(value)
+
+
 def _run(fields: Fields) -> RunSeen:
     fields.only("model", "stages")
     return RunSeen(fields.text("model"), tuple(_stage(s) for s in fields.objects("stages")))
 
 
 def _stage(fields: Fields) -> StageSeen:
-    fields.only("measured_s", "taken", "transfer_s", "operators")
+    fields.only("measured_s", "taken", "nodes", "transfer_s", "operators")
     table = fields.get("operators")
     parts = Fields(table, fields.place("operators"), fields.file)
     operators = {key: float(parts.number(key)) for key in table}
@@ -132,6 +149,7 @@ def _stage(fields: Fields) -> StageSeen:
         raise fields.fault("measured_s", "0 is not above 0")
     return StageSeen(
         operators,
+        fields.count("nodes"),
         float(fields.number("transfer_s")),
         float(fields.number("measured_s")),
         float(fields.number("taken", 0.0)),

@@ -117,7 +117,7 @@ def price_by_runs(stream: Stream, paths: Sequence[str], caller: Caller) -> None:
     UsageError
         The factors are for another class, or for costs that were found in another way.
     """
-    from dnnp.core.profile.calibrate import factor_of
+    from dnnp.core.profile.calibrate import corrected, factor_of
     from dnnp.formats.edited_costs import basis_of
 
     found = read_calibrations(paths, caller)
@@ -139,9 +139,12 @@ def price_by_runs(stream: Stream, paths: Sequence[str], caller: Caller) -> None:
     node = {record["id"]: record for record in nodes}
     shares = [list(_shares(record, node, name)) for record in stream.get("group")]
     for record in nodes:
-        _scale(record, name, multiply[record["id"]])
+        time = _base(record, name)
+        _correct(record, name, corrected(factors, multiply[record["id"]] * time, time > 0))
     for record, parts in zip(stream.get("group"), shares, strict=True):
-        _scale(record, name, sum(share * multiply[v] for v, share in parts))
+        time = _base(record, name) * sum(share * multiply[v] for v, share in parts)
+        launched = sum(share > 0 for _, share in parts) if time > 0 else 0
+        _correct(record, name, corrected(factors, time, launched))
         record["cost"] = "calibrated"
         record["basis"] = basis_of([node[v] for v in record["nodes"]])
     for record in stream.get("device"):
@@ -171,7 +174,7 @@ def _tell(
     low, high = min(factor.values(), default=1.0), max(factor.values(), default=1.0)
     caller.note(
         f"costs times {low:.2f} to {high:.2f}, learned from {counted(stages, 'stage')} of "
-        f"{counted(len(models), 'model')}"
+        f"{counted(len(models), 'model')}, and {found.factors.launch_s * 1e6:+.2f} us an operator"
         + ("" if spread is None else f"; {spread:.1%} off for a model that is left out")
     )
     seen = {op for run in found.runs for stage in run.stages for op in stage.operators}
@@ -182,12 +185,12 @@ def _tell(
         caller.note(f"no run has these operators, others of their family stand in: {listed}{more}")
 
 
-def _scale(record: Record, name: str, factor: float) -> None:
-    """Multiply a time; the one before is kept beside it."""
+def _correct(record: Record, name: str, time_s: float) -> None:
+    """Replace a time; the one before is kept beside it."""
     times = record.get("time_s", {})
     if name in times:
         record["base_s"] = {name: times[name]}
-        record["time_s"] = {**times, name: times[name] * factor}
+        record["time_s"] = {**times, name: time_s}
 
 
 def _costs_of(stream: Stream) -> str:
@@ -282,20 +285,24 @@ def _stage(stream: Stream, stage: Record, rows: Sequence[Record]) -> Any:
     node = {record["id"]: record for record in stream.get("node")}
     grouped = [g for g in stream.get("group") if members.issuperset(g["nodes"])]
     alone = members.difference(*(g["nodes"] for g in grouped))
+    launched = 0
     for v in sorted(alone):
         parts[operators[v]] += _base(node[v], name)
+        launched += _base(node[v], name) > 0
     for group in grouped:
         total = _base(group, name)
         if "base_s" not in group and "calibration" in stream.header:
             total = math.fsum(_base(node[v], name) for v in group["nodes"])
         for v, share in _shares(group, node, name):
             parts[operators[v]] += share * total
+            launched += share * total > 0
     replicas = stage.get("replicas", 1)
     # Whatever the plan charges on top of computing, by its way to count transfers.
     charged = stage["load_s"] * replicas - stage["compute_s"] - stage.get("overflow_s", 0.0)
     charged /= stream.header.get("calibration", {}).get("transfer", 1.0)
     return StageSeen(
         {op: t for op, t in sorted(parts.items()) if t > 0},
+        launched,
         max(charged, 0.0) if charged > 1e-9 * stage["load_s"] else 0.0,
         math.fsum(row.get("measured_s", 0.0) for row in rows) * replicas,
         max(row.get("taken", 0.0) for row in rows),

@@ -25,6 +25,8 @@ class StageSeen(NamedTuple):
 
     operators: Mapping[str, float]
     """Operator type -> base costs of such operators, seconds."""
+    nodes: int
+    """Operators whose base cost is above 0."""
     transfer_s: float
     """Base costs of its transfers."""
     measured_s: float
@@ -43,7 +45,7 @@ class RunSeen:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Factors by which base costs are multiplied; see `core.profile.calibrate`."""
+    """By what base costs are multiplied, and what is added; see `core.profile.calibrate`."""
 
     common: float = 1.0
     """Of all operators."""
@@ -53,6 +55,8 @@ class Calibration:
     """Of an operator type; 1 where absent."""
     transfer: float = 1.0
     """Of times of transfers."""
+    launch_s: float = 0.0
+    """What every operator takes on top, seconds; below 0: base costs count too much for it."""
     strength: float = 0.0
     """Of the regularisation that they were fitted with."""
     spread: float | None = None

@@ -1,15 +1,17 @@
-"""Carry what runs measured back to operators: a factor for each type, few parameters, regularised.
+"""Carry what runs measured back to operators: factors of types, few parameters, regularised.
 
 A run tells how long each stage took, not each of its operators. With base costs x_op(s), the sum
-over the operators of a type in a stage s, and t(s), the time of its transfers, the model is
+over the operators of a type in a stage s, their number n(s), and the time t(s) of its transfers,
+the model is
 
-    load(s) = sum of f_op x_op(s) over types + c t(s)
+    load(s) = sum of f_op x_op(s) over types + launch n(s) + c t(s)
     log f_op = common + family(op) + own(op)
 
-and the parameters p (common, one for each family, one for each type, log c) minimise
+and the launch and the parameters p (common, one for each family, one for each type, log c) minimise
 
     sum over stages of ((log load(s) - log measured(s)) / noise(s))^2
         + strength * sum over parameters of w FAR^2 log(1 + (p / FAR)^2)
+        + strength * w (launch / LAUNCH_S)^2
 
 A penalty grows like w p^2 near 0, and slowly beyond FAR: factors stay near 1, but one type whose
 base cost is far off may say so, without its neighbours taking a share of that. Types of which
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,6 +66,10 @@ STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Those that are tried."""
 COMMON, FAMILY, OWN, TRANSFER = 0.03, 1.0, 1.0, 1.0
 """Weights w of the parameters: the speed of all operators may differ most."""
+LAUNCH, LAUNCH_S = 0.1, 1e-6
+"""Weight of the launch, and its scale in seconds: the clock of profilers, and what they cost."""
+LEFT = 0.05
+"""A launch below 0 leaves at least this share of a time."""
 FAR = 0.4
 """Logarithm of a factor that is far from 1."""
 CAPPED = 0.5
@@ -85,7 +92,12 @@ def factor_of(factors: Calibration, op: str) -> float:
 def load_of(factors: Calibration, stage: StageSeen) -> float:
     """Load of a stage by these factors, seconds."""
     compute = sum(factor_of(factors, op) * x for op, x in stage.operators.items())
-    return compute + factors.transfer * stage.transfer_s
+    return corrected(factors, compute, stage.nodes) + factors.transfer * stage.transfer_s
+
+
+def corrected(factors: Calibration, time_s: float, nodes: int) -> float:
+    """Time of so many operators, of the sum of their times by factors; seconds."""
+    return max(time_s + nodes * factors.launch_s, LEFT * time_s)
 
 
 def calibrate(runs: Sequence[RunSeen]) -> Calibration:
@@ -145,38 +157,64 @@ def fitted(runs: Sequence[RunSeen], strength: float) -> Calibration:
     design[np.arange(n), 1 + m + np.arange(n)] = 1.0
     design[n, -1] = 1.0
     weights = strength * np.array([COMMON, *[FAMILY] * m, *[OWN] * n, TRANSFER])
+    nodes = LAUNCH_S * np.array([float(s.nodes) for s in stages])
     measured = np.log([s.measured_s for s in stages])
     noise = np.array([np.hypot(NOISE, s.taken) for s in stages])
-    found = np.exp(_minimised(base, design, weights, measured, noise))
+    found = _minimised(_Terms(base, nodes, design, measured, noise), weights, strength * LAUNCH)
+    factors = np.exp(found[:-1])
     return Calibration(
-        float(found[0]),
-        {name: float(x) for name, x in zip(families, found[1:], strict=False)},
-        {name: float(x) for name, x in zip(operators, found[1 + m :], strict=False)},
-        float(found[-1]),
+        float(factors[0]),
+        {name: float(x) for name, x in zip(families, factors[1:], strict=False)},
+        {name: float(x) for name, x in zip(operators, factors[1 + m :], strict=False)},
+        float(factors[-1]),
+        LAUNCH_S * float(found[-1]),
         strength,
     )
 
 
-def _minimised(
-    base: Floats, design: Floats, weights: Floats, measured: Floats, noise: Floats
-) -> Floats:
-    """Parameters that minimise the objective: reweighted least squares, after Gauss and Newton."""
-    parameters = np.zeros(design.shape[1])
+class _Terms(NamedTuple):
+    """What the loads are made of."""
 
-    def terms(at: Floats) -> tuple[Floats, Floats]:
-        """Loads part by part, f64[stages, parts]; residuals over noise, f64[stages]."""
-        parts = base * np.exp(design @ at)
-        return parts, (np.log(parts.sum(axis=1)) - measured) / noise
+    base: Floats
+    """f64[stages, parts], seconds."""
+    nodes: Floats
+    """f64[stages], seconds for a launch of 1."""
+    design: Floats
+    """f64[parts, parameters]: which parameters add up to the logarithm of a part's factor."""
+    measured: Floats
+    """f64[stages], logarithms."""
+    noise: Floats
+    """f64[stages]."""
+
+    def at(self, parameters: Floats) -> tuple[Floats, Floats, Floats]:
+        """Parts of the loads f64[stages, parts], loads and residuals f64[stages].
+
+        The last parameter is the launch.
+        """
+        parts = self.base * np.exp(self.design @ parameters[:-1])
+        compute = parts[:, :-1].sum(axis=1)
+        loads = np.maximum(compute + parameters[-1] * self.nodes, LEFT * compute) + parts[:, -1]
+        return parts, loads, (np.log(loads) - self.measured) / self.noise
+
+
+def _minimised(terms: _Terms, weights: Floats, launch: float) -> Floats:
+    """Parameters, the launch last, that minimise the objective.
+
+    Reweighted least squares, after Gauss and Newton.
+    """
+    parameters = np.zeros(len(weights) + 1)
 
     def value(at: Floats) -> float:
-        penalty = FAR**2 * np.log1p((at / FAR) ** 2)
-        return float((terms(at)[1] ** 2).sum() + (weights * penalty).sum())
+        penalty = FAR**2 * np.log1p((at[:-1] / FAR) ** 2)
+        residuals = terms.at(at)[2]
+        return float((residuals**2).sum() + (weights * penalty).sum() + launch * at[-1] ** 2)
 
     now = value(parameters)
     for _ in range(_STEPS):
-        parts, residuals = terms(parameters)
-        slope = (parts / parts.sum(axis=1, keepdims=True)) @ design / noise[:, None]
-        pull = weights / (1 + (parameters / FAR) ** 2)
+        parts, loads, residuals = terms.at(parameters)
+        slope = np.column_stack([parts @ terms.design, terms.nodes])
+        slope /= (loads * terms.noise)[:, None]
+        pull = np.append(weights / (1 + (parameters[:-1] / FAR) ** 2), launch)
         normal = slope.T @ slope + np.diag(pull)
         step = np.linalg.solve(normal, slope.T @ residuals + pull * parameters)
         share = 1.0

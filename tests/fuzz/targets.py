@@ -414,11 +414,13 @@ def read_cache(data: bytes, folder: Path) -> None:
 CALIBRATION = {
     "format": "dnnp-calibration", "version": 1, "class": "acc", "costs": "measured",
     "provider": "cpu", "threads": 1, "optimization": "all", "strength": 10.0, "spread": 0.03,
-    "factors": {"common": 1.1, "families": {"matrix": 0.9}, "operators": {"a": 2}, "transfer": 0.5},
+    "factors": {"common": 1.1, "families": {"matrix": 0.9}, "operators": {"a": 2}, "transfer": 0.5,
+                "launch_s": -1e-6},
     "runs": [
         {"model": "m", "stages": [
-            {"measured_s": 2.0, "taken": 0.01, "transfer_s": 0.1, "operators": {"a": 1, "b": 1.5}},
-            {"measured_s": 1.5, "transfer_s": 0, "operators": {"b": 1.25}}]},
+            {"measured_s": 2.0, "taken": 0.01, "nodes": 3, "transfer_s": 0.1,
+             "operators": {"a": 1, "b": 1.5}},
+            {"measured_s": 1.5, "nodes": 1, "transfer_s": 0, "operators": {"b": 1.25}}]},
     ],
 }  # fmt: skip
 

@@ -16,6 +16,8 @@ from dnnp.core.profile.calibrate import (
     DEPTHWISE,
     FAMILY,
     FAR,
+    LAUNCH,
+    LAUNCH_S,
     NOISE,
     OWN,
     STRENGTHS,
@@ -29,12 +31,12 @@ from dnnp.core.profile.calibrate import (
 
 TRUE = {"MatMul": 1.3, "Gemm": 1.25, "Conv": 0.8, "Add": 2.0, "Mul": 1.8, "Transpose": 3.0}
 TRUE_TRANSFER = 0.2
+TRUE_LAUNCH_S = 2e-6
 
 
 def true_load(stage: StageSeen) -> float:
-    return sum(TRUE[op] * x for op, x in stage.operators.items()) + (
-        TRUE_TRANSFER * stage.transfer_s
-    )
+    compute = sum(TRUE[op] * x for op, x in stage.operators.items())
+    return compute + TRUE_LAUNCH_S * stage.nodes + TRUE_TRANSFER * stage.transfer_s
 
 
 def synthetic(models: int, seed: int, noise: float = 0.0) -> list[RunSeen]:
@@ -46,7 +48,7 @@ def synthetic(models: int, seed: int, noise: float = 0.0) -> list[RunSeen]:
         for _ in range(2):
             chosen = draw.choice(sorted(TRUE), size=4, replace=False)
             parts = {str(op): float(draw.uniform(0.1, 1.0)) * 1e-3 for op in chosen}
-            stage = StageSeen(parts, float(draw.uniform(0, 1e-4)), 1.0)
+            stage = StageSeen(parts, int(draw.integers(10, 100)), float(draw.uniform(0, 1e-4)), 1.0)
             measured = true_load(stage) * math.exp(noise * draw.standard_normal())
             stages.append(stage._replace(measured_s=measured))
         runs.append(RunSeen(f"model {number}", tuple(stages)))
@@ -103,8 +105,8 @@ def test_costs_that_are_right_stay() -> None:
 
 
 def test_operators_that_did_not_run_follow_their_family() -> None:
-    stage = StageSeen({"MatMul": 1e-3}, 0.0, 2e-3)
-    other = StageSeen({"Add": 1e-3}, 0.0, 1e-3)
+    stage = StageSeen({"MatMul": 1e-3}, 1, 0.0, 2e-3)
+    other = StageSeen({"Add": 1e-3}, 1, 0.0, 1e-3)
     found = fitted([RunSeen("m", (stage, other))], 1.0)
     assert family_of("Gemm") == family_of("MatMul") != family_of("LSTM")
     assert 1.5 < factor_of(found, "Gemm") < factor_of(found, "MatMul") < 2.1
@@ -113,8 +115,8 @@ def test_operators_that_did_not_run_follow_their_family() -> None:
 
 
 def test_disturbed_stages_count_for_less() -> None:
-    quiet = StageSeen({"MatMul": 1e-3}, 0.0, 1e-3)
-    loud = StageSeen({"MatMul": 1e-3}, 0.0, 3e-3, taken=0.6)
+    quiet = StageSeen({"MatMul": 1e-3}, 1, 0.0, 1e-3)
+    loud = StageSeen({"MatMul": 1e-3}, 1, 0.0, 3e-3, taken=0.6)
     found = fitted([RunSeen("m", (quiet, loud))], 1.0)
     assert factor_of(found, "MatMul") == pytest.approx(1, rel=0.02)
 
@@ -142,7 +144,8 @@ def test_nothing_near_the_fit_is_better(seed: int, models: int, strength: float)
         weighed = [(COMMON, c.common), (TRANSFER, c.transfer)]
         weighed += [(FAMILY, x) for x in c.families.values()]
         weighed += [(OWN, x) for x in c.operators.values()]
-        total = sum(w * FAR**2 * math.log(1 + (math.log(x) / FAR) ** 2) for w, x in weighed)
+        total = LAUNCH * (c.launch_s / LAUNCH_S) ** 2
+        total += sum(w * FAR**2 * math.log(1 + (math.log(x) / FAR) ** 2) for w, x in weighed)
         for run in runs:
             for s in run.stages:
                 total_error = math.log(load_of(c, s) / s.measured_s)
@@ -157,6 +160,7 @@ def test_nothing_near_the_fit_is_better(seed: int, models: int, strength: float)
             found,
             common=shaken(found.common),
             transfer=shaken(found.transfer),
+            launch_s=found.launch_s + size * LAUNCH_S * draw.standard_normal(),
             families={f: shaken(x) for f, x in found.families.items()},
             operators={op: shaken(x) for op, x in found.operators.items()},
         )

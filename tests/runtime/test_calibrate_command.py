@@ -13,7 +13,7 @@ import pytest
 from dnnp.calibrating import operators_of
 from dnnp.core.model.calibration import Calibration, CalibrationFile, RunSeen, Setting, StageSeen
 from dnnp.core.model.errors import FormatError
-from dnnp.core.profile.calibrate import factor_of
+from dnnp.core.profile.calibrate import LEFT, factor_of
 from dnnp.formats.calibration import calibration_bytes, parse_calibration
 from dnnp.formats.stream import read_bytes
 from dnnp.samples import build
@@ -86,8 +86,10 @@ def test_costs_are_corrected_and_say_so(
     assert {name for op, name in named if op == "BatchNormalization"} == {"Conv", "DepthwiseConv"}
     for new, old in zip(result.records("node"), plain.records("node"), strict=True):
         assert new["base_s"] == old["time_s"]
-        factor = factor_of(factors, operators[new["id"]])
-        assert new["time_s"]["cpu-core"] == pytest.approx(factor * old["time_s"]["cpu-core"])
+        before = old["time_s"]["cpu-core"]
+        time = factor_of(factors, operators[new["id"]]) * before
+        after = max(time + (factors.launch_s if before else 0), LEFT * time)
+        assert new["time_s"]["cpu-core"] == pytest.approx(after)
     for new, old in zip(result.records("group"), plain.records("group"), strict=True):
         assert (new["cost"], new["base_s"]) == ("calibrated", old["time_s"])
     device, before = result.one("device"), plain.one("device")
@@ -218,6 +220,8 @@ def test_runs_that_say_nothing(ran: Result, groups: bytes, folder: Path) -> None
         (lambda r: r["factors"].update(common=0), "factors.common': 0 is not a factor"),
         (lambda r: r["factors"]["families"].update(matrix=-1), "factors.families.matrix"),
         (lambda r: r["factors"].update(operators=[]), "factors.operators"),
+        (lambda r: r["factors"].update(launch_s=-2), "launch_s': -2 is not from -1 to 1"),
+        (lambda r: r["factors"].update(launch_s="x"), "launch_s': 'x' is not a number"),
         (lambda r: r["runs"][0].update(stages=3), "runs[0].stages': 3 is not a list"),
         (lambda r: r["runs"][0]["stages"][0].update(measured_s=0), "stages[0].measured_s"),
         (lambda r: r["runs"][0]["stages"][0]["operators"].update(Conv="x"), "operators.Conv"),
@@ -246,7 +250,7 @@ def test_disturbed_runs_are_pointed_out(
     loud = CalibrationFile(
         Setting("cpu-core", "analytic", "cpu", 1, "all"),
         Calibration(),
-        (RunSeen("m", (StageSeen({"Conv": 1.0}, 0.0, 1.0, taken=0.5),)),),
+        (RunSeen("m", (StageSeen({"Conv": 1.0}, 1, 0.0, 1.0, taken=0.5),)),),
     )
     monkeypatch.setattr("dnnp.calibrating.calibration_of", lambda stream: loud)
     planned = dnnp("partition", "-k", "1", stdin=dnnp("profile", stdin=groups).out)
