@@ -6,14 +6,20 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.core.model.text import counted
 
 if TYPE_CHECKING:
     from dnnp.caller import Caller
-    from dnnp.core.model.calibration import Calibration, CalibrationFile, RunSeen, Setting
+    from dnnp.core.model.calibration import (
+        Calibration,
+        CalibrationFile,
+        RunSeen,
+        Setting,
+        StageSeen,
+    )
     from dnnp.formats.stream import Record, Stream
 
 DISTURBED = 0.03
@@ -229,7 +235,8 @@ def operators_of(stream: Stream) -> dict[int, str]:
 
 def _base(record: Record, name: str) -> float:
     """Base cost of a node, or of a group that has its own; seconds."""
-    return float(record.get("base_s", record.get("time_s", {})).get(name, 0.0))
+    times: dict[str, float] = record["base_s"] if "base_s" in record else record.get("time_s", {})
+    return float(times.get(name, 0.0))
 
 
 def _shares(group: Record, node: Mapping[int, Record], name: str) -> Iterable[tuple[int, float]]:
@@ -276,12 +283,13 @@ def _seen(stream: Stream) -> tuple[Setting, RunSeen]:
     return setting, RunSeen(stream.header["model"], tuple(s for s in seen if s.measured_s > 0))
 
 
-def _stage(stream: Stream, stage: Record, rows: Sequence[Record]) -> Any:
+def _stage(stream: Stream, stage: Record, rows: Sequence[Record]) -> StageSeen:
     """What a run tells of one stage, which may have run in several parts."""
     from dnnp.core.model.calibration import StageSeen
 
     name, members = stage["class"], set(stage["nodes"])
-    operators, parts = operators_of(stream), Counter[str]()
+    operators = operators_of(stream)
+    parts: dict[str, float] = dict.fromkeys(operators.values(), 0.0)
     node = {record["id"]: record for record in stream.get("node")}
     grouped = [g for g in stream.get("group") if members.issuperset(g["nodes"])]
     alone = members.difference(*(g["nodes"] for g in grouped))
