@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     )
     from dnnp.formats.stream import Record, Stream
 
-DISTURBED = 0.03
-"""Share of the time of a stage, taken by other processes, from which on users are told."""
 _NAMED = 8
 """Operator types that a message lists."""
 
@@ -44,8 +42,20 @@ def calibration_of(stream: Stream) -> CalibrationFile:
     return CalibrationFile(setting, _calibrated([run], stream.name), (run,))
 
 
+def refuse_several_classes(stream: Stream) -> None:
+    """Raise a UsageError if stages are planned for devices of several classes: all ran on one."""
+    classes = sorted({stage["class"] for stage in stream.get("stage")})
+    if len(classes) != 1:
+        names = ", ".join(classes) or "none"
+        raise UsageError(
+            f"{stream.name}: factors are learned for one device class, the stages are planned for "
+            f"several ({names})"
+        )
+
+
 def save_calibration(path: str, stream: Stream, caller: Caller) -> None:
     """Write what the run of a stream tells, as a whole or not at all."""
+    from dnnp.core.runtime.waits import DISTURBED
     from dnnp.formats.calibration import calibration_bytes
     from dnnp.formats.unfinished import atomic_output
 
@@ -268,27 +278,25 @@ def _seen(stream: Stream) -> tuple[Setting, RunSeen]:
         if record["stage"] not in stages:
             raise stream.fault_at("run", 0, f"stages[{i}].stage", "there is no such stage")
         measured.setdefault(record["stage"], []).append(record)
-    classes = sorted({stages[number]["class"] for number in measured})
-    if len(classes) > 1:
-        names = ", ".join(classes)
-        raise UsageError(
-            f"{stream.name}: the stages ran on one provider but are planned for several classes "
-            f"({names}); nothing can be learned from that"
-        )
-    seen = [_stage(stream, stages[number], rows) for number, rows in sorted(measured.items())]
+    refuse_several_classes(stream)
+    operators = operators_of(stream)
+    seen = [
+        _stage(stream, stages[number], rows, operators) for number, rows in sorted(measured.items())
+    ]
     setting = Setting(
-        classes[0] if classes else "", _costs_of(stream), run["provider"], run.get("threads", 1),
+        stream.get("stage")[0]["class"], _costs_of(stream), run["provider"], run.get("threads", 1),
         run.get("optimization", "all"),
     )  # fmt: skip
     return setting, RunSeen(stream.header["model"], tuple(s for s in seen if s.measured_s > 0))
 
 
-def _stage(stream: Stream, stage: Record, rows: Sequence[Record]) -> StageSeen:
+def _stage(
+    stream: Stream, stage: Record, rows: Sequence[Record], operators: Mapping[int, str]
+) -> StageSeen:
     """What a run tells of one stage, which may have run in several parts."""
     from dnnp.core.model.calibration import StageSeen
 
     name, members = stage["class"], set(stage["nodes"])
-    operators = operators_of(stream)
     parts: dict[str, float] = dict.fromkeys(operators.values(), 0.0)
     node = {record["id"]: record for record in stream.get("node")}
     grouped = [g for g in stream.get("group") if members.issuperset(g["nodes"])]

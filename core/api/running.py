@@ -107,11 +107,13 @@ def run_stream(stream: Stream, options: RunOptions) -> Outcome:
     """
     from dnnp.formats.plan import plan_digest
 
+    if options.calibrate:
+        from dnnp.calibrating import refuse_several_classes, save_calibration
+
+        refuse_several_classes(stream)
     outcome = _run(stream, options)
     stream.replace("run", outcome.records(plan_digest(stream.get("plan")[0], stream.get("stage"))))
     if options.calibrate and not outcome.interrupted:
-        from dnnp.calibrating import save_calibration
-
         save_calibration(options.calibrate, stream, options.caller)
     return outcome
 

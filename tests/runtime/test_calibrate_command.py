@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dnnp.calibrating import operators_of
+from dnnp.calibrating import operators_of, refuse_several_classes
 from dnnp.core.model.calibration import Calibration, CalibrationFile, RunSeen, Setting, StageSeen
-from dnnp.core.model.errors import FormatError
+from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.profile.calibrate import LEFT, factor_of
 from dnnp.formats.calibration import calibration_bytes, parse_calibration
 from dnnp.formats.stream import read_bytes
@@ -242,6 +242,14 @@ def test_other_files_are_no_calibrations() -> None:
     for data, message in ((b"[]", "not an object"), (b"{", "not JSON"), (b"\x08\x07\x12", "ONNX")):
         with pytest.raises(FormatError, match=message):
             parse_calibration(data, "c.json")
+
+
+def test_one_class_is_learned_for(ran: Result) -> None:
+    stream = read_bytes(ran.out)
+    refuse_several_classes(stream)
+    stream.get("stage")[1]["class"] = "a100"
+    with pytest.raises(UsageError, match=r"planned for several \(a100, cpu-core\)"):
+        refuse_several_classes(stream)
 
 
 def test_disturbed_runs_are_pointed_out(
