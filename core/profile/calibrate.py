@@ -69,6 +69,8 @@ GUESSED = {"control": 0.02}
 """Weights of families whose base costs are guesses."""
 LAUNCH, LAUNCH_S = 0.3, 1e-6
 """Weight of the launch, and its scale in seconds: the clock of profilers, and what they cost."""
+LEAST_S = 1e-12
+"""No stage takes less."""
 LEFT = 0.05
 """A launch below 0 leaves at least this share of a time."""
 CAPPED = 0.5
@@ -102,7 +104,7 @@ def corrected(factors: Calibration, time_s: float, nodes: int) -> float:
 def calibrate(runs: Sequence[RunSeen]) -> Calibration:
     """Fit factors to runs; the same runs in another order give the same but for rounding.
 
-    Stages without measured time or costs say nothing, and are left out.
+    Stages without measured time or costs, of less than `LEAST_S`, say nothing and are left out.
 
     Raises
     ------
@@ -127,7 +129,7 @@ def calibrate(runs: Sequence[RunSeen]) -> Calibration:
 
 
 def _says(stage: StageSeen) -> bool:
-    return stage.measured_s > 0 and sum(stage.operators.values()) > 0
+    return min(stage.measured_s, sum(stage.operators.values())) >= LEAST_S
 
 
 def _left_out(runs: Sequence[RunSeen], models: Sequence[str], strength: float) -> list[float]:
@@ -202,7 +204,9 @@ def _minimised(terms: _Terms, weights: Floats) -> Floats:
     parameters = np.zeros(len(weights))
 
     def value(at: Floats) -> float:
-        return float((terms.at(at)[2] ** 2).sum() + (weights * at**2).sum())
+        # A step that is far too long is infinitely bad, and made shorter.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float((terms.at(at)[2] ** 2).sum() + (weights * at**2).sum())
 
     now = value(parameters)
     for _ in range(_STEPS):

@@ -7,13 +7,12 @@ import io
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-from fuzz import mutate, onnx_models
+from fuzz import calibrations, mutate, onnx_models
 from fuzz.mutate import Mutation
 from fuzz.oracle import schema_fault
 from onnx import TensorProto, helper, numpy_helper
@@ -22,8 +21,6 @@ from dnnp.core.check.graph import check_clustering, check_graph
 from dnnp.core.check.plan import check_plan
 from dnnp.core.model.cluster import contract
 from dnnp.core.model.errors import DnnpError, FormatError
-from dnnp.core.profile.calibrate import calibrate
-from dnnp.formats.calibration import calibration_bytes, parse_calibration
 from dnnp.formats.cost_cache import load as load_costs
 from dnnp.formats.devices import class_record, device_names, parse_device
 from dnnp.formats.graph import clustering_of, graph_of, units_of
@@ -411,33 +408,6 @@ def read_cache(data: bytes, folder: Path) -> None:
         raise DefectError("costs for another number of nodes")
 
 
-CALIBRATION = {
-    "format": "dnnp-calibration", "version": 1, "class": "acc", "costs": "measured",
-    "provider": "cpu", "threads": 1, "optimization": "all", "strength": 10.0, "spread": 0.03,
-    "factors": {"common": 1.1, "families": {"matrix": 0.9}, "operators": {"a": 2}, "transfer": 0.5,
-                "launch_s": -1e-6},
-    "runs": [
-        {"model": "m", "stages": [
-            {"measured_s": 2.0, "taken": 0.01, "nodes": 3, "transfer_s": 0.1,
-             "operators": {"a": 1, "b": 1.5}},
-            {"measured_s": 1.5, "nodes": 1, "transfer_s": 0, "operators": {"b": 1.25}}]},
-    ],
-}  # fmt: skip
-
-
-def _calibrations() -> list[bytes]:
-    return [json.dumps(CALIBRATION).encode()]
-
-
-def read_calibration(data: bytes, _: Path) -> None:
-    """A file of factors; what it says must be learned from without a fault."""
-    found = parse_calibration(data, "fuzzed")
-    if any(run.stages and any(s.operators for s in run.stages) for run in found.runs):
-        with suppress(ValueError):
-            calibrate(found.runs)
-    parse_calibration(calibration_bytes(found), "again")
-
-
 CHECK = command("check", "--json")
 COARSEN = command("coarsen")
 LAYERS = command("coarsen", "--layers", "--chains")
@@ -473,7 +443,7 @@ TARGETS = [
     Target("device-list", mutate.DOCUMENT, _device_lists, split_over_devices, 4, USAGE),
     Target("split", mutate.DOCUMENT, _splits, evaluate_split, 4, USAGE),
     Target("rules", mutate.DOCUMENT, _rule_files, coarsen_by_rules, 5),
-    Target("calibration", mutate.DOCUMENT, _calibrations, read_calibration, 3),
+    Target("calibration", mutate.DOCUMENT, calibrations.seeds, calibrations.read, 3),
     Target("cost-cache", mutate.DOCUMENT, _caches, read_cache, 2),
     Target("msr-json", mutate.DOCUMENT, _workloads, import_text("msr-json"), 5),
     Target("costgraph", mutate.TEXT, lambda: [COSTGRAPH], import_text("costgraph"), 5),
