@@ -88,6 +88,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     cache.add_argument("--no-cache", action="store_true", help="always measure, keep nothing")
     limit_options(parser, "limits of measuring")
+    learned = parser.add_argument_group("learning from runs")
+    learned.add_argument(
+        "--from-run",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="correct the costs by what runs measured: a file of dnnp-run --calibrate, or a stream "
+        "with a run, of this or of other models; repeatable, more runs say more",
+    )
     scaled = parser.add_argument_group("scaling")
     scaled.add_argument(
         "--from",

@@ -77,6 +77,12 @@ TENSOR = {
     "output": Field("bool", "an output of the model"),
 }
 
+BASE = Field(
+    "map",
+    "time_s before factors that were learned from runs; absent: there are none",
+    items=Field("number", ""),
+)
+
 NODE = {
     "id": unique_id("unique among nodes; the index in the ONNX graph"),
     "name": string("name in the source; need not be unique", required=True),
@@ -89,6 +95,7 @@ NODE = {
     "bytes": number("bytes moved to and from memory"),
     "time_s": TIMES,
     "spread": SPREAD,
+    "base_s": BASE,
     "memory_bytes": number("memory of the node, where the source gives it"),
     "backward": Field("bool", "belongs to the backward pass"),
     "color": Field("id", "nodes of one colour share a device"),
@@ -103,9 +110,10 @@ GROUP = {
     "rule": string("rule that made it"),
     "time_s": TIMES,
     "spread": SPREAD,
+    "base_s": BASE,
     "cost": string(
         "where time_s comes from; absent: from the group itself",
-        enum=("summed", "analytic", "measured", "scaled"),
+        enum=("summed", "analytic", "measured", "scaled", "calibrated"),
     ),
     "basis": Field(
         "string",

@@ -62,6 +62,22 @@ _HEADER = {
         ),
     ),
     "measured": MEASURED,
+    "calibration": Field(
+        "object",
+        "factors that were learned from runs and are part of all costs; absent: none are",
+        fields={
+            "class": string("device class they are for", required=True),
+            "costs": string("where the costs came from that they multiply", required=True),
+            "models": Field("int", "models that ran", required=True),
+            "stages": Field("int", "measured loads of stages", required=True),
+            "transfer": number(
+                "factor of times of transfers; bandwidths were divided by it",
+                required=True,
+                positive=True,
+            ),
+            "spread": number("median error of the loads of models that were left out of a fit"),
+        },
+    ),
     "provenance": Field(
         "list",
         "every command that touched the stream, in order",

@@ -112,12 +112,14 @@ def write_costs(
     from dnnp.formats.devices import class_record
     from dnnp.formats.edited_costs import basis_of, work_of
     from dnnp.formats.fields import MAX_NUMBER
+    from dnnp.formats.old_costs import forget_old_costs
 
     nodes = stream.get("node")
     for name, values in node_costs.items():
         largest = max(values, default=0.0)
         if not largest <= MAX_NUMBER:
             raise FormatError(f"a node takes {largest} s on '{name}'; the limit is {MAX_NUMBER}")
+    forget_old_costs(stream)
     _put(nodes, node_costs)
     dropped = stream.replace("cost", nodes)
     if group_costs is not None:
@@ -125,7 +127,6 @@ def write_costs(
         node = {record["id"]: record for record in nodes}
         for record in stream.get("group"):
             record["cost"] = how
-            record.pop("basis", None)
             if how != "summed":
                 record["basis"] = basis_of([node[v] for v in record["nodes"]])
     counts = {r["class"]: r["count"] for r in stream.get("device") if "count" in r}
@@ -137,10 +138,6 @@ def write_costs(
         ],
     )
     stream.header = {**stream.header, "units": {**stream.header["units"], "time": "s"}}
-    stream.header.pop("work", None)
-    stream.header.pop("costs", None)
-    for name in ("work", "measured"):
-        stream.header.pop(name, None)
     if how in ("analytic", "scaled"):
         stream.header["work"] = work_of(nodes)
     if dropped:
@@ -150,7 +147,6 @@ def write_costs(
 def _put(records: Sequence[dict[str, Any]], costs: Times) -> None:
     for i, record in enumerate(records):
         record["time_s"] = {name: values[i] for name, values in costs.items()}
-        record.pop("spread", None)
 
 
 def _warn_unknown(stream: Stream, work: Work, caller: Caller) -> None:

@@ -241,15 +241,16 @@ def _write(
     """Put what is given into the stream, and what follows from it."""
     from dnnp.formats.devices import class_record
     from dnnp.formats.edited_costs import summed_times
+    from dnnp.formats.old_costs import forget_old_costs
 
     nodes = stream.get("node")
+    forget_old_costs(stream, keep=("costs",))
     for name, times in given.items():
         for i, seconds in times.items():
             nodes[i]["time_s"] = {**nodes[i].get("time_s", {}), name: round(seconds, 12)}
     dropped = stream.replace("cost", nodes)
     node = {record["id"]: record for record in nodes}
     for group in stream.get("group"):
-        group.pop("basis", None)
         group["time_s"] = summed_times([node[v] for v in group["nodes"]])
         group["cost"] = "summed"
     added = [
@@ -259,7 +260,6 @@ def _write(
     ]
     stream.replace("device", [*stream.get("device"), *added])
     header = {**stream.header, "units": {**stream.header["units"], "time": "s"}}
-    header.pop("work", None)
     stream.header = {**header, "costs": [*header.get("costs", []), *entries]}
     if dropped:
         caller.note(f"dropped what the old costs led to: {', '.join(dropped)} records")

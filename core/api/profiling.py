@@ -52,6 +52,8 @@ class ProfileOptions(Options):
     costs: Sequence[str] = option(())
     """Files of costs that other programs found: a table, a profile of ONNX Runtime, or layers of
     trtexec; nodes that they do not name stay priced as they were."""
+    from_run: Sequence[str] = option(())
+    """Files of dnnp-run --calibrate, or streams with a run: what they measured corrects costs."""
 
     def check(self) -> None:
         """Refuse what makes no sense, and devices that are not known."""
@@ -63,6 +65,10 @@ class ProfileOptions(Options):
             raise UsageError(f"--costs {self.costs!r}: give a list of files")
         if self.costs and self.mode != "analytic":
             raise UsageError(f"--costs takes the place of --mode {self.mode}; give one of them")
+        if isinstance(self.from_run, str):
+            raise UsageError(f"--from-run {self.from_run!r}: give a list of files")
+        if self.from_run and self.mode == "scaled":
+            raise UsageError("--from-run needs --mode analytic or measure, or --costs")
         if not self._on_cpu and self.mode != "measure":
             raise UsageError("--provider needs --mode measure")
         if isinstance(self.device, str):
@@ -150,6 +156,10 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
             no_cache=o.no_cache,
         )
         price_measured(stream, options.devices[0], timing, options.caller)
+    if options.from_run:
+        from dnnp.calibrating import price_by_runs
+
+        price_by_runs(stream, options.from_run, options.caller)
 
 
 profile = step("dnnp-profile", ProfileOptions)(profile_stream)

@@ -80,6 +80,8 @@ class RunOptions(Options):
     """Also time the whole model on all cores, and replicas of it on one core each."""
     save_outputs: str | None = option()
     """File to write the outputs of each distinct sample to, as .npz."""
+    calibrate: str | None = option()
+    """File to write what the run tells of the costs of operators to, for dnnp-profile."""
     threads: int = option(1, least=1, most=1024)
     """Threads of a stage, or of each replica."""
     queue: int = option(2, least=1)
@@ -105,8 +107,14 @@ def run_stream(stream: Stream, options: RunOptions) -> Outcome:
     """
     from dnnp.formats.plan import plan_digest
 
+    if options.calibrate:
+        from dnnp.calibrating import refuse_several_classes, save_calibration
+
+        refuse_several_classes(stream)
     outcome = _run(stream, options)
     stream.replace("run", outcome.records(plan_digest(stream.get("plan")[0], stream.get("stage"))))
+    if options.calibrate and not outcome.interrupted:
+        save_calibration(options.calibrate, stream, options.caller)
     return outcome
 
 

@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-from fuzz import mutate, onnx_models
+from fuzz import calibrations, mutate, onnx_models
 from fuzz.mutate import Mutation
 from fuzz.oracle import schema_fault
 from onnx import TensorProto, helper, numpy_helper
@@ -473,6 +473,7 @@ TARGETS = [
     Target("rules", mutate.DOCUMENT, _rule_files, coarsen_by_rules, 5),
     Target("cost-table", mutate.TEXT, lambda: [TABLE], price_by_file, 3),
     Target("cost-profile", mutate.DOCUMENT, _profiles, price_by_file, 4),
+    Target("calibration", mutate.DOCUMENT, calibrations.seeds, calibrations.read, 3),
     Target("cost-cache", mutate.DOCUMENT, _caches, read_cache, 2),
     Target("msr-json", mutate.DOCUMENT, _workloads, import_text("msr-json"), 5),
     Target("costgraph", mutate.TEXT, lambda: [COSTGRAPH], import_text("costgraph"), 5),
