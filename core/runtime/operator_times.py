@@ -1,0 +1,54 @@
+"""How long blocks of operators take on this machine, for fitting a device file."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from dnnp.core.model.errors import InputFileError
+from dnnp.core.runtime.operator_cases import TYPES, Case
+from dnnp.core.runtime.session import Place, SessionConfig, first_line, make_session, ort_errors
+
+SHORT, LONG = 2, 8
+"""Blocks of the two chains."""
+LEAST_RUNS = 5
+QUARTILE = 25
+"""Percentile of the runs that counts: above it other processes disturb more and more."""
+
+
+def block_time(case: Case, spent_s: float) -> float:
+    """Seconds of one block of a case, in runs of both chains of about `spent_s` altogether.
+
+    With one thread, its time on the processor counts, which stands still while others have it; with
+    several, time. At 0 or below, the blocks take less than can be told.
+
+    Raises
+    ------
+    InputFileError
+        ONNX Runtime cannot load or run the chains.
+    """
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.standard_normal(case.shape).astype(TYPES[case.dtype])}
+    config = SessionConfig(threads=case.threads, pin=False)
+    clock = time.thread_time_ns if case.threads == 1 else time.perf_counter_ns
+    sessions = [
+        make_session(case.chain(n), Path(os.curdir), config, Place(), alone=True)
+        for n in (SHORT, LONG)
+    ]
+    times: list[list[int]] = [[], []]
+    try:
+        for session in sessions:
+            session.run(None, feeds)
+        until = time.perf_counter() + spent_s
+        while time.perf_counter() < until or len(times[0]) < LEAST_RUNS:
+            for session, spent in zip(sessions, times, strict=True):
+                start = clock()
+                session.run(None, feeds)
+                spent.append(clock() - start)
+    except ort_errors() as error:
+        raise InputFileError(f"ONNX Runtime fails: {first_line(error)}") from None
+    short, long = (float(np.percentile(spent, QUARTILE)) for spent in times)
+    return (long - short) * 1e-9 / (LONG - SHORT)
