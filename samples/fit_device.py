@@ -51,6 +51,10 @@ def _parser() -> argparse.ArgumentParser:
         help="time that each point is measured (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
+        "--beside", type=_threads, default=1, metavar="N",
+        help="other threads that run the same meanwhile, as stages do (default: 1)",
+    )  # fmt: skip
+    parser.add_argument(
         "--quick", action="store_true",
         help="a few small points only, to try things: not for real models",
     )  # fmt: skip
@@ -74,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if args.name.split() != [args.name] or "/" in args.name:
         parser.error(f"--name {args.name!r}: not a name without spaces and slashes")
-    options = FitOptions(args.name, args.threads, args.seconds, args.quick)
+    options = FitOptions(args.name, args.threads, args.seconds, args.beside, args.quick)
     path = args.output or f"{args.name}.json"
     if not Path(path).resolve().parent.is_dir():
         parser.error(f"-o {path}: there is no such folder")

@@ -36,6 +36,8 @@ class FitOptions:
     """Threads of one stage; the device is as many cores."""
     seconds: float = 0.1
     """Time that the runs of one point take."""
+    beside: int = 1
+    """Threads that are kept busy beside the one that is measured, as stages keep each other."""
     quick: bool = False
     """A few small points only: to try things, not to price models."""
 
@@ -56,7 +58,9 @@ def fit_device(options: FitOptions, tell: Tell = lambda done, total, title: None
     from dnnp.core.profile.fit import fit
     from dnnp.core.runtime.operator_cases import grid
 
-    cases, blocks, failed = measured(grid(options.threads, quick=options.quick), options.seconds, tell)
+    cases, blocks, failed = measured(
+        grid(options.threads, quick=options.quick), options.seconds, options.beside, tell
+    )
     found = fit(blocks, start_of_machine())
     return _record(options, found, cases, blocks, failed)
 
@@ -77,12 +81,12 @@ def write_device(record: Record, path: str) -> None:
 
 
 def measured(
-    cases: Sequence[Case], seconds: float, tell: Tell
+    cases: Sequence[Case], seconds: float, beside: int, tell: Tell
 ) -> tuple[list[Case], list[Block], list[str]]:
     """Time cases; those that ran, their blocks, and the titles of the others."""
     from dnnp.core.model.errors import InputFileError
     from dnnp.core.profile.fit import Block
-    from dnnp.core.runtime.operator_times import block_time
+    from dnnp.core.runtime import operator_times
 
     ran: list[Case] = []
     blocks: list[Block] = []
@@ -90,14 +94,14 @@ def measured(
     for done, case in enumerate(cases):
         tell(done, len(cases), case.title)
         try:
-            spent = block_time(case, seconds)
+            spent = operator_times.block_time(case, seconds, beside)
         except InputFileError as error:
             failed.append(case.title)
             reason = error
             continue
         if spent > 0:
             ran.append(case)
-            blocks.append(Block(_kernels(case, 3), _kernels(case, 2), 1, spent))
+            blocks.append(Block(_kernels(case, 3), _kernels(case, 2), 1, spent, case.weight))
         else:
             failed.append(case.title)
     tell(len(cases), len(cases), "")
@@ -202,7 +206,8 @@ def _notes(
         "accelerator of the cost model",
         f"operators, caches, memory_bandwidth_bytes_per_s, launch_overhead_s: fitted by "
         f"dnnp.samples.fit_device to {len(blocks)} blocks of operators, "
-        f"{options.threads} threads" + (", a quick grid" if options.quick else ""),
+        f"of {options.threads} threads, {options.beside} of the same kind beside them"
+        + (", a quick grid" if options.quick else ""),
         f"residuals: median {np.median(off):.1%}, nine of ten within "
         f"{np.percentile(off, 90):.0%}, worst {off.max():.0%}",
         f"median residuals by kind of block: {', '.join(by_kind)}",

@@ -28,7 +28,8 @@ _OPERATORS = {
     "norm": "LayerNormalization SimplifiedLayerNormalization RMSNormalization LpNormalization",
     "norm-sum": "SkipLayerNormalization SkipSimplifiedLayerNormalization EmbedLayerNormalization",
     "image-norm": "InstanceNormalization GroupNormalization GroupNorm BatchNormalization "
-    "MeanVarianceNormalization LRN",
+    "MeanVarianceNormalization",
+    "norm-window": "LRN",
     "arithmetic": "Add Sub Mul Neg Abs Relu Clip Max Min Sum Mean LeakyRelu And Or Not Xor Sign "
     "BiasAdd HardSigmoid HardSwish PRelu Floor Ceil Round QLinearAdd QLinearMul",
     "divide": "Div Sqrt Reciprocal Mod Softsign",
@@ -54,8 +55,8 @@ _OPERATORS = {
     FREE: "Identity Dropout Constant",
 }
 _BY_SHAPE = {
-    "product-pairs", "conv-pointwise", "conv-depthwise", "conv-grouped", "broadcast",
-    "transpose-rows",
+    "product-pairs", "conv-pointwise", "conv-depthwise", "conv-grouped", "conv-narrow", "broadcast",
+    "select-broadcast", "transpose-rows",
 }  # fmt: skip
 """Families of which an operator is only for its shapes."""
 FAMILIES = tuple(sorted(({*_OPERATORS} - {FREE}) | _BY_SHAPE)) + (FREE,)
@@ -102,6 +103,8 @@ def family_of(op: str, inputs: Sequence[Shape], known: Sequence[bool], output: S
         return "product-pairs"
     if family in ("arithmetic", "divide") and _broadcasts(inputs, output):
         return "broadcast"
+    if family == "select" and _broadcasts(inputs, output):
+        return "select-broadcast"
     if family == "transpose" and inputs and _keeps_rows(inputs[0], output):
         return "transpose-rows"
     return family
@@ -113,15 +116,17 @@ def _convolution(inputs: Sequence[Shape], known: Sequence[bool]) -> str:
         return "conv"
     image = inputs[0]
     groups = image[1] // max(weights[1], 1) if image is not None and len(image) > 1 else 1
-    if groups > 1:
-        if weights[1] == 1:
-            return "conv-depthwise"
-        return "conv-grouped" if weights[1] < _NARROW else "conv"
+    if groups > 1 and weights[1] == 1:
+        return "conv-depthwise"
+    if groups > 1 and weights[1] % NARROW:
+        return "conv-grouped"
+    if weights[1] < NARROW:
+        return "conv-narrow"
     return "conv-pointwise" if all(d == 1 for d in weights[2:]) else "conv"
 
 
-_NARROW = 16
-"""Channels a group below which grouped convolutions do without the kernels of dense ones."""
+NARROW = 16
+"""Channels below which an input is not laid out in blocks, nor groups that are no multiple of it."""
 
 
 def kernel_of(inputs: Sequence[Shape], known: Sequence[bool]) -> Shape:

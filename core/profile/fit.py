@@ -49,6 +49,8 @@ class Block:
     """Blocks by which the chains differ."""
     seconds: float
     """Of one block."""
+    weight: float = 1.0
+    """What its error counts."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +99,14 @@ def fit(blocks: Sequence[Block], start: Machine) -> Fit:
     start = replace(start, peak_flop_per_s=_peaks(blocks, start), efficiency=_EFFICIENCY)
     problem = _Problem(blocks, start)
     measured = np.log([block.seconds for block in blocks])
+    weight = np.array([block.weight for block in blocks]) / _ERROR
 
     def residuals(shift: Floats) -> Floats:
-        off = (np.log(problem.seconds(shift)) - measured) / _ERROR
+        off = (np.log(problem.seconds(shift)) - measured) * weight
         return np.concatenate([off, shift * problem.stiffness])
 
     def jacobian(shift: Floats) -> Floats:
-        return np.vstack([problem.slopes(shift) / _ERROR, np.diag(problem.stiffness)])
+        return np.vstack([problem.slopes(shift) * weight[:, None], np.diag(problem.stiffness)])
 
     found = least_squares(
         residuals,

@@ -5,13 +5,16 @@
     traffic = (activations / bandwidth + weights / bandwidth) / memory
 
 `compute`, `memory`, `half_length` and `launch` belong to the family and element type of the operator.
-`length` is that of its rows: the last dimension of what it writes. The bandwidth is that of the
+`length` is that of its rows: the last dimension of what it writes; of narrow convolutions, whose
+input has few channels, the weights of one output. The bandwidth is that of the
 nearest cache which holds what is read again: for activations all that the kernel moves, for weights
 those of the whole model, as every run reads them all. Arithmetic and traffic overlap, but not
 wholly: hence the hypotenuse between the greater of them and their sum.
 
-Fused into a product or a convolution, other operators cost no arithmetic. Channels are padded to
-whole blocks where the device has blocks of channels.
+Convolutions lay out images in blocks of channels, padded to whole ones. Where such an image is read
+by what knows no blocks, or a convolution reads another, it is copied, at the rate of a transpose.
+
+Fused into a product or a convolution, other operators cost no arithmetic.
 """
 
 from __future__ import annotations
@@ -43,8 +46,12 @@ NO_FAMILY = len(FAMILIES)
 _CODE = {name: code for code, name in enumerate(FAMILIES)}
 _ANCHOR = np.array([*(name in ANCHORS for name in FAMILIES), False])
 _INT8 = RATES.index("int8")
-NARROWEST = 8
-"""Channels from which an image is laid out in blocks."""
+_NARROW = "conv-narrow"
+_BLOCKED = ("conv", "conv-pointwise", "conv-depthwise", _NARROW)
+"""Families that write images in blocks of channels."""
+_KEEPS_BLOCKS = ("pool", "reduce", "arithmetic", "sigmoid", "tanh", "copy")
+"""Families that do so if all that they read is in blocks."""
+_TRANSPOSE = _CODE["transpose"]
 
 
 class OperatorRate(Protocol):
@@ -105,6 +112,8 @@ class Kernels:
     """f64[q], bytes of activations."""
     weights: Floats
     """f64[q], bytes of weights."""
+    copied: Floats
+    """f64[q], bytes moved to lay out images otherwise."""
     first: Ints
     """i64[q], the node whose family stands for the kernel's traffic."""
     starts: Bools
@@ -148,8 +157,10 @@ def kernels_of(
         family[v] = _CODE.get(name, NO_FAMILY)
         if out:
             length[v] = max(out[-1], 1)
-        if name in ("conv", "conv-pointwise", "conv-depthwise"):
+        if name in _BLOCKED:
             channels[v] = _channels(name, sizes, fixed, out)
+        if name == _NARROW:
+            length[v] = prod((kernel_of(sizes, fixed) or (1,))[1:])
         if name == "recurrent" and sizes and sizes[0] is not None:
             again[v] = _read_again(sizes[0], [graph.tensor_bytes[t] for t in reads[1:]])
     gone = _foregone(graph, constant) | (family == _CODE[FREE])
@@ -170,7 +181,8 @@ def kernels_of(
     view = (family == _CODE[VIEW]) & ~gone
     starts = (np.bincount(label, weights=flop + view, minlength=q) > 0) | (moved + weights > 0)
     return Kernels(
-        flop, channels, family, rate, work.product, length, label, moved, weights, first, starts,
+        flop, channels, family, rate, work.product, length, label, moved, weights,
+        _layouts(graph, family, label, first, constant), first, starts,
         np.full(q, float(graph.tensor_bytes[constant].sum())),
     )  # fmt: skip
 
@@ -185,12 +197,44 @@ def joined(parts: Sequence[Kernels]) -> Kernels:
     return Kernels(**columns)
 
 
+def _layouts(graph: Graph, family: Ints, label: Ints, first: Ints, constant: Bools) -> Floats:
+    """Bytes read and written where images change between blocks of channels and none; f64[q].
+
+    A copy is its maker's, and where a convolution reads what has no blocks, the convolution's.
+    """
+    copied = np.zeros(len(first))
+    kinds = [(*FAMILIES, "")[f] for f in family[first].tolist()]
+    if not any(kind in _BLOCKED for kind in kinds):
+        return copied
+    blocked = np.zeros(graph.m, dtype=np.bool_)
+    for v in graph.order.tolist():
+        kind, reads = kinds[label[v]], graph.reads(v)
+        open_ = reads[~constant[reads]]
+        inside = bool(len(open_)) and bool(blocked[open_].all())
+        if kind in _BLOCKED or (kind in _KEEPS_BLOCKS and inside):
+            blocked[graph.writes(v)] = True
+        if kind in _BLOCKED and kind != _NARROW:
+            outside = open_[~blocked[open_] & (label[graph.producer[open_]] != label[v])]
+            copied[label[v]] += 2 * graph.tensor_bytes[outside].sum()
+    for t in np.flatnonzero(blocked).tolist():
+        readers = graph.readers(t)
+        elsewhere = readers[label[readers] != label[graph.producer[t]]]
+        plain = any(
+            kinds[label[r]] == _NARROW or not blocked[graph.writes(r)].all()
+            for r in elsewhere.tolist()
+        )
+        if plain or graph.is_output[t]:
+            copied[label[graph.producer[t]]] += 2 * graph.tensor_bytes[t]
+    return copied
+
+
 def _channels(name: str, sizes: Sequence[Shape], fixed: Sequence[bool], out: Shape) -> tuple[float, float]:
-    """Channels that a convolution reads for each that it writes, and those that it writes."""
+    """Channels that a convolution reads in blocks, and those that it writes; 0: none."""
     weights = kernel_of(sizes, fixed)
     if weights is None or out is None or len(out) < 2:
         return 0.0, 0.0
-    return (float(weights[1]) if name != "conv-depthwise" else 0.0), float(out[1])
+    dense = name not in (_NARROW, "conv-depthwise")
+    return (float(weights[1]) if dense else 0.0), float(out[1])
 
 
 def _read_again(source: Sequence[int], operands: Sequence[float]) -> float:
@@ -284,6 +328,8 @@ def times_by_table(kernels: Kernels, device: OperatorRates, table: Floats) -> Fl
     far = speeds[np.searchsorted(whole, kernels.model_weights)]
     which = kernels.family[kernels.first], kernels.rate[kernels.first]
     traffic = (kernels.moved / near + kernels.weights / np.minimum(near, far)) / memory[which]
+    if device.channel_block > 1:
+        traffic = traffic + kernels.copied / near / memory[_TRANSPOSE, kernels.rate[kernels.first]]
     times = device.launch_overhead_s * launch[which] + np.hypot(busy, traffic)
     return np.where(kernels.starts, times, 0.0)
 
@@ -292,5 +338,5 @@ def _padding(channels: Floats, block: int) -> Floats:
     """How much more arithmetic whole blocks of channels take; f64[n]."""
     if block <= 1:
         return np.ones(len(channels))
-    wide = np.where(channels >= NARROWEST, np.ceil(channels / block) * block, channels)
+    wide = np.ceil(channels / block) * block
     return np.prod(np.where(channels > 0, wide / np.maximum(channels, 1), 1.0), axis=1)

@@ -23,6 +23,8 @@ Shape = tuple[int, ...]
 
 TYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16}
 _OPSET, _IR = 17, 8
+LAYERS = ("encoder", "bottleneck", "inverted", "branches")
+LAYER_WEIGHT = 3.0
 QUICK = ("product", "pointwise", "arithmetic", "softmax", "transpose", "view")
 """Kinds of which a quick grid has one point each."""
 
@@ -76,6 +78,11 @@ class Case:
     threads: int = 1
 
     @property
+    def weight(self) -> float:
+        """What its error counts: more for layers, where operators run as they do in models."""
+        return LAYER_WEIGHT if self.kind in LAYERS else 1.0
+
+    @property
     def title(self) -> str:
         """What it is, in a few words."""
         sizes = "x".join(map(str, self.shape))
@@ -99,7 +106,7 @@ class Case:
 
 def grid(threads: int = 1, *, quick: bool = False) -> list[Case]:
     """All points, or with `quick` the smallest of some kinds."""
-    cases = [*products(), *convolutions(), *elementwise(), *rows(), *moves(), *quantised()]
+    cases = [*products(), *convolutions(), *elementwise(), *rows(), *moves(), *quantised(), *layers()]
     if quick:
         cases.sort(key=lambda case: prod(case.shape))
         first = {case.kind: case for case in reversed(cases)}
@@ -209,6 +216,17 @@ def _stem(b: Builder, x: str, size: int, side: int) -> str:
     return b.add("Conv", b.add("Relu", y), b.weight(3, 32, 1, 1, inner=32))
 
 
+def _narrow(b: Builder, x: str, channels: int, hidden: int, size: int) -> str:
+    """Few channels to many and back."""
+    weight = b.weight(hidden, channels, size, size, inner=channels * size * size)
+    y = b.add("Conv", x, weight, b.weight(hidden), pads=[size // 2] * 4)
+    return b.add("Conv", y, b.weight(channels, hidden, 1, 1, inner=hidden), b.weight(channels))
+
+
+def _lrn(b: Builder, x: str) -> str:
+    return b.add("LRN", x, size=5)
+
+
 def _pool(b: Builder, x: str, op: str, size: int) -> str:
     return b.add(op, x, kernel_shape=[size, size], pads=[size // 2] * 4)
 
@@ -237,11 +255,19 @@ def convolutions() -> list[Case]:
         cases.append(Case("pointwise", image, partial(_bottleneck, channels=channels, hidden=hidden)))
     cases.append(Case("conv", (1, 40, 28, 28), partial(_conv, channels=40, size=5)))
     cases.append(Case("grouped", (1, 128, 28, 28), partial(_conv, channels=128, size=3, groups=32)))
+    block = partial(_conv, channels=136, size=1, groups=4)
+    cases.append(Case("grouped", (1, 136, 28, 28), block))
     cases.append(Case("grouped", (1, 256, 14, 14), partial(_conv, channels=256, size=3, groups=4)))
     for channels, groups, side in ((64, 1, 56), (96, 96, 56), (256, 1, 14)):
         cases.append(Case("strided", (1, channels, side, side), partial(_strided, channels=channels, groups=groups)))
     for size, side in ((3, 112), (7, 112), (3, 224)):
         cases.append(Case("stem", (1, 3, side, side), partial(_stem, size=size, side=side)))
+    for channels, hidden, side, size in (
+        (4, 32, 56, 1), (8, 96, 28, 1), (12, 64, 56, 1), (8, 24, 35, 3), (12, 16, 35, 5),
+    ):  # fmt: skip
+        block = partial(_narrow, channels=channels, hidden=hidden, size=size)
+        cases.append(Case("narrow", (1, channels, side, side), block))
+    cases += [Case("window", (1, c, s, s), _lrn) for c, s in ((64, 28), (96, 54))]
     for op, channels, side in (("MaxPool", 64, 56), ("AveragePool", 192, 14), ("MaxPool", 256, 14)):
         cases.append(Case("pool", (1, channels, side, side), partial(_pool, op=op, size=3)))
     for channels, side in ((64, 28), (240, 14), (32, 56)):
@@ -292,6 +318,12 @@ def _where(b: Builder, x: str) -> str:
     return b.add("Where", less, b.constant(np.array(0.5, np.float32)), x)
 
 
+def _masked(b: Builder, x: str, length: int) -> str:
+    """Scores of attention with a mask for all heads."""
+    mask = b.constant(np.tri(length, dtype=np.bool_)[None])
+    return b.add("Where", mask, x, b.constant(np.array(-1, np.float32)))
+
+
 def _cast(b: Builder, x: str) -> str:
     return b.add("Cast", b.add("Neg", b.add("Cast", x, to=6)), to=1)
 
@@ -299,7 +331,7 @@ def _cast(b: Builder, x: str) -> str:
 def elementwise() -> list[Case]:
     """Operators on each element, cheap and dear, in and beyond the caches."""
     cases = []
-    flat: tuple[Shape, ...] = ((1, 16), (64, 128), (128, 768), (512, 2048))
+    flat: tuple[Shape, ...] = ((16, 64), (64, 128), (128, 768), (512, 2048))
     blocks: dict[str, Callable[[Shape], Block]] = {
         "arithmetic": lambda s: _pair,
         "vector": lambda s: partial(_vector, width=s[-1]),
@@ -316,6 +348,9 @@ def elementwise() -> list[Case]:
     }
     for kind, made in blocks.items():
         cases += [Case(kind, shape, made(shape)) for shape in flat]
+    for heads, length in ((4, 32), (4, 128), (12, 197)):
+        block = partial(_masked, length=length)
+        cases.append(Case("mask", (heads, length, length), block))
     for channels, side in ((64, 28), (16, 112)):
         block = partial(_channel, channels=channels)
         cases.append(Case("channel", (1, channels, side, side), block))
@@ -379,8 +414,13 @@ def _views(b: Builder, x: str, shape: Shape) -> str:
     return b.add("Neg", x)
 
 
-def _tiny(b: Builder, x: str) -> str:
-    return b.add("Neg", b.add("Abs", b.add("Neg", x)))
+def _tiny(b: Builder, x: str, width: int) -> str:
+    """Operators of several kinds on next to nothing: starting them is what takes time."""
+    y = b.add("Softmax", b.add("Mul", x, b.weight(width)), axis=-1)
+    half = b.add("Split", y, axis=-1, outputs=2)
+    y = b.add("Concat", half, f"{half}.1", axis=-1)
+    y = b.add("Tanh", b.add("Add", y, x))
+    return b.add("Sub", y, b.add("ReduceMean", y, axes=[-1], keepdims=1))
 
 
 def _halves(b: Builder, x: str, axis: int) -> str:
@@ -442,9 +482,9 @@ def moves() -> list[Case]:
         cases.append(Case("slices", shape, partial(_slices, shape=shape)))
         cases.append(Case("pad", shape, partial(_pad, shape=shape)))
         cases.append(Case("expand", shape, partial(_expand, shape=shape)))
-    for shape in ((1, 4), (1, 64), (8, 8)):
+    for shape in ((1, 64), (8, 8)):
         cases.append(Case("view", shape, partial(_views, shape=shape)))
-        cases.append(Case("tiny", shape, _tiny))
+        cases.append(Case("tiny", shape, partial(_tiny, width=shape[-1])))
     for shape in ((32, 64), (512, 128), (1000, 768)):
         cases.append(Case("gather", shape, partial(_gather, rows=shape[0])))
         cases.append(Case("elements", shape, partial(_elements, shape=shape)))
@@ -486,4 +526,64 @@ def quantised() -> list[Case]:
         for size, groups in ((1, 1), (3, 1), (3, channels)):
             block = partial(_quantised_conv, channels=channels, size=size, groups=groups)
             cases.append(Case("quantised-conv", (1, channels, side, side), block))
+    return cases
+
+
+def _linear(b: Builder, x: str, inner: int, outer: int) -> str:
+    return b.add("Add", b.add("MatMul", x, b.weight(inner, outer, inner=inner)), b.weight(outer))
+
+
+def _encoder(b: Builder, x: str, length: int, heads: int, width: int) -> str:
+    """A layer of a transformer: attention, then two products around a Gelu, with sums and norms."""
+    whole = heads * width
+    apart = b.constant(np.array([1, length, heads, width]))
+
+    def heads_of(y: str, order: list[int]) -> str:
+        return b.add("Transpose", b.add("Reshape", _linear(b, y, whole, whole), apart), perm=order)
+
+    query, value = heads_of(x, [0, 2, 1, 3]), heads_of(x, [0, 2, 1, 3])
+    scores = b.add("MatMul", query, heads_of(x, [0, 2, 3, 1]))
+    scores = b.add("Div", scores, b.constant(np.array(sqrt(width), np.float32)))
+    y = b.add("MatMul", b.add("Softmax", scores, axis=-1), value)
+    y = b.add("Transpose", y, perm=[0, 2, 1, 3])
+    y = b.add("Reshape", y, b.constant(np.array([1, length, whole])))
+    x = _norm(b, b.add("Add", _linear(b, y, whole, whole), x), whole)
+    y = _linear(b, _gelu(b, _linear(b, x, whole, 4 * whole)), 4 * whole, whole)
+    return _norm(b, b.add("Add", y, x), whole)
+
+
+def _between(b: Builder, x: str, channels: int, hidden: int, groups: int) -> str:
+    """Pointwise, 3x3, pointwise, and the input added: bottlenecks, plain and inverted."""
+    y = b.add("Relu", b.add("Conv", x, b.weight(hidden, channels, 1, 1, inner=channels), b.weight(hidden)))
+    y = _conv(b, y, hidden, 3, groups)
+    y = b.add("Conv", y, b.weight(channels, hidden, 1, 1, inner=hidden), b.weight(channels))
+    return b.add("Relu", b.add("Add", y, x))
+
+
+def _branches(b: Builder, x: str, channels: int) -> str:
+    """Convolutions of three sizes side by side, and a pool."""
+    part = channels // 4
+    parts = []
+    for size in (1, 3, 5):
+        y = b.add("Conv", x, b.weight(part, channels, 1, 1, inner=channels), b.weight(part))
+        parts.append(_conv(b, b.add("Relu", y), part, size))
+    y = _pool(b, x, "AveragePool", 3)
+    y = b.add("Conv", y, b.weight(part, channels, 1, 1, inner=channels), b.weight(part))
+    return b.add("Concat", *parts, b.add("Relu", y), axis=1)
+
+
+def layers() -> list[Case]:
+    """Layers of several operators, where each finds the caches as others left them."""
+    cases = []
+    for length, heads, width in ((64, 4, 64), (100, 6, 32), (196, 3, 64), (24, 2, 48), (160, 8, 64), (8, 2, 16), (16, 2, 32)):
+        block = partial(_encoder, length=length, heads=heads, width=width)
+        cases.append(Case("encoder", (1, length, heads * width), block))
+    for channels, hidden, side in ((128, 32, 28), (96, 24, 56), (320, 80, 14), (512, 128, 14)):
+        block = partial(_between, channels=channels, hidden=hidden, groups=1)
+        cases.append(Case("bottleneck", (1, channels, side, side), block))
+    for channels, hidden, side in ((16, 64, 48), (40, 240, 20), (80, 480, 10), (32, 192, 28), (16, 32, 7)):
+        block = partial(_between, channels=channels, hidden=hidden, groups=hidden)
+        cases.append(Case("inverted", (1, channels, side, side), block))
+    for channels, side in ((64, 35), (192, 17), (320, 8), (256, 28)):
+        cases.append(Case("branches", (1, channels, side, side), partial(_branches, channels=channels)))
     return cases
