@@ -30,6 +30,8 @@ _EFFICIENCY = {"matrix": 0.75, "vector": 0.25}
 """Of what has no family."""
 _LARGEST = 7.0
 """The most by which a logarithm may differ from that of its prior."""
+_AS_SINGLE = 0.2
+"""Rates this near to that of float32 are taken for it."""
 _LEAST_S = 1e-9
 _STEP = 1e-6
 _STEPS = 300
@@ -130,8 +132,10 @@ def _peaks(blocks: Sequence[Block], start: Machine) -> dict[str, float]:
         name = RATES[int(np.bincount(rate).argmax())]
         flop = float(block.long.flop.sum() - block.short.flop.sum()) / block.count
         peaks[name] = max(peaks.get(name, 0.0), flop / block.seconds)
-    peaks.setdefault("float32", start.peak_flop_per_s["float32"])
-    return peaks
+    single = peaks.setdefault("float32", start.peak_flop_per_s["float32"])
+    # Types that run as float32 are best left to it.
+    near = [n for n in peaks if n != "float32" and abs(peaks[n] / single - 1) < _AS_SINGLE]
+    return {name: rate for name, rate in peaks.items() if name not in near}
 
 
 class _Problem:

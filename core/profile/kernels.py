@@ -6,7 +6,7 @@
 
 `compute`, `memory`, `half_length` and `launch` belong to the family and element type of the operator.
 `length` is that of its rows: the last dimension of what it writes; of narrow convolutions, whose
-input has few channels, the weights of one output. The bandwidth is that of the
+input has few channels, the weights of one output; of recurrent operators the batch. The bandwidth is that of the
 nearest cache which holds what is read again: for activations all that the kernel moves, for weights
 those of the whole model, as every run reads them all. Arithmetic and traffic overlap, but not
 wholly: hence the hypotenuse between the greater of them and their sum.
@@ -162,6 +162,7 @@ def kernels_of(
         if name == _NARROW:
             length[v] = prod((kernel_of(sizes, fixed) or (1,))[1:])
         if name == "recurrent" and sizes and sizes[0] is not None:
+            length[v] = max((*sizes[0], 1, 1)[1], 1)
             again[v] = _read_again(sizes[0], [graph.tensor_bytes[t] for t in reads[1:]])
     gone = _foregone(graph, constant) | (family == _CODE[FREE])
     flop, rate = np.where(gone, 0.0, work.flop), work.rate.copy()
@@ -214,7 +215,9 @@ def _layouts(graph: Graph, family: Ints, label: Ints, first: Ints, constant: Boo
         if kind in _BLOCKED or (kind in _KEEPS_BLOCKS and inside):
             blocked[graph.writes(v)] = True
         if kind in _BLOCKED and kind != _NARROW:
-            outside = open_[~blocked[open_] & (label[graph.producer[open_]] != label[v])]
+            makers = graph.producer[open_]
+            inner = (makers >= 0) & (label[np.maximum(makers, 0)] == label[v])
+            outside = open_[~blocked[open_] & ~inner]
             copied[label[v]] += 2 * graph.tensor_bytes[outside].sum()
     for t in np.flatnonzero(blocked).tolist():
         readers = graph.readers(t)

@@ -15,7 +15,7 @@ from dnnp.formats import device_rates
 from dnnp.formats.devices import DeviceSpec, parse_device
 from dnnp.formats.graph import graph_of
 from dnnp.rooflines import analytic_times, fused, kernels_by
-from profile.test_roofline import node, stream, tensor
+from support.priced import node, stream, tensor
 
 DEVICE = {
     "name": "toy",
