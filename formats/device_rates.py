@@ -84,5 +84,6 @@ def parse_caches(fields: Fields) -> tuple[tuple[float, float], ...]:
         size = float(entry.number("bytes"))
         if found and size <= found[-1][0]:
             raise entry.fault("bytes", f"{shown(size)} is not above that of the cache before it")
+        entry.get("bandwidth_bytes_per_s")
         found.append((size, _share(entry, "bandwidth_bytes_per_s")))
     return tuple(found)

@@ -171,7 +171,7 @@ def _record(
         "launch_overhead_s": _short(machine.launch_overhead_s),
         "efficiency": dict(machine.efficiency),
         "caches": [
-            {"bytes": size, "bandwidth_bytes_per_s": _short(rate)} for size, rate in machine.caches
+            {"bytes": int(size), "bandwidth_bytes_per_s": _short(rate)} for size, rate in machine.caches
         ],
         "channel_block": machine.channel_block,
         "operators": {

@@ -28,8 +28,9 @@ _HALF = (1.0, 10.0)
 """Priors of `half_length`, of the same two."""
 _EFFICIENCY = {"matrix": 0.75, "vector": 0.25}
 """Of what has no family."""
-_LARGEST = 7.0
-"""The most by which a logarithm may differ from that of its prior."""
+_RANGE = (7.0, 1.1, 7.0, 3.0)
+"""The most by which the logarithms of a family's rates may differ from those of their priors."""
+_SHARED_RANGE = 3.0
 _AS_SINGLE = 0.2
 """Rates this near to that of float32 are taken for it."""
 _LEAST_S = 1e-9
@@ -114,7 +115,7 @@ def fit(blocks: Sequence[Block], start: Machine) -> Fit:
         residuals,
         np.zeros(problem.size),
         jacobian,
-        bounds=(-_LARGEST, _LARGEST),
+        bounds=(-problem.range, problem.range),
         loss="soft_l1",
         max_nfev=_STEPS,
         ftol=1e-6,
@@ -163,6 +164,8 @@ class _Problem:
         self.size = self.shared + _KINDS * len(self.pairs)
         anchors = np.array([FAMILIES[f] in ANCHORS for f, _ in self.pairs])
         self.base = np.stack([np.where(anchors, *_COMPUTE), np.ones(len(anchors)), np.where(anchors, *_HALF), np.ones(len(anchors))])
+        spread = np.repeat(_RANGE, len(self.pairs))
+        self.range = np.concatenate([np.full(self.shared, _SHARED_RANGE), spread])
         self.stiffness = np.concatenate([
             np.full(self.shared, _SOFT), np.repeat([_SOFT, _STIFF, _MEDIUM, _STIFF], len(self.pairs)),
         ])  # fmt: skip
