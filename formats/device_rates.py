@@ -13,10 +13,11 @@ from dnnp.formats.fields import MIN_POSITIVE, shown
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8", "int8")
 """Classes of element type that a device may have a rate for; float32 is required."""
 FAMILIES = (
-    "arithmetic", "attention", "body", "broadcast", "cast", "conv", "conv-depthwise", "conv-grouped", "conv-narrow",
-    "conv-pointwise", "conv-transpose", "copy", "divide", "erf", "exp", "experts", "gather",
-    "gather-elements", "gelu", "image-norm", "norm", "norm-sum", "norm-window", "pool", "power", "product", "product-pairs",
-    "quantise", "recurrent", "reduce", "resize", "scatter", "select", "select-broadcast", "sigmoid", "slice", "softmax",
+    "arithmetic", "attention", "body", "broadcast", "cast", "conv", "conv-depthwise",
+    "conv-grouped", "conv-narrow", "conv-pointwise", "conv-transpose", "copy", "divide", "erf",
+    "exp", "experts", "gather", "gather-elements", "gelu", "image-norm", "norm", "norm-sum",
+    "norm-window", "pool", "power", "product", "product-pairs", "quantise", "recurrent",
+    "reduce", "resize", "scatter", "select", "select-broadcast", "sigmoid", "slice", "softmax",
     "sort", "tanh", "transpose", "transpose-rows", "view",
 )  # fmt: skip
 """Families of operators that a device may state rates for."""

@@ -37,7 +37,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m dnnp.samples.fit_device",
         description="Measure operators on this machine's CPU, and write a device file.",
     )
-    parser.add_argument("--name", default="my-cpu", help="name of the device (default: %(default)s)")
+    parser.add_argument(
+        "--name", default="my-cpu", help="name of the device (default: %(default)s)"
+    )
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="the device file "
         "(default: the name of the device, .json, in this folder)",

@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from dnnp.core.profile.fit import Block, Fit, Machine
     from dnnp.core.profile.kernels import Kernels
-    from dnnp.core.runtime.operator_cases import Case
+    from dnnp.core.runtime.operator_chains import Case
 
 Record = dict[str, Any]
 Tell = Callable[[int, int, str], None]
@@ -56,7 +56,7 @@ def fit_device(options: FitOptions, tell: Tell = lambda done, total, title: None
         ONNX Runtime runs none of the points.
     """
     from dnnp.core.profile.fit import fit
-    from dnnp.core.runtime.operator_cases import grid
+    from dnnp.core.runtime.operator_grid import grid
 
     cases, blocks, failed = measured(
         grid(options.threads, quick=options.quick), options.seconds, options.beside, tell
@@ -171,7 +171,8 @@ def _record(
         "launch_overhead_s": _short(machine.launch_overhead_s),
         "efficiency": dict(machine.efficiency),
         "caches": [
-            {"bytes": int(size), "bandwidth_bytes_per_s": _short(rate)} for size, rate in machine.caches
+            {"bytes": int(size), "bandwidth_bytes_per_s": _short(rate)}
+            for size, rate in machine.caches
         ],
         "channel_block": machine.channel_block,
         "operators": {
@@ -211,8 +212,8 @@ def _notes(
         f"residuals: median {np.median(off):.1%}, nine of ten within "
         f"{np.percentile(off, 90):.0%}, worst {off.max():.0%}",
         f"median residuals by kind of block: {', '.join(by_kind)}",
-        "peak_flop_per_s: the highest rate among the blocks; link_bandwidth_bytes_per_s: one thread "
-        "copying memory; memory_bytes: of the whole machine",
+        "peak_flop_per_s: the highest rate among the blocks; link_bandwidth_bytes_per_s: one "
+        "thread copying memory; memory_bytes: of the whole machine",
     ]
     if failed:
         notes.append(f"not measured: {', '.join(failed)}")
@@ -223,4 +224,3 @@ def _short(value: float) -> float:
     """Three digits, as an integer where it is one."""
     short = float(f"{value:.3g}")
     return int(short) if short >= 1e3 else short
-

@@ -26,7 +26,9 @@ def analytic_times(
     from dnnp.core.profile.roofline import group_times, node_times
 
     if not device.is_fitted:
-        grouped = None if groups is None else group_times(graph, work, groups.label, groups.g, device)
+        grouped = (
+            None if groups is None else group_times(graph, work, groups.label, groups.g, device)
+        )
         return node_times(work, device), grouped
     units = fused(stream, graph)
     alone = np.arange(graph.n, dtype=np.int64)
@@ -35,7 +37,8 @@ def analytic_times(
         return nodes, None
     kernel, group = _within(units[0], stream, groups)
     times = kernel_times(kernels_by(stream, graph, work, kernel, units), device)
-    return nodes, np.bincount(group, weights=times, minlength=groups.g)
+    together: Floats = np.bincount(group, weights=times, minlength=groups.g).astype(np.float64)
+    return nodes, together
 
 
 def fused(stream: Stream, graph: Graph) -> tuple[Ints, tuple[str, ...], Bools]:

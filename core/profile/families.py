@@ -59,7 +59,7 @@ _BY_SHAPE = {
     "select-broadcast", "transpose-rows",
 }  # fmt: skip
 """Families of which an operator is only for its shapes."""
-FAMILIES = tuple(sorted(({*_OPERATORS} - {FREE}) | _BY_SHAPE)) + (FREE,)
+FAMILIES = (*sorted(({*_OPERATORS} - {FREE}) | _BY_SHAPE), FREE)
 """Families that a device file may name, and the one that takes no time at last."""
 FAMILY = {op: family for family, ops in _OPERATORS.items() for op in ops.split()}
 """Operator type -> family, before shapes are looked at."""
@@ -126,7 +126,7 @@ def _convolution(inputs: Sequence[Shape], known: Sequence[bool]) -> str:
 
 
 NARROW = 16
-"""Channels below which an input is not laid out in blocks, nor groups that are no multiple of it."""
+"""Channels below which an input is not laid out in blocks, nor in groups that are no multiple."""
 
 
 def kernel_of(inputs: Sequence[Shape], known: Sequence[bool]) -> Shape:

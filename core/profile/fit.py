@@ -41,7 +41,6 @@ _KINDS = 4
 _FLOAT32 = RATES.index("float32")
 
 
-
 @dataclass(frozen=True, eq=False)
 class Block:
     """A measured block: the kernels of two chains, of which the times were subtracted."""
@@ -152,26 +151,36 @@ class _Problem:
         self.block = np.repeat(np.arange(len(parts)) // 2, sizes)
         self.count = len(blocks)
         live = self.kernels.starts[self.kernels.label] & (self.kernels.family < len(FAMILIES))
-        pairs = {*zip(self.kernels.family[live].tolist(), self.kernels.rate[live].tolist())}
+        pairs = {
+            *zip(self.kernels.family[live].tolist(), self.kernels.rate[live].tolist(), strict=True)
+        }
         base = {(family, _FLOAT32) for family, _ in pairs}
         self.pairs = sorted(pairs | base)
         number = {pair: i for i, pair in enumerate(self.pairs)}
         first = self.kernels.first
-        own = zip(self.kernels.family[first].tolist(), self.kernels.rate[first].tolist(), strict=True)
+        own = zip(
+            self.kernels.family[first].tolist(), self.kernels.rate[first].tolist(), strict=True
+        )
         self.pair = np.array([number.get(pair, -1) for pair in own])
         """Pair of each kernel."""
         self.shared = 2 + len(start.caches)
         self.size = self.shared + _KINDS * len(self.pairs)
         anchors = np.array([FAMILIES[f] in ANCHORS for f, _ in self.pairs])
-        self.base = np.stack([np.where(anchors, *_COMPUTE), np.ones(len(anchors)), np.where(anchors, *_HALF), np.ones(len(anchors))])
+        self.base = np.stack(
+            [
+                np.where(anchors, *_COMPUTE),
+                np.ones(len(anchors)),
+                np.where(anchors, *_HALF),
+                np.ones(len(anchors)),
+            ]
+        )
         spread = np.repeat(_RANGE, len(self.pairs))
         self.range = np.concatenate([np.full(self.shared, _SHARED_RANGE), spread])
-        self.stiffness = np.concatenate([
-            np.full(self.shared, _SOFT), np.repeat([_SOFT, _STIFF, _MEDIUM, _STIFF], len(self.pairs)),
-        ])  # fmt: skip
+        stiff = np.repeat([_SOFT, _STIFF, _MEDIUM, _STIFF], len(self.pairs))
+        self.stiffness = np.concatenate([np.full(self.shared, _SOFT), stiff])
 
     def table(self, shift: Floats) -> Floats:
-        """Shares of peak and bandwidth and half lengths, launches, by family and type; f64[4, f + 1, r]."""
+        """The `rate_table` of the parameters."""
         values = self.base * np.exp(shift[self.shared :].reshape(_KINDS, -1))
         table = np.empty((4, len(FAMILIES) + 1, len(RATES)))
         table[:] = np.array([_COMPUTE[1], 1.0, 0.0, 1.0])[:, None, None]
@@ -189,7 +198,9 @@ class _Problem:
             self.start,
             launch_overhead_s=self.start.launch_overhead_s * float(factor[0]),
             memory_bandwidth_bytes_per_s=self.start.memory_bandwidth_bytes_per_s * float(factor[1]),
-            caches=[(s, r * float(f)) for (s, r), f in zip(self.start.caches, factor[2:], strict=True)],
+            caches=[
+                (s, r * float(f)) for (s, r), f in zip(self.start.caches, factor[2:], strict=True)
+            ],
         )
 
     def times(self, shift: Floats) -> Floats:
@@ -222,7 +233,9 @@ class _Problem:
             moved = shift.copy()
             moved[start : start + pairs] += _STEP
             change = (self.times(moved) - before)[own]
-            np.add.at(slopes, (self.block[own], start + self.pair[own]), change / scale[self.block[own]])
+            np.add.at(
+                slopes, (self.block[own], start + self.pair[own]), change / scale[self.block[own]]
+            )
         return slopes
 
     def machine(self, shift: Floats) -> Machine:

@@ -4,12 +4,13 @@
     arithmetic = flop / (peak * compute) * (1 + half_length / length)
     traffic = (activations / bandwidth + weights / bandwidth) / memory
 
-`compute`, `memory`, `half_length` and `launch` belong to the family and element type of the operator.
-`length` is that of its rows: the last dimension of what it writes; of narrow convolutions, whose
-input has few channels, the weights of one output; of recurrent operators the batch. The bandwidth is that of the
-nearest cache which holds what is read again: for activations all that the kernel moves, for weights
-those of the whole model, as every run reads them all. Arithmetic and traffic overlap, but not
-wholly: hence the hypotenuse between the greater of them and their sum.
+`compute`, `memory`, `half_length` and `launch` belong to the family and element type of the
+operator. `length` is that of its rows: the last dimension of what it writes; of narrow
+convolutions, whose input has few channels, the weights of one output; of recurrent operators the
+batch. The bandwidth is that of the nearest cache which holds what is read again: for activations
+all that the kernel moves, for weights those of the whole model, as every run reads them all.
+Arithmetic and traffic overlap, but not wholly: hence the hypotenuse between the greater of them
+and their sum.
 
 Convolutions lay out images in blocks of channels, padded to whole ones. Where such an image is read
 by what knows no blocks, or a convolution reads another, it is copied, at the rate of a transpose.
@@ -177,7 +178,9 @@ def kernels_of(
             flop[members], family[members] = 0.0, _CODE[name]
             flop[first[kernel]] = weight * _elements(graph, shapes, members)
     rate[np.array([rule.startswith(QUANTISED) for rule in rules], dtype=np.bool_)[label]] = _INT8
-    moved, weights = _traffic(graph, replace(work, bytes=np.where(gone, 0.0, work.bytes)), label, q, constant)
+    moved, weights = _traffic(
+        graph, replace(work, bytes=np.where(gone, 0.0, work.bytes)), label, q, constant
+    )
     weights += np.bincount(label, weights=again, minlength=q)
     view = (family == _CODE[VIEW]) & ~gone
     starts = (np.bincount(label, weights=flop + view, minlength=q) > 0) | (moved + weights > 0)
@@ -231,7 +234,9 @@ def _layouts(graph: Graph, family: Ints, label: Ints, first: Ints, constant: Boo
     return copied
 
 
-def _channels(name: str, sizes: Sequence[Shape], fixed: Sequence[bool], out: Shape) -> tuple[float, float]:
+def _channels(
+    name: str, sizes: Sequence[Shape], fixed: Sequence[bool], out: Shape
+) -> tuple[float, float]:
     """Channels that a convolution reads in blocks, and those that it writes; 0: none."""
     weights = kernel_of(sizes, fixed)
     if weights is None or out is None or len(out) < 2:
@@ -257,7 +262,7 @@ def _foregone(graph: Graph, constant: Bools) -> Bools:
 
 def _elements(graph: Graph, shapes: Sequence[Shape], members: Bools) -> float:
     """Elements of the largest tensor that a fused operator writes for others."""
-    written = {t for v in np.flatnonzero(members) for t in graph.writes(v).tolist()}
+    written = {t for v in np.flatnonzero(members).tolist() for t in graph.writes(v).tolist()}
     leaving = [t for t in written if graph.is_output[t] or not members[graph.readers(t)].all()]
     return float(max((prod(shapes[t] or ()) for t in leaving), default=0))
 

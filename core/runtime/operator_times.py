@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.model.errors import InputFileError
-from dnnp.core.runtime.operator_cases import TYPES, Case
+from dnnp.core.runtime.operator_chains import TYPES, Case
 from dnnp.core.runtime.session import Place, SessionConfig, first_line, make_session, ort_errors
 
 SHORT, LONG = 2, 8

@@ -90,7 +90,10 @@ def test_file_by_path(tmp_path: Path) -> None:
         ({"description": 7}, "field 'description'"),
         ({"memroy_bytes": 7}, "field 'memroy_bytes': is not known; did you mean 'memory_bytes'?"),
         ({"operators": []}, "field 'operators': [] is not an object"),
-        ({"operators": {"convv": {}}}, "field 'operators.convv': is not known; did you mean 'conv'"),
+        (
+            {"operators": {"convv": {}}},
+            "field 'operators.convv': is not known; did you mean 'conv'",
+        ),
         ({"operators": {"conv": {}}}, "field 'operators.conv.float32': is missing"),
         (
             {"operators": {"conv": {"float32": {}, "int9": {}}}},

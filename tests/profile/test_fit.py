@@ -9,7 +9,8 @@ import pytest
 
 from dnnp.core.profile.fit import Block, Machine, Rate, fit
 from dnnp.core.profile.kernels import kernel_times
-from dnnp.core.runtime.operator_cases import elementwise, products
+from dnnp.core.runtime.operator_cases import products
+from dnnp.core.runtime.operator_vectors import elementwise
 from dnnp.fitting import _kernels
 
 START = Machine({"float32": 1e11}, 2e10, 3e-7, [(2.0**20, 6e10), (2.0**25, 6e10)], 16)

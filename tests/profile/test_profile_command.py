@@ -77,6 +77,8 @@ def test_golden_roofline() -> None:
     assert result.err == (
         "dnnp-profile: 1 of 4 nodes are priced by the bytes they move only, as the work of their "
         "operators is unknown: org.example:Mystery (1)\n"
+        "dnnp-profile: v100: priced by stated rates, not by rates fitted to operators that ran "
+        "there (python -m dnnp.samples.fit_device)\n"
     )
 
 
