@@ -91,13 +91,14 @@ def measured(
     ran: list[Case] = []
     blocks: list[Block] = []
     failed: list[str] = []
+    reason = "they take less than can be told"
     for done, case in enumerate(cases):
         tell(done, len(cases), case.title)
         try:
             spent = operator_times.block_time(case, seconds, beside)
         except InputFileError as error:
             failed.append(case.title)
-            reason = error
+            reason = str(error)
             continue
         if spent > 0:
             ran.append(case)

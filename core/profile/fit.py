@@ -3,7 +3,7 @@
 All parameters are fitted together, as logarithms, to logarithms of the times of blocks (the
 difference of two chains of operators), by least squares with a loss that grows linearly for
 outliers. A weak prior holds what the measurements do not tell: shares of peak and bandwidth at what
-products, or other operators, typically reach, half lengths near 1.
+products, or other operators, typically reach, half lengths of 1 or 10.
 """
 
 from __future__ import annotations
