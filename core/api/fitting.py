@@ -102,7 +102,9 @@ def measured(
             continue
         if spent > 0:
             ran.append(case)
-            blocks.append(Block(_kernels(case, 3), _kernels(case, 2), 1, spent, case.weight))
+            blocks.append(
+                Block(chain_kernels(case, 3), chain_kernels(case, 2), 1, spent, case.weight)
+            )
         else:
             failed.append(case.title)
     tell(len(cases), len(cases), "")
@@ -111,7 +113,7 @@ def measured(
     return ran, blocks, failed
 
 
-def _kernels(case: Case, length: int) -> Kernels:
+def chain_kernels(case: Case, length: int) -> Kernels:
     """Kernels of a chain; its weights lie where those of the chains that were measured do."""
     from dataclasses import replace
 

@@ -11,7 +11,7 @@ from dnnp.core.profile.fit import Block, Machine, Rate, fit
 from dnnp.core.profile.kernels import kernel_times
 from dnnp.core.runtime.operator_cases import products
 from dnnp.core.runtime.operator_vectors import elementwise
-from dnnp.fitting import _kernels
+from dnnp.fitting import chain_kernels
 
 START = Machine({"float32": 1e11}, 2e10, 3e-7, [(2.0**20, 6e10), (2.0**25, 6e10)], 16)
 TRUE = Machine(
@@ -37,7 +37,7 @@ def blocks() -> list[Block]:
     cases += [c for c in elementwise() if c.kind in ("vector", "tanh", "erf")]
     found = []
     for case in cases:
-        long, short = _kernels(case, 3), _kernels(case, 2)
+        long, short = chain_kernels(case, 3), chain_kernels(case, 2)
         seconds = kernel_times(long, TRUE).sum() - kernel_times(short, TRUE).sum()
         found.append(Block(long, short, 1, float(seconds)))
     return found
