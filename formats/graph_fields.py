@@ -41,6 +41,10 @@ DEVICE = {
     "kind": string("cpu: compute only, no capacity", required=True, enum=("accelerator", "cpu")),
     "name": string("what it is, in words"),
     "count": Field("int", "number of devices; absent: decided by -k"),
+    "fitted": Field(
+        "bool",
+        "priced by rates fitted to operators that ran there; absent: by stated ones, or not by rates",
+    ),
     "memory_bytes": number("capacity of one device"),
     "fast_memory_bytes": number("on-chip memory of one device, the capacity with --memory fast"),
     "bandwidth_bytes_per_s": number("bandwidth of one device's link", positive=True),

@@ -244,7 +244,7 @@ def _write(
     from dnnp.formats.old_costs import forget_old_costs
 
     nodes = stream.get("node")
-    forget_old_costs(stream, keep=("costs",))
+    forget_old_costs(stream, given, keep=("costs",))
     for name, times in given.items():
         for i, seconds in times.items():
             nodes[i]["time_s"] = {**nodes[i].get("time_s", {}), name: round(seconds, 12)}

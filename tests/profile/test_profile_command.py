@@ -81,6 +81,8 @@ def test_golden_roofline() -> None:
     assert result.err == (
         "dnnp-profile: 1 of 4 nodes are priced by the bytes they move only, as the work of their "
         "operators is unknown: org.example:Mystery (1)\n"
+        "dnnp-profile: v100: priced by stated rates, not by rates fitted to operators that ran "
+        "there (python -m dnnp.samples.fit_device)\n"
     )
 
 
@@ -397,3 +399,15 @@ def test_absent_weights(tmp_path: Path) -> None:
     result = measured(tmp_path, stream.out)
     assert result.status == 1
     assert "gone.bin: no such file" in result.err
+
+
+def test_it_says_which_devices_were_fitted() -> None:
+    result = dnnp("profile", "--device", "cpu-core", "--device", "t4", stdin=encode(records()))
+    assert result.status == 0
+    assert {r["class"]: r.get("fitted") for r in result.records("device")} == {
+        "cpu-core": True,
+        "t4": None,
+    }
+    assert result.err.count("priced by stated rates") == 1
+    assert "dnnp-profile: t4: priced by stated rates" in result.err
+    assert "stated rates" not in dnnp("profile", stdin=encode(records())).err
