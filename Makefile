@@ -19,7 +19,7 @@ PIPELINE := dnnp-import build/models/$(or $(MODEL),resnet50-small).onnx | dnnp-c
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint bench agree attack fuzz man readme install-man models-check weights-check warm warm-check wheel clean distclean
+.PHONY: help demo test lint bench truth agree attack fuzz man readme install-man models-check weights-check warm warm-check wheel clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | expand -t 14
@@ -63,6 +63,9 @@ lint: $(READY) $(TYPES)
 
 bench: $(READY) ## measure, and update BENCHMARKS.md (BENCH="NAME ..." measures only these)
 	$(BIN)/python tests/bench/run.py $(BENCH)
+
+truth: $(READY) ## compare predicted with measured bottlenecks, by formula, measured, calibrated; an hour
+	$(BIN)/python tests/tools/truth.py --modes analytic measured calibrated $(TRUTH)
 
 agree: $(READY) ## compare solvers, slicing (1,000 graphs), bounds (2,000), latency (200), schedules (300) with brute force
 	$(BIN)/python tests/tools/agree.py --count 1000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from dnnp.choices import DEFAULT_DEVICE, MEASURED, PROFILE_MODES
-from dnnp.cmds.shell.arguments import count, positive
+from dnnp.choices import DEFAULT_DEVICE, MEASURED, OPTIMIZATIONS, PROFILE_MODES
+from dnnp.cmds.shell.arguments import count, list_option, positive
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
 from dnnp.cmds.shell.limits import limit_options, set_limits
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=PROFILE_MODES,
         default="analytic",
         help="analytic: a roofline over work and traffic (default); measure: time the model "
-        "with ONNX Runtime on this machine's CPU; scaled: carry the times of one class to others",
+        "with ONNX Runtime on this machine; scaled: carry the times of one class to others",
     )
     parser.add_argument(
         "--device",
@@ -29,9 +29,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"device class to price, by name or by device file; repeatable, but not with --mode "
         f"measure (default: {DEFAULT_DEVICE})",
     )
+    list_option(parser)
+    parser.add_argument(
+        "--costs",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="take costs from a file, whatever else the stream prices: a table (name, class, "
+        "seconds), a profile of ONNX Runtime, or what trtexec --exportProfile writes; repeatable",
+    )
     measure = parser.add_argument_group("measuring")
     measure.add_argument(
         "--model", metavar="PATH", help="the ONNX model, if it is not where it was imported from"
+    )
+    measure.add_argument(
+        "--provider",
+        default="cpu",
+        metavar="NAME",
+        help="ONNX Runtime execution provider to time, such as cuda or tensorrt; needs --device: "
+        "what it runs on (default: cpu)",
     )
     measure.add_argument(
         "--threads",
@@ -41,11 +57,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="threads of ONNX Runtime (default: 1)",
     )
     measure.add_argument(
+        "--optimization",
+        choices=OPTIMIZATIONS,
+        default="all",
+        help="graph optimization level of the run (default: all)",
+    )
+    measure.add_argument(
+        "--beside",
+        type=count,
+        metavar="N",
+        help="parts of the model that run beside each on other cores, as other stages will "
+        "(default: one fewer than the devices of the stream, or 1, as far as there are cores)",
+    )
+    measure.add_argument(
         "--repeats",
         type=positive,
         default=10,
         metavar="N",
-        help="runs of which the median counts (default: 10)",
+        help="rounds, of which the median counts; more follow until the time of the model is known "
+        "to 2%%, but none after 20 seconds (default: 10)",
     )
     measure.add_argument(
         "--warmup", type=count, default=3, metavar="N", help="runs before them (default: 3)"
@@ -58,6 +88,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     cache.add_argument("--no-cache", action="store_true", help="always measure, keep nothing")
     limit_options(parser, "limits of measuring")
+    learned = parser.add_argument_group("learning from runs")
+    learned.add_argument(
+        "--from-run",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="correct the costs by what runs measured: a file of dnnp-run --calibrate, or a stream "
+        "with a run, of this or of other models; repeatable, more runs say more",
+    )
     scaled = parser.add_argument_group("scaling")
     scaled.add_argument(
         "--from",
@@ -81,6 +120,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
     if args.against == args.stream == "-" and args.mode == "scaled" and args.device:
         raise UsageError("--against and the stream cannot both be standard input")
+    if "-" in args.costs and (args.stream == "-" or args.costs.count("-") > 1):
+        raise UsageError("--costs and the stream cannot both be standard input")
     options = options_of(ProfileOptions, args, context)
     stream = context.read(args.stream)
     if args.mode == "measure":

@@ -90,6 +90,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     checks.add_argument(
         "--save-outputs", metavar="FILE", help="write the outputs of each distinct sample as .npz"
     )
+    checks.add_argument(
+        "--calibrate",
+        metavar="FILE",
+        help="write what the measured loads tell of the costs of operators there, for "
+        "dnnp-profile --from-run",
+    )
     limit_options(parser)
     how = parser.add_argument_group("how to run it")
     how.add_argument(

@@ -7,6 +7,7 @@ from typing import Any
 
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.similar import instead
+from dnnp.core.model.text import printable
 from dnnp.formats.fields import MAX_ID, MAX_NUMBER, shown
 from dnnp.formats.kinds import what_it_is
 
@@ -46,7 +47,7 @@ class Fields:
 
     def fault(self, name: str, reason: str) -> FormatError:
         """An error about one field."""
-        return FormatError(reason, self.file, None, self.place(name))
+        return FormatError(reason, self.file, None, printable(self.place(name)))
 
     def place(self, name: str) -> str:
         """Where a field is: `nodes[3].size`."""

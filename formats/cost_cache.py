@@ -11,16 +11,17 @@ import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from dnnp.formats.graph_fields import MEASURED
 from dnnp.formats.unfinished import replacement
 
 FORMAT = "dnnp-costs"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class MeasuredCosts:
     node_s: tuple[float, ...]
     group_s: tuple[float, ...] | None
     """None where there were no groups, or they could not be measured as units."""
+    node_spread: tuple[float, ...] = ()
+    """Relative spread of each of these times; empty: not known."""
+    group_spread: tuple[float, ...] = ()
+    how: Mapping[str, Any] = field(default_factory=dict)
+    """The field `measured` of the header."""
 
 
 def default_folder() -> Path:
@@ -72,9 +78,13 @@ def load(folder: Path, key: str, nodes: int, groups: int) -> MeasuredCosts | Non
     node_s = _times(record.get("node_s"), nodes)
     stored = record.get("group_s")
     group_s = None if stored is None else _times(stored, groups)
+    node_spread = _spreads(record.get("node_spread"), nodes)
+    group_spread = _spreads(record.get("group_spread"), groups)
     if node_s is None or (stored is not None and group_s is None) or record.get("key") != key:
         return None
-    return MeasuredCosts(node_s, group_s)
+    if node_spread is None or group_spread is None or not MEASURED.admits([record.get("how")]):
+        return None
+    return MeasuredCosts(node_s, group_s, node_spread, group_spread, record["how"])
 
 
 def _times(values: Any, count: int) -> tuple[float, ...] | None:
@@ -86,6 +96,11 @@ def _times(values: Any, count: int) -> tuple[float, ...] | None:
     return tuple(float(v) for v in values)
 
 
+def _spreads(values: Any, count: int) -> tuple[float, ...] | None:
+    """Spreads of `count` times, none, or None where they are not whole."""
+    return () if values == [] else _times(values, count)
+
+
 def store(folder: Path, key: str, costs: MeasuredCosts, facts: Mapping[str, Any]) -> bool:
     """Keep costs under `key`; False if the folder cannot be written."""
     record = {
@@ -95,6 +110,9 @@ def store(folder: Path, key: str, costs: MeasuredCosts, facts: Mapping[str, Any]
         "facts": dict(facts),
         "node_s": list(costs.node_s),
         "group_s": None if costs.group_s is None else list(costs.group_s),
+        "node_spread": list(costs.node_spread),
+        "group_spread": list(costs.group_spread),
+        "how": dict(costs.how),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)

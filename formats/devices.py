@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.similar import instead
 from dnnp.formats.checked_json import Fields, parse_json
+from dnnp.formats.device_rates import DTYPES, Operators, parse_caches, parse_operators
 from dnnp.formats.fields import MIN_POSITIVE, describe_fault, shown
 from dnnp.formats.files import bundled_names, read_bundled, read_file
 from dnnp.formats.records import RECORDS
 
 Record = dict[str, Any]
 
-DTYPES = ("float64", "float32", "float16", "bfloat16", "float8", "int8")
-"""Classes of element type that a device may have a rate for; float32 is required."""
 FACTORS = ("matrix", "vector", "memory")
 """What `efficiency` may scale: products and convolutions, everything else, and traffic."""
 _KINDS = ("accelerator", "cpu")
 _FIELDS = (
     "name", "description", "kind", "peak_flop_per_s", "memory_bytes", "fast_memory_bytes",
     "memory_bandwidth_bytes_per_s", "link_bandwidth_bytes_per_s", "launch_overhead_s",
-    "efficiency", "notes", "sources",
+    "efficiency", "caches", "channel_block", "operators", "notes", "sources",
 )  # fmt: skip
 
 
@@ -54,6 +53,17 @@ class DeviceSpec:
     sources: tuple[str, ...] = ()
     fast_memory_bytes: float | None = None
     """On-chip memory that the whole device shares; None: not stated."""
+    operators: Operators = field(default_factory=dict)
+    """What was fitted to measured operators; empty: nothing was, `efficiency` holds for all."""
+    caches: tuple[tuple[float, float], ...] = ()
+    """Bytes and bandwidth of the caches, nearest first; only `operators` make use of them."""
+    channel_block: int = 1
+    """Channels in which convolutions lay out images; only `operators` make use of it."""
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether times follow from measured operators."""
+        return bool(self.operators)
 
 
 def device_names() -> list[str]:
@@ -116,6 +126,9 @@ def parse_device(data: bytes, file: str) -> DeviceSpec:
         efficiency=efficiency,
         description=fields.text("description", ""),
         sources=tuple(sources),
+        operators=parse_operators(record.get("operators", {}), file),
+        caches=parse_caches(fields),
+        channel_block=max(fields.count("channel_block", 1), 1),
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.fields import MAX_NUMBER, shown
+from dnnp.formats.old_costs import forget_of_records
 from dnnp.formats.stream import Record, Stream
 
 SAME = 1e-9
@@ -77,7 +78,7 @@ def reprice_groups(stream: Stream) -> int:
     stale = list(_stale(stream))
     for position, members, _, _ in stale:
         group = stream.get("group")[position]
-        group.pop("basis", None)
+        forget_of_records([group])
         group |= {"time_s": summed_times(members), "cost": "summed"}
         for name in ("flop", "bytes"):
             group.pop(name, None)

@@ -5,11 +5,46 @@ from __future__ import annotations
 from dnnp.formats.fields import Field
 from dnnp.formats.record_fields import HEX, TIMES, ids, number, string, unique_id
 
+MEASURED = Field(
+    "object",
+    "how times were measured; absent: they were not",
+    fields={
+        "provider": string("execution provider of ONNX Runtime", required=True),
+        "threads": Field("int", "threads of a stage", required=True, positive=True),
+        "optimization": string("optimization level", required=True),
+        "beside": Field(
+            "int", "parts of the model that ran beside each, on cores of their own", required=True
+        ),
+        "rounds": Field("int", "how often, each time several runs", required=True, positive=True),
+        "total_s": number("sum of the parts, with warm caches", required=True),
+        "cold_s": number("sum of the parts, with cold caches", required=True),
+        "spread": number(
+            "half the width of the confidence interval (95 %) of total_s, relative to it; absent: "
+            "too few rounds"
+        ),
+        "taken": number(
+            "share of the time that other processes took, of all parts together; absent: not known"
+        ),
+        "disturbed": Field(
+            "bool", "other processes took enough from some measurement to make times too long"
+        ),
+    },
+)
+
+SPREAD = number(
+    "half the width of the confidence interval (95 %) over the time, of the part of the model that "
+    "was timed"
+)
+
 DEVICE = {
     "class": string("device class; the key of time_s", required=True),
     "kind": string("cpu: compute only, no capacity", required=True, enum=("accelerator", "cpu")),
     "name": string("what it is, in words"),
     "count": Field("int", "number of devices; absent: decided by -k"),
+    "fitted": Field(
+        "bool",
+        "priced by rates fitted to operators that ran there; absent: by stated ones, or not by rates",
+    ),
     "memory_bytes": number("capacity of one device"),
     "fast_memory_bytes": number("on-chip memory of one device, the capacity with --memory fast"),
     "bandwidth_bytes_per_s": number("bandwidth of one device's link", positive=True),
@@ -46,6 +81,12 @@ TENSOR = {
     "output": Field("bool", "an output of the model"),
 }
 
+BASE = Field(
+    "map",
+    "time_s before factors that were learned from runs; absent: there are none",
+    items=Field("number", ""),
+)
+
 NODE = {
     "id": unique_id("unique among nodes; the index in the ONNX graph"),
     "name": string("name in the source; need not be unique", required=True),
@@ -57,6 +98,8 @@ NODE = {
     "flop": number("floating point operations"),
     "bytes": number("bytes moved to and from memory"),
     "time_s": TIMES,
+    "spread": SPREAD,
+    "base_s": BASE,
     "memory_bytes": number("memory of the node, where the source gives it"),
     "backward": Field("bool", "belongs to the backward pass"),
     "color": Field("id", "nodes of one colour share a device"),
@@ -70,9 +113,11 @@ GROUP = {
     "nodes": ids("members in topological order"),
     "rule": string("rule that made it"),
     "time_s": TIMES,
+    "spread": SPREAD,
+    "base_s": BASE,
     "cost": string(
         "where time_s comes from; absent: from the group itself",
-        enum=("summed", "analytic", "measured", "scaled"),
+        enum=("summed", "analytic", "measured", "scaled", "calibrated"),
     ),
     "basis": Field(
         "string",

@@ -6,15 +6,16 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from math import isfinite
 
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.errors import FormatError
+from dnnp.core.model.errors import DnnpError
 from dnnp.core.model.link import Link
+from dnnp.core.model.similar import instead
 from dnnp.formats.fields import shown
 from dnnp.formats.stream import Record
 
 MOST_DEVICES = 1024
 """Devices that links may join."""
 
-Fault = Callable[[int, str, str], FormatError]
+Fault = Callable[[int, str, str], DnnpError]
 """Number of a record, field and reason -> the error that names its place."""
 
 
@@ -29,9 +30,9 @@ def expand_links(
 
     Raises
     ------
-    FormatError
-        An end is not among the devices, a link leads from a device to itself, two records speak
-        of the same two devices, or there are too many devices for links.
+    DnnpError
+        That of `fault`: an end is not among the devices, a link leads from a device to itself, two
+        records speak of the same two devices, or there are too many devices for links.
     """
     records = list(records)
     if not records:
@@ -46,7 +47,8 @@ def expand_links(
         for field in ("from", "to"):
             name = record[field]
             if name not in places and name not in singles:
-                reason = f"{shown(name)} is not among the devices"
+                known = [*places, *(singles if "/" in name else ())]
+                reason = f"{shown(name)} is not among the devices{instead(name, known)}"
                 raise fault(i, field, reason)
             ends.append(places.get(name) or singles[name])
         exact = record["from"] in singles and record["to"] in singles

@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from dnnp.formats.fields import Field, object_schema
-from dnnp.formats.graph_fields import DEVICE, GROUP, LINK, NODE, TENSOR
+from dnnp.formats.graph_fields import DEVICE, GROUP, LINK, MEASURED, NODE, TENSOR
 from dnnp.formats.record_fields import HEX, number, string
 from dnnp.formats.result_fields import BOUND, PLAN, RUN, STAGE
 from dnnp.formats.schedule_fields import BLOCK, SCHEDULE
 
 FORMAT = "dnnp"
 VERSION = 1
+COST_FILES = ("csv", "onnxruntime", "tensorrt")
+"""Kinds of files of costs."""
 
 _HEADER = {
     "format": Field("string", "the name of the format", required=True, const=FORMAT),
@@ -41,6 +43,40 @@ _HEADER = {
         "string",
         "digest of flop and bytes of the nodes when they were priced by them; absent: unknown",
         pattern=HEX,
+    ),
+    "costs": Field(
+        "list",
+        "files that prices were taken from, by dnnp-profile --costs, in order",
+        items=Field(
+            "object",
+            "",
+            fields={
+                "file": string("its path", required=True),
+                "kind": string("what it is", required=True, enum=COST_FILES),
+                "class": string("device class that it prices", required=True),
+                "nodes": Field("int", "nodes that it prices", required=True),
+                "idle": Field("int", "nodes that did not run, at 0 s", required=True),
+                "kept": Field("int", "nodes that stay priced as they were", required=True),
+                "unknown": Field("int", "names in it that no node has", required=True),
+            },
+        ),
+    ),
+    "measured": MEASURED,
+    "calibration": Field(
+        "object",
+        "factors that were learned from runs and are part of all costs; absent: none are",
+        fields={
+            "class": string("device class they are for", required=True),
+            "costs": string("where the costs came from that they multiply", required=True),
+            "models": Field("int", "models that ran", required=True),
+            "stages": Field("int", "measured loads of stages", required=True),
+            "transfer": number(
+                "factor of times of transfers; bandwidths were divided by it",
+                required=True,
+                positive=True,
+            ),
+            "spread": number("median error of the loads of models that were left out of a fit"),
+        },
     ),
     "provenance": Field(
         "list",

@@ -59,6 +59,9 @@ PLAN = {
     "bound": number("proven lower bound of the value of any split of this validity", required=True),
     "gap": number("(value - bound) / value", required=True),
     "status": string("optimal: proven", required=True, enum=("optimal", "feasible", "interrupted")),
+    "spread": number(
+        "half the width of the confidence interval (95 %) over the value, where costs were measured"
+    ),
     "effort": number(
         "effort of the search, where it was reduced because its kernels were not compiled"
     ),

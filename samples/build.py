@@ -128,6 +128,21 @@ CATALOG: dict[str, Entry] = {
         ("optical flow with Loop and If, 128x160, 4 iterations", 183, 366160),
         ("RAFT optical flow with Loop and If, 368x496, 12 iterations", 183, 5260416),
     ),
+    **_runnable(
+        "moe", "moe",
+        ("transformer with 8 experts in every second of 4 layers, 128 tokens", 377, 1695744),
+        ("transformer with 8 experts in every second of 12 layers, 384 tokens", 1125, 308278272),
+    ),
+    **_runnable(
+        "dlrm", "dlrm",
+        ("recommendation from 13 numbers and bags of 12 tables", 74, 841569),
+        ("recommendation from 13 numbers and bags of 26 tables", 136, 168686913),
+    ),
+    **_runnable(
+        "shufflenet-v2", "shufflenet_v2",
+        ("ShuffleNet v2, fewer channels, 224x224", 230, 237316),
+        ("ShuffleNet v2, 224x224", 230, 2278604),
+    ),
     **_giants(
         "gpt3", "GPT-3 shape, one node for each head's operators, 2048 tokens, float16",
         ("330m", 5462, 355871744, 330e6, 4872),

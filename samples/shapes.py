@@ -145,6 +145,12 @@ def _gather_nd(inputs: Sequence[Value], attributes: Attributes) -> Result:
     return [(inputs[0].dtype, (*indices[:-1], *data[skipped:]))]
 
 
+def _top_k(inputs: Sequence[Value], attributes: Attributes) -> Result:
+    shape = list(inputs[0].shape)
+    shape[attributes["axis"]] = ints(inputs[1])[0]
+    return [(inputs[0].dtype, tuple(shape)), (INT64, tuple(shape))]
+
+
 def _unsqueeze(inputs: Sequence[Value], attributes: Attributes) -> Result:
     shape, axes = list(inputs[0].shape), ints(inputs[1])
     rank = len(shape) + len(axes)
@@ -239,7 +245,7 @@ def _grid_sample(inputs: Sequence[Value], attributes: Attributes) -> Result:
 RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ("Abs", "BatchNormalization", "Clip", "Erf", "Gelu", "Identity", "InstanceNormalization",
-         "LayerNormalization", "Not", "Relu", "Sigmoid", "Softmax", "Sqrt", "Tanh"),
+         "LayerNormalization", "Not", "Relu", "ScatterND", "Sigmoid", "Softmax", "Sqrt", "Tanh"),
         _same,
     ),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Or", "And"), _elementwise),
@@ -264,6 +270,7 @@ RULES: dict[str, Rule] = {
     "Slice": _slice,
     "Split": _split,
     "Squeeze": _squeeze,
+    "TopK": _top_k,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
     "Where": _where,

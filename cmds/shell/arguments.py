@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import argparse
-
-_FACTORS = {
-    "": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
-    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
-}  # fmt: skip
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 
 def size(text: str) -> float:
     """A size in bytes, with or without suffix and unit: `16G`, `512MiB`, `1.5e9`."""
-    return _amount(text, "", "a size", "16G or 512MiB")
+    from dnnp.formats.amounts import parse_size
+
+    return _parsed(parse_size, text)
 
 
 def rate(text: str) -> float:
     """A bandwidth in bytes per second, with or without suffix and unit: `10G`, `10GB/s`."""
-    return _amount(text, "/s", "a bandwidth in bytes per second", "12G or 12GB/s")
+    from dnnp.formats.amounts import parse_rate
+
+    return _parsed(parse_rate, text)
 
 
-def _amount(text: str, ending: str, what: str, examples: str) -> float:
-    """A number of bytes with a prefix; `B` and the ending may follow."""
-    plain = text.removesuffix(ending).removesuffix("B")
-    digits = plain.rstrip("kKMGTi")
+def _parsed(parse: Callable[[str], float], text: str) -> float:
     try:
-        factor, value = _FACTORS[plain[len(digits) :]], float(digits)
-    except (KeyError, ValueError):
-        bits = "; 8 bits are a byte" if ending and text.endswith(("b/s", "bit/s", "bps")) else ""
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is not {what}, such as {examples}{bits}"
-        ) from None
-    from dnnp.formats.fields import MAX_NUMBER, MIN_POSITIVE
-
-    value *= factor
-    if not MIN_POSITIVE <= value <= MAX_NUMBER:
-        fault = "is not above 0" if not value > 0 else f"is not from {MIN_POSITIVE} to {MAX_NUMBER}"
-        raise argparse.ArgumentTypeError(f"'{text}' {fault}")
-    return value
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def capacity(text: str) -> float | str:
@@ -127,4 +115,37 @@ def device_options(parser: argparse.ArgumentParser, title: str = "devices") -> N
         metavar="BYTES/S",
         help="bandwidth of a link inside a cluster",
     )
-    devices.add_argument("--devices", metavar="FILE", help="device records to use instead")
+    devices.add_argument(
+        "--devices",
+        metavar="FILE|LIST",
+        help="device records to use instead, or a list of classes with counts, such as a100:4,t4:4",
+    )
+    devices.add_argument(
+        "--link",
+        action="append",
+        default=[],
+        metavar="A,B=RATE",
+        help="a link between two devices or classes, such as a100,t4=10G or a100/0,t4/1=10G,5us; "
+        "repeatable",
+    )
+    list_option(devices)
+
+
+def list_option(group: argparse._ActionsContainer) -> None:
+    """Declare `--list-devices`."""
+    group.add_argument(
+        "--list-devices",
+        action=_ListDevices,
+        nargs=0,
+        help="print the devices that come with the package (name, kind, memory, bandwidth of the "
+        "link) and exit",
+    )
+
+
+class _ListDevices(argparse.Action):
+    """`--list-devices`."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
+        from dnnp.formats.device_list import listed_devices
+
+        parser.exit(0, "".join(f"{line}\n" for line in listed_devices()))

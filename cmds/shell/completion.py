@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
-FILES = ("FILE", "PATH", "DIR", "STREAM", "MODEL", "NAME|FILE", "RULES")
+FILES = ("FILE", "FILE|LIST", "PATH", "DIR", "STREAM", "MODEL", "NAME|FILE", "RULES")
 """How the values that are files are called."""
 
 
@@ -61,7 +61,7 @@ def _names(action: argparse.Action) -> tuple[str, ...]:
     names: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
         ("--device", "NAME|FILE"): device_names,
         ("--from", "NAME|FILE"): device_names,
-        ("--devices", "FILE"): lambda: [*cluster_names(), *device_names()],
+        ("--devices", "FILE|LIST"): lambda: [*cluster_names(), *device_names()],
         ("--rules", "RULES"): lambda: [*bundled(), "none", "ort"],
     }
     option = (action.option_strings or [""])[-1]

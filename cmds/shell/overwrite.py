@@ -13,12 +13,12 @@ from typing import Any
 from dnnp.cmds.shell.output import check_output
 from dnnp.core.model.errors import UsageError
 
-WRITTEN = ("output", "save_outputs", "svg")
+WRITTEN = ("output", "save_outputs", "calibrate", "svg")
 """Options, by the attribute they set, that name a file or folder to write."""
 
 READ = (
     "stream", "model", "inputs", "devices", "device", "source", "against", "rules", "eval",
-    "sequence", "priorities", "placement",
+    "sequence", "priorities", "placement", "costs", "from_run",
 )  # fmt: skip
 """Options that name a file to read. Where there is no file, it is the name of something else."""
 

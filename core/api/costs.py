@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _NAMED = 12
 """Operator types that a warning lists."""
 
+_BY_RATES = ("analytic", "scaled")
+"""Ways to price that go by what device files say."""
+
 Times = Mapping[str, Sequence[float]]
 """Device class -> seconds, by position of the record."""
 
@@ -50,25 +53,36 @@ def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], caller: Caller
     check_units(stream)
     import numpy as np
 
-    from dnnp.core.profile.roofline import group_times, group_traffic, node_times
+    from dnnp.core.profile.roofline import group_traffic
     from dnnp.core.profile.work import work_of
     from dnnp.formats.graph import clustering_of, graph_of
+    from dnnp.rooflines import analytic_times
 
     graph = graph_of(stream)
     groups = clustering_of(stream, graph, priced=False)
     work = work_of(graph, stream.get("node"), stream.get("tensor"))
     _warn_unknown(stream, work, caller)
-    times = {d.name: node_times(work, d).tolist() for d in devices}
+    note_unfitted(devices, caller)
+    found = {d.name: analytic_times(stream, graph, groups, work, d) for d in devices}
+    times = {name: nodes.tolist() for name, (nodes, _) in found.items()}
     group_costs: dict[str, list[float]] | None = None
     if groups is not None:
-        group_costs = {
-            d.name: group_times(graph, work, groups.label, groups.g, d).tolist() for d in devices
-        }
+        group_costs = {name: t.tolist() for name, (_, t) in found.items() if t is not None}
         flop = np.bincount(groups.label, weights=work.flop, minlength=groups.g)
         moved = group_traffic(graph, work, groups.label, groups.g)
         for record, f, b in zip(stream.get("group"), flop.tolist(), moved.tolist(), strict=True):
             record["flop"], record["bytes"] = f, b
     write_costs(stream, devices, times, group_costs, "analytic", caller)
+
+
+def note_unfitted(devices: Sequence[DeviceSpec], caller: Caller) -> None:
+    """Say which devices are priced by their vendors' figures alone."""
+    unfitted = [device.name for device in devices if not device.is_fitted]
+    if unfitted:
+        caller.note(
+            f"{', '.join(unfitted)}: priced by stated rates, not by rates fitted to operators that "
+            "ran there (python -m dnnp.samples.fit_device)"
+        )
 
 
 def check_units(stream: Stream) -> None:
@@ -112,12 +126,14 @@ def write_costs(
     from dnnp.formats.devices import class_record
     from dnnp.formats.edited_costs import basis_of, work_of
     from dnnp.formats.fields import MAX_NUMBER
+    from dnnp.formats.old_costs import forget_old_costs
 
     nodes = stream.get("node")
     for name, values in node_costs.items():
         largest = max(values, default=0.0)
         if not largest <= MAX_NUMBER:
             raise FormatError(f"a node takes {largest} s on '{name}'; the limit is {MAX_NUMBER}")
+    forget_old_costs(stream, node_costs)
     _put(nodes, node_costs)
     dropped = stream.replace("cost", nodes)
     if group_costs is not None:
@@ -125,20 +141,22 @@ def write_costs(
         node = {record["id"]: record for record in nodes}
         for record in stream.get("group"):
             record["cost"] = how
-            record.pop("basis", None)
             if how != "summed":
                 record["basis"] = basis_of([node[v] for v in record["nodes"]])
     counts = {r["class"]: r["count"] for r in stream.get("device") if "count" in r}
     stream.replace(
         "device",
         [
-            {**class_record(d), **({"count": counts[d.name]} if d.name in counts else {})}
+            {
+                **class_record(d),
+                **({"count": counts[d.name]} if d.name in counts else {}),
+                **({"fitted": True} if d.is_fitted and how in _BY_RATES else {}),
+            }
             for d in devices
         ],
     )
     stream.header = {**stream.header, "units": {**stream.header["units"], "time": "s"}}
-    stream.header.pop("work", None)
-    if how in ("analytic", "scaled"):
+    if how in _BY_RATES:
         stream.header["work"] = work_of(nodes)
     if dropped:
         caller.note(f"dropped what the old costs led to: {', '.join(dropped)} records")

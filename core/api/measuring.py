@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.errors import FormatError
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from dnnp.caller import Caller
+    from dnnp.core.runtime.in_situ import InSitu
+    from dnnp.core.runtime.measure import Measurement
+    from dnnp.core.runtime.segments import Floats
     from dnnp.formats.cost_cache import MeasuredCosts
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Stream
@@ -28,11 +32,16 @@ class Timing:
     model: str | None = None
     """Its path, if it is not where the stream says."""
     threads: int = 1
+    optimization: str = "all"
+    beside: int | None = None
+    """Parts of the model that run beside each; None: by the devices of the stream."""
     repeats: int = 10
     warmup: int = 3
     cache: str | None = None
     """Folder of what was measured before; None: the user's."""
     no_cache: bool = False
+    provider: str = "cpu"
+    """Execution provider of ONNX Runtime."""
 
 
 def price_measured(stream: Stream, device: DeviceSpec, timing: Timing, caller: Caller) -> None:
@@ -40,16 +49,20 @@ def price_measured(stream: Stream, device: DeviceSpec, timing: Timing, caller: C
     check_units(stream)
     from pathlib import Path
 
+    from dnnp.core.runtime.session import require_provider, short_name
     from dnnp.formats import cost_cache
     from dnnp.formats.graph import clustering_of, graph_of
     from dnnp.formats.onnx_types import input_shapes
     from dnnp.source import open_source
 
+    require_provider(timing.provider)
+    timing = replace(timing, provider=short_name(timing.provider))
     clustering_of(stream, graph_of(stream), priced=False)
     model, path, digest = open_source(caller, stream, timing.model)
     groups = [record["nodes"] for record in stream.get("group")]
     shapes = input_shapes(stream)
-    facts = _facts(timing, digest, groups, shapes)
+    beside = _beside(stream, timing)
+    facts = _facts(timing, digest, groups, shapes, beside)
     key = cost_cache.key_of(facts)
     folder = cost_cache.default_folder() if timing.cache is None else Path(timing.cache)
     costs = None
@@ -59,24 +72,56 @@ def price_measured(stream: Stream, device: DeviceSpec, timing: Timing, caller: C
         caller.note(f"costs measured before: {folder / key}.json")
     else:
         _check_nodes(stream, model, str(path))
-        costs, disturbed = _time_model(stream, model, path.parent, timing, shapes, caller)
-        keep = not (timing.no_cache or disturbed)
+        costs = _time_model(stream, model, path.parent, timing, beside, caller)
+        keep = not (timing.no_cache or costs.how.get("disturbed"))
         if keep and not cost_cache.store(folder, key, costs, facts):
             caller.detail(f"{folder}: cannot be written; the costs are not kept")
+    _write(stream, device, costs, caller)
+    caller.note(f"{stream.header['model']}: {_in_words(costs)}")
+
+
+def _write(stream: Stream, device: DeviceSpec, costs: MeasuredCosts, caller: Caller) -> None:
+    """Put measured costs into a stream, and what is known of the measurement."""
     name = device.name
-    node_costs = {name: list(costs.node_s)}
     group_costs, how = None, "measured"
-    if groups:
+    if stream.get("group"):
         group_costs = {name: list(costs.group_s or ())}
         if costs.group_s is None:
             time_of = dict(zip((r["id"] for r in stream.get("node")), costs.node_s, strict=True))
+            groups = [record["nodes"] for record in stream.get("group")]
             group_costs = {name: [sum(time_of[v] for v in members) for members in groups]}
             how = "summed"
-    write_costs(stream, [device], node_costs, group_costs, how, caller)
-    caller.note(
-        f"{stream.header['model']}: {sum(costs.node_s) * 1e3:.3f} ms in nodes"
-        + (f", {sum(costs.group_s) * 1e3:.3f} ms in groups" if costs.group_s else "")
+    write_costs(stream, [device], {name: list(costs.node_s)}, group_costs, how, caller)
+    for kind, spreads in (("node", costs.node_spread), ("group", costs.group_spread)):
+        for record, spread in zip(stream.get(kind), spreads, strict=bool(spreads)):
+            record["spread"] = spread
+    stream.header["measured"] = dict(costs.how)
+
+
+def _in_words(costs: MeasuredCosts) -> str:
+    """What was measured, in one line."""
+    how = costs.how
+    spread = f" +- {how['spread']:.1%}" if "spread" in how else ""
+    rounds = counted(how["rounds"], "round")
+    parts = "one piece" if not how["beside"] else f"{1 + how['beside']} parts side by side"
+    return (
+        f"{how['total_s'] * 1e3:.3f} ms{spread} in {parts}, {how['cold_s'] * 1e3:.3f} ms with cold "
+        f"caches; {rounds}"
     )
+
+
+def _beside(stream: Stream, timing: Timing) -> int:
+    """Parts that run beside each: for as many devices as the stream offers, or two.
+
+    No more than there are cores for, unless somebody says how many.
+    """
+    from dnnp.core.model.processors import available_cores
+
+    if timing.beside is not None:
+        return timing.beside
+    known = sum(record.get("count", 0) for record in stream.get("device"))
+    room = len(available_cores()) // timing.threads
+    return max(min(known or 2, room) - 1, 0)
 
 
 def _facts(
@@ -84,17 +129,22 @@ def _facts(
     digest: str,
     groups: list[list[int]],
     shapes: dict[str, list[int]],
+    beside: int,
 ) -> dict[str, Any]:
     """Everything that the measured times depend on."""
+    from dnnp.core.model.processors import available_cores
     from dnnp.core.runtime.session import ort_version
     from dnnp.formats.cost_cache import cpu_model, groups_digest
 
     return {
         "model": digest,
         "onnxruntime": ort_version(),
-        "provider": "cpu",
+        "provider": timing.provider,
         "cpu": cpu_model(),
+        "cores": len(available_cores()),
         "threads": timing.threads,
+        "optimization": timing.optimization,
+        "beside": beside,
         "repeats": timing.repeats,
         "warmup": timing.warmup,
         "shapes": shapes,
@@ -116,24 +166,41 @@ def _time_model(
     model: ModelProto,
     folder: Path,
     timing: Timing,
-    shapes: dict[str, list[int]],
+    beside: int,
     caller: Caller,
-) -> tuple[MeasuredCosts, bool]:
-    """Time nodes, and groups as units where the stream has any.
+) -> MeasuredCosts:
+    """Time nodes and groups alone, then parts of the model as they will run."""
+    import numpy as np
 
-    Returns the costs, and whether other processes disturbed that.
-    """
     from dnnp.core.runtime.measure import Measurement, measure_groups, measure_nodes
+    from dnnp.core.runtime.session import PROVIDERS, provider_name
     from dnnp.formats.cost_cache import MeasuredCosts
-    from dnnp.formats.onnx_types import types_of
+    from dnnp.formats.costs_onnxruntime import where_it_ran
+    from dnnp.formats.onnx_types import input_shapes, types_of
 
     taken: list[float] = []
-    how = Measurement(timing.threads, timing.repeats, timing.warmup, shapes, taken.append)
+    ran: list[tuple[dict[str, set[str]], str]] = []
+    name = provider_name(timing.provider)
+
+    def saw(events: Sequence[Any]) -> None:
+        if name != PROVIDERS["cpu"]:
+            ran.append(where_it_ran(events, "profile"))
+
+    how = Measurement(
+        timing.threads,
+        timing.repeats,
+        timing.warmup,
+        shapes=input_shapes(stream),
+        taken=taken.append,
+        provider=timing.provider,
+        optimization=timing.optimization,
+        saw=saw,
+    )
     with caller.progress("measuring nodes"):
         by_index = measure_nodes(model, folder, how)
-    node_s = tuple(round(by_index[record["id"]], 9) for record in stream.get("node"))
+    ids = [record["id"] for record in stream.get("node")]
     groups = [record["nodes"] for record in stream.get("group")]
-    group_s = None
+    groups_alone = None
     if groups:
         try:
             with caller.progress("measuring groups") as bar:
@@ -142,13 +209,103 @@ def _time_model(
                     doing = f"measuring groups, {done} of {len(groups)}"
                     bar.update(Standing(doing, share=done / len(groups)))
 
-                times = measure_groups(model, folder, groups, how, types_of(stream), tell)
-            group_s = tuple(round(t, 9) for t in times)
+                groups_alone = measure_groups(model, folder, groups, how, types_of(stream), tell)
         except FormatError as error:
             caller.note(
                 f"groups cost the sum of their nodes, as they cannot be timed: {error.reason}"
             )
-    return MeasuredCosts(node_s, group_s), _say_disturbed(taken, caller)
+    if ran:
+        _say_where(ran, name, caller)
+    units, alone_s = ([[v] for v in ids], np.array([by_index[v] for v in ids]))
+    if groups_alone is not None:
+        units, alone_s = groups, np.array(groups_alone)
+    first, found = _time_parts(stream, model, folder, units, alone_s, how, beside, caller)
+    facts: dict[str, Any] = {
+        "provider": timing.provider,
+        "threads": timing.threads,
+        "optimization": timing.optimization,
+        "beside": len(found.parts) - 1,
+        "rounds": found.rounds,
+        "total_s": round(found.total_s, 9),
+        "cold_s": round(found.cold_s, 9),
+    }
+    if found.taken is not None:
+        taken.append(found.taken)
+        facts["taken"] = round(found.taken, 6)
+    if found.spread is not None:
+        facts["spread"] = round(found.spread, 6)
+    if _say_disturbed(taken, caller):
+        facts["disturbed"] = True
+    node_s = found.times(first.times(np.array(by_index), units), units)
+    spread_of = found.spreads(len(by_index), units)
+    return MeasuredCosts(
+        _rounded(node_s[ids]),
+        None if groups_alone is None else _rounded(found.times(first.times(alone_s))),
+        _rounded(spread_of[ids]) if len(spread_of) else (),
+        () if groups_alone is None else _rounded(found.spreads(len(groups))),
+        facts,
+    )
+
+
+def _time_parts(
+    stream: Stream,
+    model: ModelProto,
+    folder: Path,
+    units: list[list[int]],
+    alone_s: Floats,
+    how: Measurement,
+    beside: int,
+    caller: Caller,
+) -> tuple[InSitu, InSitu]:
+    """Time parts of the model as they will run; then parts of equal times, by what was found.
+
+    A plan balances what its stages take: so parts are cut about where it will cut.
+    """
+    from dnnp.core.runtime.in_situ import SURE, Rounds, measure_parts
+    from dnnp.core.runtime.segments import order_of, parts_of
+    from dnnp.core.runtime.session import places
+    from dnnp.formats.onnx_types import types_of
+
+    with caller.progress("measuring parts") as bar:
+
+        def tell(done: int, spread: float | None) -> None:
+            known = "" if spread is None else f", known to {spread:.1%}"
+            bar.update(Standing(f"measuring parts, {counted(done, 'round')}{known}"))
+
+        order, types = order_of(model, units), types_of(stream)
+        rounds = Rounds(replace(how.config(), pin=True), how.repeats, how.warmup)
+        parts = parts_of(order, alone_s, 1 + beside)
+        first = measure_parts(model, folder, units, parts, how, replace(rounds, few=True), types)
+        parts = parts_of(order, first.times(alone_s), len(first.parts))
+        rounds = replace(rounds, progress=tell)
+        found = measure_parts(model, folder, units, parts, how, rounds, types)
+    for notice in places(1 + beside, rounds.config, "part")[1]:
+        caller.note(notice)
+    if len(found.parts) == 1 < 1 + beside and len(units) > 1:
+        caller.note("timed in one piece: what crosses the borders of parts cannot be handed over")
+    if found.spread is None or found.spread > SURE:
+        known = "not at all" if found.spread is None else f"to {found.spread:.1%} only"
+        caller.note(
+            f"after {counted(found.rounds, 'round')} the time of the model is known {known}"
+        )
+    return first, found
+
+
+def _rounded(values: Floats) -> tuple[float, ...]:
+    return tuple(round(value, 9) for value in values.tolist())
+
+
+def _say_where(
+    profiles: Sequence[tuple[dict[str, set[str]], str]], provider: str, caller: Caller
+) -> None:
+    """Say which nodes the provider left to others, and what is wrong with the times."""
+    ran, _ = profiles[0]
+    left = [f"{len(nodes)} by {who}" for who, nodes in sorted(ran.items()) if who != provider]
+    if left:
+        count = counted(sum(map(len, ran.values())), "node")
+        caller.warn(f"of {count} not all were run by {provider}: {', '.join(left)}")
+    for caveat in sorted({caveat for _, caveat in profiles if caveat}):
+        caller.warn(caveat)
 
 
 def _say_disturbed(taken: list[float], caller: Caller) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from dnnp.core.model.errors import UsageError
 from dnnp.step import Options, option
 
 if TYPE_CHECKING:
+    from dnnp.core.model.errors import DnnpError
     from dnnp.core.model.link import Link
     from dnnp.formats.stream import Record, Stream
 
@@ -32,7 +34,9 @@ class DeviceOptions(Options):
     inner_bandwidth: float | None = option(above=0)
     """Bandwidth of a link inside a cluster."""
     devices: str | None = option()
-    """File of device records to use instead."""
+    """File of device records to use instead, or classes with counts: `a100:4,t4:4`."""
+    link: Sequence[str] = option(())
+    """Links between devices or classes, each as `a100,t4=10G` or `a100/0,t4/1=10G,5us`."""
 
     def check(self) -> None:
         """Refuse what makes no sense."""
@@ -43,6 +47,13 @@ class DeviceOptions(Options):
                 raise UsageError(f"--memory {memory!r}: give a number of bytes, or fast")
         elif memory is not None and not memory > 0:
             raise UsageError(f"--memory {memory}: must be above 0")
+        if isinstance(self.link, str):
+            raise UsageError(f"--link {self.link!r}: give a list of links")
+        if self.link:
+            from dnnp.formats.device_list import link_record
+
+            for text in self.link:
+                link_record(text)
 
 
 def platform_of(
@@ -53,8 +64,9 @@ def platform_of(
     Raises
     ------
     UsageError
-        Neither `-k` nor counted devices, no device at all, a class that is not priced, one
-        without the fast memory that is asked for, or clusters that lack something.
+        Neither `-k` nor counted devices, no device at all, a class that is not known or not
+        priced, one without the fast memory that is asked for, clusters that lack something, or
+        `--link` between devices that are not there.
     FormatError
         A link does not fit the devices.
     """
@@ -68,16 +80,32 @@ def platform_of(
     ]
     file = stream.name
     if options.devices is not None:
-        from dnnp.formats.devices import load_cluster
+        file = options.devices
+        records, links = _given(stream, options.devices)
+    stated = len(links)
+    if options.link:
+        from dnnp.formats.device_list import link_record
 
-        records, links = load_cluster(options.devices)
-        records, file = [{"count": 1, **r} for r in records], options.devices
+        links = [*links, *((link_record(text), None) for text in options.link)]
 
-    def fault(number: int, field: str, reason: str) -> FormatError:
+    def fault(number: int, field: str, reason: str) -> DnnpError:
+        if number >= stated:
+            return UsageError(f"--link {options.link[number - stated]}: {reason}")
         return FormatError(reason, file, links[number][1], field)
 
     devices = _chosen(stream, records, options)
     return devices, expand_links((record for record, _ in links), devices, fault)
+
+
+def _given(stream: Stream, text: str) -> tuple[list[Record], list[tuple[Record, int | None]]]:
+    """Devices and links that `--devices` names: in a file, by name, or as a list of classes."""
+    from dnnp.formats.device_list import classes_of, is_list, listed_records
+    from dnnp.formats.devices import load_cluster
+
+    if is_list(text):
+        return listed_records(text, classes_of(stream.get("device"), stream.get("node"))), []
+    records, links = load_cluster(text)
+    return [{"count": 1, **record} for record in records], links
 
 
 def _chosen(

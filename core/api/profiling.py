@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from dnnp.choices import DEFAULT_DEVICE, MEASURED, PROFILE_MODES
+from dnnp.choices import DEFAULT_DEVICE, MEASURED, OPTIMIZATIONS, PROFILE_MODES
 from dnnp.core.model.errors import UsageError
 from dnnp.step import Options, option, step
 
@@ -27,10 +27,18 @@ class ProfileOptions(Options):
     """Device classes to price, by name or by device file; none: `cpu-core`."""
     model: str | None = option()
     """The ONNX model to measure, if it is not where the graph says."""
+    provider: str = option("cpu")
+    """Execution provider of ONNX Runtime that runs the model, by any name that it has."""
     threads: int = option(1, least=1)
     """Of ONNX Runtime."""
+    optimization: str = option("all", choices=OPTIMIZATIONS)
+    """ONNX Runtime's graph optimization level of the run."""
+    beside: int | None = option(least=0, most=4096)
+    """Parts of the model that run beside each, as other stages will; None: one fewer than the
+    devices of the graph, or one, as far as there are cores."""
     repeats: int = option(10, least=1)
-    """Runs of which the median counts."""
+    """Rounds, and runs of nodes and groups alone, of which the median counts; more rounds follow
+    until the time of the model is known to 2 %, but none after 20 seconds."""
     warmup: int = option(3, least=0)
     """Runs before them."""
     cache: str | None = option()
@@ -41,6 +49,11 @@ class ProfileOptions(Options):
     """Class whose times are carried over; None: the only one that the graph prices."""
     against: str | None = option()
     """A stream of the same model that was measured on the device, to say how far off times are."""
+    costs: Sequence[str] = option(())
+    """Files of costs that other programs found: a table, a profile of ONNX Runtime, or layers of
+    trtexec; nodes that they do not name stay priced as they were."""
+    from_run: Sequence[str] = option(())
+    """Files of dnnp-run --calibrate, or streams with a run: what they measured corrects costs."""
 
     def check(self) -> None:
         """Refuse what makes no sense, and devices that are not known."""
@@ -48,11 +61,22 @@ class ProfileOptions(Options):
         for flag, value in (("--from", self.source), ("--against", self.against)):
             if value is not None and self.mode != "scaled":
                 raise UsageError(f"{flag} needs --mode scaled")
+        if isinstance(self.costs, str):
+            raise UsageError(f"--costs {self.costs!r}: give a list of files")
+        if self.costs and self.mode != "analytic":
+            raise UsageError(f"--costs takes the place of --mode {self.mode}; give one of them")
+        if isinstance(self.from_run, str):
+            raise UsageError(f"--from-run {self.from_run!r}: give a list of files")
+        if self.from_run and self.mode == "scaled":
+            raise UsageError("--from-run needs --mode analytic or measure, or --costs")
+        if not self._on_cpu and self.mode != "measure":
+            raise UsageError("--provider needs --mode measure")
         if isinstance(self.device, str):
             raise UsageError(f"--device {self.device!r}: give a list of names")
         if self.mode == "scaled" and not self.device:
             raise UsageError("--mode scaled needs --device: the class to carry times to")
-        self._check_devices([device.name for device in self.devices])
+        if not self.costs:  # which may be for a class that only the stream knows
+            self._check_devices([device.name for device in self.devices])
 
     def _check_devices(self, names: Sequence[str]) -> None:
         from dnnp.formats.devices import device_names
@@ -61,13 +85,24 @@ class ProfileOptions(Options):
             raise UsageError(f"--device: a class is there twice: {', '.join(names)}")
         if self.mode == "measure" and len(names) > 1:
             raise UsageError(
-                "--mode measure times one class, this machine's CPU; give one --device"
+                "--mode measure times one class, such as this machine's CPU; give one --device"
             )
+        if self.mode == "measure" and not self._on_cpu:
+            if not self.device:
+                raise UsageError(
+                    f"--provider {self.provider} needs --device: the class that it runs on"
+                )
+            return
         if self.mode == "measure" and names[0] in device_names() and names[0] != DEFAULT_DEVICE:
             raise UsageError(
                 f"--mode measure times this machine's CPU, which is no {names[0]}; "
                 f"leave out --device, or give a device file of the CPU"
             )
+
+    @property
+    def _on_cpu(self) -> bool:
+        """Whether the provider is that of this machine's CPU, by any name."""
+        return self.provider.lower() in ("cpu", "cpuexecutionprovider")
 
     @cached_property
     def devices(self) -> list[DeviceSpec]:
@@ -80,7 +115,8 @@ class ProfileOptions(Options):
 def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     """Learn what every operator and every group costs.
 
-    Costs that the graph already has are replaced, and what was made from them is dropped.
+    Costs that the graph already has are replaced, those in `costs` apart, which leave others alone;
+    what was made from them is dropped.
 
     Raises
     ------
@@ -91,7 +127,11 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     InputFileError
         A file cannot be read.
     """
-    if options.mode == "analytic":
+    if options.costs:
+        from dnnp.given_costs import price_given
+
+        price_given(stream, options.costs, options.device, options.model, options.caller)
+    elif options.mode == "analytic":
         from dnnp.costs import price_analytic
 
         price_analytic(stream, options.devices, options.caller)
@@ -104,8 +144,22 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
         from dnnp.measuring import Timing, price_measured
 
         o = options
-        timing = Timing(o.model, o.threads, o.repeats, o.warmup, o.cache, o.no_cache)
+        timing = Timing(
+            model=o.model,
+            provider=o.provider,
+            threads=o.threads,
+            optimization=o.optimization,
+            beside=o.beside,
+            repeats=o.repeats,
+            warmup=o.warmup,
+            cache=o.cache,
+            no_cache=o.no_cache,
+        )
         price_measured(stream, options.devices[0], timing, options.caller)
+    if options.from_run:
+        from dnnp.calibrating import price_by_runs
+
+        price_by_runs(stream, options.from_run, options.caller)
 
 
 profile = step("dnnp-profile", ProfileOptions)(profile_stream)

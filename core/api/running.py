@@ -83,6 +83,8 @@ class RunOptions(Options):
     what to deploy."""
     save_outputs: str | None = option()
     """File to write the outputs of each distinct sample to, as .npz."""
+    calibrate: str | None = option()
+    """File to write what the run tells of the costs of operators to, for dnnp-profile."""
     threads: int = option(1, least=1, most=1024)
     """Threads of a stage, or of each replica."""
     queue: int = option(2, least=1)
@@ -108,8 +110,14 @@ def run_stream(stream: Stream, options: RunOptions) -> Outcome:
     """
     from dnnp.formats.plan import plan_digest
 
+    if options.calibrate:
+        from dnnp.calibrating import refuse_several_classes, save_calibration
+
+        refuse_several_classes(stream)
     outcome = _run(stream, options)
     stream.replace("run", outcome.records(plan_digest(stream.get("plan")[0], stream.get("stage"))))
+    if options.calibrate and not outcome.interrupted:
+        save_calibration(options.calibrate, stream, options.caller)
     return outcome
 
 

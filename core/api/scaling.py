@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dnnp.choices import MEASURED
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.costs import check_units, write_costs
+from dnnp.costs import check_units, note_unfitted, write_costs
 
 if TYPE_CHECKING:
     from dnnp.caller import Caller
@@ -40,10 +40,10 @@ def price_scaled(
         The class to start from is not clear, not priced, unknown, or among the targets.
     """
     check_units(stream)
-    from dnnp.core.profile.roofline import group_times, node_times
     from dnnp.core.profile.scaled import scaled_times
     from dnnp.core.profile.work import work_of
     from dnnp.formats.graph import clustering_of, graph_of
+    from dnnp.rooflines import analytic_times
 
     graph = graph_of(stream)
     groups = clustering_of(stream, graph)
@@ -54,17 +54,16 @@ def price_scaled(
         priced = ", ".join(graph.times) or "none"
         raise UsageError(f"--from {source.name}: the stream does not price it (priced: {priced})")
     work = work_of(graph, stream.get("node"), stream.get("tensor"))
-    own = node_times(work, source)
+    note_unfitted([source, *devices], caller)
+    own, own_groups = analytic_times(stream, graph, groups, work, source)
     times = {source.name: graph.times[source.name]}
+    group_costs = None if groups is None else {source.name: groups.times[source.name]}
     for device in devices:
-        times[device.name] = scaled_times(times[source.name], own, node_times(work, device))
-    group_costs = None
-    if groups is not None:
-        own = group_times(graph, work, groups.label, groups.g, source)
-        group_costs = {source.name: groups.times[source.name]}
-        for device in devices:
-            theirs = group_times(graph, work, groups.label, groups.g, device)
-            group_costs[device.name] = scaled_times(group_costs[source.name], own, theirs)
+        theirs, their_groups = analytic_times(stream, graph, groups, work, device)
+        times[device.name] = scaled_times(times[source.name], own, theirs)
+        if group_costs is not None and own_groups is not None and their_groups is not None:
+            before = group_costs[source.name]
+            group_costs[device.name] = scaled_times(before, own_groups, their_groups)
     if against is not None:
         _report_errors(stream, devices, group_costs or times, against, caller)
     write_costs(

@@ -92,6 +92,7 @@ def add_plan(
 ) -> None:
     """Split a graph, and put the plan into the stream; `given`: a split in a file, and its name."""
     from dnnp.formats.plan import plan_records
+    from dnnp.formats.spread import plan_spread
 
     effort = options.effort
     if given is None:
@@ -108,11 +109,16 @@ def add_plan(
             f"kernels are not compiled: searched with --effort {effort:g}; python -m dnnp.warm "
             "compiles them"
         )
+    spread = plan_spread(stream, record, stages)
+    if spread is not None:
+        record["spread"] = spread
     dropped = stream.replace("plan", [record])
     stream.records["stage"] = stages
     if dropped:
         options.caller.note(f"dropped what an earlier plan led to: {', '.join(dropped)} records")
-    _report(options.caller, plan, problem.units.g)
+    _report(options.caller, plan, problem.units.g, spread)
+    if stream.header.get("measured", {}).get("disturbed"):
+        options.caller.note("its costs were measured beside other processes: they may be too high")
     if given is None:
         name_faster_replicas(problem, plan, options)
 
@@ -249,8 +255,8 @@ def _order_files(options: SplitOptions, problem: SplitProblem) -> tuple[Ints | N
     return sequence, priorities
 
 
-def _report(caller: Caller, plan: Plan, units: int) -> None:
-    """One line about what was found."""
+def _report(caller: Caller, plan: Plan, units: int, spread: float | None) -> None:
+    """One line about what was found; `spread` of measured costs, relative."""
     stages, used = counted(len(plan.stages), "stage"), sum(s.replicas for s in plan.stages)
     if used > len(plan.stages):
         stages += f" on {used} devices"
@@ -261,6 +267,8 @@ def _report(caller: Caller, plan: Plan, units: int) -> None:
         plan.objective, "latency"
     )
     found = f"{stages}, {plan.method}: {what} {plan.value:.6g}"
+    if spread is not None:
+        found += f" +- {spread:.1%}"
     by = f" ({plan.bound_method})" if plan.bound_method else ""
     proven = (
         "optimal"

@@ -401,11 +401,11 @@ def prepare(
     for i, (part, stage) in enumerate(zip(parts, used, strict=True)):
         if stage.device not in homes:
             homes[stage.device] = tuple(itertools.islice(free, stage.replicas))
-        pipeline.steps.append(_make_step(pipeline, f"stage {i}", part, homes[stage.device]))
+        pipeline.steps.append(make_step(pipeline, f"stage {i}", part, homes[stage.device]))
     return pipeline
 
 
-def _make_step(pipeline: Pipeline, name: str, part: StageModel, spots: Sequence[Place]) -> Step:
+def make_step(pipeline: Pipeline, name: str, part: StageModel, spots: Sequence[Place]) -> Step:
     """Sessions for one stage; an interruption leaves out replicas, as nothing will run."""
     from dnnp.formats.onnx_stages import MODEL
 

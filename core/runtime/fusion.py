@@ -100,6 +100,24 @@ def mapped_back(model: ModelProto, optimised: ModelProto) -> Fusions:
     return _result(source, sets, clusters, regions, held, folded)
 
 
+def regions_by_name(model: ModelProto, optimised: ModelProto) -> dict[str, tuple[int, ...]]:
+    """Nodes of a model that each node of its optimised graph stands for, by the name of that.
+
+    What an optimised node writes is a key too: ONNX Runtime calls nodes by it that it makes later.
+    """
+    source = _Source(model)
+    clusters = _clusters(source, optimised)
+    alive = {name for cluster in clusters for name in cluster.written}
+    folded = source.folded(alive)
+    found: dict[str, tuple[int, ...]] = {}
+    for cluster in clusters:
+        region = tuple(_region(source, cluster, alive, folded))
+        for name in (*cluster.names, *sorted(cluster.written)):
+            if name and region:
+                found.setdefault(name, region)
+    return found
+
+
 @dataclass(frozen=True)
 class _Cluster:
     """Nodes of the optimised graph joined by tensors that the model does not have."""
@@ -108,6 +126,7 @@ class _Cluster:
     read: frozenset[str]
     written: frozenset[str]
     """Tensors of the model, each by the first name of equal ones."""
+    names: tuple[str, ...] = ()
 
 
 class _Sets:
@@ -243,9 +262,10 @@ def _clusters(source: _Source, optimised: ModelProto) -> list[_Cluster]:
         outs = {name for i in part for name in written[i] if name in source.maker}
         # A cast in front of an operator reads and writes one tensor of the model.
         ops = tuple(nodes[i].op_type for i in part)
-        result.append(_Cluster(ops, frozenset(ins - outs), frozenset(outs - ins)))
+        called = tuple(nodes[i].name for i in part)
+        result.append(_Cluster(ops, frozenset(ins - outs), frozenset(outs - ins), called))
         if len(part) > 1 and outs & ins:
-            result[-1] = _Cluster(ops, frozenset(ins), frozenset(outs))
+            result[-1] = _Cluster(ops, frozenset(ins), frozenset(outs), called)
     return result
 
 

@@ -21,13 +21,14 @@ import numpy as np
 import orjson
 
 from dnnp.core.model.errors import InputFileError
-from dnnp.core.runtime.inputs import random_inputs
+from dnnp.core.runtime.inputs import Sample, random_inputs
 from dnnp.core.runtime.limits import making_session, watched
 from dnnp.core.runtime.resolve import owners_of, resolved_model
 from dnnp.core.runtime.session import SessionConfig, absent_files, make_session
 from dnnp.core.runtime.stages import CpuStage
 from dnnp.core.runtime.waits import DISTURBED, WaitClock, with_threads
 from dnnp.core.runtime.weights import Weights, random_weights, use_weights
+from dnnp.formats.costs_onnxruntime import with_kernels
 from dnnp.formats.unfinished import scratch_folder
 
 if TYPE_CHECKING:
@@ -42,7 +43,11 @@ Runs = dict[str, tuple[str, np.ndarray[Any, Any]]]
 
 _SEED = 0
 """Of the random inputs and weights."""
+_DISTINCT = 4
+"""Random inputs, as many as a run draws."""
 _SUFFIX = "_kernel_time"
+_GROUP = "group "
+"""Beginning of the names of groups."""
 _LAYOUT_CHANGES = frozenset({"ReorderInput", "ReorderOutput"})
 """Inside a stage a layout holds over many groups; a group alone pays for both ends."""
 MOST_REPEATS = 3
@@ -64,6 +69,18 @@ class Measurement:
     """Shape of each input of the model, where it declares none."""
     taken: Callable[[float], None] = lambda share: None
     """Told after each model which share of the time of its runs other processes took from them."""
+    provider: str = "cpu"
+    """Execution provider, as in `SessionConfig`."""
+    optimization: str = "all"
+    """Level at which groups are timed: that of the run."""
+    saw: Callable[[Sequence[Any]], None] = lambda events: None
+    """Told the events of the profile of each model."""
+
+    def config(self, optimization: str | None = None) -> SessionConfig:
+        """Of sessions at this level of optimisation; None: that of the run."""
+        return SessionConfig(
+            self.provider, optimization or self.optimization, self.threads, pin=False
+        )
 
 
 def measure_nodes(model: ModelProto, folder: Path, how: Measurement) -> list[float]:
@@ -79,8 +96,8 @@ def measure_nodes(model: ModelProto, folder: Path, how: Measurement) -> list[flo
     InputFileError
         Weights are missing, or ONNX Runtime cannot load or run the model.
     """
-    feeds, weights = _prepare(model, folder, how)
-    named = _with_unique_names(model)
+    feeds, weights = prepare(model, folder, how)
+    named = with_unique_names(model)
     count = len(named.graph.node)
     if weights:
         named = use_weights(named, weights)
@@ -132,7 +149,7 @@ def measure_groups(
     """
     from dnnp.formats.onnx_stages import MODEL, split_model
 
-    feeds, weights = _prepare(model, folder, how)
+    feeds, weights = prepare(model, folder, how)
     stages = split_model(model, groups, types)
     readers: dict[str, int] = defaultdict(int)
     for stage in stages:
@@ -143,12 +160,12 @@ def measure_groups(
     before = [[s for s in stage.sources.values() if s != MODEL] for stage in stages]
     for done, i in enumerate(_order(before), 1):
         stage = stages[i]
-        part = _with_unique_names(stage.model)
-        part.graph.name = f"group {i}"
+        part = with_unique_names(stage.model)
+        part.graph.name = f"{_GROUP}{i}"
         if weights:
             part = use_weights(part, weights)
         own = {name: values[name] for name in stage.inputs}
-        runs, results = _profiled(part, folder, "all", how, weights, own)
+        runs, results = _profiled(part, folder, how.optimization, how, weights, own)
         total = np.zeros(how.repeats)
         for name, (op, durations) in runs.items():
             if op not in _LAYOUT_CHANGES and not _is_counted_elsewhere(name, runs):
@@ -170,7 +187,7 @@ def _order(before: Sequence[Iterable[int]]) -> list[int]:
     return list(TopologicalSorter({i: sorted(set(b)) for i, b in enumerate(before)}).static_order())
 
 
-def _prepare(model: ModelProto, folder: Path, how: Measurement) -> tuple[dict[str, Any], Weights]:
+def prepare(model: ModelProto, folder: Path, how: Measurement) -> tuple[dict[str, Any], Weights]:
     """Random inputs, and values for weights that the model only makes while it runs."""
     absent = absent_files(model, folder)
     if absent:
@@ -186,11 +203,16 @@ def _prepare(model: ModelProto, folder: Path, how: Measurement) -> tuple[dict[st
     return feeds, random_weights(model, _SEED, folder)
 
 
+def distinct_inputs(model: ModelProto, how: Measurement) -> list[Sample]:
+    """Random inputs for a pipeline, which takes them in turn."""
+    return [random_inputs(model, [_SEED, i], shapes=how.shapes) for i in range(_DISTINCT)]
+
+
 _BODY = re.compile(r"b#(n\d+|f)#\d+$")
 """Names given to nodes of bodies, at the end of whatever inlining puts before; who holds them."""
 
 
-def _with_unique_names(model: ModelProto) -> ModelProto:
+def with_unique_names(model: ModelProto) -> ModelProto:
     """A copy whose nodes are called n0, n1, ...; in bodies b#n0#0, ...; in functions f#0, ..."""
     from dnnp.formats.onnx_scope import inner_nodes
 
@@ -230,9 +252,9 @@ def _profiled(
 
     Returns what each node took, and the outputs of the last run.
     """
-    config = SessionConfig(optimization=optimization, threads=how.threads, pin=False)
+    config = how.config(optimization)
     results: dict[str, Any] = {}
-    title = "the model" if optimization == "disable" else model.graph.name
+    title = model.graph.name if model.graph.name.startswith(_GROUP) else "the model"
     try:
         with scratch_folder() as scratch:
             profile = os.path.join(scratch, "p")
@@ -257,7 +279,8 @@ def _profiled(
         raise InputFileError(f"ONNX Runtime's profile cannot be had: {error}") from None
     durations: dict[str, list[int]] = defaultdict(list)
     ops: dict[str, str] = {}
-    for event in events:
+    how.saw(events)
+    for event in with_kernels(events):
         if event.get("cat") == "Node" and event["name"].endswith(_SUFFIX):
             name = event["name"].removesuffix(_SUFFIX)
             durations[name].append(event["dur"])

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.errors import InputFileError, UnavailableError
+from dnnp.core.model.errors import InputFileError, UnavailableError, UsageError
 from dnnp.core.model.processors import available_cores
+from dnnp.core.model.similar import instead
 from dnnp.core.runtime.cuda import how_to_install, load_libraries, not_started
 from dnnp.core.runtime.values import to_ort_value
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_ENDING = "ExecutionProvider"
 OPTIMIZATIONS = {
     "disable": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
@@ -42,7 +44,7 @@ class SessionConfig:
     """What all sessions of a run have in common."""
 
     provider: str = "cpu"
-    """`cpu` or `cuda`."""
+    """A name that `provider_name` knows, such as `cpu` or `cuda`."""
     optimization: str = "all"
     """Graph optimisation level: a key of `OPTIMIZATIONS`."""
     threads: int = 1
@@ -88,24 +90,55 @@ def first_line(error: BaseException) -> str:
     return text.strip()
 
 
+def provider_name(provider: str) -> str:
+    """ONNX Runtime's own name of a provider, which may be given without its ending, in any case.
+
+    Raises
+    ------
+    UsageError
+        ONNX Runtime has never heard of it.
+
+    >>> provider_name("cuda"), provider_name("tensorrt")
+    ('CUDAExecutionProvider', 'TensorrtExecutionProvider')
+    """
+    if provider in PROVIDERS:
+        return PROVIDERS[provider]
+    import onnxruntime
+
+    names = [*onnxruntime.get_all_providers(), *onnxruntime.get_available_providers()]
+    known = {short_name(name): name for name in names}
+    if short_name(provider) not in known:
+        hint = instead(short_name(provider), sorted(known)) or "; known: " + ", ".join(known)
+        raise UsageError(f"unknown provider '{provider}'{hint}")
+    return known[short_name(provider)]
+
+
+def short_name(provider: str) -> str:
+    """A provider's name in small letters, without its ending."""
+    return provider.removesuffix(_ENDING).lower()
+
+
 def require_provider(provider: str) -> None:
     """Check that this build of ONNX Runtime has a provider, and load the libraries it needs.
 
     Raises
     ------
+    UsageError
+        ONNX Runtime has never heard of it.
     UnavailableError
-        It has not.
+        This build has not got it.
     """
     import onnxruntime
 
     available = onnxruntime.get_available_providers()
-    if PROVIDERS[provider] not in available:
-        have = ", ".join(short for short, name in PROVIDERS.items() if name in available)
-        hint = f"; {how_to_install()}" if provider == "cuda" else ""
+    cuda = provider_name(provider) == PROVIDERS["cuda"]
+    if provider_name(provider) not in available:
+        have = ", ".join(sorted(map(short_name, available), key=lambda name: (name != "cpu", name)))
+        hint = f"; {how_to_install()}" if cuda else ""
         raise UnavailableError(
             f"provider '{provider}' is not in this build of onnxruntime (it has: {have}){hint}"
         )
-    if provider == "cuda":
+    if cuda:
         load_libraries()
 
 
@@ -239,9 +272,12 @@ def make_session(
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", os.path.realpath(folder)
     )
+    name = provider_name(config.provider)
     providers: list[Any] = [PROVIDERS["cpu"]]
-    if config.provider == "cuda":
-        providers.insert(0, (PROVIDERS["cuda"], {"device_id": str(place.device_id)}))
+    if name == PROVIDERS["cuda"]:
+        providers.insert(0, (name, {"device_id": str(place.device_id)}))
+    elif name not in providers:
+        providers.insert(0, name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a provider that is absent: checked below
@@ -249,10 +285,10 @@ def make_session(
                 model.SerializeToString(), options, providers=providers, enable_fallback=0
             )
     except ort_errors() as error:
-        if config.provider != "cpu" and _blames_provider(error):
+        if name != PROVIDERS["cpu"] and _blames_provider(error):
             raise not_started(config.provider, first_line(error)) from None
         raise InputFileError(f"ONNX Runtime cannot load the model: {first_line(error)}") from None
-    if session.get_providers()[0] != PROVIDERS[config.provider]:
+    if session.get_providers()[0] != name:
         used = session.get_providers()[0]
         raise not_started(config.provider, f"ONNX Runtime uses {used} instead")
     return session

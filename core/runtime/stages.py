@@ -12,10 +12,13 @@ from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime.session import Place, SessionConfig, first_line, ort_errors
 from dnnp.core.runtime.values import Values, to_numpy, to_ort_value
 
+BINDING = ("cuda",)
+"""Providers whose tensors may stay on the device between two stages."""
+
 
 @dataclass
 class CpuStage:
-    """Runs a session on the CPU: name -> array in, name -> array out."""
+    """Runs a session with tensors on the CPU: name -> array in, name -> array out."""
 
     session: Any
     outputs: tuple[str, ...]
@@ -113,7 +116,7 @@ def make_stage(
 ) -> CpuStage | BoundStage:
     """Wrap a session for its provider; `host` names the outputs that only the host reads."""
     names = tuple(outputs)
-    if config.provider == "cpu":
+    if config.provider not in BINDING:
         return CpuStage(session, names)
     types = [x.type for x in (*session.get_inputs(), *session.get_outputs())]
     if all(t.startswith("tensor(") and t != "tensor(string)" for t in types):

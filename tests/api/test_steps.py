@@ -246,7 +246,10 @@ OPTIONS: dict[str, type[Options]] = {
     "run": RunOptions,
 }
 
-COMMON = {"help", "stream", "output", "quiet", "verbose", "timings", "version", "print_completion"}
+COMMON = {
+    "help", "stream", "output", "quiet", "verbose", "timings", "version", "print_completion",
+    "list_devices",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

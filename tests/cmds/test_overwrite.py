@@ -69,7 +69,7 @@ def test_the_model_is_no_output(model: Path, plan: Path) -> None:
     for words in (
         ("run", "-n", "2", plan, "-o"),
         ("run", "-n", "2", plan, "--save-outputs"),
-        ("profile", "--mode", "measure", "--no-cache", plan, "-o"),
+        ("profile", "--mode", "measure", "--repeats", "1", "--no-cache", plan, "-o"),
         ("coarsen", "--rules", "ort", plan, "-o"),
     ):
         refused(folder, *words, model, says=f"{words[-1]} {model} would overwrite the model")

@@ -55,6 +55,21 @@ def workload(*, training: bool) -> str:
     return json.dumps({**machine, "nodes": nodes, "edges": edges})
 
 
+def profiled() -> list[dict]:
+    """What ONNX Runtime's profiler writes about the model of `layers`."""
+    return [
+        {"cat": "Node", "name": f"/layer.{i}/{op}_kernel_time", "ts": 2 * i, "dur": 1, "args": {}}
+        for i in range(8)
+        for op in ("MatMul", "Relu")
+    ]
+
+
+def layered() -> list[dict]:
+    """What trtexec writes about it."""
+    names = (f"/layer.{i}/MatMul + /layer.{i}/Relu" for i in range(8))
+    return [{"count": 9}, *({"name": name, "averageMs": 0.5} for name in names)]
+
+
 def file_of(page: str, start: str) -> str:
     """The literal block of a page that starts so: an example of a file."""
     (found,) = [b for b in literal_blocks((ROOT / "man" / page).read_text()) if b.startswith(start)]
@@ -68,6 +83,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "dynamic.onnx").write_bytes(layers("batch", "sequence"))
     (tmp_path / "workload.json").write_text(workload(training=False))
     (tmp_path / "train.json").write_text(workload(training=True))
+    (tmp_path / "ort_profile.json").write_text(json.dumps(profiled()))
+    (tmp_path / "trtexec_layers.json").write_text(json.dumps(layered()))
     (tmp_path / "npu.json").write_text(file_of("man1/dnnp-profile.1", '{"name": "npu"'))
     (tmp_path / "cluster.json").write_text(file_of("man1/dnnp-partition.1", '[{"class": "npu"'))
     (tmp_path / "rules.json").write_text(file_of("man1/dnnp-coarsen.1", '{"name": "example"'))

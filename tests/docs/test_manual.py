@@ -97,7 +97,8 @@ def exports(folder: Path) -> Iterator[Path]:
     """Exports of all kinds: with weight files in every way, without them, with replicas."""
     (folder / "w.bin").write_bytes(np.arange(4 * SIZE, dtype=np.float32).tobytes())
     (folder / "m.onnx").write_bytes(model_with().SerializeToString())
-    imported = dnnp("import", folder / "m.onnx").out
+    # Of these prices the best plan has transfers.
+    imported = dnnp("profile", "--device", "a100", stdin=dnnp("import", folder / "m.onnx").out).out
     plan = dnnp("partition", "-k", "4", "--max-replicas", "2", stdin=imported).out
     about_weights = re.findall(r"^  (--\w+-weights)", dnnp("export", "--help").out.decode(), re.M)
     assert about_weights

@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-from fuzz import mutate, onnx_models
+from fuzz import calibrations, mutate, onnx_models
 from fuzz.mutate import Mutation
 from fuzz.oracle import schema_fault
 from onnx import TensorProto, helper, numpy_helper
@@ -408,6 +408,34 @@ def read_cache(data: bytes, folder: Path) -> None:
         raise DefectError("costs for another number of nodes")
 
 
+TABLE = b'name,class,seconds\nn0,acc,1e-3\nn1,acc,2\n"n2",cpu,0.5\nn3,,4\n'
+
+
+def _profiles() -> list[bytes]:
+    """A profile of ONNX Runtime, and layers of trtexec, of the seed graph."""
+    run = [
+        {"cat": "Node", "name": f"n{i}_kernel_time", "tid": 1, "ts": 10.0 * i, "dur": i + 1,
+         "args": {"op_name": "Op", "provider": "CPUExecutionProvider"}}
+        for i in range(6)
+    ]  # fmt: skip
+    ends = {"cat": "Session", "name": "model_run", "ts": 0, "dur": 70}
+    kernel = {"cat": "Kernel", "name": "gemm", "ts": 5, "dur": 3}
+    layers = [
+        {"name": name, "timeMs": 4.0, "averageMs": 2.0, "medianMs": 2.0, "percentage": 50.0}
+        for name in ("n0 + PWN(n1, n2)", "{ForeignNode[n3...n5]}", "Reformatting CopyNode for "
+                     "Input Tensor 0 to n3")
+    ]  # fmt: skip
+    return [json.dumps(rows).encode() for rows in ([*run, kernel, ends], [{"count": 2}, *layers])]
+
+
+def price_by_file(data: bytes, folder: Path) -> None:
+    """A file of costs, through dnnp-profile."""
+    path = _written(data, folder, "costs")
+    command("profile", "--costs", path, "--device", "acc")(
+        seeds.encode(seeds.graph_records()), folder
+    )
+
+
 CHECK = command("check", "--json")
 COARSEN = command("coarsen")
 LAYERS = command("coarsen", "--layers", "--chains")
@@ -443,6 +471,9 @@ TARGETS = [
     Target("device-list", mutate.DOCUMENT, _device_lists, split_over_devices, 4, USAGE),
     Target("split", mutate.DOCUMENT, _splits, evaluate_split, 4, USAGE),
     Target("rules", mutate.DOCUMENT, _rule_files, coarsen_by_rules, 5),
+    Target("cost-table", mutate.TEXT, lambda: [TABLE], price_by_file, 3),
+    Target("cost-profile", mutate.DOCUMENT, _profiles, price_by_file, 4),
+    Target("calibration", mutate.DOCUMENT, calibrations.seeds, calibrations.read, 3),
     Target("cost-cache", mutate.DOCUMENT, _caches, read_cache, 2),
     Target("msr-json", mutate.DOCUMENT, _workloads, import_text("msr-json"), 5),
     Target("costgraph", mutate.TEXT, lambda: [COSTGRAPH], import_text("costgraph"), 5),

@@ -89,6 +89,35 @@ def test_file_by_path(tmp_path: Path) -> None:
         ({"sources": "me"}, "field 'sources'"),
         ({"description": 7}, "field 'description'"),
         ({"memroy_bytes": 7}, "field 'memroy_bytes': is not known; did you mean 'memory_bytes'?"),
+        ({"operators": []}, "field 'operators': [] is not an object"),
+        (
+            {"operators": {"convv": {}}},
+            "field 'operators.convv': is not known; did you mean 'conv'",
+        ),
+        ({"operators": {"conv": {}}}, "field 'operators.conv.float32': is missing"),
+        (
+            {"operators": {"conv": {"float32": {}, "int9": {}}}},
+            "field 'operators.conv.int9': is not known; did you mean 'int8'",
+        ),
+        (
+            {"operators": {"conv": {"float32": {"compute": 0}}}},
+            "field 'operators.conv.float32.compute': 0.0 is not above 0",
+        ),
+        (
+            {"operators": {"conv": {"float32": {"lunch": 1}}}},
+            "field 'operators.conv.float32.lunch': is not known; did you mean 'launch'?",
+        ),
+        (
+            {"operators": {"conv": {"float32": {"half_length": -1}}}},
+            "field 'operators.conv.float32.half_length': -1",
+        ),
+        ({"caches": {}}, "field 'caches': {} is not a list"),
+        ({"caches": [{"bytes": 1}]}, "field 'caches[0].bandwidth_bytes_per_s': is missing"),
+        (
+            {"caches": [{"bytes": 2, "bandwidth_bytes_per_s": 1}] * 2},
+            "field 'caches[1].bytes': 2.0 is not above that of the cache before it",
+        ),
+        ({"channel_block": 1.5}, "field 'channel_block': 1.5 is not an integer"),
         ({"efficiency": {"matrx": 1}}, "field 'efficiency.matrx': is not known; did you mean"),
     ],
 )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
 from onnx import TensorProto, helper
+from onnxruntime import get_available_providers
 
 from dnnp import measuring
 from dnnp.cmds.shell.context import Context
-from dnnp.core.runtime import measure, waits
+from dnnp.core.model import processors
+from dnnp.core.runtime import in_situ, measure, waits
+from dnnp.core.runtime.report import summarize
 from dnnp.costs import ensure_costs
 from dnnp.formats.stream import read_bytes
 from support.run import Result, dnnp
@@ -77,6 +81,8 @@ def test_golden_roofline() -> None:
     assert result.err == (
         "dnnp-profile: 1 of 4 nodes are priced by the bytes they move only, as the work of their "
         "operators is unknown: org.example:Mystery (1)\n"
+        "dnnp-profile: v100: priced by stated rates, not by rates fitted to operators that ran "
+        "there (python -m dnnp.samples.fit_device)\n"
     )
 
 
@@ -141,6 +147,9 @@ def test_costs_in_an_unknown_unit_are_not_mixed() -> None:
         (["--device", "t4", "--device", "t4"], 2, "a class is there twice"),
         (["--mode", "measure", "--device", "t4", "--device", "p4"], 2, "one --device"),
         (["--mode", "measure", "--device", "t4"], 2, "this machine's CPU"),
+        (["--provider", "cuda"], 2, "--provider needs --mode measure"),
+        (["--mode", "measure", "--provider", "cuda"], 2, "cuda needs --device: the class that it"),
+        (["--mode", "measure", "--provider", "cudda", "--device", "t4"], 2, "did you mean 'cuda'"),
         (["--mode", "measure"], 3, "names no source model; give one with --model"),
         (["--mode", "measure", "--model", "none.onnx"], 1, "none.onnx: No such file"),
         (["--mode", "guess"], 2, "invalid choice: 'guess'; known: analytic"),
@@ -193,6 +202,12 @@ def imported(tmp_path: Path) -> bytes:
     return result.out
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more rounds than are needed."""
+    monkeypatch.setattr(in_situ, "PATIENCE_S", 0.0)
+
+
 def measured(tmp_path: Path, stdin: bytes, *arguments: str) -> Result:
     return dnnp(
         "profile",
@@ -211,6 +226,7 @@ def test_measure_then_remember(
     tmp_path: Path, imported: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waits, "DISTURBED", 1.0)
+    monkeypatch.setattr(processors, "available_cores", lambda: (0, 1))
     first = measured(tmp_path, imported)
     assert first.status == 0, first.err
     times = [r["time_s"]["cpu-core"] for r in first.records("node")]
@@ -225,23 +241,103 @@ def test_measure_then_remember(
     second = measured(tmp_path, imported)
     assert second.records("node") == first.records("node")
     assert "measured before" in second.err
+    for options in (
+        ("--threads", "2"),
+        ("--optimization", "basic"),
+        ("--beside", "0"),
+        ("--repeats", "4"),
+        ("--warmup", "1"),
+    ):
+        with pytest.raises(AssertionError, match="measured again"):
+            measured(tmp_path, imported, *options)
+    devices = [orjson.loads(line) for line in imported.splitlines()][:-1]
+    devices[1:1] = [{"type": "device", "class": "cpu-core", "kind": "cpu", "count": 1}]
     with pytest.raises(AssertionError, match="measured again"):
-        measured(tmp_path, imported, "--threads", "2")
+        measured(tmp_path, encode(devices))
     with pytest.raises(AssertionError, match="measured again"):
         measured(tmp_path, with_groups(imported, [[0, 1], [2]]))
+
+
+def test_a_provider_that_is_not_here(tmp_path: Path, imported: bytes) -> None:
+    words = ("--provider", "rknpu", "--device", "t4")
+    result = measured(tmp_path, imported, *words)
+    assert (result.status, result.out) == (7, b"")
+    assert "provider 'rknpu' is not in this build of onnxruntime (it has: cpu" in result.err
+
+
+@pytest.mark.parametrize("name", ["cpu", "CPUExecutionProvider", "azure"])
+def test_any_provider_is_timed(name: str, tmp_path: Path, imported: bytes) -> None:
+    """The one for Azure leaves all nodes to the CPU, which is said."""
+    if name == "azure" and "AzureExecutionProvider" not in get_available_providers():
+        pytest.skip("this build has no other provider")
+    device = ("--device", "t4") if name == "azure" else ()
+    stream = with_groups(imported, [[0, 1], [2]])
+    result = measured(tmp_path, stream, "--provider", name, *device)
+    assert result.status == 0, result.err
+    times = [r["time_s"]["t4" if device else "cpu-core"] for r in result.records("node")]
+    assert min(times[0], times[2]) > 0
+    left = "of 3 nodes not all were run by AzureExecutionProvider: 3 by CPUExecutionProvider"
+    assert (left in result.err) == (name == "azure")
 
 
 def test_what_other_processes_disturb_is_said_and_not_remembered(
     tmp_path: Path, imported: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "_timed", lambda call, threads: (call(), 0.25))
+    monkeypatch.setattr(
+        in_situ, "summarize", lambda *trace: replace(summarize(*trace), taken=(0.0, 0.0))
+    )
     result = measured(tmp_path, imported, "-q")
     assert result.status == 0
     assert result.err == (
-        "dnnp-profile: other processes took up to 25% of the processor during 1 of 1 measurement: "
+        "dnnp-profile: other processes took up to 25% of the processor during 1 of 2 measurements: "
         "times may be too long, and are not kept for later\n"
     )
+    assert result.one("header")["measured"]["disturbed"] is True
+    plan = dnnp("partition", "-k", "2", stdin=result.out)
+    assert "measured beside other processes" in plan.err
     assert "measured before" not in measured(tmp_path, imported).err
+
+
+@pytest.mark.parametrize("beside", ["0", "1"])
+def test_how_it_was_measured_is_in_the_stream(
+    tmp_path: Path, imported: bytes, monkeypatch: pytest.MonkeyPatch, beside: str
+) -> None:
+    monkeypatch.setattr(waits, "DISTURBED", 1.0)
+    options = ("--beside", beside, "--optimization", "basic")
+    first = measured(tmp_path, with_groups(imported, [[0, 1], [2]]), *options)
+    assert first.status == 0, first.err
+    how = first.one("header")["measured"]
+    assert (how["beside"], how["optimization"], how["threads"]) == (int(beside), "basic", 1)
+    assert how["rounds"] >= 3
+    assert how["cold_s"] > 0
+    groups = first.records("group")
+    total = sum(r["time_s"]["cpu-core"] for r in groups)
+    assert total == pytest.approx(how["total_s"], abs=1e-8)
+    assert sum(r["time_s"]["cpu-core"] for r in first.records("node")) == pytest.approx(
+        how["total_s"], abs=1e-8
+    )
+    assert all(r["spread"] >= 0 for r in (*groups, *first.records("node")))
+    # The plan knows how sure it is; other costs know nothing of that.
+    plan = dnnp("partition", "-k", "1", stdin=first.out)
+    found = sum(r["spread"] * r["time_s"]["cpu-core"] for r in groups) / total
+    assert plan.one("plan")["spread"] == pytest.approx(found)
+    assert f"+- {found:.1%}" in plan.err
+    priced = dnnp("profile", stdin=first.out)
+    assert "measured" not in priced.one("header")
+    assert not any("spread" in r for r in (*priced.records("group"), *priced.records("node")))
+    assert "spread" not in dnnp("partition", "-k", "1", stdin=priced.out).one("plan")
+    # Groups that are made later cost the sum of their nodes, and are known as well as these.
+    again = dnnp("coarsen", "--chains", stdin=first.out)
+    plan = dnnp("partition", "-k", "1", stdin=again.out)
+    assert plan.one("plan")["spread"] == pytest.approx(found, rel=1.0)
+
+
+def test_few_rounds_tell_no_spread(tmp_path: Path, imported: bytes) -> None:
+    result = measured(tmp_path, imported, "--repeats", "1", "--beside", "0")
+    assert result.status == 0, result.err
+    how = result.one("header")["measured"]
+    assert ("spread" in how) == (how["rounds"] >= 3)
 
 
 def with_groups(stream: bytes, members: list[list[int]]) -> bytes:
@@ -303,3 +399,15 @@ def test_absent_weights(tmp_path: Path) -> None:
     result = measured(tmp_path, stream.out)
     assert result.status == 1
     assert "gone.bin: no such file" in result.err
+
+
+def test_it_says_which_devices_were_fitted() -> None:
+    result = dnnp("profile", "--device", "cpu-core", "--device", "t4", stdin=encode(records()))
+    assert result.status == 0
+    assert {r["class"]: r.get("fitted") for r in result.records("device")} == {
+        "cpu-core": True,
+        "t4": None,
+    }
+    assert result.err.count("priced by stated rates") == 1
+    assert "dnnp-profile: t4: priced by stated rates" in result.err
+    assert "stated rates" not in dnnp("profile", stdin=encode(records())).err

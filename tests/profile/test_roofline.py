@@ -11,8 +11,8 @@ from dnnp.core.profile.roofline import group_times, group_traffic, node_times
 from dnnp.core.profile.work import RATES, boundary_traffic, work_of
 from dnnp.formats.devices import DeviceSpec
 from dnnp.formats.graph import clustering_of, graph_of
-from dnnp.formats.stream import Stream
-from support.graphs import header, random_stream
+from support.graphs import random_stream
+from support.priced import node, stream, tensor
 
 DEVICE = DeviceSpec(
     name="toy",
@@ -24,40 +24,6 @@ DEVICE = DeviceSpec(
     launch_overhead_s=0.5,
     efficiency={"matrix": 0.5, "memory": 0.8},
 )
-
-
-def tensor(i: int, kind: str, size: float, dtype: str = "float32", **fields: object) -> dict:
-    return {
-        "type": "tensor",
-        "id": i,
-        "name": f"t{i}",
-        "kind": kind,
-        "size_bytes": size,
-        "dtype": dtype,
-        **fields,
-    }
-
-
-def node(i: int, op: str, inputs: list[int], outputs: list[int], **fields: object) -> dict:
-    return {
-        "type": "node",
-        "id": i,
-        "name": f"n{i}",
-        "op": op,
-        "inputs": inputs,
-        "outputs": outputs,
-        **fields,
-    }
-
-
-def stream(nodes: list[dict], tensors: list[dict], groups: list[list[int]] | None = None) -> Stream:
-    records = {"tensor": tensors, "node": nodes}
-    if groups:
-        records["group"] = [
-            {"type": "group", "id": i, "name": f"g{i}", "nodes": members}
-            for i, members in enumerate(groups)
-        ]
-    return Stream(header=header(), records=records)
 
 
 def times(nodes: list[dict], tensors: list[dict]) -> list[float]:

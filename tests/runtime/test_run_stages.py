@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from dnnp.core.model.errors import FormatError, InputFileError, UnavailableError
+from dnnp.core.model.errors import FormatError, InputFileError, UnavailableError, UsageError
 from dnnp.core.runtime import cuda
 from dnnp.core.runtime import session as sessions
 from dnnp.core.runtime.execute import Load, Pipeline, prepare
@@ -174,6 +174,16 @@ def test_a_missing_provider_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(UnavailableError, match=r"'cuda' is not in this build .* \(it has: cpu\)"):
         make_session(chain(), HERE, SessionConfig("cuda"))
+
+
+def test_providers_by_any_name() -> None:
+    for name in ("tensorrt", "TensorRT", "TensorrtExecutionProvider"):
+        assert sessions.provider_name(name) == "TensorrtExecutionProvider"
+    assert sessions.provider_name("CPUExecutionProvider") == sessions.provider_name("cpu")
+    with pytest.raises(UsageError, match="unknown provider 'cudda'; did you mean 'cuda'"):
+        sessions.provider_name("cudda")
+    with pytest.raises(UsageError, match=r"unknown provider 'gpu'; known: .*cuda"):
+        sessions.provider_name("gpu")
 
 
 @pytest.mark.parametrize("installed", [("onnxruntime",), ("onnxruntime", "onnxruntime-gpu"), ()])

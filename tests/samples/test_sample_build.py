@@ -44,7 +44,7 @@ def test_names_and_families(given: list[str], size: str | None, expected: list[s
 
 def test_default_is_all_small_models() -> None:
     chosen = build.select([], None)
-    assert len(chosen) == 8
+    assert len(chosen) == 11
     assert all(build.CATALOG[name].size == "small" for name in chosen)
 
 

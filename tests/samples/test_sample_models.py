@@ -116,6 +116,10 @@ def test_models_have_the_structures_they_are_there_for() -> None:
     assert operators("gnmt-small").count("LSTM") == 8
     assert {"If", "Loop"} <= set(operators("raft-small"))
     assert "Constant" in operators("bert-small")
+    assert operators("moe-small").count("TopK") == 2
+    assert operators("moe-small").count("ScatterND") == 16
+    assert operators("dlrm-small").count("Gather") == 25
+    assert operators("shufflenet-v2-small").count("Transpose") == 16
     groups = [
         attribute.i
         for node in make_sample("mobilenet-v2-small").proto.graph.node

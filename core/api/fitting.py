@@ -1,0 +1,229 @@
+"""Make a device file for this machine from measured operators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from dnnp.core.profile.fit import Block, Fit, Machine
+    from dnnp.core.profile.kernels import Kernels
+    from dnnp.core.runtime.operator_chains import Case
+
+Record = dict[str, Any]
+Tell = Callable[[int, int, str], None]
+"""Told how many points of how many are measured, and which is next."""
+
+_START_BANDWIDTH, _START_LAUNCH, _START_PEAK = 20e9, 3e-7, 1e11
+_CACHE_BANDWIDTH = 60e9
+_FAR = 10
+"""Blocks of both chains, whose weights share the caches."""
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """What to fit, and how long to measure."""
+
+    name: str = "my-cpu"
+    """Name of the device."""
+    threads: int = 1
+    """Threads of one stage; the device is as many cores."""
+    seconds: float = 0.1
+    """Time that the runs of one point take."""
+    beside: int = 1
+    """Threads that are kept busy beside the one that is measured, as stages keep each other."""
+    quick: bool = False
+    """A few small points only: to try things, not to price models."""
+
+
+def fit_device(options: FitOptions, tell: Tell = lambda done, total, title: None) -> Record:
+    """Measure operators on this machine's CPU with ONNX Runtime, and fit a device to them.
+
+    Returns
+    -------
+    dict
+        The contents of a device file.
+
+    Raises
+    ------
+    InputFileError
+        ONNX Runtime runs none of the points.
+    """
+    from dnnp.core.profile.fit import fit
+    from dnnp.core.runtime.operator_grid import grid
+
+    cases, blocks, failed = measured(
+        grid(options.threads, quick=options.quick), options.seconds, options.beside, tell
+    )
+    found = fit(blocks, start_of_machine())
+    return _record(options, found, cases, blocks, failed)
+
+
+def write_device(record: Record, path: str) -> None:
+    """Write a device file, as a whole or not at all.
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    """
+    from dnnp.formats.unfinished import atomic_output
+
+    data = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+    with atomic_output(path) as file:
+        file.write(data.encode())
+
+
+def measured(
+    cases: Sequence[Case], seconds: float, beside: int, tell: Tell
+) -> tuple[list[Case], list[Block], list[str]]:
+    """Time cases; those that ran, their blocks, and the titles of the others."""
+    from dnnp.core.model.errors import InputFileError
+    from dnnp.core.profile.fit import Block
+    from dnnp.core.runtime import operator_times
+
+    ran: list[Case] = []
+    blocks: list[Block] = []
+    failed: list[str] = []
+    reason = "they take less than can be told"
+    for done, case in enumerate(cases):
+        tell(done, len(cases), case.title)
+        try:
+            spent = operator_times.block_time(case, seconds, beside)
+        except InputFileError as error:
+            failed.append(case.title)
+            reason = str(error)
+            continue
+        if spent > 0:
+            ran.append(case)
+            blocks.append(
+                Block(chain_kernels(case, 3), chain_kernels(case, 2), 1, spent, case.weight)
+            )
+        else:
+            failed.append(case.title)
+    tell(len(cases), len(cases), "")
+    if not blocks:
+        raise InputFileError(f"no operator could be measured: {reason}")
+    return ran, blocks, failed
+
+
+def chain_kernels(case: Case, length: int) -> Kernels:
+    """Kernels of a chain; its weights lie where those of the chains that were measured do."""
+    from dataclasses import replace
+
+    from dnnp.core.profile.work import work_of
+    from dnnp.formats.graph import graph_of
+    from dnnp.formats.unfinished import scratch_folder
+    from dnnp.loading import load_onnx
+    from dnnp.rooflines import fused, kernels_by
+
+    with scratch_folder() as folder:
+        path = Path(folder) / "operators.onnx"
+        path.write_bytes(case.chain(length).SerializeToString())
+        stream = load_onnx(str(path))
+    graph = graph_of(stream)
+    work = work_of(graph, stream.get("node"), stream.get("tensor"))
+    units = fused(stream, graph)
+    label = np.unique(units[0], return_inverse=True)[1].reshape(-1)
+    kernels = kernels_by(stream, graph, work, label, units)
+    return replace(kernels, model_weights=kernels.model_weights * (_FAR / length))
+
+
+def start_of_machine() -> Machine:
+    """What the system tells of this machine, and rates to start a fit from."""
+    from dnnp.core.profile.fit import Machine
+    from dnnp.core.runtime.hardware import cache_sizes, channel_block
+
+    caches = [(float(size), _CACHE_BANDWIDTH) for size in cache_sizes()]
+    peak = {"float32": _START_PEAK}
+    return Machine(peak, _START_BANDWIDTH, _START_LAUNCH, caches, channel_block())
+
+
+def _record(
+    options: FitOptions,
+    found: Fit,
+    cases: Sequence[Case],
+    blocks: Sequence[Block],
+    failed: Sequence[str],
+) -> Record:
+    from dnnp.core.runtime.hardware import cache_sizes, copy_rate, memory_size
+    from dnnp.core.runtime.session import ort_version
+    from dnnp.formats.cost_cache import cpu_model
+
+    machine = found.machine
+    caches = cache_sizes()
+    cores = f"{options.threads} cores" if options.threads > 1 else "one core"
+    record: Record = {
+        "name": options.name,
+        "description": f"{cpu_model()}, {cores}",
+        "kind": "accelerator",
+        "peak_flop_per_s": {name: _short(rate) for name, rate in machine.peak_flop_per_s.items()},
+        "memory_bytes": memory_size(),
+    }
+    if caches:
+        record["fast_memory_bytes"] = caches[0]
+    return record | {
+        "memory_bandwidth_bytes_per_s": _short(machine.memory_bandwidth_bytes_per_s),
+        "link_bandwidth_bytes_per_s": _short(copy_rate()),
+        "launch_overhead_s": _short(machine.launch_overhead_s),
+        "efficiency": dict(machine.efficiency),
+        "caches": [
+            {"bytes": int(size), "bandwidth_bytes_per_s": _short(rate)}
+            for size, rate in machine.caches
+        ],
+        "channel_block": machine.channel_block,
+        "operators": {
+            family: {
+                dtype: {name: _short(value) for name, value in vars(rate).items()}
+                for dtype, rate in rates.items()
+            }
+            for family, rates in machine.operators.items()
+        },
+        "notes": _notes(options, found, cases, blocks, failed),
+        "sources": [f"ONNX Runtime {ort_version()}: measured on {cpu_model()}, {cores}"],
+    }
+
+
+def _notes(
+    options: FitOptions,
+    found: Fit,
+    cases: Sequence[Case],
+    blocks: Sequence[Block],
+    failed: Sequence[str],
+) -> list[str]:
+    """What was fitted, on what, and how well."""
+    seconds = np.array([block.seconds for block in blocks])
+    off = np.abs(found.predicted_s / seconds - 1)
+    kinds = sorted(zip((c.kind for c in cases), off.tolist(), strict=True))
+    by_kind = [
+        f"{kind} {np.median([error for _, error in errors]):.0%}"
+        for kind, errors in ((k, list(e)) for k, e in groupby(kinds, key=lambda pair: pair[0]))
+    ]
+    notes = [
+        "kind: a pipeline stage on a core pays for transfers and has a capacity, so it is an "
+        "accelerator of the cost model",
+        f"operators, caches, memory_bandwidth_bytes_per_s, launch_overhead_s: fitted by "
+        f"dnnp.samples.fit_device to {len(blocks)} blocks of operators, "
+        f"of {options.threads} threads, {options.beside} of the same kind beside them"
+        + (", a quick grid" if options.quick else ""),
+        f"residuals: median {np.median(off):.1%}, nine of ten within "
+        f"{np.percentile(off, 90):.0%}, worst {off.max():.0%}",
+        f"median residuals by kind of block: {', '.join(by_kind)}",
+        "peak_flop_per_s: the highest rate among the blocks; link_bandwidth_bytes_per_s: one "
+        "thread copying memory; memory_bytes: of the whole machine",
+    ]
+    if failed:
+        notes.append(f"not measured: {', '.join(failed)}")
+    return notes
+
+
+def _short(value: float) -> float:
+    """Three digits, as an integer where it is one."""
+    short = float(f"{value:.3g}")
+    return int(short) if short >= 1e3 else short

@@ -1,0 +1,265 @@
+"""Price a stream by costs that another program found; nodes without one stay as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dnnp.choices import DEFAULT_DEVICE
+from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.text import counted
+from dnnp.costs import check_units
+from dnnp.matching import matched
+
+if TYPE_CHECKING:
+    from dnnp.caller import Caller
+    from dnnp.formats.devices import DeviceSpec
+    from dnnp.formats.given_cost import CostFile, GivenCost
+    from dnnp.formats.stream import Stream
+
+ENOUGH = 0.95
+"""Share of the time of a profile whose nodes must be known to say that others did not run."""
+
+_NAMED = 4
+"""Names that an error lists."""
+
+Places = list[int]
+"""Positions of nodes."""
+
+
+def price_given(
+    stream: Stream,
+    paths: Sequence[str],
+    devices: Sequence[str],
+    model: str | None,
+    caller: Caller,
+) -> None:
+    """Put the costs of files on nodes; what a later file says counts. Groups cost their sum.
+
+    A node that a file does not name keeps the price that it has. In a profile all stands that ran:
+    if the nodes of at least `ENOUGH` of its time are known, others take no time.
+
+    Parameters
+    ----------
+    devices
+        Classes that the stream prices, or devices by name or file; costs without a class are for
+        the only one.
+    model
+        The source model, if it is not where the stream says.
+
+    Raises
+    ------
+    UsageError
+        It is not clear which class costs are for, or the stream's unit of time is unknown.
+    FormatError
+        A file is malformed, names no node or a class that is not known, or leaves nodes without any
+        price.
+    InputFileError
+        A file cannot be read.
+    """
+    check_units(stream)
+    from dnnp.formats.cost_files import read_costs
+    from dnnp.formats.graph import clustering_of, graph_of
+
+    clustering_of(stream, graph_of(stream), priced=False)
+    nodes = stream.get("node")
+    before = {name for record in nodes for name in record.get("time_s", {})}
+    files = [read_costs(caller.read_input(path), path) for path in paths]
+    classes = _Classes(stream, devices)
+    given: dict[str, dict[int, float]] = {}
+    entries = []
+    for file in files:
+        entries += _add_file(stream, file, classes, given, model, caller)
+    for name, times in given.items():
+        if name not in before and len(times) < len(nodes):
+            _refuse(stream, name, times, files)
+    _write(stream, given, classes, entries, caller)
+
+
+class _Classes:
+    """The device classes that costs may be for."""
+
+    def __init__(self, stream: Stream, devices: Sequence[str]) -> None:
+        from dnnp.formats.devices import load_device
+
+        self.records = {record["class"]: record for record in stream.get("device")}
+        self._priced = sorted({c for node in stream.get("node") for c in node.get("time_s", {})})
+        self.specs: dict[str, DeviceSpec] = {}
+        self._named: list[str] = []
+        for name in devices:
+            if name in self.records or name in self._priced:
+                self._named.append(name)
+            else:
+                spec = load_device(name)
+                self.specs[spec.name] = spec
+                self._named.append(spec.name)
+
+    def of(self, cost: GivenCost, file: CostFile) -> str:
+        """The class that a cost is for."""
+        from dnnp.core.model.similar import instead
+        from dnnp.formats.devices import device_names, load_device
+
+        name = cost.device
+        if name is None:
+            choice = self._named or self._priced or [DEFAULT_DEVICE]
+            if len(choice) > 1:
+                raise UsageError(
+                    f"--costs {file.path}: which class are its costs for? give one --device "
+                    f"(there are {', '.join(choice)})"
+                )
+            name = choice[0]
+        if name not in self.specs and name not in self.records:
+            bundled = device_names()
+            if name not in bundled and name not in self._priced:
+                names = sorted({*bundled, *self.specs, *self.records})
+                hint = instead(name, names, "or give its device file by --device")
+                raise FormatError(f"unknown class '{name}'{hint}", file.path, cost.line, "class")
+            if name in bundled:
+                self.specs[name] = load_device(name)
+        return name
+
+
+def _add_file(
+    stream: Stream,
+    file: CostFile,
+    classes: _Classes,
+    given: dict[str, dict[int, float]],
+    model: str | None,
+    caller: Caller,
+) -> list[dict[str, Any]]:
+    """Add the costs of a file to what is given; returns what the header says about it."""
+    nodes = stream.get("node")
+    pairs = matched(stream, file, model, caller)
+    known = [(cost, places) for cost, places in pairs if places]
+    strangers = [cost for cost, places in pairs if not places]
+    if not known:
+        raise FormatError(
+            f"no node is called as any of its {counted(len(pairs), 'name')}"
+            + (f", such as '{pairs[0][0].name}'" if pairs else "")
+            + ": is it about this model?",
+            file.path,
+        )
+    times: dict[str, dict[int, float]] = {}
+    for cost, places in known:
+        own = times.setdefault(classes.of(cost, file), {})
+        for place, seconds in _shared(nodes, places, cost.seconds, classes.of(cost, file)):
+            own[place] = own.get(place, 0.0) + seconds
+    total = sum(cost.seconds for cost in file.costs)
+    found = sum(cost.seconds for cost, _ in known)
+    whole = file.whole and found >= ENOUGH * total
+    entries = []
+    for name, own in times.items():
+        mine = given.setdefault(name, {})
+        mine.update(own)
+        idle = [i for i in range(len(nodes)) if i not in mine] if whole else []
+        mine.update(dict.fromkeys(idle, 0.0))
+        kept = [i for i in range(len(nodes)) if i not in mine]
+        entry = {
+            # Paths that are not UTF-8 cannot stand in JSON as they are.
+            "file": file.path.encode(errors="backslashreplace").decode(),
+            "kind": file.kind,
+            "class": name,
+            "nodes": len(own),
+            "idle": len(idle),
+            "kept": len(kept),
+            "unknown": len(strangers),
+        }
+        entries.append(entry)
+        share = found / total if total else 1.0
+        _say(stream, file, entry, (strangers, idle, kept), share, caller)
+    if file.caveat:
+        caller.warn(f"{file.path}: {file.caveat}")
+    return entries
+
+
+def _shared(
+    nodes: Sequence[dict[str, Any]], places: Places, seconds: float, name: str
+) -> list[tuple[int, float]]:
+    """What each of some nodes takes of a time: by the prices that they had, or else the same."""
+    prices = [float(nodes[i].get("time_s", {}).get(name, -1.0)) for i in places]
+    total = sum(prices)
+    if min(prices) < 0 or total <= 0:
+        prices, total = [1.0] * len(places), float(len(places))
+    return [(i, seconds * price / total) for i, price in zip(places, prices, strict=True)]
+
+
+def _say(
+    stream: Stream,
+    file: CostFile,
+    entry: dict[str, Any],
+    lists: tuple[list[GivenCost], Places, Places],
+    found: float,
+    caller: Caller,
+) -> None:
+    """Tell what of a file was used, and of the nodes priced; with --verbose all of the rest."""
+    strangers, idle, kept = lists
+    nodes = stream.get("node")
+    priced = f"{entry['nodes']} of {counted(len(nodes), 'node')}"
+    text = f"{file.path}: {priced} priced on '{entry['class']}'"
+    if idle:
+        text += f", {len(idle)} did not run by themselves and take no time"
+    if kept:
+        text += f", {len(kept)} have no cost in it and stay priced as they were"
+    if strangers:
+        text += f"; {counted(len(strangers), 'name')} of {len(file.costs)} known to no node"
+        text += f" ({1 - found:.1%} of the time)" if found < 1 else ""
+    (caller.warn if kept or strangers else caller.note)(text)
+    for cost in strangers:
+        where = file.path if cost.line is None else f"{file.path}:{cost.line}"
+        caller.detail(f"{where}: no node, or more than one, is called '{cost.name}'")
+    for what, places in (("did not run by itself", idle), ("has no cost", kept)):
+        for i in places:
+            caller.detail(f"{file.path}: {_called(nodes[i])} {what}")
+
+
+def _called(record: dict[str, Any]) -> str:
+    return f"node {record['id']} ('{record['name']}', {record['op']})"
+
+
+def _refuse(
+    stream: Stream, name: str, times: dict[int, float], files: Sequence[CostFile]
+) -> None:  # fmt: skip
+    """Raise the error about nodes that have no price on a class."""
+    nodes = stream.get("node")
+    missing = [i for i in range(len(nodes)) if i not in times]
+    some = ", ".join(_called(nodes[i]) for i in missing[:_NAMED])
+    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    raise FormatError(
+        f"{len(missing)} of {counted(len(nodes), 'node')} have no cost on '{name}', here or in the "
+        f"stream: {some}{more}; price them first, by dnnp-profile --device {name}",
+        ", ".join(file.path for file in files),
+    )
+
+
+def _write(
+    stream: Stream,
+    given: dict[str, dict[int, float]],
+    classes: _Classes,
+    entries: list[dict[str, Any]],
+    caller: Caller,
+) -> None:
+    """Put what is given into the stream, and what follows from it."""
+    from dnnp.formats.devices import class_record
+    from dnnp.formats.edited_costs import summed_times
+    from dnnp.formats.old_costs import forget_old_costs
+
+    nodes = stream.get("node")
+    forget_old_costs(stream, given, keep=("costs",))
+    for name, times in given.items():
+        for i, seconds in times.items():
+            nodes[i]["time_s"] = {**nodes[i].get("time_s", {}), name: round(seconds, 12)}
+    dropped = stream.replace("cost", nodes)
+    node = {record["id"]: record for record in nodes}
+    for group in stream.get("group"):
+        group["time_s"] = summed_times([node[v] for v in group["nodes"]])
+        group["cost"] = "summed"
+    added = [
+        class_record(classes.specs[name])
+        for name in given
+        if name in classes.specs and name not in classes.records
+    ]
+    stream.replace("device", [*stream.get("device"), *added])
+    header = {**stream.header, "units": {**stream.header["units"], "time": "s"}}
+    stream.header = {**header, "costs": [*header.get("costs", []), *entries]}
+    if dropped:
+        caller.note(f"dropped what the old costs led to: {', '.join(dropped)} records")

@@ -1,0 +1,73 @@
+"""Numbers of bytes, and times, as people write them: `16G`, `512MiB`, `10GB/s`, `5us`."""
+
+from __future__ import annotations
+
+from dnnp.formats.fields import MAX_NUMBER, MIN_POSITIVE
+
+_FACTORS = {
+    "": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
+}  # fmt: skip
+_PER_SECOND = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}
+
+
+def parse_bytes(text: str, ending: str, what: str, examples: str) -> float:
+    """A number of bytes with a prefix; `B` and the ending may follow.
+
+    Raises
+    ------
+    ValueError
+        It is none, or not above 0; the message names `what` it should be, with `examples`.
+    """
+    plain = text.removesuffix(ending).removesuffix("B")
+    digits = plain.rstrip("kKMGTi")
+    try:
+        factor, value = _FACTORS[plain[len(digits) :]], float(digits)
+    except (KeyError, ValueError):
+        bits = "; 8 bits are a byte" if ending and text.endswith(("b/s", "bit/s", "bps")) else ""
+        raise ValueError(f"'{text}' is not {what}, such as {examples}{bits}") from None
+    value *= factor
+    if not MIN_POSITIVE <= value <= MAX_NUMBER:
+        fault = "is not above 0" if not value > 0 else f"is not from {MIN_POSITIVE} to {MAX_NUMBER}"
+        raise ValueError(f"'{text}' {fault}")
+    return value
+
+
+def parse_rate(text: str) -> float:
+    """A bandwidth in bytes per second, with or without suffix and unit: `10G`, `10GB/s`."""
+    return parse_bytes(text, "/s", "a bandwidth in bytes per second", "12G or 12GB/s")
+
+
+def parse_size(text: str) -> float:
+    """A size in bytes, with or without suffix and unit: `16G`, `512MiB`, `1.5e9`."""
+    return parse_bytes(text, "", "a size", "16G or 512MiB")
+
+
+def parse_latency(text: str) -> float:
+    """A time in seconds, with its unit: `5us`, `0.2ms`, `0`.
+
+    Raises
+    ------
+    ValueError
+        It is none, or below 0.
+    """
+    unit = next((unit for unit in _PER_SECOND if text.endswith(unit)), "")
+    try:
+        value = float(text.removesuffix(unit)) / _PER_SECOND.get(unit, 1.0)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= MAX_NUMBER or (value and not unit):
+        raise ValueError(f"'{text}' is not a latency with its unit, such as 5us or 0.2ms")
+    return value
+
+
+def shown_bytes(value: float) -> str:
+    """A number of bytes for people, by powers of ten: `80 GB`.
+
+    >>> shown_bytes(80e9), shown_bytes(1.6e10), shown_bytes(256)
+    ('80 GB', '16 GB', '256 B')
+    """
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= factor:
+            return f"{value / factor:.4g} {unit}"
+    return f"{value:.4g} B"

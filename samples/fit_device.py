@@ -1,0 +1,98 @@
+"""Fit a device file to this machine: ``python -m dnnp.samples.fit_device [-o FILE]``.
+
+Small chains of operators run with ONNX Runtime on the CPU, some 200 of them: products,
+convolutions, recurrent layers, normalisation, arithmetic, data movement, in several sizes and
+element types. The rates of families of operators are fitted to their times. It takes a minute or
+two; with one thread other processes may run meanwhile, but fewer are better. The notes of the file
+say what was fitted, on what, and how well. ``dnnp-profile --device FILE`` prices with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import dnnp
+from dnnp.fitting import FitOptions, fit_device, write_device
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+    return value
+
+
+def _threads(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be at least 1")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m dnnp.samples.fit_device",
+        description="Measure operators on this machine's CPU, and write a device file.",
+    )
+    parser.add_argument(
+        "--name", default="my-cpu", help="name of the device (default: %(default)s)"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="the device file "
+        "(default: the name of the device, .json, in this folder)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--threads", type=_threads, default=1, metavar="N",
+        help="threads of a stage; the device is as many cores (default: 1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=_positive, default=0.1, metavar="S",
+        help="time that each point is measured (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--beside", type=_threads, default=1, metavar="N",
+        help="other threads that run the same meanwhile, as stages do (default: 1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--quick", action="store_true",
+        help="a few small points only, to try things: not for real models",
+    )  # fmt: skip
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    return parser
+
+
+def _tell(done: int, total: int, title: str) -> None:
+    """Where the measurement stands, on one line of a terminal, or every tenth of it."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[Kmeasuring {done} of {total}: {title}", end="", file=sys.stderr, flush=True)
+        if done == total:
+            print("\r\x1b[Kfitting", file=sys.stderr)
+    elif done * 10 // total > (done - 1) * 10 // total:
+        print(f"measured {done} of {total}", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if args.name.split() != [args.name] or "/" in args.name:
+        parser.error(f"--name {args.name!r}: not a name without spaces and slashes")
+    options = FitOptions(args.name, args.threads, args.seconds, args.beside, args.quick)
+    path = args.output or f"{args.name}.json"
+    if not Path(path).resolve().parent.is_dir():
+        parser.error(f"-o {path}: there is no such folder")
+    try:
+        record = fit_device(options, *([] if args.quiet else [_tell]))
+        write_device(record, path)
+    except (dnnp.DnnpError, OSError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
+    print(f"{path}: {record['notes'][2]}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,406 @@
+"""Costs from elsewhere: tables, profiles of ONNX Runtime, and layers of trtexec."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from dnnp.core.runtime.inputs import random_inputs
+from dnnp.formats.cost_files import read_costs
+from dnnp.formats.costs_onnxruntime import where_it_ran, with_kernels
+from dnnp.formats.costs_tensorrt import layer_names
+from dnnp.formats.given_cost import CostFile
+from dnnp.samples.build import write
+from support.run import Result, dnnp
+from support.seeds import encode, graph_records, group, planned
+from support.split_models import make, node, value
+
+KERNEL = "_kernel_time"
+
+
+def profile(path: Path, *words: str | Path, stdin: bytes) -> Result:
+    return dnnp("profile", "--costs", path, *words, stdin=stdin)
+
+
+def bare(*more: dict) -> bytes:
+    """The seed graph without devices and prices."""
+    plain = [{k: v for k, v in r.items() if k != "time_s"} for r in graph_records()]
+    return encode([*(r for r in plain if r["type"] != "device"), *more])
+
+
+def times(result: Result, name: str) -> list[float]:
+    assert result.status == 0, result.err
+    return [record["time_s"][name] for record in result.records("node")]
+
+
+def table(folder: Path, text: str) -> Path:
+    path = folder / "costs.csv"
+    path.write_text(text)
+    return path
+
+
+def events(*runs: list[tuple[str, float]], **fields: object) -> list[dict]:
+    """What ONNX Runtime's profiler writes about runs of (node, microseconds)."""
+    found: list[dict] = [{"cat": "Session", "name": "session_initialization", "ts": 1, "dur": 2}]
+    now = 100
+    for run in runs:
+        begin = now
+        for name, length in run:
+            args = {"op_name": "Op", "provider": "CPUExecutionProvider", **fields}
+            event = {"cat": "Node", "tid": 1, "ts": now, "dur": length, "args": args}
+            found.append({**event, "name": name + KERNEL})
+            now += int(length) + 1
+        found.append({"cat": "Session", "name": "model_run", "ts": begin, "dur": now - begin})
+    return found
+
+
+def layers(*rows: tuple[str, float]) -> list[dict]:
+    """What trtexec writes about layers of (name, milliseconds)."""
+    named = [
+        {"name": name, "timeMs": 50 * ms, "averageMs": 2 * ms, "medianMs": ms, "percentage": 1}
+        for name, ms in rows
+    ]
+    return [{"count": 25}, *named]
+
+
+def read(rows: list) -> CostFile:
+    return read_costs(json.dumps(rows).encode(), "file")
+
+
+# Tables
+
+
+def test_a_table_prices_a_class(tmp_path: Path) -> None:
+    rows = "\n".join(f"n{i},{(i + 1) / 8}" for i in range(6))
+    path = table(tmp_path, f"name,seconds\n{rows}\n")
+    groups = [group(0, [0, 1]), group(1, [2, 3, 4, 5])]
+    result = profile(path, "--device", "t4", stdin=bare(*groups))
+    assert times(result, "t4") == [0.125, 0.25, 0.375, 0.5, 0.625, 0.75]
+    assert [(g["time_s"], g["cost"]) for g in result.records("group")] == [
+        ({"t4": 0.375}, "summed"), ({"t4": 2.25}, "summed"),
+    ]  # fmt: skip
+    assert result.one("device")["memory_bytes"] == 17179869184.0
+    assert result.one("header")["costs"] == [
+        {"file": str(path), "kind": "csv", "class": "t4", "nodes": 6, "idle": 0, "kept": 0,
+         "unknown": 0},
+    ]  # fmt: skip
+    assert result.err == f"dnnp-profile: {path}: 6 of 6 nodes priced on 't4'\n"
+    assert dnnp("partition", "-q", "-k", "2", stdin=result.out).status == 0
+    # Whatever prices everything anew leaves none of it.
+    assert "costs" not in dnnp("profile", "-q", stdin=result.out).one("header")
+
+
+def test_what_a_table_does_not_name_stays(tmp_path: Path) -> None:
+    path = table(tmp_path, '\ufeffClass, Seconds ,name\n,0.5,n1\ncpu,7,"n1"\n\nacc,3e-3,n9\n')
+    stream = encode(planned(groups=True))
+    result = profile(path, "--device", "acc", "-v", stdin=stream)
+    assert result.status == 0, result.err
+    found = [record["time_s"] for record in result.records("node")]
+    expected = [{"acc": float(i + 1), "cpu": 10.0 * (i + 1)} for i in range(6)]
+    expected[1] = {"acc": 0.5, "cpu": 7}
+    assert found == expected
+    assert [g["time_s"]["acc"] for g in result.records("group")] == [1.0, 0.5, 7.0, 5.0, 6.0]
+    assert not result.records("plan")
+    assert result.err.count("no node, or more than one, is called 'n9'") == 2
+    assert f"{path}:5: no node, or more than one, is called 'n9'" in result.err
+    assert "1 of 6 nodes priced on 'acc', 5 have no cost in it and stay priced" in result.err
+    assert "node 0 ('n0', Op) has no cost" in result.err
+    assert [entry["kept"] for entry in result.one("header")["costs"]] == [5, 5]
+    quiet = profile(path, "--device", "acc", "-q", stdin=stream)
+    assert "; 1 name of 3 known to no node" in quiet.err
+    assert "n9" not in quiet.err
+
+
+def test_nodes_without_any_price_are_an_error(tmp_path: Path) -> None:
+    path = table(tmp_path, "name,seconds\nn1,1\nn2,1\n")
+    result = profile(path, "--device", "t4", stdin=bare())
+    assert (result.status, result.out) == (3, b"")
+    last = result.err.splitlines()[-1]
+    assert f"{path}: 4 of 6 nodes have no cost on 't4', here or in the stream: node 0 ('n0'" in last
+    assert last.endswith("price them first, by dnnp-profile --device t4")
+    priced = dnnp("profile", "-q", "--device", "t4", stdin=bare())
+    assert times(profile(path, "--device", "t4", stdin=priced.out), "t4")[1:3] == [1.0, 1.0]
+    # Two files may complete each other.
+    other = tmp_path / "other.csv"
+    other.write_text("name,seconds\nn0,2\nn1,2\nn3,2\nn4,2\nn5,2\n")
+    both = profile(path, "--costs", other, "--device", "t4", stdin=bare())
+    assert times(both, "t4") == [2, 2, 1, 2, 2, 2]
+
+
+def test_unsupported_nodes_stay_unsupported(tmp_path: Path) -> None:
+    records = graph_records()
+    del records[-1]["time_s"]["acc"]
+    path = table(tmp_path, "name,class,seconds\nn1,acc,1\n")
+    result = profile(path, stdin=encode(records))
+    assert "acc" not in result.records("node")[-1]["time_s"]
+
+
+def test_classes(tmp_path: Path) -> None:
+    path = table(tmp_path, "name,seconds\nn1,1\n")
+    stream = encode(graph_records())
+    result = profile(path, stdin=stream)
+    assert result.status == 2
+    assert "which class are its costs for? give one --device (there are acc, cpu)" in result.err
+    only = dnnp("profile", "-q", "--device", "v100", stdin=bare())
+    assert times(profile(path, stdin=only.out), "v100")[1] == 1.0
+    unit = graph_records()
+    unit[0]["units"] = {"time": "unknown"}
+    assert "unknown unit of time" in profile(path, "--device", "acc", stdin=encode(unit)).err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no costs: the file is empty"),
+        ("name,class\n", "costs.csv:1: field 'seconds': the first row names no column seconds"),
+        ("n0,1\n", "costs.csv:1: field 'name': the first row names no column name"),
+        ("name,clas,seconds\n", "costs.csv:1: 'clas' is no column; did you mean 'class'?"),
+        ("name,seconds,name\n", "costs.csv:1: field 'name': the column is there twice"),
+        ("name,seconds\nn0,1\n\nn1\n", "costs.csv:4: 1 values for 2 columns"),
+        ("name,seconds\nn0,1,2\n", "costs.csv:2: 3 values for 2 columns"),
+        ("name,seconds\nn0,1ms\n", "costs.csv:2: field 'seconds': '1ms' is not a number from 0"),
+        ("name,seconds\nn0,-1\n", "costs.csv:2: field 'seconds': '-1' is not a number"),
+        ("name,seconds\nn0,nan\n", "costs.csv:2: field 'seconds': 'nan' is not a number"),
+        ("name,seconds\nn0,inf\n", "costs.csv:2: field 'seconds': 'inf' is not a number"),
+        ("name,seconds\n,1\n", "costs.csv:2: field 'name': is empty"),
+        ("name,seconds\nn0,1\nn0,2\n", "costs.csv:3: field 'name': 'n0' has a cost in line 2"),
+        ("name,seconds\nn9,1\n", "costs.csv: no node is called as any of its 1 name, such as 'n9'"),
+        ("name,seconds\n", "costs.csv: no node is called as any of its 0 names"),
+        (
+            "name,class,seconds\nn0,ac,1\n",
+            "costs.csv:2: field 'class': unknown class 'ac'; did you",
+        ),
+        ('name,seconds\n"n0"x,1\n', "costs.csv:2: not a table of comma-separated values"),
+        ("version https://git-lfs\n", "a pointer of Git LFS; git lfs pull"),
+        ("{}", "costs.csv: no file of costs: neither a profile"),
+        ("[[1]]", "costs.csv: no file of costs: neither a profile"),
+        ('[{"a": 1}', "costs.csv:1: not JSON"),
+        ('[{"cat": "Node"}]', "costs.csv: field '[0].name': is missing"),
+        ('[{"cat": "Session", "name": "a"}]', "a profile without a node: was anything run?"),
+        ('[{"cat": "Node", "name": "n_kernel_time", "ts": 1}]', "field '[0].dur': is missing"),
+        ('[{"cat": "Node", "name": "n_kernel_time", "ts": "1", "dur": 1}]', "'[0].ts': '1' is not"),
+        ('[{"count": 2}, {"name": "n0", "medianMs": null}]', "field '[1].medianMs': null"),
+        ('[{"name": "n0", "timeMs": 3}]', "field '[0].timeMs': no count of runs before it"),
+        ('[{"count": 2}, {"name": "n0", "timeMs": 3}, {"name": "n1"}]', "'[2].timeMs': is missing"),
+    ],
+)
+def test_bad_files(text: str, message: str, tmp_path: Path) -> None:
+    path = table(tmp_path, text)
+    result = profile(path, "--device", "acc", stdin=encode(graph_records()))
+    assert (result.status, result.out) == (3, b""), result.err
+    assert result.err.count("\n") == 1, result.err
+    assert message in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["--costs", "none.csv"], 1, "none.csv: No such file"),
+        (["--costs", "a.csv", "--mode", "measure"], 2, "--costs takes the place of --mode measure"),
+        (["--costs", "-"], 2, "--costs and the stream cannot both be standard input"),
+    ],
+)
+def test_bad_options(words: list[str], status: int, message: str) -> None:
+    result = dnnp("profile", *words, stdin=encode(graph_records()))
+    assert (result.status, result.out) == (status, b"")
+    assert message in result.err
+
+
+# ONNX Runtime
+
+
+def test_medians_over_runs() -> None:
+    """An event for each time that a node runs; what is not in a run took no time in it."""
+    runs = [[("a", 900), ("b", 10)], [("a", 5), ("b", 20), ("b", 20)], [("a", 7)]]
+    found = read(events(*runs))
+    assert (found.kind, found.whole, found.caveat) == ("onnxruntime", True, "")
+    assert {c.name: round(c.seconds * 1e6, 3) for c in found.costs} == {"a": 7, "b": 10}
+
+
+def test_bodies_are_part_of_their_node() -> None:
+    rows = events([("loop", 50), ("next", 3)])
+    begin = rows[1]["ts"]
+    inner = [{**rows[1], "name": f"{name}{KERNEL}", "ts": begin + at, "dur": 20}
+             for name, at in (("a", 1), ("b", 25), ("loop", 30))]  # fmt: skip
+    found = read([rows[0], *inner, *rows[1:]])
+    micro = {c.name: round(c.seconds * 1e6, 3) for c in found.costs}
+    assert micro == {"a": 0, "b": 0, "loop": 50, "next": 3}
+
+
+def test_kernels_count_instead_of_their_launch() -> None:
+    rows = events([("a", 4), ("b", 6)], provider="CUDAExecutionProvider")
+    assert "times of CUDAExecutionProvider are those of the host" in read(rows).caveat
+    kernels = [{"cat": "Kernel", "name": "gemm", "ts": 1, "dur": dur} for dur in (30, 12)]
+    found = read([*rows[:2], *kernels, *rows[2:]])
+    assert {c.name: round(c.seconds * 1e6, 3) for c in found.costs} == {"a": 42, "b": 6}
+
+
+def test_measuring_counts_kernels_too() -> None:
+    rows = events([("a", 4), ("b", 6)], provider="CUDAExecutionProvider")
+    kernels = [{"cat": "Kernel", "name": "gemm", "ts": 1, "dur": dur} for dur in (30, 12)]
+    found = with_kernels([*rows[:2], *kernels, *rows[2:]])
+    lengths = {row["name"]: row["dur"] for row in found if row["cat"] == "Node"}
+    assert lengths == {"a_kernel_time": 42, "b_kernel_time": 6}
+    assert with_kernels(rows) == rows
+    ran, caveat = where_it_ran(rows, "file")
+    assert ran == {"CUDAExecutionProvider": {"a", "b"}}
+    assert "those of the host" in caveat
+
+
+def test_a_profile_that_was_cut_off() -> None:
+    rows = events([("a", 4), ("b", 6)])
+    text = "[\n" + ",\n".join(json.dumps(row) for row in rows)
+    found = read_costs(text[: text.rindex('"model_run"')].encode(), "file")
+    assert [c.name for c in found.costs] == ["a", "b"]
+
+
+def profiled(path: Path, folder: Path, level: str, providers: tuple[str, ...] = ()) -> Path:
+    """The profile of three runs of a model at an optimisation level."""
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(folder / level)
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    session = onnxruntime.InferenceSession(
+        str(path), options, providers=[*providers, "CPUExecutionProvider"]
+    )
+    feeds = random_inputs(onnx.load(path), 0)
+    for _ in range(3):
+        session.run(None, {name: np.asarray(v) for name, v in feeds.items()})
+    return Path(session.end_profiling())
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    folder = tmp_path_factory.mktemp("bert")
+    path = write("bert-small", folder)
+    return path, dnnp("import", "-q", path).out
+
+
+@pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL"])
+def test_profiles_of_a_model(level: str, bert: tuple[Path, bytes], tmp_path: Path) -> None:
+    """All that ran is found, and its time is the time of the nodes."""
+    path, stream = bert
+    costs = profiled(path, tmp_path, level)
+    result = profile(costs, stdin=stream)
+    (entry,) = result.one("header")["costs"]
+    assert (entry["kind"], entry["unknown"], entry["kept"]) == ("onnxruntime", 0, 0), result.err
+    assert entry["nodes"] + entry["idle"] == 226
+    assert entry["nodes"] >= (226 if level == "ORT_DISABLE_ALL" else 200)
+    total = sum(c.seconds for c in read_costs(costs.read_bytes(), "x").costs)
+    assert sum(times(result, "cpu-core")) == pytest.approx(total, rel=1e-6)
+    groups = dnnp("coarsen", "-q", stdin=result.out)
+    planned_ = dnnp("partition", "-q", "-k", "2", stdin=groups.out)
+    assert dnnp("check", "-q", stdin=planned_.out).status == 0
+
+
+def test_fused_nodes_without_the_model(bert: tuple[Path, bytes], tmp_path: Path) -> None:
+    """Only names tell: what is called anew is unknown, so that the others keep their price."""
+    path, stream = bert
+    costs = profiled(path, tmp_path, "ORT_ENABLE_ALL")
+    moved = stream.replace(str(path).encode(), b"elsewhere.onnx")
+    first = dnnp("profile", "-q", stdin=moved)
+    result = profile(costs, stdin=first.out)
+    assert "told by names alone, without the model: elsewhere.onnx: no such file" in result.err
+    (entry,) = result.one("header")["costs"]
+    assert entry["unknown"] > 0
+    assert entry["kept"] > 0
+    assert entry["idle"] == 0
+    again = profile(costs, "--model", path, stdin=first.out)
+    assert again.one("header")["costs"][0]["unknown"] == 0
+
+
+def test_nodes_without_a_name(tmp_path: Path) -> None:
+    """ONNX Runtime calls them by their operator and number."""
+    chain = [node("Relu", ["x"], ["a"]), node("Exp", ["a"], ["b"]), node("Relu", ["b"], ["y"])]
+    body = onnx.helper.make_graph(chain, "g", [value("x", [4])], [value("y", [4])])
+    path = tmp_path / "m.onnx"
+    path.write_bytes(make(body).SerializeToString())
+    costs = tmp_path / "p.json"
+    costs.write_text(json.dumps(events([("Relu_0", 1), ("Exp_1", 2), ("Relu_2", 3)])))
+    result = profile(costs, stdin=dnnp("import", "-q", path).out)
+    assert times(result, "cpu-core") == [1e-6, 2e-6, 3e-6]
+
+
+# TensorRT
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("/a/Conv", ("/a/Conv",)),
+        ("/a/Conv + /b/Relu", ("/a/Conv", "/b/Relu")),
+        ("Conv_1 || Conv_2", ("Conv_1", "Conv_2")),
+        ("PWN(/a/Sigmoid, /b/Mul)", ("/a/Sigmoid", "/b/Mul")),
+        ("PWN(PWN(/a/Sigmoid), /b/Mul)", ("/a/Sigmoid", "/b/Mul")),
+        ("/a/Conv + PWN(/b/Relu)", ("/a/Conv", "/b/Relu")),
+        ("Reformatting CopyNode for Input Tensor 0 to /a/Conv + /b/Relu", ("/a/Conv", "/b/Relu")),
+        ("Reformatting CopyNode for Output Tensor 1 to /a/Conv", ("/a/Conv",)),
+        ("reshape_before_/fc/MatMul", ("/fc/MatMul",)),
+        ("unsqueeze_node_after_/a/Gemm + /a/Gemm", ("/a/Gemm",)),
+        ("node_of_gpu_0/conv1_1 + node_of_gpu_0/bn_1", ("gpu_0/conv1_1", "gpu_0/bn_1")),
+        ("{ForeignNode[/a/Add]}", ("/a/Add",)),
+    ],
+)
+def test_names_of_layers(name: str, parts: tuple[str, ...]) -> None:
+    assert layer_names(name) == (parts, None)
+
+
+def test_layers_price_what_they_join(tmp_path: Path) -> None:
+    """A time is shared by the prices before; ranges take what has no layer of its own."""
+    path = tmp_path / "layers.json"
+    rows = (
+        ("n0 + PWN(n1)", 6.0),
+        ("Reformatting CopyNode for Input Tensor 0 to n3", 1.0),
+        ("n3", 4.0),
+        ("{ForeignNode[n2...n5]}", 13.0),
+        ("__mye123_myl", 0.5),
+    )
+    path.write_text(json.dumps(layers(*rows)))
+    result = profile(path, "--device", "acc", stdin=encode(graph_records()))
+    # n0 and n1 were priced 1 and 2; n2, n4 and n5: 3, 5 and 6.
+    expected = [2.0, 4.0, 13 * 3 / 14, 5.0, 13 * 5 / 14, 13 * 6 / 14]
+    assert times(result, "acc") == pytest.approx([t * 1e-3 for t in expected])
+    (entry,) = result.one("header")["costs"]
+    assert (entry["kind"], entry["nodes"], entry["unknown"]) == ("tensorrt", 6, 1)
+    assert "1 name of 5 known to no node (2.0% of the time)" in result.err
+    # A class that had no prices: the same for each.
+    fresh = profile(path, "--device", "t4", stdin=bare())
+    assert times(fresh, "t4")[:2] == pytest.approx([3e-3, 3e-3])
+
+
+def test_what_has_no_layer_took_no_time_where_the_rest_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "layers.json"
+    path.write_text(json.dumps(layers(("n0 + n1 + n2", 3.0), ("n4", 1.0), ("what", 0.1))))
+    stream = encode(graph_records())
+    found = times(profile(path, "--device", "acc", stdin=stream), "acc")
+    assert found == pytest.approx([0.5e-3, 1e-3, 1.5e-3, 0, 1e-3, 0])
+    path.write_text(json.dumps(layers(("n0 + n1 + n2", 3.0), ("n4", 1.0), ("what", 1.0))))
+    found = times(profile(path, "--device", "acc", stdin=stream), "acc")
+    assert found == pytest.approx([0.5e-3, 1e-3, 1.5e-3, 4, 1e-3, 6])
+
+
+def test_means_where_there_are_no_medians() -> None:
+    found = read([{"count": 4}, {"name": "a", "averageMs": 2}, {"name": "b", "timeMs": 12}])
+    assert [(c.name, c.seconds) for c in found.costs] == [("a", 2e-3), ("b", 3e-3)]
+
+
+def test_layers_of_a_model(bert: tuple[Path, bytes], tmp_path: Path) -> None:
+    """In trtexec's form, with its ways to join names: all of them are found."""
+    _, stream = bert
+    names = [r["name"] for r in dnnp("profile", "-q", stdin=stream).records("node")]
+    rows = [
+        (names[0], 0.25),
+        (" + ".join(names[1:4]), 0.5),
+        (f"PWN({names[4]}, {names[5]})", 0.25),
+        (f"{{ForeignNode[{names[6]}...{names[-1]}]}}", 9.0),
+    ]
+    path = tmp_path / "layers.json"
+    path.write_text(json.dumps(layers(*rows)))
+    result = profile(path, "--device", "t4", stdin=stream)
+    assert sum(times(result, "t4")) == pytest.approx(0.01)
+    assert result.one("header")["costs"][0]["nodes"] == len(names)

@@ -1,0 +1,82 @@
+"""The tool that fits a device file: a quick grid, from measuring to pricing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import dnnp
+from dnnp import fitting
+from dnnp.core.model.errors import InputFileError
+from dnnp.core.runtime.operator_grid import QUICK, grid
+from dnnp.core.runtime.operator_times import block_time
+from dnnp.formats.devices import load_device
+from dnnp.samples import build, fit_device
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("fit") / "mine.json"
+    words = ["--quick", "--seconds", "0.005", "--name", "mine", "-o", str(path)]
+    assert fit_device.main(words) == 0
+    return path
+
+
+def test_the_file_is_a_device(fitted: Path) -> None:
+    device = load_device(str(fitted))
+    assert (device.name, device.is_fitted) == ("mine", True)
+    assert {"product", "softmax", "view"} <= {*device.operators}
+    assert all(": " in source for source in device.sources)
+
+
+def test_notes_say_what_was_done(fitted: Path) -> None:
+    notes = " ".join(json.loads(fitted.read_text())["notes"])
+    assert "residuals: median" in notes
+    assert "a quick grid" in notes
+    assert all(kind in notes for kind in QUICK)
+
+
+def test_a_model_is_priced_with_it(fitted: Path, tmp_path: Path) -> None:
+    graph = dnnp.coarsen(dnnp.load(build.write("gnmt-small", tmp_path)))
+    priced = dnnp.profile(graph, device=[str(fitted)])
+    path = tmp_path / "priced"
+    priced.save(path)
+    records = map(json.loads, path.read_text().splitlines())
+    times = [record["time_s"]["mine"] for record in records if record["type"] == "group"]
+    assert min(times) >= 0 < sum(times)
+
+
+def test_nothing_is_written_where_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> float:
+        raise InputFileError("no")
+
+    monkeypatch.setattr("dnnp.core.runtime.operator_times.block_time", fails)
+    path = tmp_path / "x.json"
+    assert fit_device.main(["--quick", "-q", "-o", str(path)]) == 1
+    assert "no operator could be measured: no" in capsys.readouterr().err
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["--name", "a b"], ["--threads", "0"], ["--seconds", "-1"], ["-o", "no/such/x.json"]]
+)
+def test_bad_options(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        fit_device.main(words)
+    assert caught.value.code == 2
+
+
+def test_several_threads_are_timed_by_the_clock() -> None:
+    case = next(c for c in grid(2, quick=True) if c.kind == "product")
+    assert case.title.endswith("2 threads")
+    assert block_time(case, 0.001) < 1
+
+
+def test_kinds_of_the_grid_have_weights() -> None:
+    weights = {case.kind: case.weight for case in grid()}
+    assert weights["encoder"] > weights["product"] == 1
+    assert fitting.FitOptions().beside == 1
