@@ -7,7 +7,7 @@ from dnnp.formats.record_fields import HEX, TIMES, ids, number, string, unique_i
 
 MEASURED = Field(
     "object",
-    "how times were measured; absent: they were not",
+    "how times were measured, those in base_s where there are any; absent: they were not",
     fields={
         "provider": string("execution provider of ONNX Runtime", required=True),
         "threads": Field("int", "threads of a stage", required=True, positive=True),
@@ -43,7 +43,7 @@ DEVICE = {
     "count": Field("int", "number of devices; absent: decided by -k"),
     "fitted": Field(
         "bool",
-        "priced by rates fitted to operators that ran there; absent: by stated ones, or not by rates",
+        "priced by rates fitted to operators that ran there; absent: by others, or otherwise",
     ),
     "memory_bytes": number("capacity of one device"),
     "fast_memory_bytes": number("on-chip memory of one device, the capacity with --memory fast"),

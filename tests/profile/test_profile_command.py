@@ -15,8 +15,9 @@ from onnxruntime import get_available_providers
 from dnnp import measuring
 from dnnp.cmds.shell.context import Context
 from dnnp.core.model import processors
-from dnnp.core.runtime import in_situ, measure, waits
+from dnnp.core.runtime import in_situ, measure, session, waits
 from dnnp.core.runtime.report import summarize
+from dnnp.core.runtime.session import Place, SessionConfig
 from dnnp.costs import ensure_costs
 from dnnp.formats.stream import read_bytes
 from support.run import Result, dnnp
@@ -266,8 +267,17 @@ def test_a_provider_that_is_not_here(tmp_path: Path, imported: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["cpu", "CPUExecutionProvider", "azure"])
-def test_any_provider_is_timed(name: str, tmp_path: Path, imported: bytes) -> None:
-    """The one for Azure leaves all nodes to the CPU, which is said."""
+def test_any_provider_is_timed(
+    name: str, tmp_path: Path, imported: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one for Azure leaves all nodes to the CPU, which is said. Parts run by it as well."""
+    asked = []
+
+    def places(count: int, config: SessionConfig, what: str) -> tuple[list[Place], list[str]]:
+        asked.append(config.provider)
+        return session.places(count, config, what)
+
+    monkeypatch.setattr(in_situ, "places", places)
     if name == "azure" and "AzureExecutionProvider" not in get_available_providers():
         pytest.skip("this build has no other provider")
     device = ("--device", "t4") if name == "azure" else ()
@@ -276,6 +286,9 @@ def test_any_provider_is_timed(name: str, tmp_path: Path, imported: bytes) -> No
     assert result.status == 0, result.err
     times = [r["time_s"]["t4" if device else "cpu-core"] for r in result.records("node")]
     assert min(times[0], times[2]) > 0
+    provider = "azure" if name == "azure" else "cpu"
+    assert result.one("header")["measured"]["provider"] == provider
+    assert set(asked) == {provider}
     left = "of 3 nodes not all were run by AzureExecutionProvider: 3 by CPUExecutionProvider"
     assert (left in result.err) == (name == "azure")
 

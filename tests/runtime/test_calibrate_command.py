@@ -187,6 +187,24 @@ def test_what_does_not_fit(groups: bytes, known: CalibrationFile, folder: Path) 
     fails(2, "no run of a plan to learn from", "--from-run", plan, stdin=groups)
 
 
+def test_costs_of_files_are_corrected_as_such(groups: bytes, ran: Result, folder: Path) -> None:
+    """Factors for costs from elsewhere are for no others, and the other way round."""
+    table, path = folder / "costs.csv", folder / "given.json"
+    rows = [f"{r['name']},{1e-5 + 1e-6 * i}" for i, r in enumerate(ran.records("node"))]
+    table.write_text("\n".join(["name,seconds", *rows]))
+    given = ("--costs", table, "--device", "cpu-core")
+    planned = dnnp("partition", "-k", "2", stdin=dnnp("profile", *given, stdin=groups).out)
+    run = dnnp("run", "-n", "4", "--calibrate", path, stdin=planned.out)
+    assert run.status == 0, run.err
+    result = dnnp("profile", *given, "--from-run", path, stdin=groups)
+    assert result.status == 0, result.err
+    header = result.one("header")
+    assert (header["calibration"]["costs"], len(header["costs"])) == ("given", 1)
+    fails(2, "for given costs, these are analytic: use --costs", "--from-run", path, stdin=groups)
+    fails(2, "for analytic costs, these are given: use --mode analytic", *given, "--from-run",
+          folder / "runs.json", stdin=groups)  # fmt: skip
+
+
 def test_runs_that_say_nothing(ran: Result, groups: bytes, folder: Path) -> None:
     lines = ran.out.splitlines()
     at = next(i for i, line in enumerate(lines) if b'"type":"run"' in line)
