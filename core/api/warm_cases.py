@@ -70,6 +70,7 @@ LINK = {"bandwidth": 6.0}
 """Transfers take about as long as an operator."""
 
 PLAIN = Problem({"k": 3, **LINK})
+LINKED_PROBLEM = Problem(devices=LINKED, memory=True)
 THROUGHPUT = {
     "plain": PLAIN,
     "classes": Problem(devices=MIXED, memory=True),
@@ -98,7 +99,7 @@ LATENCIES = {
     },
     "operators": {
         "plain": PLAIN,
-        "linked": Problem(devices=LINKED, memory=True),
+        "linked": LINKED_PROBLEM,
         "training": Problem({"k": 3, "congestion": "channel", **LINK}, training=True),
         "edges": Problem({"k": 3, "transfers": "edge", "congestion": "none", **LINK}),
     },
@@ -146,11 +147,12 @@ def _latency() -> Iterator[Case]:
 def _bounds() -> Iterator[Case]:
     for method in BOUNDS.values():
         for kind in method.kinds:
-            start = {**PLAIN.options, "method": STARTS[kind], "validity": kind}
+            problem = LINKED_PROBLEM if method.name == "links" else PLAIN
+            start = {**problem.options, "method": STARTS[kind], "validity": kind}
             if kind == "convex":
                 start |= SHORT
             options = {"method": method.name, **_ends(method)}
-            yield Case("bound", method.name, kind, PLAIN, (("split", start), ("bound", options)))
+            yield Case("bound", method.name, kind, problem, (("split", start), ("bound", options)))
     for method in LATENCY_BOUNDS.values():
         for execution in method.kinds:
             problem = LATENCIES[execution]["plain"]
@@ -181,6 +183,7 @@ def _others() -> Iterator[Case]:
     # Too wide for its order of least memory to be proven.
     peak = {"k": 2, "memory_model": "peak", "method": "uniform"}
     yield Case("split", "uniform", "wide", Problem(drawn=200), (("split", peak),))
+    yield Case("split", "auto", "linked", LINKED_PROBLEM, (("split", QUICK),))
     # So little effort that the search by orders leaves it to the one by ticks.
     grid = {"shape": "M", "memory": 3.0, "micro_batches": 4, "effort": 0.001}
     yield Case("schedule", "auto", "grid", None, (("schedule", grid),))
