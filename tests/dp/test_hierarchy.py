@@ -408,7 +408,7 @@ def platform(folder: Path, records: str, **options: object) -> tuple[DeviceClass
     """Devices from a file of records, with options of the command."""
     file = folder / "devices.json"
     file.write_text(records)
-    names = ("k", "cpus", "memory", "bandwidth", "cluster_size", "inner_bandwidth")
+    names = ("k", "cpus", "memory", "bandwidth", "cluster_size", "inner_bandwidth", "link")
     args = argparse.Namespace(devices=str(file), **{n: options.get(n) for n in names})
     node = {"time_s": {"dev": 1, "cpu": 1}}
     return platform_of(Stream(header=header(), records={"node": [node]}), args)[0]

@@ -58,7 +58,7 @@ MISTAKES: dict[str, tuple[list[str], int, str]] = {
     "rules": (["coarsen", "--rules", "ort_cpu"], 2, "'ort_cpu'; did you mean 'ort-cpu'"),
     "rules that nobody knows": (["coarsen", "--rules", "foo"], 2, "'foo'; known: moirai, ort-cpu"),
     "cluster": (["partition", "--devices", "moirai-inta"], 2, "did you mean 'moirai-intra'"),
-    "cluster that nobody knows": (["partition", "--devices", "foo"], 2, "known: moirai-inter"),
+    "cluster that nobody knows": (["partition", "--devices", "foo"], 2, "known: a100-t4, "),
     "shape": (["schedule", "--shape", "W"], 2, "invalid choice: 'W'; known: "),
     # sizes
     "bits": (["partition", "--bandwidth", "100Gbit/s"], 2, "; 8 bits are a byte"),

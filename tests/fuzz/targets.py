@@ -53,7 +53,9 @@ class Target:
 @functools.cache
 def _streams() -> list[bytes]:
     linked = [*seeds.planned(groups=True)]
-    linked.insert(3, {"type": "link", "from": "acc/0", "to": "acc", "bandwidth_bytes_per_s": 8.0})
+    for end in ("acc", "cpu"):
+        link = {"type": "link", "from": "acc/0", "to": end, "bandwidth_bytes_per_s": 8.0}
+        linked.insert(3, link)
     linked.append({"type": "something", "of": {"a": [1]}, "id": 0})
     plain = [seeds.encode(records) for records in (seeds.planned(), linked, training.planned())]
     return [*plain, *_one_sample()]

@@ -62,7 +62,7 @@ def test_links_are_those_of_a_file(tmp_path: Path) -> None:
     named = partition(*words, "--devices", "a100:2,t4", *links, stdin=priced)
     assert given.status == 0, given.err
     assert named.one("plan") == given.one("plan")
-    assert len(named.one("plan")["links"]) == 4
+    assert len(named.one("plan")["links"]) == 6  # the two A100 as their class says
     # Beside a file, and beside the devices of the stream.
     path.write_text(json.dumps(rows[:2]))
     both = partition(*words, "--devices", path, *links, stdin=priced)
