@@ -66,7 +66,7 @@ def test_parts_and_segments_are_timed(tmp_path: Path) -> None:
     assert found.spreads(4).min() >= 0
     # What was started has ended, and this thread may run anywhere.
     assert os.sched_getaffinity(0) == before
-    assert active_count() == threads
+    assert active_count() <= threads  # others may have ended meanwhile
 
 
 def test_parts_that_do_not_follow_each_other(tmp_path: Path) -> None:
