@@ -27,7 +27,7 @@ _KINDS = ("accelerator", "cpu")
 _FIELDS = (
     "name", "description", "kind", "peak_flop_per_s", "memory_bytes", "fast_memory_bytes",
     "memory_bandwidth_bytes_per_s", "link_bandwidth_bytes_per_s", "launch_overhead_s",
-    "efficiency", "caches", "channel_block", "operators", "notes", "sources",
+    "efficiency", "caches", "channel_block", "operators", "fitted", "notes", "sources",
 )  # fmt: skip
 
 
@@ -54,16 +54,19 @@ class DeviceSpec:
     fast_memory_bytes: float | None = None
     """On-chip memory that the whole device shares; None: not stated."""
     operators: Operators = field(default_factory=dict)
-    """What was fitted to measured operators; empty: nothing was, `efficiency` holds for all."""
+    """Rates of families, fitted to measured operators; empty: `efficiency` holds for all."""
     caches: tuple[tuple[float, float], ...] = ()
     """Bytes and bandwidth of the caches, nearest first; only `operators` make use of them."""
     channel_block: int = 1
     """Channels in which convolutions lay out images; only `operators` make use of it."""
 
+    efficiency_fitted: bool = False
+    """Whether `efficiency` follows from what was measured, as all `operators` do."""
+
     @property
     def is_fitted(self) -> bool:
-        """Whether times follow from measured operators."""
-        return bool(self.operators)
+        """Whether times follow from what was measured there."""
+        return bool(self.operators) or self.efficiency_fitted
 
 
 def device_names() -> list[str]:
@@ -109,6 +112,9 @@ def parse_device(data: bytes, file: str) -> DeviceSpec:
         raise fields.fault("name", f"{shown(name)} is not a name without spaces and slashes")
     if kind not in _KINDS:
         raise fields.fault("kind", f"{shown(kind)} is not one of {', '.join(_KINDS)}")
+    fitted = fields.get("fitted", False)
+    if not isinstance(fitted, bool):
+        raise fields.fault("fitted", f"{shown(fitted)} is neither true nor false")
     sources = fields.get("sources", [])
     if not isinstance(sources, list) or not all(isinstance(s, str) for s in sources):
         raise fields.fault("sources", f"{shown(sources)} is not a list of strings")
@@ -129,6 +135,7 @@ def parse_device(data: bytes, file: str) -> DeviceSpec:
         operators=parse_operators(record.get("operators", {}), file),
         caches=parse_caches(fields),
         channel_block=max(fields.count("channel_block", 1), 1),
+        efficiency_fitted=fitted,
     )
 
 

@@ -25,7 +25,7 @@ def analytic_times(
     from dnnp.core.profile.kernels import kernel_times
     from dnnp.core.profile.roofline import group_times, node_times
 
-    if not device.is_fitted:
+    if not device.operators:
         grouped = (
             None if groups is None else group_times(graph, work, groups.label, groups.g, device)
         )

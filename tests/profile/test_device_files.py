@@ -19,8 +19,8 @@ from dnnp.formats.fields import describe_fault
 from dnnp.formats.records import RECORDS
 
 NAMES = (
-    "a100", "cpu-core", "h100", "h200", "p100", "p4", "rtx2080ti", "rtx3060ti", "t4", "tpu-v3",
-    "v100",
+    "a100", "cpu-core", "cpu-core-avx512", "h100", "h200", "p100", "p4", "rtx2080ti", "rtx3060ti",
+    "t4", "tpu-v3", "v100",
 )  # fmt: skip
 
 GOOD = {
@@ -117,6 +117,7 @@ def test_file_by_path(tmp_path: Path) -> None:
             {"caches": [{"bytes": 2, "bandwidth_bytes_per_s": 1}] * 2},
             "field 'caches[1].bytes': 2.0 is not above that of the cache before it",
         ),
+        ({"fitted": 1}, "field 'fitted': 1 is neither true nor false"),
         ({"channel_block": 1.5}, "field 'channel_block': 1.5 is not an integer"),
         ({"efficiency": {"matrx": 1}}, "field 'efficiency.matrx': is not known; did you mean"),
     ],

@@ -11,7 +11,7 @@ complete -c dnnp-bound -l memory -x -d 'capacity of a device, such as 16G or 16G
 complete -c dnnp-bound -l bandwidth -x -d 'bandwidth of a device\'s link, such as 12G'
 complete -c dnnp-bound -l cluster-size -x -d 'every N accelerators form a cluster with faster links inside'
 complete -c dnnp-bound -l inner-bandwidth -x -d 'bandwidth of a link inside a cluster'
-complete -c dnnp-bound -l devices -r -F -a 'a100-t4 moirai-inter moirai-intra a100 cpu-core h100 h200 p100 p4 rtx2080ti rtx3060ti t4 tpu-v3 v100' -d 'device records to use instead, or a list of classes with counts, such as a100:4,t4:4'
+complete -c dnnp-bound -l devices -r -F -a 'a100-t4 moirai-inter moirai-intra a100 cpu-core cpu-core-avx512 h100 h200 p100 p4 rtx2080ti rtx3060ti t4 tpu-v3 v100' -d 'device records to use instead, or a list of classes with counts, such as a100:4,t4:4'
 complete -c dnnp-bound -l link -x -d 'a link between two devices or classes, such as a100,t4=10G or a100/0,t4/1=10G,5us; repeatable'
 complete -c dnnp-bound -l list-devices -d 'print the devices that come with the package (name, kind, memory, bandwidth of the link) and exit'
 complete -c dnnp-bound -s o -l output -r -F -d 'write to FILE, as a whole or not at all'
