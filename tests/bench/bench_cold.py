@@ -84,7 +84,7 @@ def value_of(stream: bytes) -> float:
         if record["type"] == "plan":
             value = float(record["value"])
         elif record["type"] == "schedule":
-            value = float(record["makespan"])
+            value = float(record["makespan_s"])
     return value
 
 
