@@ -20,6 +20,7 @@ from dnnp.core.runtime.report import summarize
 from dnnp.core.runtime.session import Place, SessionConfig
 from dnnp.costs import ensure_costs
 from dnnp.formats.stream import read_bytes
+from support.priced import node as unpriced
 from support.run import Result, dnnp
 from support.seeds import encode, group, header, planned, tensor
 from support.split_models import array, make, node, value
@@ -29,18 +30,6 @@ V100 = {
     "bandwidth_bytes_per_s": 150e9, "fast_memory_bytes": 6291456.0,
     "name": "NVIDIA Tesla V100 SXM2 32 GB",
 }  # fmt: skip
-
-
-def unpriced(i: int, op: str, inputs: list[int], outputs: list[int], **fields: object) -> dict:
-    return {
-        "type": "node",
-        "id": i,
-        "name": f"n{i}",
-        "op": op,
-        "inputs": inputs,
-        "outputs": outputs,
-        **fields,
-    }
 
 
 def records() -> list[dict]:
