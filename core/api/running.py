@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 from dnnp.choices import OPTIMIZATIONS, PROVIDERS
 from dnnp.core.model.errors import InputFileError, UsageError, VerificationError
 from dnnp.core.model.standing import Standing
-from dnnp.core.model.text import counted
 from dnnp.formats.header import stamped
 from dnnp.graph import Graph
+from dnnp.runnable import one_by_one, program_of_stream
 from dnnp.searching import Shown
 from dnnp.step import Options, option, shown_as
 
@@ -21,18 +21,13 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from dnnp.caller import Caller
-    from dnnp.core.model.graph import Graph as NodeGraph
-    from dnnp.core.model.plan import Plan, Stage
+    from dnnp.core.model.plan import Stage
     from dnnp.core.runtime.execute import Pipeline, Watch
     from dnnp.core.runtime.inputs import Sample
     from dnnp.core.runtime.outcome import Outcome
-    from dnnp.core.runtime.scheduled import Program
     from dnnp.formats.stream import Stream
 
 P = ParamSpec("P")
-
-MATTERS = ("block", "overlap", "wait", "stages", "node", "device")
-"""Kinds of violation with which a schedule cannot be followed."""
 
 SAMPLES = 32
 """Samples that are measured at least where nothing says how many."""
@@ -213,13 +208,13 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     owners: Sequence[int] = ()
     window: int | None = None
     forecast = Forecast()
-    program = _program(stream, plan, options.samples)
+    program = program_of_stream(stream, plan, options.samples)
     if program is not None:
         parts, owners = program.stages, program.owners
         plan = replace(plan, validity="ordered")
         forecast = Forecast(makespan_s=program.makespan_s, bubble=program.bubble)
     elif plan.objective == "latency":
-        plan, parts, owners, window = _one_by_one(caller, stream, graph, plan)
+        plan, parts, owners, window = one_by_one(caller, stream, graph, plan)
         forecast = Forecast(latency_s=plan.value)
     check_runnable(plan, graph, "run dnnp-schedule first, it finds turns for them")
     warmup = WARMUP if options.warmup is None else options.warmup
@@ -277,60 +272,6 @@ def _watch(caller: Caller, shown: Shown, *, compare: bool) -> Watch:
         shown.take(Standing(doing, share=measured + (1 - measured) * share))
 
     return Watch(caller.note, caller.detail, lambda: caller.interrupted, progress, checks)
-
-
-def _program(stream: Stream, plan: Plan, samples: int | None) -> Program | None:
-    """What each device runs by the schedule of the stream, if there is one.
-
-    Raises
-    ------
-    FormatError
-        The schedule is not for this plan, or does not hold.
-    UsageError
-        It is for another number of samples, or holds what cannot run.
-    """
-    from dnnp.core.check.passes import check_passes
-    from dnnp.core.check.schedule import check_schedule
-    from dnnp.core.runtime.scheduled import program_of
-    from dnnp.formats.plan import plan_digest
-
-    if not stream.get("schedule"):
-        return None
-    (schedule, *others), blocks = stream.get("schedule"), stream.get("block")
-    if others:
-        raise stream.fault_at("schedule", 1, None, "a second schedule; a stream holds one")
-    if schedule.get("digest") != plan_digest(stream.get("plan")[0], stream.get("stage")):
-        raise stream.fault_at("schedule", 0, "digest", "the schedule was made for another plan")
-    found = [*check_schedule(schedule, blocks).violations, *check_passes(schedule, stream.records)]
-    for violation in found:
-        if violation.kind in MATTERS:
-            reason = f"the schedule does not hold: {violation}; dnnp-check says more"
-            raise stream.fault_at("schedule", 0, None, reason)
-    count = schedule["micro_batches"]
-    if samples is not None and samples != count:
-        raise UsageError(
-            f"-n {samples}, but the schedule is for {count}: run dnnp-schedule -n {samples} first, "
-            "or leave -n out"
-        )
-    return program_of(schedule, blocks, plan)
-
-
-def _one_by_one(
-    caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan
-) -> tuple[Plan, Sequence[Stage], Sequence[int], int]:
-    """Parts of a plan of the objective latency in a pipeline order, for a sample at a time."""
-    from dataclasses import replace
-
-    from dnnp.core.cost.runnable import runnable_parts
-    from dnnp.formats.graph import units_of
-
-    parts, owners = runnable_parts(graph, units_of(stream, graph), plan)
-    if len(parts) > len(plan.stages):
-        caller.note(
-            f"{counted(len(plan.stages), 'stage')} of a {plan.validity} plan run as "
-            f"{len(parts)} parts, each in one go"
-        )
-    return replace(plan, validity="ordered"), parts, owners, 1
 
 
 def _samples(options: RunOptions, stream: Stream, model: ModelProto, total: int) -> list[Sample]:
