@@ -1,14 +1,16 @@
-"""Where samples come from, what lies between two stages, and where outputs go."""
+"""What lies between two stages, and both ends of a pipeline."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from threading import Condition, Event
 from typing import Any
 
-import numpy as np
-
+from dnnp.core.model.errors import DnnpError
+from dnnp.core.runtime.log import Log
+from dnnp.core.runtime.sinks import Sink
+from dnnp.core.runtime.sources import Source
 from dnnp.core.runtime.values import Values
 
 
@@ -67,7 +69,7 @@ class Channel:
 
 
 class Ends:
-    """Both ends of a pipeline: gives out inputs, over and over, and collects outputs.
+    """Both ends of a pipeline: gives out inputs from a source, and leaves outputs in a sink.
 
     It has no thread: whoever needs a sample takes it, whoever has an output leaves it here. A
     thread that only brings and collects would take its turn on the processors of the stages.
@@ -75,81 +77,103 @@ class Ends:
 
     def __init__(
         self,
-        samples: Sequence[Mapping[str, Any]],
-        count: int,
+        source: Source,
+        sink: Sink,
         *,
         window: int | None = None,
         through: Sequence[str] = (),
-        keep: Callable[[int], bool] = lambda s: False,
     ) -> None:
-        """Sample s of `count` is `samples[s % len(samples)]`.
-
-        `window` samples may be on their way at once (None: all), of those that `keep` names the
-        outputs are kept; inputs in `through` are outputs as they are.
-        """
-        self.count = count
+        """`window` samples may be on their way at once (None: all); inputs in `through` are
+        outputs as they are."""
+        self.source, self.sink = source, sink
         self.parts = 1
         """In how many parts the outputs of a sample come."""
-        self._samples, self._window = samples, window
-        self._through, self._keep = through, keep
+        self._window, self._through = window, through
         self._missing: dict[int, int] = {}
         """Parts that are still to come, of samples of which some have."""
-        self._ahead: set[int] = set()
-        """Samples that are done, after one that is not."""
+        self._values: dict[int, Values] = {}
+        """What has come of samples whose outputs somebody wants."""
+        self._spoilt: set[int] = set()
+        """Samples on their way on which a stage failed."""
+        self._ahead: dict[int, int] = {}
+        """When a sample was done, after one that is not."""
         self._closed = False
         self._changed, self._over = Condition(), Event()
         self.done = 0
         """All samples before this one are done."""
-        self.done_ns = np.zeros(count, dtype=np.int64)
-        """i64[samples], when the last output of it and of all before it had arrived, by
+        self.done_ns = Log(1, source.count)
+        """[0, sample], when the last output of it and of all before it had arrived, by
         `time.perf_counter_ns`: samples leave in order."""
-        self.kept: dict[int, Values] = {}
-        if not count:
+        if source.count == 0:
             self._over.set()
+
+    @property
+    def whole(self) -> bool:
+        """Whether all samples are done, and there will be no more."""
+        return self.done == self.source.count
 
     def get(self, sample: int, names: Sequence[str]) -> Values:
         """Inputs of a sample, as soon as it may set out; raises `ClosedError`."""
-        if self._window is not None:
+        with self._changed:
+            while not self._closed:
+                crowded = self._window is not None and sample >= self.done + self._window
+                late_s = self.source.wait_s(sample)
+                if not crowded and late_s <= 0:
+                    break
+                self._changed.wait(None if crowded else late_s)
+            if self._closed:
+                raise ClosedError
+        inputs = self.source.sample(sample)
+        if inputs is None:
             with self._changed:
-                while sample >= self.done + self._window and not self._closed:
-                    self._changed.wait()
-        if self._closed:
+                if self.whole:
+                    self._over.set()
             raise ClosedError
-        inputs = self.sample(sample)
         return {name: inputs[name] for name in names}
-
-    def sample(self, number: int) -> Mapping[str, Any]:
-        """All inputs of a sample."""
-        return self._samples[number % len(self._samples)]
 
     def put(self, sample: int, values: Values) -> None:
         """Leave a part of the outputs of a sample; raises `ClosedError`."""
+        now_ns = time.perf_counter_ns()
+        wanted = self.sink.wants(sample)
         with self._changed:
             if self._closed:
                 raise ClosedError
-            if self._keep(sample):
-                self.kept.setdefault(sample, {}).update(values)
+            if wanted:
+                self._values.setdefault(sample, {}).update(values)
             left = self._missing.pop(sample, self.parts) - 1
             if left:
                 self._missing[sample] = left
                 return
-            self._ahead.add(sample)
+            outputs = self._values.pop(sample, None)
+        if outputs is not None and sample not in self._spoilt:
+            if self._through:
+                inputs = self.source.sample(sample) or {}
+                outputs = {**{name: inputs[name] for name in self._through}, **outputs}
+            self.sink.put(sample, outputs)
+        self.source.done(sample)
+        with self._changed:
+            self._spoilt.discard(sample)
+            self._ahead[sample] = now_ns
+            before_ns = self.done_ns[0, self.done - 1] if self.done else 0
             while self.done in self._ahead:
-                self._ahead.remove(self.done)
-                self.done_ns[self.done] = time.perf_counter_ns()
+                before_ns = max(before_ns, self._ahead.pop(self.done))
+                self.done_ns[0, self.done] = before_ns
                 self.done += 1
             self._changed.notify_all()
-            if self.done == self.count:
+            if self.whole:
                 self._over.set()
 
-    def outputs(self) -> dict[int, Values]:
-        """Those that were to be kept, of samples that are done."""
-        whole = {}
-        for sample, values in sorted(self.kept.items()):
-            if sample < self.done:
-                inputs = self.sample(sample)
-                whole[sample] = {**{name: inputs[name] for name in self._through}, **values}
-        return whole
+    def spoil(self, sample: int, error: DnnpError) -> bool:
+        """Told that a stage fails on a sample; whether it goes on through the others unused."""
+        if not self.sink.failed(sample, error):
+            return False
+        with self._changed:
+            self._spoilt.add(sample)
+        return True
+
+    def is_spoilt(self, sample: int) -> bool:
+        """Whether a stage has failed on a sample, so that no other need run on it."""
+        return sample in self._spoilt
 
     def wait(self, seconds: float) -> bool:
         """Wait so long until all samples are done, or this is closed; whether that is so."""
@@ -161,3 +185,4 @@ class Ends:
             self._closed = True
             self._changed.notify_all()
             self._over.set()
+        self.source.close()

@@ -27,12 +27,13 @@ from dnnp.core.runtime.choice import (
 from dnnp.core.runtime.compare import ROUNDS, run_replicas
 from dnnp.core.runtime.inputs import Sample
 from dnnp.core.runtime.limits import making_session
-from dnnp.core.runtime.pipeline import Step, Trace, Worker, route, run_pipeline
+from dnnp.core.runtime.pipeline import Step, Worker, route, run_pipeline
 from dnnp.core.runtime.report import Timing, median_timing, summarize, summarize_schedule
 from dnnp.core.runtime.scheduled import Program, room_of
 from dnnp.core.runtime.session import Place, SessionConfig, make_session, places
 from dnnp.core.runtime.stages import make_stage
 from dnnp.core.runtime.steady import Settled, count_for, settle
+from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.values import to_numpy
 from dnnp.core.runtime.verify import (
     Tolerance,

@@ -11,7 +11,6 @@ from typing import Any
 
 from dnnp.core.runtime.choice import Choice, Offer
 from dnnp.core.runtime.execute import Load, Pipeline, widest
-from dnnp.core.runtime.pipeline import Trace
 from dnnp.core.runtime.report import (
     NO_FORECAST,
     Forecast,
@@ -22,6 +21,7 @@ from dnnp.core.runtime.report import (
 )
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.core.runtime.steady import STEADY, Settled, is_disturbed, worth_repeating
+from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.verify import Tolerance, Verdict
 

@@ -17,6 +17,7 @@ then there is one thread a device, whatever stages it runs.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -28,12 +29,15 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dnnp.core.model.errors import DnnpError, FormatError, LimitError
 from dnnp.core.runtime.channel import Channel, ClosedError, Ends
 from dnnp.core.runtime.inputs import blamed
 from dnnp.core.runtime.limits import watched
+from dnnp.core.runtime.log import Log
+from dnnp.core.runtime.sinks import Kept, Sink
+from dnnp.core.runtime.sources import Repeated, Source
+from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.waits import StealClock, WaitClock, waits_are_known
 
@@ -104,37 +108,6 @@ class Edge:
     """Samples it can hold."""
 
 
-@dataclass(frozen=True)
-class Trace:
-    """What happened: times in nanoseconds of `time.perf_counter_ns`."""
-
-    start_ns: NDArray[np.int64]
-    """i64[stages, samples], when a stage had all inputs of a sample."""
-    end_ns: NDArray[np.int64]
-    """i64[stages, samples], when it had computed it."""
-    done_ns: NDArray[np.int64]
-    """i64[samples], when the last output had arrived."""
-    replicas: NDArray[np.int64]
-    """i64[stages], of each stage."""
-    outputs: dict[int, Values]
-    """Outputs of the samples that were to be kept."""
-    interrupted: bool
-    """Not all samples went through; the arrays hold those that did."""
-    waited_ns: NDArray[np.int64] | None = None
-    """i64[stages, samples], how long the thread of a stage could have run since the last entry
-    above 0, but its processor ran something else; with the last sample also how long the
-    processor itself had to wait for its host. None: the system does not tell."""
-    own_share: float = 0.0
-    """Processor time of the thread that watches the others, over the time of the run."""
-
-    def before(self, count: int) -> Trace:
-        """The first `count` samples, as those of a run that was interrupted then."""
-        kept = {s: values for s, values in self.outputs.items() if s < count}
-        start, end, done = self.start_ns[:, :count], self.end_ns[:, :count], self.done_ns[:count]
-        waited = None if self.waited_ns is None else self.waited_ns[:, :count]
-        return Trace(start, end, done, self.replicas, kept, True, waited, self.own_share)
-
-
 def route(
     steps: Sequence[Step],
     outputs: Sequence[str],
@@ -203,7 +176,7 @@ class _PipelineRun:
     """State that the threads of one run share."""
 
     def __init__(self, steps: Sequence[Step], edges: Sequence[Edge], ends: Ends) -> None:
-        self.steps, self.ends, self.count = steps, ends, ends.count
+        self.steps, self.ends = steps, ends
         self.channels: list[Channel] = []
         self.inboxes: list[list[Callable[[int], Values]]] = [[] for _ in steps]
         """What gives each step tensors of a sample."""
@@ -219,10 +192,14 @@ class _PipelineRun:
                 self.outboxes[edge.tail].append((channel.put, edge.names))
             elif edge.tail != SOURCE:
                 self.outboxes[edge.tail].append((ends.put, edge.names))
-        count = ends.count
-        self.start_ns = np.zeros((len(steps), count), dtype=np.int64)
-        self.end_ns = np.zeros((len(steps), count), dtype=np.int64)
-        self.waited_ns = np.zeros((len(steps), count), dtype=np.int64)
+        self.start_ns, self.end_ns, self.waited_ns = (
+            Log(len(steps), ends.source.count) for _ in range(3)
+        )
+
+    def drop(self) -> int:
+        """Drop times that are too old; the first sample whose times are kept."""
+        logs = (self.start_ns, self.end_ns, self.waited_ns, self.ends.done_ns)
+        return min(log.drop(self.ends.done) for log in logs)
 
     def stop(self) -> None:
         self.ends.close()
@@ -231,12 +208,15 @@ class _PipelineRun:
 
     def hand_through(self) -> None:
         """Do without any step."""
-        for s in range(self.count):
-            self.ends.put(s, {})
+        with suppress(ClosedError):
+            for s in itertools.count():
+                self.ends.get(s, ())
+                self.ends.put(s, {})
 
     def work(self, i: int, replica: int = 0) -> None:
         """Run one stage, or one of its replicas on the samples that fall to it."""
-        turns = range(replica, self.count, len(self.steps[i].workers))
+        count, step = self.ends.source.count, len(self.steps[i].workers)
+        turns = itertools.count(replica, step) if count is None else range(replica, count, step)
         self.follow(Job(i, replica, s) for s in turns)
 
     def follow(self, jobs: Iterable[Job]) -> None:
@@ -268,12 +248,16 @@ class _PipelineRun:
         values: Values = {}
         for take in self.inboxes[i]:
             values.update(take(s))
+        spoilt = self.ends.is_spoilt(s)
         self.start_ns[i, s] = time.perf_counter_ns()
         try:
-            values = worker.run(values)
+            values = dict.fromkeys(self.steps[i].outputs) if spoilt else worker.run(values)
         except DnnpError as error:
             error = type(error)(f"{worker.name}: {error}")
-            raise blamed(error, self.ends.sample(s)) from None
+            error = blamed(error, self.ends.source.sample(s) or {})
+            if not self.ends.spoil(s, error):
+                raise error from None
+            values = dict.fromkeys(self.steps[i].outputs)
         ended_ns = time.perf_counter_ns()
         self.end_ns[i, s] = ended_ns
         for put, names in self.outboxes[i]:
@@ -287,24 +271,41 @@ def run_pipeline(
     count: int,
     outputs: Sequence[str],
     *,
+    keep: Callable[[int], bool] = lambda s: False,
+    convert: Callable[[Any], Any] = lambda value: value,
+    **how: Any,
+) -> Trace:
+    """Send `count` samples through: sample s is `samples[s % len(samples)]`; see `send`.
+
+    Outputs of the samples that `keep` names are in the trace, each value as `convert` makes it.
+    """
+    kept = Kept(keep, convert)
+    trace = send(steps, Repeated(samples, count), kept, outputs, **how)
+    return replace(trace, outputs=kept.outputs(trace.done))
+
+
+def send(
+    steps: Sequence[Step],
+    source: Source,
+    sink: Sink,
+    outputs: Sequence[str],
+    *,
     queue: int = 2,
     window: int | None = None,
     orders: Sequence[Sequence[Job]] | None = None,
     room: Mapping[tuple[int, int], int] = {},
     waits: Collection[tuple[int, int]] = (),
-    keep: Callable[[int], bool] = lambda s: False,
-    convert: Callable[[Any], Any] = lambda value: value,
     interrupted: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Trace:
-    """Send `count` samples through the steps and collect what they say.
+    """Send the samples of a source through the steps, to a sink.
 
     Parameters
     ----------
     steps
         The stages; the order does not matter.
-    samples
-        Inputs by name; sample s is `samples[s % len(samples)]`.
+    source, sink
+        Where samples come from and outputs go; neither is closed but by a failure or interruption.
     outputs
         Names to collect; a model input among them is handed through.
     queue
@@ -318,27 +319,25 @@ def run_pipeline(
         With orders: samples that may wait between two steps; all, where it does not say.
     waits
         Steps that come after a step whether they read what it makes or not.
-    keep, convert
-        Which samples' outputs to keep, and what to keep of each value.
     interrupted, progress
         Asked every 0.1 s whether to stop; told then, and at the end, how many samples are done.
 
     Raises
     ------
-    DnnpError or whatever a step raised
+    DnnpError or whatever a step, the source or the sink raised
         The first failure; all other steps have been stopped.
     LimitError
         The system does not give as many threads as there are replicas.
     """
     edges = route(steps, outputs, queue, waits)
     if orders is not None:
-        edges = [replace(e, capacity=room.get((e.tail, e.head), count)) for e in edges]
+        most = source.count or 0
+        edges = [replace(e, capacity=room.get((e.tail, e.head), most)) for e in edges]
     elif window is None:
-        # A stage that waits for nobody gets no further ahead than the others have room for.
-        window = sum(e.capacity for e in edges) + sum(len(step.workers) for step in steps)
+        window = room_in(edges, steps)
     last = [e for e in edges if e.head == len(steps)]
     through = [name for e in last if e.tail == SOURCE for name in e.names]
-    ends = Ends(samples, count, window=window, through=through, keep=keep)
+    ends = Ends(source, sink, window=window, through=through)
     ends.parts = max(len(last) - bool(through), 1)
     run = _PipelineRun(steps, edges, ends)
     began_ns, began_own_ns = time.perf_counter_ns(), time.thread_time_ns()
@@ -359,28 +358,39 @@ def run_pipeline(
     with ThreadPoolExecutor(len(tasks), thread_name_prefix="stage") as pool:
         try:
             if not interrupted():
+                source.begin(time.perf_counter_ns())
                 _start(pool, tasks, watch)
                 while not ends.wait(_POLL_S) and not interrupted():
                     progress(ends.done)
+                    run.drop()
         finally:
             run.stop()
-            if ends.done < count:
+            if not ends.whole:
                 _stop(steps)
-    done = ends.done
-    if failed and done < count and not interrupted():
+    done, first = ends.done, run.drop()
+    if failed and not ends.whole and not interrupted():
         failed[0].result()
     progress(done)
     own_ns = time.thread_time_ns() - began_own_ns
     return Trace(
-        run.start_ns[:, :done],
-        run.end_ns[:, :done],
-        ends.done_ns[:done],
+        run.start_ns.array(first, done),
+        run.end_ns.array(first, done),
+        ends.done_ns.array(first, done)[0],
         np.array([len(step.workers) for step in steps], dtype=np.int64),
-        {s: {n: convert(v) for n, v in kept.items()} for s, kept in ends.outputs().items()},
-        done < count,
-        run.waited_ns[:, :done] if waits_are_known() else None,
+        {},
+        not ends.whole,
+        run.waited_ns.array(first, done) if waits_are_known() else None,
         own_ns / max(time.perf_counter_ns() - began_ns, 1),
+        first,
     )
+
+
+def room_in(edges: Sequence[Edge], steps: Sequence[Step]) -> int:
+    """Samples that a pipeline can hold.
+
+    A stage that waits for nobody gets no further ahead than the others have room for.
+    """
+    return sum(e.capacity for e in edges) + sum(len(step.workers) for step in steps)
 
 
 def _start(

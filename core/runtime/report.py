@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnp.core.model.text import printable
-from dnnp.core.runtime.pipeline import Trace
+from dnnp.core.runtime.trace import Trace
 
 ENOUGH = 10
 """Samples from which on a rate can be compared with the median times of the stages."""

@@ -20,6 +20,8 @@ from dnnp.core.runtime.pipeline import (
     run_pipeline,
 )
 from dnnp.core.runtime.report import median_timing, seconds, summarize
+from dnnp.core.runtime.sinks import Kept, Sink
+from dnnp.core.runtime.sources import Repeated
 from support.run import PATIENCE_S
 from support.running import check_figures, known_time, made_up, step_of
 
@@ -181,21 +183,22 @@ def test_a_full_channel_waits_and_a_closed_one_does_not() -> None:
 
 def test_outputs_are_collected_whole_and_in_order() -> None:
     """Parts of samples may come in any order; an input that is an output is handed through."""
-    ends = Ends([{"x": 1}, {"x": 2}], 3, window=2, through=["x"], keep=lambda s: s != 0)
+    kept = Kept(lambda s: s != 0)
+    ends = Ends(Repeated([{"x": 1}, {"x": 2}], 3), kept, window=2, through=["x"])
     ends.parts = 2
     assert ends.get(1, ["x"]) == {"x": 2}
     for sample, part, done in ((1, "a", 0), (0, "b", 0), (1, "b", 0), (0, "a", 2), (2, "a", 2)):
         ends.put(sample, {part: sample})
         assert ends.done == done
-    assert ends.outputs() == {1: {"x": 2, "a": 1, "b": 1}}
+    assert kept.outputs(ends.done) == {1: {"x": 2, "a": 1, "b": 1}}
     assert not ends.wait(0.0)
     ends.put(2, {"b": 2})
     assert ends.wait(0.0)
-    assert ends.outputs()[2] == {"x": 1, "a": 2, "b": 2}
+    assert kept.outputs(ends.done)[2] == {"x": 1, "a": 2, "b": 2}
 
 
 def test_a_sample_waits_at_the_source_for_room() -> None:
-    ends = Ends([{"x": 1}], 9, window=1)
+    ends = Ends(Repeated([{"x": 1}], 9), Sink(), window=1)
     ends.get(0, ["x"])
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(ends.get, 1, ["x"])
