@@ -192,11 +192,20 @@ def write_outputs(file: BinaryIO, outputs: Mapping[int, Mapping[str, Any]]) -> N
 
     arrays: dict[str, Any] = {}
     for sample, values in sorted(outputs.items()):
-        for name, value in values.items():
-            key = name if len(outputs) == 1 else f"{sample}/{name}"
-            if isinstance(value, list):
-                arrays.update((f"{key}/{i}", np.asarray(x)) for i, x in enumerate(value))
-            elif value is not None:
-                array = np.asarray(value)
-                arrays[key] = array.astype(str) if array.dtype.kind == "O" else array
+        before = "" if len(outputs) == 1 else f"{sample}/"
+        arrays.update((f"{before}{key}", array) for key, array in named_arrays(values).items())
     np.savez(file, **arrays)
+
+
+def named_arrays(values: Mapping[str, Any]) -> dict[str, NDArray[np.generic]]:
+    """The arrays that a file of the outputs of one sample holds."""
+    import numpy as np
+
+    arrays: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, list):
+            arrays.update((f"{name}/{i}", np.asarray(x)) for i, x in enumerate(value))
+        elif value is not None:
+            array = np.asarray(value)
+            arrays[name] = array.astype(str) if array.dtype.kind == "O" else array
+    return arrays

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from dnnp.caller import Caller
     from dnnp.core.model.plan import Stage
-    from dnnp.core.runtime.execute import Pipeline, Watch
+    from dnnp.core.runtime.execute import Pipeline
     from dnnp.core.runtime.inputs import Sample
+    from dnnp.core.runtime.load import Watch
     from dnnp.core.runtime.outcome import Outcome
     from dnnp.formats.stream import Stream
 
@@ -180,7 +181,8 @@ def save_outputs(path: str, outcome: Outcome) -> None:
 
 def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.choosing import offer_of
-    from dnnp.core.runtime.execute import Load, count_sessions, prepare, widest
+    from dnnp.core.runtime.execute import count_sessions, prepare
+    from dnnp.core.runtime.load import Load, widest
     from dnnp.core.runtime.outcome import Checks, execute
     from dnnp.core.runtime.report import Forecast
     from dnnp.core.runtime.session import SessionConfig, require_provider
@@ -259,7 +261,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
 
 def _watch(caller: Caller, shown: Shown, *, compare: bool) -> Watch:
     """How a run talks to whoever asked for it."""
-    from dnnp.core.runtime.execute import Watch
+    from dnnp.core.runtime.load import Watch
 
     # The same samples go through several times more where ways to run the model are compared.
     measured = MEASURED if compare else 1.0

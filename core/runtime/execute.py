@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.errors import LimitError
+from dnnp.core.model.errors import DnnpError, LimitError
 from dnnp.core.model.plan import Stage
 from dnnp.core.model.processors import available_cores
 from dnnp.core.runtime.choice import (
@@ -27,10 +28,13 @@ from dnnp.core.runtime.choice import (
 from dnnp.core.runtime.compare import ROUNDS, run_replicas
 from dnnp.core.runtime.inputs import Sample
 from dnnp.core.runtime.limits import making_session
-from dnnp.core.runtime.pipeline import Step, Worker, route, run_pipeline
+from dnnp.core.runtime.load import Load, Watch, widest
+from dnnp.core.runtime.pipeline import Step, Worker, route, send
 from dnnp.core.runtime.report import Timing, median_timing, summarize, summarize_schedule
-from dnnp.core.runtime.scheduled import Program, room_of
+from dnnp.core.runtime.scheduled import room_of
 from dnnp.core.runtime.session import Place, SessionConfig, make_session, places
+from dnnp.core.runtime.sinks import Sink
+from dnnp.core.runtime.sources import Repeated, Source
 from dnnp.core.runtime.stages import make_stage
 from dnnp.core.runtime.steady import Settled, count_for, settle
 from dnnp.core.runtime.trace import Trace
@@ -53,48 +57,6 @@ if TYPE_CHECKING:
 
 MAX_SESSIONS = 4096
 """Sessions, and threads, of one pipeline."""
-
-
-@dataclass(frozen=True)
-class Load:
-    """What is sent through, and how."""
-
-    samples: Sequence[Sample]
-    """Distinct inputs."""
-    count: int
-    """Samples to measure; they take the inputs in turn."""
-    warmup: int = 3
-    """Samples before them, for each replica of a stage."""
-    queue: int = 2
-    """Samples that may wait between neighbouring stages."""
-    window: int | None = None
-    """Samples that may be on their way at once; None: as many as there is room for."""
-    program: Program | None = None
-    """What each device runs, sample by sample; its samples are the `count` to measure. The
-    warm-up goes through before them, on its own. None: as the samples come."""
-    settle: bool = False
-    """Send other samples through before the warm-up, until the rate is steady; repeat what other
-    processes disturb."""
-    least_s: float = 0.0
-    """Measure more samples than `count` if they would be through in less time, seconds."""
-
-
-def widest(stages: Sequence[Stage]) -> int:
-    """Replicas of the stage that has most."""
-    return max((stage.replicas for stage in stages), default=1)
-
-
-@dataclass
-class Watch:
-    """How a run talks to whoever started it."""
-
-    note: Callable[[str], None] = lambda message: None
-    detail: Callable[[str], None] = lambda message: None
-    interrupted: Callable[[], bool] = lambda: False
-    progress: Callable[[int, int], None] = lambda done, total: None
-    """Told how many samples are through, of how many."""
-    checks: Callable[[str, float], None] = lambda doing, share: None
-    """Told what is done after that, and which share of it is done."""
 
 
 @dataclass
@@ -121,7 +83,7 @@ class Pipeline:
 
     def warmup(self, load: Load) -> int:
         """Samples of a trace that go before those that are measured."""
-        return 0 if load.program is not None else load.warmup * widest(self.stages)
+        return 0 if load.apart else load.warmup * widest(self.stages)
 
     def settle(self, load: Load) -> tuple[Load, Settled]:
         """Send samples through until the rate is steady, as far as the load asks for that.
@@ -134,11 +96,12 @@ class Pipeline:
             return load, Settled()
 
         def stretch(count: int) -> Timing:
-            return self.figures(summarize(self._send(load, count)))
+            source = Repeated(load.samples, count)
+            return self.figures(summarize(self._send(load, source)))
 
         settled = settle(stretch, first, most=most)
         count = count_for(settled.rate_per_s, load.least_s, load.count)
-        if load.program is None:
+        if not load.apart:
             load = replace(load, count=count)
         return load, settled
 
@@ -150,53 +113,67 @@ class Pipeline:
         FormatError
             The devices of a schedule would wait for each other for ever.
         """
-        program = load.program
-        if program is None:
-            count = self.warmup(load) + load.count
-            return self._send(load, count, keep=keep, among=(0, count))
-        edges = route(self.steps, self.outputs, waits=program.waits)
-        room = room_of(program, edges, load.queue)
+        sink = load.sink(keep)
+        try:
+            trace = self._through(load, sink)
+        except BaseException:
+            with suppress(DnnpError):  # what was done stays, but this is not why it ends
+                sink.close()
+            raise
+        sink.close()
+        return replace(trace, outputs=sink.outputs(trace.done))
+
+    def _through(self, load: Load, sink: Sink) -> Trace:
+        """Send warm-up and samples through, on their own or together."""
         first = load.warmup * widest(self.stages)
-        total = first + program.count
-        if first:
-            trace = self._send(load, first, among=(0, total))
+        if not load.apart:
+            return self._send(load, load.source(first + load.count), sink, among=0)
+        steered: dict[str, Any] = {}
+        if load.program is not None:
+            program = load.program
+            edges = route(self.steps, self.outputs, waits=program.waits)
+            room = room_of(program, edges, load.queue)
+            steered = {"orders": program.orders, "room": room, "waits": program.waits}
+        if first and load.samples:
+            trace = self._send(load, Repeated(load.samples, first), among=0, after=load.expected)
             if trace.interrupted:
                 return trace.before(0)
-        return self._send(load, program.count, program, room, keep, (first, total))
+        else:
+            first = 0
+        return self._send(load, load.source(load.count), sink, among=first, **steered)
 
     def _send(
         self,
         load: Load,
-        count: int,
-        program: Program | None = None,
-        room: Mapping[tuple[int, int], int] | None = None,
-        keep: Callable[[int], bool] = lambda s: False,
-        among: tuple[int, int] | None = None,
+        source: Source,
+        sink: Sink | None = None,
+        *,
+        among: int | None = None,
+        after: int = 0,
+        **steered: Any,
     ) -> Trace:
         """Send samples through.
 
-        `among`: how many others went before, of how many in all; None: nobody is told of them.
+        `among`: how many others went before, and `after` so many will come; None: nobody is told
+        of them.
         """
 
         def progress(number: int) -> None:
             if among is not None:
-                done, total = among
-                self.watch.progress(done + number, total)
+                known = load.expected if source.count is None else source.count
+                total = among + known + after if known else 0
+                self.watch.progress(among + number, total)
 
-        return run_pipeline(
+        return send(
             self.steps,
-            load.samples,
-            count,
+            source,
+            sink or Sink(),
             self.outputs,
             queue=load.queue,
             window=load.window,
-            orders=None if program is None else program.orders,
-            room=room or {},
-            waits=() if program is None else program.waits,
-            keep=keep,
-            convert=to_numpy,
             interrupted=self.watch.interrupted,
             progress=progress,
+            **steered,
         )
 
     def summarize(self, trace: Trace, load: Load) -> Timing:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dnnp.core.runtime.choice import Choice, Offer
-from dnnp.core.runtime.execute import Load, Pipeline, widest
+from dnnp.core.runtime.execute import Pipeline
+from dnnp.core.runtime.load import Load, widest
 from dnnp.core.runtime.report import (
     NO_FORECAST,
     Forecast,

@@ -382,6 +382,7 @@ def send(
         run.waited_ns.array(first, done) if waits_are_known() else None,
         own_ns / max(time.perf_counter_ns() - began_ns, 1),
         first,
+        source.arrived_ns(first, done),
     )
 
 

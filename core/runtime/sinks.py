@@ -23,6 +23,10 @@ class Sink:
         """Told that a stage fails on a sample; whether the others shall go on without it."""
         return False
 
+    def outputs(self, done: int) -> dict[int, Values]:
+        """What is in memory of the first `done` samples, by sample."""
+        return {}
+
     def close(self) -> None:
         """Finish what was taken; the run is over."""
 
@@ -46,7 +50,7 @@ class Kept(Sink):
         self._values[sample] = values
 
     def outputs(self, done: int) -> dict[int, Values]:
-        """Those of the first `done` samples, by sample."""
+        """Those of the first `done` samples, each value converted."""
         return {
             sample: {name: self._convert(value) for name, value in values.items()}
             for sample, values in sorted(self._values.items())

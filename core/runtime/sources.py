@@ -4,13 +4,50 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 Clock = Callable[[], int]
 """Nanoseconds, as `time.perf_counter_ns`."""
+
+
+POISSON, UNIFORM = "poisson", "uniform"
+PROCESSES = (POISSON, UNIFORM)
+"""How samples may arrive: at random, or at equal distances."""
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """When samples arrive, whatever becomes of those before them (an open loop)."""
+
+    process: str
+    """One of `PROCESSES`. Poisson: gaps are exponential, and independent of each other."""
+    rate_per_s: float
+    seed: int = 0
+    """Of the gaps."""
+
+    def times_ns(self, count: int) -> NDArray[np.int64]:
+        """i64[count], when each sample arrives, from the begin of the run; the first one at once.
+
+        More samples begin with the same times.
+        """
+        if self.process == UNIFORM:
+            times = np.arange(count) / self.rate_per_s
+        else:
+            gaps = np.random.default_rng(self.seed).standard_exponential(max(count - 1, 0))
+            times = np.concatenate([[0.0], np.cumsum(gaps) / self.rate_per_s])[:count]
+        return np.asarray(np.round(times * 1e9), dtype=np.int64)
+
+    def within(self, seconds: float) -> int:
+        """Samples that arrive in so much time; one at least."""
+        count = max(int(2 * self.rate_per_s * seconds), 16)
+        while (times := self.times_ns(count))[-1] < seconds * 1e9:
+            count *= 2
+        return max(int(np.searchsorted(times, seconds * 1e9)), 1)
 
 
 class Source:
@@ -31,6 +68,10 @@ class Source:
 
     def sample(self, number: int) -> Mapping[str, Any] | None:
         """The inputs of a sample, waiting for them; None: there are no more, `count` is known."""
+        return None
+
+    def arrived_ns(self, first: int, done: int) -> NDArray[np.int64] | None:
+        """i64[done - first], when samples arrived, by the clock; None: as there was room."""
         return None
 
     def done(self, number: int) -> None:
@@ -63,7 +104,7 @@ class Repeated(Source):
         count: int | None,
         *,
         seconds: float | None = None,
-        arrivals_ns: NDArray[Any] | None = None,
+        arrivals_ns: NDArray[np.int64] | None = None,
         clock: Clock = time.perf_counter_ns,
     ) -> None:
         self.count = count
@@ -84,6 +125,12 @@ class Repeated(Source):
             return 0.0
         due_ns = self._began_ns + int(self._arrivals_ns[number])
         return (due_ns - self._clock()) * 1e-9
+
+    def arrived_ns(self, first: int, done: int) -> NDArray[np.int64] | None:
+        """i64[done - first], when samples arrived, by the clock; None: as there was room."""
+        if self._arrivals_ns is None:
+            return None
+        return self._arrivals_ns[first:done] + self._began_ns
 
     def sample(self, number: int) -> Mapping[str, Any] | None:
         """The inputs of a sample; None: it would be one too many, or too late."""

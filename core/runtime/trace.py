@@ -35,6 +35,9 @@ class Trace:
     first: int = 0
     """The sample that the first column is of; those before it went through, too."""
 
+    arrived_ns: NDArray[np.int64] | None = None
+    """i64[samples], when each sample arrived, and may have waited; None: as there was room."""
+
     @property
     def done(self) -> int:
         """Samples that went through."""

@@ -18,8 +18,9 @@ from dnnp.core.model.errors import DnnpError, InputFileError, LimitError
 from dnnp.core.runtime import execute as executing
 from dnnp.core.runtime import pipeline as pipelines
 from dnnp.core.runtime import session as sessions
-from dnnp.core.runtime.execute import Load, Pipeline, Watch, prepare
+from dnnp.core.runtime.execute import Pipeline, prepare
 from dnnp.core.runtime.inputs import random_inputs
+from dnnp.core.runtime.load import Load, Watch
 from dnnp.core.runtime.outcome import Checks, execute
 from dnnp.core.runtime.pipeline import SOURCE, Edge, Step, route, run_pipeline
 from dnnp.core.runtime.report import summarize

@@ -16,8 +16,9 @@ from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime import outcome as outcomes
 from dnnp.core.runtime import pipeline as pipelines
 from dnnp.core.runtime import steady, waits
-from dnnp.core.runtime.execute import Load, Pipeline, prepare
+from dnnp.core.runtime.execute import Pipeline, prepare
 from dnnp.core.runtime.inputs import random_inputs
+from dnnp.core.runtime.load import Load
 from dnnp.core.runtime.outcome import Checks, execute
 from dnnp.core.runtime.pipeline import Trace, run_pipeline
 from dnnp.core.runtime.report import Timing, median_timing, summarize
