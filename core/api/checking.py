@@ -191,7 +191,7 @@ def _findings(stream: Stream, certificate: bool, max_gap: float | None, bar: Bar
     from dnnp.core.check.budget import Budget
     from dnnp.core.check.certificate import check_certificate, check_proven
     from dnnp.core.check.graph import check_clustering, check_graph
-    from dnnp.core.check.plan import check_plan
+    from dnnp.core.check.plan import check_choices, check_plan
     from dnnp.core.check.schedule import check_schedule
     from dnnp.core.check.stream import check_stream as check_records
     from dnnp.core.check.wires import fastest_links
@@ -223,6 +223,7 @@ def _findings(stream: Stream, certificate: bool, max_gap: float | None, bar: Bar
     if graph is not None and plan is not None:
         report = check_plan(graph, clustering, plan)
         violations += report.violations
+        violations += check_choices(graph, clustering, plan, stream.get("run"))
         if certificate:
             bar.update(Standing("verifying the bound"))
             budget, devices = Budget(), fastest_links(plan)

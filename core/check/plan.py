@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dnnp.core.check.case import make_case
 from dnnp.core.check.claims import check_objective, check_offer
@@ -14,7 +15,7 @@ from dnnp.core.check.tables import Tables, on_a_cycle, shown, tables_of
 from dnnp.core.check.units import compute_of, units_of
 from dnnp.core.check.validity import check_validity
 from dnnp.core.check.violation import Violation, above, same
-from dnnp.core.check.ways import check_ways
+from dnnp.core.check.ways import check_predicted, check_ways
 from dnnp.core.check.wires import Wires
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
@@ -102,6 +103,19 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
     if plan.ways and not on_a_cycle({v: tables.producers(v) for v in range(tables.n)}):
         found += check_ways(plan, tables, units, graph.order.tolist())
     return PlanReport(tuple(found), value, validity, tuple(costs))
+
+
+def check_choices(
+    graph: Graph, clustering: Clustering | None, plan: Plan, runs: Sequence[Mapping[str, Any]]
+) -> list[Violation]:
+    """Recompute what runs of a plan say was predicted of what is to be deployed."""
+    if plan.objective == "latency" or not any("choice" in run for run in runs):
+        return []
+    tables = tables_of(graph)
+    if on_a_cycle({v: tables.producers(v) for v in range(tables.n)}):
+        return []
+    units = units_of(graph, clustering, tables)
+    return check_predicted(plan, tables, units, graph.order.tolist(), runs)
 
 
 def _assignment(tables: Tables, plan: Plan, position: Mapping[int, int]) -> list[Violation]:

@@ -2,15 +2,17 @@
 
 The whole model on one device, and replicas of it, are priced again: they have no choice but that of
 the class and the number of devices. What searches found of the others cannot be recomputed, but it
-is not better than the plan.
+is not better than the plan, and fits the devices. What was predicted for a way that ran is priced
+by the same sums.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 from dnnp.core.check.load import Cost, Footprint, footprint_of, price
 from dnnp.core.check.tables import Tables
@@ -29,7 +31,11 @@ def check_ways(plan: Plan, tables: Tables, units: Units, order: Sequence[int]) -
         All nodes (positions) in an order in which one device may run them.
     """
     found, whole = _chosen(plan), _Whole(plan, tables, units, order)
+    offered = sum(device.count for device in plan.devices)
     for way in plan.ways:
+        if not way.stages <= way.devices <= offered or way.stages > len(units.ids):
+            message = f"has {way.stages} stages on {way.devices} devices, of {offered} devices and "
+            found.append(_wrong(way, f"{message}{len(units.ids)} {units.what}s"))
         if way.value is None and not way.reason:
             found.append(_wrong(way, "has neither a value nor a reason"))
         if way.value is not None and above(plan.value, way.value):
@@ -37,6 +43,32 @@ def check_ways(plan: Plan, tables: Tables, units: Units, order: Sequence[int]) -
             found.append(_wrong(way, message, plan.value, way.value))
         if way.name in ("whole", "replicas"):
             found += whole.check(way)
+    return found
+
+
+def check_predicted(
+    plan: Plan,
+    tables: Tables,
+    units: Units,
+    order: Sequence[int],
+    runs: Sequence[Mapping[str, Any]],
+) -> list[Violation]:
+    """Return where runs state another rate of what is to be deployed than the cost model predicts.
+
+    Replicas of the whole model run on as many devices of the plan as they say, in its order, and
+    share nothing; the rate is over that of the plan. `order` is as in `check_ways`.
+    """
+    whole = _Whole(plan, tables, units, order)
+    sessions, found = {run["mode"]: run.get("k") for run in runs}, []
+    for number, run in enumerate(runs):
+        choice = run.get("choice", {})
+        stated, mode = choice.get("predicted_ratio"), choice.get("mode")
+        if stated is None or mode not in sessions:
+            continue
+        low, high = (1.0, 1.0) if mode == "pipeline" else whole.ratios(sessions[mode] or 1)
+        if above(low, stated) or above(stated, high):
+            message = f"predicted_ratio of the choice is {stated!r}, recomputed {low!r}"
+            found.append(Violation("value", f"run {number}", message, low, stated))
     return found
 
 
@@ -124,6 +156,27 @@ class _Whole:
         if self.plan.objective == "gpipe":
             return (cost.forward_s or 0.0) + (cost.backward_s or 0.0), cost.memory_bytes
         return cost.load_s, cost.memory_bytes
+
+    def ratios(self, sessions: int) -> tuple[float, float]:
+        """The least and the largest rate of so many copies of the model, over that of the plan.
+
+        They differ where another order of the nodes may need less memory.
+        """
+        classes = {device.name: device for device in self.plan.devices}
+        names = [stage.device_class for stage in self.plan.stages for _ in range(stage.replicas)]
+        used = [classes[name] for name in names if name in classes]
+        used = [device for device in used if math.isfinite(self.value(device, 1)[0])]
+        holding = [device for device in used if self.fits(device)]
+        if not self.free or (self.plan.options.memory_mode == "hard" and len(holding) == len(used)):
+            rate = sum(self.rate(device) for device in holding[:sessions]) * self.plan.value
+            return rate, rate
+        best = [self.rate(replace(device, memory_bytes=math.inf)) for device in used]
+        return 0.0, sum(sorted(best)[-sessions:]) * self.plan.value
+
+    def rate(self, device: DeviceClass) -> float:
+        """Samples a time unit of the whole model on a device; 0 where its value is."""
+        value = self.value(device, 1)[0]
+        return 1 / value if value else 0.0
 
     def least(self, device: DeviceClass, way: Way) -> float:
         """What the value is at least, in any order of the nodes: that without overflow."""

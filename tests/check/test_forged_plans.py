@@ -15,6 +15,10 @@ STREAMS: dict[str, tuple[bytes, tuple[str, ...]]] = {
         seeds.encode(training.graph_records()),
         ("partition -k 4 --method uniform --max-replicas 2",),
     ),
+    "ways": (
+        seeds.encode(seeds.graph_records()),
+        ("partition -k 4 --allow-replicas",),
+    ),
     "blocks": (
         seeds.encode(seeds.graph_records()),
         ("partition --objective latency --execution blocks --method greedy",),

@@ -71,5 +71,16 @@ def test_runs(tmp_path: Path, options: tuple[str, ...]) -> None:
     assert false_ones("run", result.out, 1, ("run",)) == []
 
 
+def test_a_choice_by_measurement(tmp_path: Path) -> None:
+    stream = planned(network(), tmp_path, SPLIT)
+    cut = dnnp("partition", "-q", "-k", "2", "--method", "uniform", stdin=stream)
+    result = dnnp("run", "-q", "--choose", "-n", "4", stdin=cut.out)
+    assert result.status == 0, result.err
+    records = records_in(result.out)
+    fields = [f for f in forge("choice", records, 1, ("run",)) if "choice" in f.field]
+    assert {f.field for f in fields} >= {"choice.ratio", "choice.lead"}
+    assert [str(one) for one in fields if one.accepted] == []
+
+
 def test_every_exception_has_its_reason() -> None:
     assert all(reason for _, reason in HARMLESS.values())

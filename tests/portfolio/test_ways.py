@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 import dnnp
-from dnnp.core.check.plan import check_plan
+from dnnp.choosing import offer_of
+from dnnp.core.check.plan import check_choices, check_plan
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked
@@ -325,6 +326,7 @@ def test_a_limit_of_time_leaves_a_plan(tmp_path) -> None:
         ({"class": "d7"}, "there are no 1 devices of class 'd7'"),
         ({"devices": 2}, "is one of 1 stages on 2 devices"),
         ({"value": 3.0}, "better than the plan's 4.0"),
+        ({"devices": 9}, "has 1 stages on 9 devices, of 2 devices and 2 nodes"),
     ],
 )
 def test_false_ways_are_found(change: dict, message: str) -> None:
@@ -366,3 +368,25 @@ def test_from_python() -> None:
     assert [way["way"] for way in split.plan.record["ways"]] == list(WAYS)
     with pytest.raises(UsageError, match="leave --max-replicas 1 out"):
         dnnp.split(graph, k=2, allow_replicas=True, max_replicas=1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_was_predicted_of_a_choice(seed: int) -> None:
+    """Whatever a run may state is accepted; a little more or less is not, where it is exact."""
+    case = random_case(seed, 6, training=False, limited=bool(seed % 2))
+    try:
+        solution = compare_ways(with_all(case), Asked()).solution
+    except InfeasibleError:
+        return
+    plan = make_plan(with_all(case), solution.blocks, bound=0.0)
+    offer = offer_of(plan, case.graph, case.units)
+    exact = plan.options.memory_model == "sum" or not seed % 2
+    for mode, sessions in (("pipeline", 1), ("whole", 1), ("replicas", 2)):
+        ratio = offer.predicted(mode, sessions, as_planned=True)
+        if mode in offer.ruled_out or ratio is None:
+            continue
+        for factor in (1, 1.001, 0.999):
+            runs = [{"mode": "pipeline"}, {"mode": mode, "k": sessions}]
+            runs[0]["choice"] = {"mode": mode, "predicted_ratio": ratio * factor}
+            found = check_choices(case.graph, case.units, plan, runs)
+            assert bool(found) == (factor != 1) or (factor != 1 and not exact), (mode, factor)

@@ -2,12 +2,13 @@
 
     python tests/tools/forge.py --count 20 --seed 0 [--most 3] [--only plan,stage]
 
-Streams of every kind are made by the commands themselves: throughput, training, replicas, latency
-of blocks and of operators, schedules of plans and of shapes with transfers, repetends and
-trade-offs, and verified runs. `--count` graphs are drawn for each kind. Every number of a result is
-changed in up to ten ways, or `--most` numbers of each field in a stream; digests and gaps are made
-to fit. dnnp-check must refuse all of it but what is no false statement, or what nothing in the
-stream contradicts; those are listed with their reasons in `support.forgery.HARMLESS`.
+Streams of every kind are made by the commands themselves: throughput, training, replicas, ways to
+use the devices, latency of blocks and of operators, schedules of plans and of shapes with
+transfers, repetends and trade-offs, verified runs, and choices by measurement. `--count` graphs are
+drawn for each kind. Every number of a result is changed in up to ten ways, or `--most` numbers of
+each field in a stream; digests and gaps are made to fit. dnnp-check must refuse all of it but what
+is no false statement, or what nothing in the stream contradicts; those are listed with their
+reasons in `support.forgery.HARMLESS`.
 
 Prints for each type and field how many forgeries were made and accepted, and why (after Ctrl-C
 those so far); exits with 1 if any was accepted without a reason.
@@ -58,6 +59,10 @@ def streams(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
         yield f"given {i}", piped(b"", graph, f"{cut} --method uniform", "bound")
         copies = "partition -k 4 --bandwidth 10 --max-replicas 3"
         yield f"replicas {i}", piped(b"", graph, copies, "schedule -n 6")
+        ways = f"partition -k 4 --allow-replicas --bandwidth {10 ** (1 + i % 3)}"
+        tight = f"{ways} --memory {200 + 100 * (i % 3)}"
+        yield f"ways {i}", piped(b"", graph, ways, "bound", "schedule -n 4")
+        yield f"ways in memory {i}", piped(b"", graph, tight)
         yield f"free {i}", piped(b"", graph, "partition -k 2 --method greedy", "schedule -n 3")
         short = "partition -k 3 --bandwidth 10 --memory-mode overflow --memory 100"
         yield f"overflow {i}", piped(b"", graph, short)
@@ -80,6 +85,7 @@ def streams(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
         plain = planned(network(), Path(folder), SPLIT)
         cut = "partition -k 3 --method uniform"
         yield "run", piped(plain, cut, "run -n 12 --verify --compare")
+        yield "choice", piped(plain, cut, "run -n 12 --choose")
         yield "scheduled run", piped(plain, cut, "schedule -n 5", "run --verify --compare")
         late = "partition -k 2 --objective latency"
         yield "latency run", piped(plain, late, "run -n 5 --verify")
