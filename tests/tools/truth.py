@@ -1,6 +1,7 @@
 """Compare what plans predict with what runs measure, over many models.
 
     python tests/tools/truth.py [--modes MODE ...] [--keep DIR] [--until plan] [MODEL ...]
+    python tests/tools/truth.py --choices [--keep DIR] [MODEL ...]
 
 The models are the small samples of dnnp.samples and the `*.onnx` of the folder shared/models next
 to the checkout, where it is there; of these, those that can be run. Each goes through import,
@@ -19,6 +20,10 @@ The table has, for each model and mode of pricing,
 Below it stand the median and the largest of |error|, of all models and of those that are held out
 (marked `*`): no fit may see them. `--modes calibrated` fits factors to the runs of the models that
 are not held out, priced as `--base` says, and prices all models with them.
+
+With --choices the plans of the first mode run with `dnnp-run --choose`, and then, as a judge that
+had no part in that, with `--compare`: the table says what was chosen, and its rate in the second
+run over that of the fastest there, which has a noise as well: it is the median of three rounds.
 
 A folder given by --keep holds the streams; what is there is not made again. So a machine can be
 shared: `--until plan` does all that needs no quiet machine but for measuring, and a later call runs
@@ -56,6 +61,9 @@ transformer, a recurrent network and a mixture of experts. Chosen before anythin
 DISTURBED = 0.03
 """Share of the time, taken by other processes, from which on a run counts for less."""
 
+NEAR = 0.95
+"""Share of the fastest rate from which on a choice counts as right."""
+
 Record = dict[str, Any]
 
 
@@ -74,6 +82,23 @@ class Row:
     pipeline_per_s: float
     whole_per_s: float
     replicas_per_s: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was chosen for one model, and what an independent run says of it."""
+
+    model: str
+    chosen: str
+    clear: bool
+    """Whether the choice was said to be clear."""
+    rates_per_s: dict[str, float]
+    """Mode -> samples a second, in the independent run."""
+
+    @property
+    def share(self) -> float:
+        """Rate of what was chosen over that of the fastest."""
+        return self.rates_per_s[self.chosen] / max(self.rates_per_s.values())
 
 
 class FailedError(Exception):
@@ -121,6 +146,14 @@ class Bench:
         first = self.command(self.file(model, f"{mode}.run1"), "run", plan)
         second = self.command(self.file(model, f"{mode}.run2"), "run", "--compare", plan)
         return [records_of(first, "run"), records_of(second, "run")]
+
+    def choice(self, model: Path, mode: str, plan: Path) -> Verdict:
+        """Choose a way to run the plan, and time all of them once more."""
+        chosen = self.command(self.file(model, f"{mode}.choose"), "run", "--choose", plan)
+        judge = self.command(self.file(model, f"{mode}.judge"), "run", "--compare", plan)
+        (choice,) = (r["choice"] for r in records_of(chosen, "run") if "choice" in r)
+        rates = {r["mode"]: r["throughput_per_s"] for r in records_of(judge, "run")}
+        return Verdict(name_of(model), choice["mode"], choice["clear"], rates)
 
 
 def records_of(path: Path, kind: str) -> list[Record]:
@@ -223,6 +256,18 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
                 )
 
 
+def choices_table(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """What was chosen for each model, as Markdown, and how often that was right."""
+    yield "| model | chosen | clear | pipeline/s | whole/s | replicas/s | of the fastest |"
+    yield "|---|---|---|---:|---:|---:|---:|"
+    for v in verdicts:
+        rates = [f"{v.rates_per_s[mode]:.1f}" for mode in ("pipeline", "whole", "replicas")]
+        cells = [v.model, v.chosen, "yes" if v.clear else "no", *rates, f"{v.share:.1%}"]
+        yield f"| {' | '.join(cells)} |"
+    near = sum(v.share >= NEAR for v in verdicts)
+    yield f"\nThe fastest or within {1 - NEAR:.0%} of it: {near} of {len(verdicts)}."
+
+
 def parsed() -> argparse.Namespace:
     """Options."""
     parser = argparse.ArgumentParser(description="Compare predictions with runs.")
@@ -245,12 +290,15 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--until", choices=("plan", "run"), default="run", help="plan: run nothing, say nothing"
     )
+    parser.add_argument(
+        "--choices", action="store_true", help="judge dnnp-run --choose, not predictions"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there as well")
     return parser.parse_args()
 
 
-def work(args: argparse.Namespace, folder: Path) -> tuple[list[Row], list[str]]:
-    """Make the rows; also the faults."""
+def work(args: argparse.Namespace, folder: Path) -> tuple[list[Any], list[str]]:
+    """Make the rows, or with --choices the verdicts; also the faults."""
     bench = Bench(folder, args.base, shlex.split(args.pricing))
     samples = folder / "models"
     models = models_of(args.models, samples)
@@ -262,12 +310,14 @@ def work(args: argparse.Namespace, folder: Path) -> tuple[list[Row], list[str]]:
         fitted = [m for m in models_of([], samples) if name_of(m) not in HELD_OUT]
         for model in fitted:
             bench.runs(model, args.base, bench.plan(model, args.base, ()))
-    for mode in args.modes:
+    for mode in args.modes[:1] if args.choices else args.modes:
         for model in models:
             print(f"{name_of(model)}, {mode} ...", file=sys.stderr, flush=True)
             try:
                 plan = bench.plan(model, mode, fitted)
-                if args.until == "run":
+                if args.choices:
+                    rows.append(bench.choice(model, mode, plan))
+                elif args.until == "run":
                     rows.append(row_of(model, mode, bench.runs(model, mode, plan)))
             except (FailedError, subprocess.TimeoutExpired) as error:
                 faults.append(f"{name_of(model)}, {mode}: {error}")
@@ -288,7 +338,7 @@ def main() -> int:
         print(f"truth.py: {error}", file=sys.stderr)
         return 1
     if args.until == "run":
-        print(*table(rows), sep="\n")
+        print(*(choices_table if args.choices else table)(rows), sep="\n")
     for fault in faults:
         print(fault, file=sys.stderr)
     if args.json:
