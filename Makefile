@@ -64,8 +64,9 @@ lint: $(READY) $(TYPES)
 bench: $(READY) ## measure, and update BENCHMARKS.md (BENCH="NAME ..." measures only these)
 	$(BIN)/python tests/bench/run.py $(BENCH)
 
-truth: $(READY) ## compare predicted with measured bottlenecks, by formula, measured, calibrated; an hour
-	$(BIN)/python tests/tools/truth.py --modes analytic measured calibrated $(TRUTH)
+truth: $(READY) ## compare predicted with measured bottlenecks, by four ways to price, and judge choices; 20 minutes
+	$(BIN)/python tests/tools/truth.py --modes analytic fitted measured calibrated $(TRUTH)
+	$(BIN)/python tests/tools/truth.py --choices $(TRUTH)
 
 agree: $(READY) ## compare solvers, slicing (1,000 graphs), bounds (2,000), latency (200), schedules (300) with brute force
 	$(BIN)/python tests/tools/agree.py --count 1000

@@ -3,8 +3,14 @@
 Small chains of operators run with ONNX Runtime on the CPU, some 200 of them: products,
 convolutions, recurrent layers, normalisation, arithmetic, data movement, in several sizes and
 element types. The rates of families of operators are fitted to their times. It takes a minute or
-two; with one thread other processes may run meanwhile, but fewer are better. The notes of the file
-say what was fitted, on what, and how well. ``dnnp-profile --device FILE`` prices with it.
+two; with one thread other processes may run meanwhile, but fewer are better.
+
+Alone and warm, operators take less than in a model. Streams of whole models that ``dnnp-profile
+--mode measure`` priced on this machine (``--stream FILE``, for each) have times of groups as stages
+run them, and make a better file: rates are then fitted to those above all.
+
+The notes of the file say what was fitted, on what, and how well. ``dnnp-profile --device FILE``
+prices with it.
 """
 
 from __future__ import annotations
@@ -57,6 +63,11 @@ def _parser() -> argparse.ArgumentParser:
         help="other threads that run the same meanwhile, as stages do (default: 1)",
     )  # fmt: skip
     parser.add_argument(
+        "--stream", action="append", default=[], metavar="FILE",
+        help="a stream that dnnp-profile --mode measure priced here: fit its groups as well, "
+        "which were timed as stages run; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
         "--quick", action="store_true",
         help="a few small points only, to try things: not for real models",
     )  # fmt: skip
@@ -80,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if args.name.split() != [args.name] or "/" in args.name:
         parser.error(f"--name {args.name!r}: not a name without spaces and slashes")
-    options = FitOptions(args.name, args.threads, args.seconds, args.beside, args.quick)
+    options = FitOptions(
+        args.name, args.threads, args.seconds, args.beside, args.quick, args.stream
+    )
     path = args.output or f"{args.name}.json"
     if not Path(path).resolve().parent.is_dir():
         parser.error(f"-o {path}: there is no such folder")

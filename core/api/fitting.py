@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,10 @@ Tell = Callable[[int, int, str], None]
 
 _START_BANDWIDTH, _START_LAUNCH, _START_PEAK = 20e9, 3e-7, 1e11
 _CACHE_BANDWIDTH = 60e9
+_LEAST_S = 1e-6
+"""Groups that take less say nothing of what is in them."""
+_OPEN = 0.1
+"""What a block of operators counts beside groups of models: it tells what these leave open."""
 _FAR = 10
 """Blocks of both chains, whose weights share the caches."""
 
@@ -40,6 +44,18 @@ class FitOptions:
     """Threads that are kept busy beside the one that is measured, as stages keep each other."""
     quick: bool = False
     """A few small points only: to try things, not to price models."""
+    streams: Sequence[str] = ()
+    """Files of streams that `dnnp-profile --mode measure` priced on this machine's CPU: their
+    groups were timed as stages run, and count most."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Blocks with the kind of each, and what was not measured."""
+
+    blocks: Sequence[Block]
+    kinds: Sequence[str]
+    failed: Sequence[str] = ()
 
 
 def fit_device(options: FitOptions, tell: Tell = lambda done, total, title: None) -> Record:
@@ -53,16 +69,24 @@ def fit_device(options: FitOptions, tell: Tell = lambda done, total, title: None
     Raises
     ------
     InputFileError
-        ONNX Runtime runs none of the points.
+        ONNX Runtime runs none of the points, or a stream cannot be read.
+    UsageError
+        A stream was not measured on a CPU with as many threads.
     """
     from dnnp.core.profile.fit import fit
     from dnnp.core.runtime.operator_grid import grid
 
-    cases, blocks, failed = measured(
-        grid(options.threads, quick=options.quick), options.seconds, options.beside, tell
+    groups = [group_blocks(path, options.threads) for path in options.streams]
+    cases = grid(options.threads, quick=options.quick)
+    chains = measured(cases, options.seconds, options.beside, tell)
+    weight = _OPEN if groups else 1.0
+    seen = Measured(
+        [replace(block, weight=weight * block.weight) for block in chains.blocks]
+        + [block for group in groups for block in group.blocks],
+        [*chains.kinds, *(kind for group in groups for kind in group.kinds)],
+        chains.failed,
     )
-    found = fit(blocks, start_of_machine())
-    return _record(options, found, cases, blocks, failed)
+    return _record(options, fit(seen.blocks, start_of_machine()), seen)
 
 
 def write_device(record: Record, path: str) -> None:
@@ -80,15 +104,58 @@ def write_device(record: Record, path: str) -> None:
         file.write(data.encode())
 
 
-def measured(
-    cases: Sequence[Case], seconds: float, beside: int, tell: Tell
-) -> tuple[list[Case], list[Block], list[str]]:
-    """Time cases; those that ran, their blocks, and the titles of the others."""
+def group_blocks(path: str, threads: int) -> Measured:
+    """A block for each group of a measured stream.
+
+    Groups count by the square root of their share of the time, at most 1: what matters is right,
+    and a model of many small groups does not outvote the others.
+
+    Raises
+    ------
+    InputFileError, FormatError
+        There is no such file, or it is malformed.
+    UsageError
+        It has no groups of one class, or was not measured on a CPU with as many threads.
+    """
+    from dnnp.core.model.errors import UsageError
+    from dnnp.core.profile.fit import Block
+    from dnnp.core.profile.kernels import subset
+    from dnnp.core.profile.work import work_of
+    from dnnp.formats.files import read_file
+    from dnnp.formats.graph import clustering_of, graph_of
+    from dnnp.formats.stream import read_bytes
+    from dnnp.rooflines import fused, kernels_in
+
+    stream = read_bytes(read_file(path), path)
+    how = stream.header.get("measured", {})
+    if how.get("provider") != "cpu" or how.get("threads") != threads:
+        many = f"{threads} thread{'s' if threads > 1 else ''}"
+        raise UsageError(f"{path}: not priced by dnnp-profile --mode measure on a CPU, with {many}")
+    graph = graph_of(stream)
+    groups = clustering_of(stream, graph)
+    if groups is None or len(groups.times) != 1:
+        raise UsageError(f"{path}: no groups, or costs of several device classes")
+    work = work_of(graph, stream.get("node"), stream.get("tensor"))
+    kernels, group = kernels_in(stream, graph, groups, work, fused(stream, graph))
+    (times,) = groups.times.values()
+    nothing = subset(kernels, np.zeros(len(group), dtype=np.bool_))
+    blocks = []
+    for g in np.flatnonzero(times > _LEAST_S).tolist():
+        inside = subset(kernels, group == g)
+        if inside.starts.any():
+            weight = min(float(times[g] / times.mean()) ** 0.5, 1.0)
+            blocks.append(Block(inside, nothing, 1, float(times[g]), weight))
+    kind = f"groups of {stream.header.get('model', path)}"
+    return Measured(blocks, [kind] * len(blocks))
+
+
+def measured(cases: Sequence[Case], seconds: float, beside: int, tell: Tell) -> Measured:
+    """Time cases; the titles of those that fail are kept."""
     from dnnp.core.model.errors import InputFileError
     from dnnp.core.profile.fit import Block
     from dnnp.core.runtime import operator_times
 
-    ran: list[Case] = []
+    kinds: list[str] = []
     blocks: list[Block] = []
     failed: list[str] = []
     reason = "they take less than can be told"
@@ -101,7 +168,7 @@ def measured(
             reason = str(error)
             continue
         if spent > 0:
-            ran.append(case)
+            kinds.append(case.kind)
             blocks.append(
                 Block(chain_kernels(case, 3), chain_kernels(case, 2), 1, spent, case.weight)
             )
@@ -110,13 +177,11 @@ def measured(
     tell(len(cases), len(cases), "")
     if not blocks:
         raise InputFileError(f"no operator could be measured: {reason}")
-    return ran, blocks, failed
+    return Measured(blocks, kinds, failed)
 
 
 def chain_kernels(case: Case, length: int) -> Kernels:
     """Kernels of a chain; its weights lie where those of the chains that were measured do."""
-    from dataclasses import replace
-
     from dnnp.core.profile.work import work_of
     from dnnp.formats.graph import graph_of
     from dnnp.formats.unfinished import scratch_folder
@@ -145,13 +210,7 @@ def start_of_machine() -> Machine:
     return Machine(peak, _START_BANDWIDTH, _START_LAUNCH, caches, channel_block())
 
 
-def _record(
-    options: FitOptions,
-    found: Fit,
-    cases: Sequence[Case],
-    blocks: Sequence[Block],
-    failed: Sequence[str],
-) -> Record:
+def _record(options: FitOptions, found: Fit, seen: Measured) -> Record:
     from dnnp.core.runtime.hardware import cache_sizes, copy_rate, memory_size
     from dnnp.core.runtime.session import ort_version
     from dnnp.formats.cost_cache import cpu_model
@@ -185,22 +244,16 @@ def _record(
             }
             for family, rates in machine.operators.items()
         },
-        "notes": _notes(options, found, cases, blocks, failed),
+        "notes": _notes(options, found, seen),
         "sources": [f"ONNX Runtime {ort_version()}: measured on {cpu_model()}, {cores}"],
     }
 
 
-def _notes(
-    options: FitOptions,
-    found: Fit,
-    cases: Sequence[Case],
-    blocks: Sequence[Block],
-    failed: Sequence[str],
-) -> list[str]:
+def _notes(options: FitOptions, found: Fit, seen: Measured) -> list[str]:
     """What was fitted, on what, and how well."""
-    seconds = np.array([block.seconds for block in blocks])
+    seconds = np.array([block.seconds for block in seen.blocks])
     off = np.abs(found.predicted_s / seconds - 1)
-    kinds = sorted(zip((c.kind for c in cases), off.tolist(), strict=True))
+    kinds = sorted(zip(seen.kinds, off.tolist(), strict=True))
     by_kind = [
         f"{kind} {np.median([error for _, error in errors]):.0%}"
         for kind, errors in ((k, list(e)) for k, e in groupby(kinds, key=lambda pair: pair[0]))
@@ -209,17 +262,18 @@ def _notes(
         "kind: a pipeline stage on a core pays for transfers and has a capacity, so it is an "
         "accelerator of the cost model",
         f"operators, caches, memory_bandwidth_bytes_per_s, launch_overhead_s: fitted by "
-        f"dnnp.samples.fit_device to {len(blocks)} blocks of operators, "
+        f"dnnp.samples.fit_device to {len(seen.blocks)} blocks of operators, "
         f"of {options.threads} threads, {options.beside} of the same kind beside them"
-        + (", a quick grid" if options.quick else ""),
+        + (", a quick grid" if options.quick else "")
+        + (f", and groups of {len(options.streams)} models as they run" * bool(options.streams)),
         f"residuals: median {np.median(off):.1%}, nine of ten within "
         f"{np.percentile(off, 90):.0%}, worst {off.max():.0%}",
         f"median residuals by kind of block: {', '.join(by_kind)}",
         "peak_flop_per_s: the highest rate among the blocks; link_bandwidth_bytes_per_s: one "
         "thread copying memory; memory_bytes: of the whole machine",
     ]
-    if failed:
-        notes.append(f"not measured: {', '.join(failed)}")
+    if seen.failed:
+        notes.append(f"not measured: {', '.join(seen.failed)}")
     return notes
 
 

@@ -35,8 +35,8 @@ def analytic_times(
     nodes = kernel_times(kernels_by(stream, graph, work, alone, units), device)
     if groups is None:
         return nodes, None
-    kernel, group = _within(units[0], stream, groups)
-    times = kernel_times(kernels_by(stream, graph, work, kernel, units), device)
+    kernels, group = kernels_in(stream, graph, groups, work, units)
+    times = kernel_times(kernels, device)
     together: Floats = np.bincount(group, weights=times, minlength=groups.g).astype(np.float64)
     return nodes, together
 
@@ -66,6 +66,18 @@ def kernels_by(
     whole = np.bincount(unit, minlength=graph.n)[unit[first]] == size
     named = [rules[unit[v]] if all_ else "" for v, all_ in zip(first, whole, strict=True)]
     return kernels_of(graph, work, stream.get("tensor"), label, named, constant)
+
+
+def kernels_in(
+    stream: Stream,
+    graph: Graph,
+    groups: Clustering,
+    work: Work,
+    units: tuple[Ints, tuple[str, ...], Bools],
+) -> tuple[Kernels, Ints]:
+    """Kernels of the groups of a stream, and group of each kernel, i64[q]."""
+    kernel, group = _within(units[0], stream, groups)
+    return kernels_by(stream, graph, work, kernel, units), group
 
 
 def _within(unit: Ints, stream: Stream, groups: Clustering) -> tuple[Ints, Ints]:

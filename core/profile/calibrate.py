@@ -61,8 +61,8 @@ NOISE = 0.02
 """Relative error of a load that nobody disturbed."""
 STRENGTH = 3.0
 """Strength of the regularisation where there are too few models to choose it."""
-STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-"""Those that are tried."""
+STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 1e4, 1e5, 1e6)
+"""Those that are tried; by the last ones factors are 1, as good costs need none."""
 COMMON, FAMILY, OWN, TRANSFER = 0.03, 1.0, 3.0, 1.0
 """Weights w of the parameters: the speed of all operators may differ most."""
 GUESSED = {"control": 0.02}

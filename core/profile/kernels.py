@@ -123,6 +123,10 @@ class Kernels:
     """f64[q], bytes of all weights of the model that a kernel is in."""
 
 
+_OF_NODES = frozenset(("flop", "channels", "family", "rate", "product", "length", "label"))
+"""Columns of kernels that have an entry a node, not a kernel."""
+
+
 def kernels_of(
     graph: Graph,
     work: Work,
@@ -198,6 +202,19 @@ def joined(parts: Sequence[Kernels]) -> Kernels:
     columns = {f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Kernels)}
     columns["label"] += np.repeat(counts[:-1], np.diff(nodes))
     columns["first"] += np.repeat(nodes[:-1], np.diff(counts))
+    return Kernels(**columns)
+
+
+def subset(kernels: Kernels, chosen: Bools) -> Kernels:
+    """The kernels that a mask, bool[q], names, and their nodes."""
+    members = chosen[kernels.label]
+    number, node = np.cumsum(chosen) - 1, np.cumsum(members) - 1
+    columns = {
+        f.name: getattr(kernels, f.name)[members if f.name in _OF_NODES else chosen]
+        for f in fields(Kernels)
+    }
+    columns["label"] = number[kernels.label[members]]
+    columns["first"] = node[kernels.first[chosen]]
     return Kernels(**columns)
 
 

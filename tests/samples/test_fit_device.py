@@ -48,6 +48,71 @@ def test_a_model_is_priced_with_it(fitted: Path, tmp_path: Path) -> None:
     assert min(times) >= 0 < sum(times)
 
 
+MEASURED = {"provider": "cpu", "threads": 1, "optimization": "all", "beside": 1, "rounds": 9}
+MEASURED |= {"total_s": 0.001, "cold_s": 0.001, "taken": 0.0, "spread": 0.01}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stream of a model whose groups take a known time."""
+    folder = tmp_path_factory.mktemp("measured")
+    graph = dnnp.profile(dnnp.coarsen(dnnp.load(build.write("gnmt-small", folder))))
+    path = folder / "measured"
+    graph.save(path)
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    records[0]["measured"] = MEASURED
+    for record in records:
+        if record["type"] == "group":
+            record["time_s"]["cpu-core"] *= 0.25
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_groups_of_measured_streams_count_most(measured: Path, tmp_path: Path) -> None:
+    slow, path = tmp_path / "slow", tmp_path / "mine.json"
+    times = group_times(measured)
+    for stream, factor in ((measured, 1.0), (slow, 3.0)):
+        records = [json.loads(line) for line in measured.read_text().splitlines()]
+        for record in records:
+            if record["type"] == "group":
+                record["time_s"]["cpu-core"] *= factor
+        slow.write_text("".join(json.dumps(record) + "\n" for record in records))
+        words = ["--quick", "--seconds", "0.005", "--name", "cpu-core", "-o", str(path), "-q"]
+        assert fit_device.main([*words, "--stream", str(slow)]) == 0
+        priced = dnnp.profile(dnnp.load(stream), device=[str(path)])
+        priced.save(tmp_path / "priced")
+        ratio = sum(group_times(tmp_path / "priced")) / (factor * sum(times))
+        assert 0.7 < ratio < 1.4
+    notes = " ".join(json.loads(path.read_text())["notes"])
+    assert "and groups of 1 models as they run" in notes
+    assert "groups of gnmt-small" in notes
+
+
+def group_times(path: Path) -> list[float]:
+    records = map(json.loads, path.read_text().splitlines())
+    return [record["time_s"]["cpu-core"] for record in records if record["type"] == "group"]
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [({}, "not priced by"), ({"measured": MEASURED | {"threads": 2}}, "with 1 thread")],
+)
+def test_streams_that_were_not_measured_so(
+    header: dict[str, object],
+    reason: str,
+    measured: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first, *rest = measured.read_text().splitlines()
+    record = json.loads(first)
+    del record["measured"]
+    path = tmp_path / "other"
+    path.write_text("\n".join([json.dumps(record | header), *rest, ""]))
+    assert fit_device.main(["--quick", "--stream", str(path)]) == 1
+    assert reason in capsys.readouterr().err
+
+
 def test_nothing_is_written_where_nothing_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,8 +18,9 @@ The table has, for each model and mode of pricing,
                 two replicas
 
 Below it stand the median and the largest of |error|, of all models and of those that are held out
-(marked `*`): no fit may see them. `--modes calibrated` fits factors to the runs of the models that
-are not held out, priced as `--base` says, and prices all models with them.
+(marked `*`): no fit may see them. `--modes fitted` prices by a device file that fit_device makes
+from measured streams of the models that are not held out. `--modes calibrated` fits factors to the
+runs of the models that are not held out, priced as `--base` says, and prices all models with them.
 
 With --choices the plans of the first mode run with `dnnp-run --choose`, and then, as a judge that
 had no part in that, with `--compare`: the table says what was chosen, and its rate in the second
@@ -52,7 +53,7 @@ SCRIPTS = Path(sysconfig.get_path("scripts"))
 SHARED = ROOT.parent / "shared" / "models"
 K = "2"
 
-MODES = ("analytic", "measured", "calibrated")
+MODES = ("analytic", "fitted", "measured", "calibrated")
 
 HELD_OUT = ("mobilenet-v2", "gpt", "gnmt8", "resnet50_narrow", "moe")
 """Models that no fit may see, a third of all: two convolution networks, one of them depthwise, a
@@ -132,7 +133,10 @@ class Bench:
         base = self.base if mode == "calibrated" else mode
         words = []
         if base == "measured":
-            words = ["--mode", "measure", "--cache", str(self.folder / "cache")]
+            # Not a common cache: the machine may have become faster or slower in between.
+            words = ["--mode", "measure", "--cache", str(self.folder / f"cache.{mode}")]
+        if mode == "fitted":
+            words = ["--device", str(self.device(fitted))]
         if mode == "calibrated":
             for other in fitted:
                 for run in ("run1", "run2"):
@@ -140,6 +144,16 @@ class Bench:
         pricing = [*words, *self.pricing]
         priced = self.command(self.file(model, f"{mode}.priced"), "profile", *pricing, groups)
         return self.command(self.file(model, f"{mode}.plan"), "partition", "-k", K, priced)
+
+    def device(self, fitted: Sequence[Path]) -> Path:
+        """A device file for this machine, from measured streams of models."""
+        path = self.folder / "fitted.json"
+        if not path.exists():
+            words = [sys.executable, "-m", "dnnp.samples.fit_device", "-q", "-o", str(path)]
+            for model in fitted:
+                words += ["--stream", str(self.file(model, "measured.priced"))]
+            subprocess.run(words, check=True, capture_output=True, timeout=900)
+        return path
 
     def runs(self, model: Path, mode: str, plan: Path) -> list[list[Record]]:
         """Run the plan twice, the second time compared with other ways; the run records."""
@@ -278,7 +292,10 @@ def parsed() -> argparse.Namespace:
         "--modes", nargs="+", choices=MODES, default=["analytic", "measured"], help="ways to price"
     )
     parser.add_argument(
-        "--base", choices=MODES[:2], default="analytic", help="what calibrated costs start from"
+        "--base",
+        choices=("analytic", "measured"),
+        default="measured",
+        help="what calibrated costs start from",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--held-out", action="store_true", help="only models that are held out")
@@ -306,10 +323,13 @@ def work(args: argparse.Namespace, folder: Path) -> tuple[list[Any], list[str]]:
         models = [m for m in models if (name_of(m) in HELD_OUT) == args.held_out]
     fitted: list[Path] = []
     rows, faults = [], []
-    if "calibrated" in args.modes:
+    if {"calibrated", "fitted"} & {*args.modes}:
         fitted = [m for m in models_of([], samples) if name_of(m) not in HELD_OUT]
         for model in fitted:
-            bench.runs(model, args.base, bench.plan(model, args.base, ()))
+            if "fitted" in args.modes:
+                bench.plan(model, "measured", ())
+            if "calibrated" in args.modes:
+                bench.runs(model, args.base, bench.plan(model, args.base, ()))
     for mode in args.modes[:1] if args.choices else args.modes:
         for model in models:
             print(f"{name_of(model)}, {mode} ...", file=sys.stderr, flush=True)
