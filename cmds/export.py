@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from dnnp.choices import EXPORTS
+from dnnp.choices import EXPORTS, FOLDERS
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
 from dnnp.core.model.errors import UsageError
@@ -40,15 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Export the plan of a stream."""
-    if args.to == "stages" and args.output == "-":
-        raise UsageError("--to stages writes several files: name a folder with -o DIR")
+    if args.to in FOLDERS and args.output == "-":
+        raise UsageError(f"--to {args.to} writes several files: name a folder with -o DIR")
     from dnnp.cmds.shell.options import options_of
-    from dnnp.exporting import ExportOptions, export_stages, split_bytes
+    from dnnp.exporting import ExportOptions, export_folder, split_bytes
 
     options = options_of(ExportOptions, args, context)
     stream = context.read(args.stream)
-    if args.to == "stages":
-        export_stages(stream, args.output, options)
+    if args.to in FOLDERS:
+        export_folder(stream, args.output, options)
     else:
         data = split_bytes(stream)
         with context.open_output() as file:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ import orjson
 
 from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.formats.files import open_regular
+from dnnp.formats.manifest_fields import FORMAT
 from dnnp.formats.unfinished import fresh_name, remove, unfinished, whole
 
-FORMAT = "dnnp-stages"
 MANIFEST = "manifest.json"
 
 _EARLIER = ".earlier.json"
@@ -150,7 +151,8 @@ def _listed(manifest: Path) -> dict[str, dict[str, Any]]:
             found = orjson.loads(file.read(size))
         if found["format"] != FORMAT:
             return {}
-        entries = [dict(entry) for key in ("stages", "weights") for entry in found[key]]
+        lists = (found["stages"], found["weights"], found.get("files", []))
+        entries = [dict(entry) for entry in chain(*lists) if "file" in entry]
         return {MANIFEST: {"placed": "manifest"}, **{str(e["file"]): e for e in entries}}
     except (InputFileError, OSError, ValueError, KeyError, TypeError):
         return {}

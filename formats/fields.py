@@ -25,7 +25,8 @@ class Field:
     """One field of a record."""
 
     type: str
-    """id, int, number, string, bool, list, map (of items, by name), object."""
+    """id, int, number, string, bool, list, map (of items, by name), object; a `size` is a number,
+    a name, or null where neither is known; a `place` is an id or one of `enum`."""
     doc: str
     required: bool = False
     enum: tuple[str, ...] = ()
@@ -72,6 +73,8 @@ class Field:
         """What a value must be, for messages."""
         if self.const is not None:
             return repr(self.const)
+        if self.type == "place":
+            return "an id, or one of " + ", ".join(self.enum)
         if self.enum:
             return "one of " + ", ".join(self.enum)
         if self.type in ("number", "int"):
@@ -85,6 +88,7 @@ class Field:
             return f"a string that matches {self.pattern}"
         names = {
             "id": f"an integer from 0 to {MAX_ID}",
+            "size": "a size, a name or null",
             "string": "a string",
             "bool": "true or false",
         }
@@ -97,6 +101,14 @@ def _check_id(spec: Field, values: list[Any]) -> bool:
         and min(values, default=0) >= 0
         and (max(values, default=0) <= MAX_ID)
     )
+
+
+def _check_size(spec: Field, values: list[Any]) -> bool:
+    return _check_id(spec, [v for v in values if v is not None and type(v) is not str])
+
+
+def _check_place(spec: Field, values: list[Any]) -> bool:
+    return _check_id(spec, [v for v in values if type(v) is not str or v not in spec.enum])
 
 
 def _check_number(spec: Field, values: list[Any]) -> bool:
@@ -146,6 +158,8 @@ def _check_object(spec: Field, values: list[Any]) -> bool:
 
 _CHECKS = {
     "id": _check_id,
+    "size": _check_size,
+    "place": _check_place,
     "int": _check_number,
     "number": _check_number,
     "string": _check_string,
@@ -243,6 +257,10 @@ def _field_schema(spec: Field) -> dict[str, Any]:
             schema["additionalProperties"] = _field_schema(spec.items)
     elif spec.type == "id":
         schema = {"type": "integer", "minimum": 0, "maximum": MAX_ID}
+    elif spec.type == "size":
+        schema = {"type": ["integer", "string", "null"], "minimum": 0, "maximum": MAX_ID}
+    elif spec.type == "place":
+        schema = {"anyOf": [{"type": "integer", "minimum": 0}, {"enum": list(spec.enum)}]}
     elif spec.type in ("int", "number"):
         schema = {"type": "integer" if spec.type == "int" else "number", "maximum": spec.most}
         if spec.signed:
@@ -251,7 +269,7 @@ def _field_schema(spec: Field) -> dict[str, Any]:
             schema["minimum"] = spec.least
     else:
         schema = {"type": {"string": "string", "bool": "boolean"}[spec.type]}
-    if spec.enum:
+    if spec.enum and spec.type != "place":
         schema["enum"] = list(spec.enum)
     if spec.const is not None:
         schema["const"] = spec.const

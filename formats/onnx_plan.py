@@ -17,12 +17,17 @@ def check_runnable(plan: Plan, graph: Graph, remedy: str) -> None:
     FormatError
         The plan is for training, or not ordered.
     """
+    refuse_training(graph)
+    if plan.validity != "ordered":
+        raise FormatError(
+            f"the plan is {plan.validity}, not ordered: its stages wait for each other; {remedy}"
+        )
+
+
+def refuse_training(graph: Graph) -> None:
+    """Raise a FormatError if the graph has a backward pass."""
     if graph.backward.any():
         raise FormatError(
             "the plan is for training: only plans of graphs without a backward pass "
             "are pipelines of ONNX models"
-        )
-    if plan.validity != "ordered":
-        raise FormatError(
-            f"the plan is {plan.validity}, not ordered: its stages wait for each other; {remedy}"
         )

@@ -1,43 +1,21 @@
-"""The folder that `dnnp-export --to stages` writes: a folder for each stage, and a manifest.
-
-The folder of a stage, `stage-0` and so on, has the ONNX file `model.onnx` and what it reads: it
-can be moved, and loads alone.
-
-`manifest.json` is one object, in which each `file` is a path that counts from its folder:
-
-- `format` (`dnnp-stages`), `version` (2), `model`, `source` (`path`, `sha256`) and
-  `plan` (`digest`, `k`, `method`, `objective`, `value`);
-- `inputs`, `outputs`: those of the whole model, each with `name`, `dtype`, `shape` (a size, a
-  name or null; no `shape`: unknown rank) and, in the same words as below, `to` or `from`;
-- `stages`: `id`, `file`, `sha256`, `device`, `replicas` (how many devices, from that one on,
-  share the samples; absent: 1), `nodes` (how many) and the stage's own `inputs` (with `from`:
-  the stage that makes the tensor, or `model`) and `outputs` (with `to`: the stages that read it,
-  and `model` for an output of the model);
-- `links`: `from`, `to` and `tensors` for each pair of stages where one feeds the other;
-- `weights`: the files with external data beside the stages. Each has `stage` (its `id`), `file`,
-  `placed`, `sources` (the files of the model that its bytes are from) and `size_bytes`. `placed` is
-  `copy`: the bytes that the stage reads, with `padding_bytes` (how many bytes of the file belong to
-  no tensor) and `sha256`; `link`: a hard link to a whole file of the model; or `missing`: the file
-  was not there, and the stage expects it at `file`; its `size_bytes` is 0.
-"""
+"""Write the folder of an export: models, their weights, other files, and the manifest."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import onnx
 import orjson
 
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.model.standing import Standing
-from dnnp.formats.export_folder import FORMAT, MANIFEST, replaced_folder
-from dnnp.formats.onnx_stages import MODEL, StageModel, boundary
-from dnnp.formats.onnx_types import TensorType, describe
+from dnnp.formats.export_folder import MANIFEST, replaced_folder
+from dnnp.formats.manifest import Record, weights_entry
+from dnnp.formats.onnx_stages import StageModel
 from dnnp.formats.onnx_weights import Span, spans_of
 from dnnp.formats.stage_weights import (
     MODEL_FILE,
@@ -46,8 +24,6 @@ from dnnp.formats.stage_weights import (
     place_weights,
     repeated_bytes,
 )
-
-VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -64,42 +40,68 @@ class Weights:
         return sum(f.size_bytes - f.padding_bytes for f in self.files if f.how == "copy")
 
 
-def write_stages(
-    stages: Sequence[StageModel],
-    model: onnx.ModelProto,
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """A model of an export, which gets a folder of its own with all that it reads."""
+
+    stage: int | str
+    """Number of the stage, or `model` for all of the model."""
+    model: onnx.ModelProto
+    """External data is where the source model has it."""
+    folder: str
+    """Path in the folder of the export."""
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What else is in the folder of an export."""
+
+    layout: str = "stages"
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Path -> contents; paths with an ending slash are folders."""
+    fields: Mapping[str, object] = field(default_factory=dict)
+    """Further fields of the manifest."""
+
+
+def stage_units(stages: Sequence[StageModel]) -> list[Unit]:
+    """The stages, each in the folder `stage-0`, `stage-1` and so on."""
+    return [Unit(i, stage.model, f"stage-{i}") for i, stage in enumerate(stages)]
+
+
+def write_export(
+    units: Sequence[Unit],
+    manifest: Record,
     source: Path,
     target: Path,
     *,
-    about: Mapping[str, Any],
-    devices: Sequence[str],
-    replicas: Sequence[int] = (),
+    extras: Extras | None = None,
     link_weights: bool = False,
     watch: Callable[[Standing], None] = lambda standing: None,
 ) -> Weights:
-    """Write the stages of a model to the folder `target`, whole or not at all.
+    """Write models to the folder `target`, whole or not at all.
 
     An earlier export in `target` is replaced; a folder with anything else in it is refused, and
     so is one where a file is no longer what its manifest says.
 
     Parameters
     ----------
-    stages, devices
-        The stages and the name of each one's (first) device.
-    replicas
-        Devices that share the samples of each stage; empty: one.
-    model, source
-        The source model and its file; weight files are looked for beside it.
-    about
-        The manifest's `model`, `source` and `plan`.
+    units
+        The models.
+    manifest
+        See `manifest.manifest_of`; gets what only writing tells.
+    source
+        File of the source model; weight files are looked for beside it.
+    extras
+        What else is written.
     link_weights
-        Make hard links to the weight files instead of copying what each stage reads.
+        Make hard links to the weight files instead of copying what each model reads.
     watch
         Told how far the copying is.
 
     Returns
     -------
     Weights
-        The weight files beside the stages.
+        The weight files beside the models.
 
     Raises
     ------
@@ -110,12 +112,13 @@ def write_stages(
     InputFileError
         Something cannot be read or written, or another export writes to `target`.
     """
-    originals = find_originals((stage.model for stage in stages), source)
+    extras = extras or Extras()
+    originals = find_originals((unit.model for unit in units), source)
     files: list[WeightFile] = []
     copied: list[Span] = []
-    entries = []
+    entries: dict[int | str, Record] = {}
     target = Path(os.path.realpath(target))
-    total = sum(span.size_bytes for stage in stages for span in spans_of([stage.model]))
+    total = sum(span.size_bytes for unit in units for span in spans_of([unit.model]))
     done = 0
 
     def copying(size_bytes: int) -> None:
@@ -125,115 +128,60 @@ def write_stages(
 
     try:
         with replaced_folder(target) as inside:
-            for i, stage in enumerate(stages):
-                folder = inside / f"stage-{i}"
-                folder.mkdir()
+            for unit in units:
+                folder = inside / unit.folder
+                folder.mkdir(parents=True)
                 placed = place_weights(
-                    i, stage.model, folder, originals, link=link_weights, copying=copying
-                )
-                entries.append(_write_model(placed.model, folder))
+                    unit.stage, unit.model, folder, originals,
+                    within=unit.folder, link=link_weights, copying=copying,
+                )  # fmt: skip
+                data = placed.model.SerializeToString(deterministic=True)
+                entries[unit.stage] = _write(inside, f"{unit.folder}/{MODEL_FILE}", data)
                 files += placed.files
                 copied += placed.copied
-            text = manifest(stages, model, about, devices, replicas, entries, files)
+            others = [
+                _write(inside, name, data)
+                for name, data in extras.files.items()
+                if not name.endswith("/")
+            ]
+            for name in extras.files:
+                if name.endswith("/"):
+                    (inside / name).mkdir(parents=True, exist_ok=True)
+            text = _completed(manifest, extras, entries, others, files)
             (inside / MANIFEST).write_bytes(orjson.dumps(text, option=orjson.OPT_INDENT_2) + b"\n")
     except OSError as error:
         raise InputFileError(f"{error.filename or target}: {error.strerror}") from None
     return Weights(tuple(files), repeated_bytes(copied))
 
 
-def _write_model(model: onnx.ModelProto, folder: Path) -> dict[str, str]:
-    """Write the model of a stage; `file` and `sha256` of its entry in the manifest."""
-    data = model.SerializeToString(deterministic=True)
-    (folder / MODEL_FILE).write_bytes(data)
-    return {"file": f"{folder.name}/{MODEL_FILE}", "sha256": hashlib.sha256(data).hexdigest()}
+def _write(inside: Path, name: str, data: bytes) -> Record:
+    """Write a file; its entry in the manifest."""
+    path = inside / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    digest = hashlib.sha256(data).hexdigest()
+    return {"file": name, "sha256": digest, "size_bytes": len(data)}
 
 
-def manifest(
-    stages: Sequence[StageModel],
-    model: onnx.ModelProto,
-    about: Mapping[str, Any],
-    devices: Sequence[str],
-    replicas: Sequence[int],
-    entries: Sequence[Mapping[str, str]],
+def _completed(
+    manifest: Record,
+    extras: Extras,
+    entries: Mapping[int | str, Record],
+    others: Sequence[Record],
     weights: Sequence[WeightFile],
-) -> dict[str, Any]:
-    """The manifest as an object; see the top of this file."""
-    made_by = boundary(stages)
-    stored = {tensor.name for tensor in model.graph.initializer}
-    read_by: dict[str, list[int]] = {}
-    links: dict[tuple[int, int], list[str]] = {}
-    for i, stage in enumerate(stages):
-        for name, maker in stage.sources.items():
-            read_by.setdefault(name, []).append(i)
-            if maker != MODEL:
-                links.setdefault((maker, i), []).append(name)
+) -> Record:
+    """The manifest with what is known of files."""
+    whole = [entry for stage, entry in entries.items() if isinstance(stage, str)]
+    listed = [*whole, *others]
     return {
-        "format": FORMAT,
-        "version": VERSION,
-        **about,
-        "inputs": [
-            {**_tensor(value.name, describe(value.type)), "to": read_by.get(value.name, [])}
-            for value in model.graph.input
-            if value.name not in stored
-        ],
-        "outputs": [
-            {
-                **_tensor(value.name, describe(value.type)),
-                "from": _stage(made_by.get(value.name, MODEL)),
-            }
-            for value in model.graph.output
-        ],
+        **{name: manifest[name] for name in ("format", "version")},
+        "layout": extras.layout,
+        **manifest,
         "stages": [
-            {
-                "id": i,
-                **entries[i],
-                "device": devices[i],
-                **({"replicas": replicas[i]} if replicas and replicas[i] > 1 else {}),
-                "nodes": len(stage.nodes),
-                "inputs": [
-                    {**_tensor(name, stage.types[name]), "from": _stage(stage.sources[name])}
-                    for name in stage.inputs
-                ],
-                "outputs": [
-                    {
-                        **_tensor(name, stage.types[name]),
-                        "to": [_stage(reader) for reader in stage.targets[name]],
-                    }
-                    for name in stage.outputs
-                ],
-            }
-            for i, stage in enumerate(stages)
+            {"id": stage["id"], **entries.get(stage["id"], {}), **stage}
+            for stage in manifest["stages"]
         ],
-        "links": [
-            {"from": maker, "to": reader, "tensors": names}
-            for (maker, reader), names in sorted(links.items())
-        ],
-        "weights": [_weights(file) for file in weights],
+        "weights": [weights_entry(file) for file in weights],
+        **({"files": listed} if listed else {}),
+        **extras.fields,
     }
-
-
-def _weights(file: WeightFile) -> dict[str, Any]:
-    entry = {
-        "stage": file.stage,
-        "file": file.file,
-        "placed": file.how,
-        "sources": [str(source) for source in file.sources],
-        "size_bytes": file.size_bytes,
-    }
-    if file.how == "copy":
-        entry |= {"padding_bytes": file.padding_bytes, "sha256": file.sha256}
-    return entry
-
-
-def _stage(index: int) -> int | str:
-    return "model" if index == MODEL else index
-
-
-def _tensor(name: str, kind: TensorType) -> dict[str, Any]:
-    """Name, element type and shape, as far as known."""
-    entry: dict[str, Any] = {"name": name}
-    if kind.dtype is not None:
-        entry["dtype"] = kind.dtype
-    if kind.shape is not None:
-        entry["shape"] = list(kind.shape)
-    return entry

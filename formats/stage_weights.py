@@ -42,7 +42,8 @@ CHUNK_BYTES = 1 << 20
 class WeightFile:
     """A weight file of a stage."""
 
-    stage: int
+    stage: int | str
+    """Number of the stage, or `model` for all of the model."""
     file: str
     """Path in the folder of the export."""
     how: str
@@ -126,11 +127,12 @@ def _found(source: Path, needed: int, homes: Collection[Path]) -> Path | None:
 
 
 def place_weights(
-    stage: int,
+    stage: int | str,
     model: onnx.ModelProto,
     folder: Path,
     originals: Originals,
     *,
+    within: str = "",
     link: bool,
     copying: Callable[[int], None] = lambda size_bytes: None,
 ) -> Placed:
@@ -148,6 +150,8 @@ def place_weights(
         Existing folder of the stage, in that of the export.
     originals
         See `find_originals`.
+    within
+        Path of the folder in that of the export; empty: its name.
     copying
         Told the size of each piece that is copied.
 
@@ -161,17 +165,18 @@ def place_weights(
     spans = spans_of([model])
     if not spans:
         return Placed(model, (), ())
+    within = within or folder.name
     files: list[WeightFile] = []
     kept: dict[str, str] = {}
     present: dict[str, Path] = {}
     for location, name in _names({span.location for span in spans}).items():
         source, original = (originals.home / location,), originals.paths[location]
         if original is None:
-            files.append(WeightFile(stage, f"{folder.name}/{name}", "missing", source))
+            files.append(WeightFile(stage, f"{within}/{name}", "missing", source))
             kept[location] = name
         elif link and _link(original, folder, name):
             size = (folder / name).stat().st_size
-            files.append(WeightFile(stage, f"{folder.name}/{name}", "link", source, size))
+            files.append(WeightFile(stage, f"{within}/{name}", "link", source, size))
             kept[location] = name
         else:
             present[location] = original
@@ -181,7 +186,7 @@ def place_weights(
         files.append(
             WeightFile(
                 stage,
-                f"{folder.name}/{DATA_FILE}",
+                f"{within}/{DATA_FILE}",
                 "copy",
                 tuple(originals.home / location for location in present),
                 size_bytes=size,

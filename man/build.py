@@ -1,5 +1,6 @@
 """Build the manual pages: parsers, the tables of methods, the record table and the glossary, merged
-with the prose in sections/; completion for shells, from the parsers; and the tables of README.md.
+with the prose in sections/; completion for shells, from the parsers; the tables of README.md; and
+the JSON Schema of manifests.
 
     python man/build.py            write man/man1, 3, 5, 7, man/completions and README.md
     python man/build.py --check    exit 1 and name the files that are not up to date
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import re
 import sys
 import textwrap
@@ -24,9 +26,9 @@ from argparse_manpage.manpage import Manpage
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.completion import SHELLS, script
 from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, SCHEDULES, SPLITS, Method
-from dnnp.formats import stage_folder
 from dnnp.formats.devices import cluster_names, device_names
 from dnnp.formats.fields import MAX_ID, Field
+from dnnp.formats.manifest_fields import MANIFEST, manifest_schema
 from dnnp.formats.records import RECORDS
 
 HERE = Path(__file__).resolve().parent
@@ -35,6 +37,8 @@ MANUAL = "dnnp manual"
 PROSE = (("dnnp-graph", 5), ("dnnp-stages", 5), ("dnnp", 7))
 """Pages that are no command's: name and section."""
 README = HERE.parent / "README.md"
+SCHEMA = HERE.parent / "formats" / "dnnp-stages.schema.json"
+"""The schema of manifests, which is part of the package."""
 TABLES = {
     "SPLITS": (SPLITS, "Finds {} splits"),
     "LATENCY": (LATENCY, "For {}"),
@@ -197,6 +201,8 @@ def type_name(field: Field) -> str:
         return f"object of {inner}"
     if field.const is not None:
         return repr(field.const).replace("'", '"')
+    if field.type == "place":
+        return "id or " + ", ".join(f'"{value}"' for value in field.enum)
     if field.enum:
         return "one of " + ", ".join(f'"{value}"' for value in field.enum)
     if field.type in ("number", "int"):
@@ -204,7 +210,12 @@ def type_name(field: Field) -> str:
         return name if field.signed else f"{name} {'> 0' if field.positive else '>= 0'}"
     if field.type == "string" and field.pattern:
         return "string of 64 hexadecimal digits" if "{64}" in field.pattern else "string"
-    return {"id": "id", "bool": "true or false", "object": "object"}.get(field.type, field.type)
+    return {
+        "id": "id",
+        "size": "size, name or null",
+        "bool": "true or false",
+        "object": "object",
+    }.get(field.type, field.type)
 
 
 def field_lines(fields: Mapping[str, Field]) -> Iterator[str]:
@@ -274,17 +285,9 @@ def term_list(terms: Mapping[tuple[str, ...], str]) -> str:
     )
 
 
-def manifest() -> str:
-    """What is in a folder of stage models: the docstring of the module that writes it."""
-    _, _, text = (stage_folder.__doc__ or "").strip().partition("\n\n")
-    text = re.sub(r"`([^`]+)`", r"\\fB\1\\fR", roff(text))
-    lines = [" ".join(item.split()) for item in re.split(r"\n\n|\n(?=\\-)", text)]
-    return "\n".join(
-        f".IP \\(bu 2\n{line.removeprefix(item)}"
-        if line.startswith(item := "\\- ")
-        else f".PP\n{line}"
-        for line in lines
-    )
+def schema() -> str:
+    """The JSON Schema of manifests, as it is shipped."""
+    return json.dumps(manifest_schema(), indent=2) + "\n"
 
 
 def prose_page(name: str, section: int, version: str, date: str) -> str:
@@ -295,7 +298,7 @@ def prose_page(name: str, section: int, version: str, date: str) -> str:
         "@RECORDS@": record_list(),
         "@EXAMPLE@": example(),
         "@MAXID@": str(MAX_ID),
-        "@MANIFEST@": manifest(),
+        "@MANIFEST@": "\n".join(field_lines(MANIFEST)),
         "@SYNOPSIS@": python_page.synopsis(),
         "@FUNCTIONS@": python_page.functions(),
         "@CLASSES@": python_page.classes(),
@@ -338,7 +341,7 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true", help="write nothing; name stale files")
     check = parser.parse_args().check
-    built = {**pages(), **completions(), README: readme()}
+    built = {**pages(), **completions(), README: readme(), SCHEMA: schema()}
     found = {path for n in (1, 3, 5, 7) for path in (HERE / f"man{n}").glob(f"*.{n}")}
     found |= set((HERE / "completions").glob("*/*"))
     stale = [p for p, text in built.items() if not p.exists() or p.read_text() != text]

@@ -20,7 +20,7 @@ from dnnp.split_options import SplitOptions
 
 FUNCTIONS = (
     "load", "generate", "coarsen", "profile", "split", "bound", "schedule", "check", "export",
-    "run",
+    "run", "load_stages",
 )  # fmt: skip
 """In the order in which they are used."""
 
@@ -34,7 +34,7 @@ OPTIONS: dict[str, type] = {
 }
 """Step -> the class of its options."""
 
-CLASSES = ("Graph", "Findings", "Caller", "Bar", "Standing")
+CLASSES = ("Graph", "Findings", "Stages", "Caller", "Bar", "Standing")
 
 
 def roff(text: str) -> str:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dnnp.running import run
     from dnnp.scheduling import schedule
     from dnnp.splitting import split
+    from dnnp.stage_loading import Stages, load_stages
 
 _ERRORS = (
     "DnnpError", "FormatError", "GapError", "InfeasibleError", "InputFileError", "LimitError",
@@ -54,6 +55,7 @@ _HOMES = {
     "DnnpWarning": "dnnp.caller",
     "Findings": "dnnp.checking",
     "Graph": "dnnp.graph",
+    "Stages": "dnnp.stage_loading",
     "Standing": "dnnp.core.model.standing",
     "bound": "dnnp.bounding",
     "check": "dnnp.checking",
@@ -61,6 +63,7 @@ _HOMES = {
     "export": "dnnp.exporting",
     "generate": "dnnp.loading",
     "load": "dnnp.loading",
+    "load_stages": "dnnp.stage_loading",
     "profile": "dnnp.profiling",
     "run": "dnnp.running",
     "schedule": "dnnp.scheduling",
@@ -71,9 +74,9 @@ _HOMES = {
 
 __all__ = [
     "Bar", "Caller", "DnnpError", "DnnpWarning", "Findings", "FormatError", "GapError", "Graph",
-    "InfeasibleError", "InputFileError", "LimitError", "Standing", "UnavailableError", "UsageError",
-    "VerificationError", "bound", "check", "coarsen", "export", "generate", "load", "profile",
-    "run", "schedule", "split",
+    "InfeasibleError", "InputFileError", "LimitError", "Stages", "Standing", "UnavailableError",
+    "UsageError", "VerificationError", "bound", "check", "coarsen", "export", "generate", "load",
+    "load_stages", "profile", "run", "schedule", "split",
 ]  # fmt: skip
 
 

@@ -23,5 +23,7 @@ MEASURED = "measured"
 """Stands for the only class which a graph prices."""
 
 PROVIDERS = ("cpu", "cuda")
-EXPORTS = ("stages", "msr-split")
+FOLDERS = ("stages",)
+"""What dnnp-export writes to a folder."""
+EXPORTS = (*FOLDERS, "msr-split")
 OPTIMIZATIONS = ("disable", "basic", "extended", "all")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dnnp.caller import CALLER, Caller
-from dnnp.choices import EXPORTS
+from dnnp.choices import EXPORTS, FOLDERS
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.text import counted
 from dnnp.step import Options, option
@@ -72,8 +72,8 @@ def export(
     options = ExportOptions(to=to, model=model, link_weights=link_weights, caller=caller)
     options.check()
     stream, name = graph.stream(), os.fspath(path)
-    if to == "stages":
-        export_stages(stream, name, options)
+    if to in FOLDERS:
+        export_folder(stream, name, options)
         return
     data = split_bytes(stream)
     try:
@@ -90,47 +90,44 @@ def split_bytes(stream: Stream) -> bytes:
     return write_split(_planned(stream)[1])
 
 
-def export_stages(stream: Stream, folder: str, options: ExportOptions) -> None:
-    """Write the stage models of a stream; raises what `export` does."""
-    from dnnp.formats.onnx_plan import check_runnable
+def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
+    """Write the models of a stream to a folder; raises what `export` does."""
+    from dnnp.formats.manifest import about, manifest_of, planned_sizes
+    from dnnp.formats.onnx_plan import refuse_training
     from dnnp.formats.onnx_stages import split_model
     from dnnp.formats.onnx_types import types_of
-    from dnnp.formats.stage_folder import write_stages
+    from dnnp.formats.stage_folder import write_export
+    from dnnp.layouts import lay_out
+    from dnnp.runnable import parts_of
     from dnnp.source import open_source
 
+    caller = options.caller
     graph, plan = _planned(stream)
-    model, source, digest = open_source(options.caller, stream, options.model)
-    check_runnable(plan, graph, "export one of dnnp-partition --validity ordered")
-    parts = [stage for stage in plan.stages if stage.nodes]
-    about: dict[str, Any] = {
-        "model": stream.header["model"],
-        "source": {"path": str(source), "sha256": digest},
-        "plan": {
-            "digest": plan.digest,
-            "k": plan.k,
-            "method": plan.method,
-            "objective": plan.objective,
-            "value": plan.value,
-        },
-    }
+    refuse_training(graph)
+    model, source, digest = open_source(caller, stream, options.model)
+    parts = parts_of(caller, stream, graph, plan)
+    known = about(stream, plan, str(source), digest)
+    if parts.schedule is not None:
+        known["schedule"] = parts.schedule
     try:
-        with options.caller.progress("writing the stages") as bar:
-            stages = split_model(model, [stage.nodes for stage in parts], types_of(stream))
-            weights = write_stages(
-                stages,
-                model,
+        with caller.progress("writing the stages") as bar:
+            nodes = [role.stage.nodes for role in parts.roles]
+            stages = split_model(model, nodes, types_of(stream))
+            manifest = manifest_of(stages, model, parts.roles, known, planned_sizes(stream))
+            units, extras = lay_out(options.to, manifest, stages, model)
+            weights = write_export(
+                units,
+                manifest,
                 source,
                 Path(folder),
-                about=about,
-                devices=[stage.device for stage in parts],
-                replicas=[stage.replicas for stage in parts],
+                extras=extras,
                 link_weights=options.link_weights,
                 watch=bar.update,
             )
     except FormatError as error:
         raise FormatError(error.reason, error.file or str(source)) from None
-    _report(options.caller, weights, folder, options.link_weights)
-    options.caller.note(f"wrote {counted(len(stages), 'stage')} to {folder}")
+    _report(caller, weights, folder, options.link_weights)
+    caller.note(f"wrote {counted(len(stages), 'stage')} to {folder}")
 
 
 def _planned(stream: Stream) -> tuple[NodeGraph, Plan]:

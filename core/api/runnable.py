@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.text import counted
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph as NodeGraph
     from dnnp.core.model.plan import Plan, Stage
     from dnnp.core.runtime.scheduled import Program
+    from dnnp.formats.manifest import Role
     from dnnp.formats.stream import Stream
 
 MATTERS = ("block", "overlap", "wait", "stages", "node", "device")
@@ -59,8 +61,6 @@ def one_by_one(
     caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan
 ) -> tuple[Plan, Sequence[Stage], Sequence[int], int]:
     """Parts of a plan of the objective latency in a pipeline order, for a sample at a time."""
-    from dataclasses import replace
-
     from dnnp.core.cost.runnable import runnable_parts
     from dnnp.formats.graph import units_of
 
@@ -71,3 +71,67 @@ def one_by_one(
             f"{len(parts)} parts, each in one go"
         )
     return replace(plan, validity="ordered"), parts, owners, 1
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is exported of a plan."""
+
+    roles: tuple[Role, ...]
+    """What runs in one go, in an order in which it can run."""
+    schedule: dict[str, Any] | None = None
+    """What each device runs by a schedule, as a manifest has it; None: there is none."""
+
+
+def parts_of(caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan) -> Parts:
+    """The parts of a plan that run in one go: those of its schedule, if the stream has one.
+
+    Raises
+    ------
+    FormatError, UsageError
+        See `program_of_stream`.
+    """
+    from dnnp.formats.manifest import Role
+
+    stages: Sequence[Stage]
+    owners: Sequence[int]
+    program = program_of_stream(stream, plan, None)
+    if program is not None:
+        stages, owners = program.stages, program.owners
+    else:
+        _, stages, owners, _ = one_by_one(caller, stream, graph, plan)
+    order = _in_turn(program) if program is not None else range(len(stages))
+    order = [i for i in order if stages[i].nodes]
+    roles = tuple(
+        Role(stages[i], owners[i], len(stages[i].nodes) == len(plan.stages[owners[i]].nodes))
+        for i in order
+    )
+    if program is None:
+        return Parts(roles)
+    place = {step: position for position, step in enumerate(order)}
+    rows = []
+    for row in program.orders:
+        first = roles[place[row[0].step]].devices[row[0].replica]
+        jobs = [[place[job.step], job.replica, job.sample] for job in row]
+        rows.append({"device": first, "jobs": jobs})
+    return Parts(
+        roles,
+        {
+            "micro_batches": program.count,
+            "makespan_s": program.makespan_s,
+            "bubble": program.bubble,
+            "devices": rows,
+        },
+    )
+
+
+def _in_turn(program: Program) -> list[int]:
+    """Steps such that each comes after those that it waits for; else as they are numbered."""
+    before: list[set[int]] = [set() for _ in program.stages]
+    for first, then in program.waits:
+        before[then].add(first)
+    order: list[int] = []
+    while len(order) < len(before):
+        done = {*order}
+        order.append(next(i for i, b in enumerate(before) if i not in done and b <= done))
+    return order

@@ -11,9 +11,8 @@ import pytest
 
 from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.formats.onnx_stages import split_model
-from dnnp.formats.stage_folder import write_stages
 from support.split_models import MODELS, feeds_of, run_whole, session
-from support.stage_folders import ABOUT, export, files, model_with
+from support.stage_folders import export, files, model_with, write_stages
 
 
 def test_manifest(source: Path, tmp_path: Path) -> None:
@@ -23,14 +22,14 @@ def test_manifest(source: Path, tmp_path: Path) -> None:
     stages = split_model(model, [[0, 2], [3, 5], [6, 7, 8]])
     target = tmp_path / "out"
     devices = ["acc/0", "acc/1", "acc/2"]
-    write_stages(stages, model, path, target, about=ABOUT, devices=devices)
+    write_stages(stages, model, path, target)
     found = json.loads((target / "manifest.json").read_text())
-    assert (found["format"], found["version"]) == ("dnnp-stages", 2)
+    assert (found["format"], found["version"]) == ("dnnp-stages", 3)
     assert found["model"] == "m"
     assert found["weights"] == []
     assert found["inputs"] == [
-        {"name": "x", "dtype": "float32", "shape": [4], "to": [0]},
-        {"name": "unused", "dtype": "float32", "shape": [4], "to": []},
+        {"name": "x", "dtype": "float32", "shape": [4], "to": [0, "model"]},
+        {"name": "unused", "dtype": "float32", "shape": [4], "to": ["model"]},
     ]
     assert {entry["name"]: entry["from"] for entry in found["outputs"]} == {
         "h": 2,
@@ -78,8 +77,7 @@ def test_an_earlier_export_is_replaced_but_nothing_else(source: Path, tmp_path: 
     export(model_with(), source, target)
     model = model_with()
     stages = split_model(model, [[0, 1, 2]])
-    options = {"about": ABOUT, "devices": ["acc/0"]}
-    write_stages(stages, model, source / "m.onnx", target, **options)
+    write_stages(stages, model, source / "m.onnx", target)
     assert sorted(files(target)) == [
         "manifest.json",
         "stage-0/model.onnx",
@@ -88,7 +86,7 @@ def test_an_earlier_export_is_replaced_but_nothing_else(source: Path, tmp_path: 
 
     (target / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"holds 'notes.txt', which is not from dnnp-export"):
-        write_stages(stages, model, source / "m.onnx", target, **options)
+        write_stages(stages, model, source / "m.onnx", target)
     assert len(files(target)) == 4
     with pytest.raises(UsageError, match=r"holds 'm\.onnx'"):
         export(model, source, source)

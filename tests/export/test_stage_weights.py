@@ -20,11 +20,10 @@ from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.formats import stage_folder, stage_weights
 from dnnp.formats.onnx_stages import split_model
 from dnnp.formats.onnx_weights import Span, span_of
-from dnnp.formats.stage_folder import write_stages
 from dnnp.formats.stage_weights import find_originals, place_weights
 from support.run import dnnp, executable
 from support.split_models import TRUE, array, graph, make, node, session, value
-from support.stage_folders import ABOUT, SIZE, chain, export, external, model_with
+from support.stage_folders import SIZE, chain, export, external, model_with, write_stages
 from support.usage import usage
 
 
@@ -159,7 +158,7 @@ def test_large_data_starts_at_pages_and_small_data_at_lines(tmp_path: Path) -> N
     data = np.random.default_rng(1).bytes(20 + 4 * large + 4 * small)
     (tmp_path / "w.bin").write_bytes(data)
     stages = split_model(model, [[0, 1, 2]])
-    write_stages(stages, model, path, tmp_path / "out", about=ABOUT, devices=["acc/0"])
+    write_stages(stages, model, path, tmp_path / "out")
     places = initializers(tmp_path / "out/stage-0/model.onnx")
     assert {name: place[1] for name, place in places.items()} == {
         "s": 0,
@@ -202,7 +201,7 @@ def test_every_byte_is_stored_once(source: Path, tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     stages = split_model(model, [range(6)])
     target = tmp_path / "out"
-    weights = write_stages(stages, model, path, target, about=ABOUT, devices=["acc/0"])
+    weights = write_stages(stages, model, path, target)
     data = (source / "w.bin").read_bytes()
     # `bare` and `zero` are bytes 0 to 4100, the others 6144 to 12288.
     assert (target / "stage-0/model.onnx.data").read_bytes() == (
@@ -245,7 +244,7 @@ def test_weights_in_bodies_constants_and_functions(source: Path, tmp_path: Path)
     path.write_bytes(model.SerializeToString())
     stages = split_model(model, [[0, 2], [1, 3, 4]])
     target = tmp_path / "out"
-    write_stages(stages, model, path, target, about=ABOUT, devices=["acc/0", "acc/1"])
+    write_stages(stages, model, path, target)
     data = (source / "w.bin").read_bytes()
     assert (target / "stage-0/model.onnx.data").read_bytes() == data[:4096]
     assert (target / "stage-1/model.onnx.data").read_bytes() == data[4096:12288]
@@ -411,7 +410,7 @@ def test_weights_inside_the_model_stay_inside(tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     stages = split_model(model, [[0], [1]])
     target = tmp_path / "out"
-    weights = write_stages(stages, model, path, target, about=ABOUT, devices=["acc/0", "acc/1"])
+    weights = write_stages(stages, model, path, target)
     assert weights == stage_folder.Weights((), 0)
     assert [os.listdir(target / f"stage-{i}") for i in range(2)] == [["model.onnx"]] * 2
 

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto
 
-from dnnp.formats.onnx_stages import split_model
-from dnnp.formats.stage_folder import Weights, write_stages
+from dnnp.core.model.plan import Stage
+from dnnp.formats.manifest import Role, manifest_of
+from dnnp.formats.onnx_stages import StageModel, split_model
+from dnnp.formats.stage_folder import Weights, stage_units, write_export
 from support.split_models import graph, make, node, value
 
 SIZE = 1024
-ABOUT = {"model": "m", "source": {"kind": "onnx", "path": "m.onnx", "sha256": "0" * 64}}
+ABOUT = {
+    "model": "m",
+    "source": {"path": "m.onnx", "sha256": "0" * 64},
+    "units": {"time": "s"},
+    "plan": {
+        "digest": "0" * 64,
+        "k": 2,
+        "method": "test",
+        "objective": "throughput",
+        "validity": "ordered",
+        "value": 0.5,
+        "stages": 2,
+    },
+    "devices": [{"class": "acc", "kind": "accelerator", "count": 2}],
+}
 
 
 def external(
@@ -45,9 +62,24 @@ def export(model: onnx.ModelProto, source: Path, target: Path, **options) -> Wei
     path = source / "m.onnx"
     path.write_bytes(model.SerializeToString())
     stages = split_model(model, [[0], [1, 2]])
-    return write_stages(
-        stages, model, path, target, about=ABOUT, devices=["acc/0", "acc/1"], **options
-    )
+    return write_stages(stages, model, path, target, **options)
+
+
+def role(number: int, device: str = "", replicas: int = 1, **loads: float) -> Role:
+    """A stage on a device; what it costs is made up."""
+    numbers = dict.fromkeys(("load_s", "in_s", "compute_s", "overflow_s", "out_s"), 0.5) | loads
+    device = device or f"acc/{number}"
+    kind = device.partition("/")[0]
+    return Role(Stage(device, kind, (), memory_bytes=64.0, replicas=replicas, **numbers), number)
+
+
+def write_stages(
+    stages: Sequence[StageModel], model: onnx.ModelProto, path: Path, target: Path, **options
+) -> Weights:
+    """Write stages on devices `acc/0`, `acc/1` and so on."""
+    roles = [role(i) for i in range(len(stages))]
+    manifest = manifest_of(stages, model, roles, ABOUT, {})
+    return write_export(stage_units(stages), manifest, path, target, **options)
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -1,0 +1,189 @@
+"""Run the stages of an export, which need nothing of the stream that they are from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dnnp.choices import PROVIDERS
+from dnnp.core.model.errors import FormatError, UsageError
+
+
+class Stages:
+    """Exported stages, loaded into ONNX Runtime."""
+
+    def __init__(self, manifest: Mapping[str, Any], runners: Mapping[int, Any]) -> None:
+        self._manifest = manifest
+        self._runners = runners
+        self._inputs = [t for t in manifest["inputs"] if t["to"]]
+        self._outputs = [t["name"] for t in manifest["outputs"]]
+        self._later = _read_later(manifest)
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """The manifest, see dnnp-stages(5)."""
+        return self._manifest
+
+    @property
+    def loaded(self) -> list[int]:
+        """Numbers of the stages that are loaded."""
+        return sorted(self._runners)
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the inputs that a sample must have."""
+        return [tensor["name"] for tensor in self._inputs]
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the outputs of the model."""
+        return list(self._outputs)
+
+    def run(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        """What the model makes of a sample: name -> array for its inputs, and for its outputs.
+
+        Raises
+        ------
+        UsageError
+            Not all stages are loaded.
+        FormatError
+            An input is missing or unknown, or has another type or shape than the model declares.
+        InputFileError
+            ONNX Runtime cannot run a stage.
+        """
+        count = len(self._manifest["stages"])
+        if len(self._runners) < count:
+            raise UsageError(f"only {len(self._runners)} of {count} stages are loaded")
+        values = self.accept(sample)
+        for number in range(count):
+            values = self.pass_on(number, values)
+        return {name: values[name] for name in self._outputs}
+
+    def accept(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        """The inputs of a sample, after checking names, types and shapes."""
+        from dnnp.core.runtime.inputs import InputSpec, check_sample
+        from dnnp.formats.onnx_types import CONTAINERS, element_type
+
+        known = [t for t in self._manifest["inputs"] if t["to"] or t["name"] in sample]
+        specs = []
+        for tensor in known:
+            dtype = tensor.get("dtype")
+            element = element_type(dtype)
+            kind = "tensor" if element else dtype if dtype in CONTAINERS else "untyped"
+            shape = tuple(tensor["shape"]) if "shape" in tensor else None
+            specs.append(InputSpec(tensor["name"], kind, element, shape))
+        return dict(check_sample(sample, specs, ""))
+
+    def pass_on(self, number: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one stage: what goes in, and comes out, is all that later stages still need.
+
+        Raises
+        ------
+        UsageError
+            The stage is not loaded.
+        FormatError
+            A tensor that it reads is not among the values.
+        InputFileError
+            ONNX Runtime cannot run it.
+        """
+        from dnnp.core.runtime.values import to_numpy
+
+        if number not in self._runners:
+            raise UsageError(f"stage {number} is not loaded")
+        stage = self._manifest["stages"][number]
+        feeds = {}
+        for tensor in stage["inputs"]:
+            if tensor["name"] not in values:
+                raise FormatError(f"stage {number} reads '{tensor['name']}', which is not given")
+            feeds[tensor["name"]] = values[tensor["name"]]
+        made = self._runners[number](feeds)
+        later = self._later[number]
+        kept = {name: value for name, value in values.items() if name in later}
+        return kept | {name: to_numpy(value) for name, value in made.items() if name in later}
+
+
+def load_stages(
+    path: str | os.PathLike[str],
+    *,
+    stages: Sequence[int] | None = None,
+    provider: str = "cpu",
+    threads: int = 1,
+    verify: bool = True,
+) -> Stages:
+    """Load the stages of an export, to run them one after the other.
+
+    Parameters
+    ----------
+    path
+        Folder that `dnnp-export --to stages` wrote, or `--to triton`.
+    stages
+        Numbers of the stages to load; None: all.
+    provider
+        Execution provider of ONNX Runtime; `cuda`: stages go to GPUs in turn.
+    threads
+        Threads of each stage.
+    verify
+        Compare every file that is loaded with its digest, and refuse what was changed. Of hard
+        links to the weights of a model, and of what was missing, no digest is known.
+
+    Raises
+    ------
+    UsageError
+        There is no such stage.
+    FormatError
+        The manifest is malformed, a file is not what was exported, or it has not got stages.
+    InputFileError
+        A file cannot be read, or ONNX Runtime cannot load it.
+    UnavailableError
+        The provider is not there.
+    """
+    from dnnp.core.runtime.session import SessionConfig, make_session, places
+    from dnnp.core.runtime.stages import make_stage
+    from dnnp.formats.manifest import check_files, check_runs, read_manifest
+    from dnnp.formats.onnx_load import load_with_hash
+
+    if provider not in PROVIDERS:
+        raise UsageError(f"provider '{provider}': choose from {', '.join(PROVIDERS)}")
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    check_runs(folder, manifest)
+    numbers = _numbers(stages, len(manifest["stages"]))
+    if verify:
+        check_files(folder, manifest, numbers)
+    config = SessionConfig(provider, threads=threads, pin=False)
+    homes, _ = places(len(manifest["stages"]), config)
+    runners = {}
+    for number in numbers:
+        entry = manifest["stages"][number]
+        file = folder / entry["file"]
+        model, _ = load_with_hash(file)
+        session = make_session(model, file.parent, config, homes[number])
+        names = [tensor["name"] for tensor in entry["outputs"]]
+        # All of it comes back: nobody here knows where the next stage runs.
+        runners[number] = make_stage(session, names, names, config, homes[number])
+    return Stages(manifest, runners)
+
+
+def _numbers(stages: Sequence[int] | None, count: int) -> list[int]:
+    """Stages to load, ascending."""
+    wanted = sorted({*(range(count) if stages is None else stages)})
+    for number in wanted:
+        if not 0 <= number < count:
+            raise UsageError(f"there is no stage {number}: the export has {count}, from 0")
+    return wanted
+
+
+def _read_later(manifest: Mapping[str, Any]) -> list[set[str]]:
+    """For each stage the tensors that stages after it read, or that the model hands out."""
+    needed = {tensor["name"] for tensor in manifest["outputs"]}
+    later = []
+    for stage in reversed(manifest["stages"]):
+        later.append(set(needed))
+        needed |= _names(stage["inputs"])
+    return later[::-1]
+
+
+def _names(tensors: Iterable[Mapping[str, Any]]) -> set[str]:
+    return {tensor["name"] for tensor in tensors}
