@@ -114,6 +114,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "with a schedule: besides those that wait in it (default: 2)",
     )
     how.add_argument(
+        "--emulate-links",
+        action="store_true",
+        help="let the transfers of a schedule take as long as it says, by the links that are "
+        "stated (default: copy the tensors)",
+    )
+    how.add_argument(
         "--no-pin", action="store_true", help="let the system move threads between cores"
     )
     how.add_argument(

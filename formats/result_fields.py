@@ -233,6 +233,37 @@ CHOICE = {
     ),
 }
 
+TRANSFERS = {
+    "how": string(
+        "copied: every tensor, from a GPU to the host; emulated: nothing moved, and each transfer "
+        "took as long as the schedule says, or longer",
+        required=True,
+        enum=("copied", "emulated"),
+    ),
+    "share_predicted": number(
+        "by the schedule: share of the makespan that devices with blocking transfers, and the "
+        "links of the others, are occupied by transfers",
+        required=True,
+    ),
+    "share_measured": number("the same, of the makespan that was measured", required=True),
+    "moves": Field(
+        "list",
+        "the transfers, in the order of the passes",
+        required=True,
+        items=Field(
+            "object",
+            "",
+            fields={
+                "pass": Field("int", "position in the passes of the schedule", required=True),
+                "blocking": Field("bool", "devices were occupied, not links", required=True),
+                "bytes": number("what moved, for each sample", required=True),
+                "predicted_s": number("time by the schedule", required=True),
+                "measured_s": number("median time of a sample", required=True),
+            },
+        ),
+    ),
+}
+
 RUN = {
     "mode": string("what ran", required=True, enum=MODES),
     "provider": string("execution provider", required=True),
@@ -294,6 +325,7 @@ RUN = {
             },
         ),
     ),
+    "transfers": Field("object", "what the transfers of the schedule took", fields=TRANSFERS),
     "choice": Field("object", "--choose: what to deploy, and why", fields=CHOICE),
     "digest": Field("string", "digest of the plan that ran", required=True, pattern=HEX),
 }

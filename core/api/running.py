@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dnnp.core.runtime.inputs import Sample
     from dnnp.core.runtime.load import Watch
     from dnnp.core.runtime.outcome import Outcome
+    from dnnp.core.runtime.scheduled import Program
     from dnnp.formats.stream import Stream
 
 P = ParamSpec("P")
@@ -87,6 +88,8 @@ class RunOptions(Options):
     """Samples that may wait between neighbouring stages."""
     no_pin: bool = option(False)
     """Let the system move threads between cores."""
+    emulate_links: bool = option(False)
+    """Let transfers of the schedule take as long as it says, instead of copying."""
     optimization: str = option("all", choices=OPTIMIZATIONS)
     """ONNX Runtime's graph optimization level."""
 
@@ -214,10 +217,13 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     if program is not None:
         parts, owners = program.stages, program.owners
         plan = replace(plan, validity="ordered")
-        forecast = Forecast(makespan_s=program.makespan_s, bubble=program.bubble)
+        share = program.transfer_share if program.turns.transfers else None
+        forecast = Forecast(None, program.makespan_s, program.bubble, share)
     elif plan.objective == "latency":
         plan, parts, owners, window = one_by_one(caller, stream, graph, plan)
         forecast = Forecast(latency_s=plan.value)
+    if options.emulate_links:
+        _check_links(options, stream, program)
     check_runnable(plan, graph, "run dnnp-schedule first, it finds turns for them")
     warmup = WARMUP if options.warmup is None else options.warmup
     first = warmup * widest(plan.stages)
@@ -250,13 +256,26 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
         load = Load(
             samples, measured, warmup, options.queue, window, program, options.warmup is None
         )
-        load = replace(load, least_s=ENOUGH_S if options.samples is None else 0.0)
+        least_s = ENOUGH_S if options.samples is None else 0.0
+        load = replace(load, least_s=least_s, emulate=options.emulate_links)
         tolerance = tolerance_for(model, options.rtol, options.atol) if options.verify else None
         return execute(
             pipeline,
             load,
             Checks(tolerance, compare, offer, keep_outputs, forecast, owners),
         )
+
+
+def _check_links(options: RunOptions, stream: Stream, program: Program | None) -> None:
+    """See that there are links to emulate, and say what is left out of them."""
+    if program is None or not program.turns.transfers:
+        raise UsageError(
+            "--emulate-links: there are no transfers to run; dnnp-schedule --transfers blocking or "
+            "non-blocking makes them"
+        )
+    rows = stream.get("schedule")[0]["passes"]
+    if any(wait.get("delay_s", 0.0) > 0 for row in rows for wait in row["after"]):
+        options.caller.note("links are emulated without the delays (--latency) of the schedule")
 
 
 def _watch(caller: Caller, shown: Shown, *, compare: bool) -> Watch:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dnnp.core.check.moves import check_transfers
 from dnnp.core.check.violation import Violation, above, same
 
 Record = Mapping[str, Any]
@@ -32,6 +33,8 @@ def check_runs(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
         found += _ranges(run, subject) + _figures(run, subject)
         if run["mode"] == "pipeline":
             found += _stages(run, records, subject) + _predicted(run, records, subject)
+        if "transfers" in run:
+            found += check_transfers(run, records, subject)
         if "choice" in run:
             found += _choice(run, records["run"], subject)
     return found + _counts(records)

@@ -29,6 +29,7 @@ from dnnp.core.runtime.compare import ROUNDS, run_replicas
 from dnnp.core.runtime.inputs import Sample
 from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.load import Load, Watch, widest
+from dnnp.core.runtime.moving import Crew, crew_of
 from dnnp.core.runtime.pipeline import Step, Worker, route, send
 from dnnp.core.runtime.report import Timing, median_timing, summarize, summarize_schedule
 from dnnp.core.runtime.scheduled import room_of
@@ -129,18 +130,22 @@ class Pipeline:
         if not load.apart:
             return self._send(load, load.source(first + load.count), sink, among=0)
         steered: dict[str, Any] = {}
+        crew: Crew | None = None
         if load.program is not None:
-            program = load.program
-            edges = route(self.steps, self.outputs, waits=program.waits)
-            room = room_of(program, edges, load.queue)
-            steered = {"orders": program.orders, "room": room, "waits": program.waits}
+            turns = load.program.turns
+            crew = crew_of(self.steps, turns, emulate=load.emulate)
+            edges = route(crew.steps, self.outputs, waits=turns.waits)
+            room = room_of(turns, edges, load.queue)
+            steered = {"orders": turns.orders, "room": room, "waits": turns.waits}
+            steered["steps"] = crew.steps
         if first and load.samples:
             trace = self._send(load, Repeated(load.samples, first), among=0, after=load.expected)
             if trace.interrupted:
                 return trace.before(0)
         else:
             first = 0
-        return self._send(load, load.source(load.count), sink, among=first, **steered)
+        trace = self._send(load, load.source(load.count), sink, among=first, **steered)
+        return trace if crew is None else crew.apart(trace)
 
     def _send(
         self,
@@ -150,6 +155,7 @@ class Pipeline:
         *,
         among: int | None = None,
         after: int = 0,
+        steps: Sequence[Step] | None = None,
         **steered: Any,
     ) -> Trace:
         """Send samples through.
@@ -165,7 +171,7 @@ class Pipeline:
                 self.watch.progress(among + number, total)
 
         return send(
-            self.steps,
+            self.steps if steps is None else steps,
             source,
             sink or Sink(),
             self.outputs,

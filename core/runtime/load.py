@@ -34,6 +34,8 @@ class Load:
     settle: bool = False
     """Send other samples through before the warm-up, until the rate is steady; repeat what other
     processes disturb."""
+    emulate: bool = False
+    """Transfers of the program take as long as it says; else they copy."""
     least_s: float = 0.0
     """Measure more samples than `count` if they would be through in less time, seconds."""
     seconds: float | None = None

@@ -19,6 +19,7 @@ from dnnp.core.runtime.report import (
     comparison_table,
     stage_table,
     timing_lines,
+    transfer_table,
 )
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.core.runtime.steady import STEADY, Settled, is_disturbed, worth_repeating
@@ -99,6 +100,8 @@ class Outcome:
             fields["makespan_predicted_s"] = forecast.makespan_s
             if not self.trace.interrupted:
                 fields["makespan_measured_s"] = self.timing.makespan_s
+        if self.timing.moved is not None:
+            fields["transfers"] = self.timing.moved.record(forecast.transfers or 0.0)
         fields["discarded"] = self.discarded
         taken = self.timing.taken
         fields["stages"] = [
@@ -126,6 +129,8 @@ class Outcome:
         stages = self.pipeline.stages
         devices = [s.device if s.replicas == 1 else f"{s.device} x{s.replicas}" for s in stages]
         lines = stage_table(devices, [s.load_s for s in stages], self.timing)
+        if self.timing.moved is not None:
+            lines += ["", *transfer_table(self.timing.moved)]
         lines += ["", *timing_lines(self.timing, self.checks.forecast)]
         lines += self._sample_lines()
         if self.verdict is not None:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
@@ -87,6 +87,8 @@ class Step:
     outputs: tuple[str, ...]
     workers: tuple[Worker, ...]
     """Its replicas; they take the samples in turn."""
+    takes: Mapping[str, int] = field(default_factory=dict)
+    """Inputs that come from another step than their maker -> that step, which has them too."""
 
 
 class Job(NamedTuple):
@@ -128,10 +130,11 @@ def route(
     sink = len(steps)
     maker = {name: i for i, step in enumerate(steps) for name in step.outputs}
     carried: dict[tuple[int, int], list[str]] = {}
-    wanted = [*(step.inputs for step in steps), tuple(outputs)]
-    for head, names in enumerate(wanted):
+    wanted = [*((step.inputs, step.takes) for step in steps), (tuple(outputs), {})]
+    for head, (names, takes) in enumerate(wanted):
         for name in dict.fromkeys(names):
-            carried.setdefault((maker.get(name, SOURCE), head), []).append(name)
+            tail = takes.get(name, maker.get(name, SOURCE))
+            carried.setdefault((tail, head), []).append(name)
     for pair in waits:
         carried.setdefault(pair, [])
     for i in range(sink):
@@ -249,15 +252,16 @@ class _PipelineRun:
         for take in self.inboxes[i]:
             values.update(take(s))
         spoilt = self.ends.is_spoilt(s)
+        nothing = dict.fromkeys(name for _, names in self.outboxes[i] for name in names)
         self.start_ns[i, s] = time.perf_counter_ns()
         try:
-            values = dict.fromkeys(self.steps[i].outputs) if spoilt else worker.run(values)
+            values = nothing if spoilt else worker.run(values)
         except DnnpError as error:
             error = type(error)(f"{worker.name}: {error}")
             error = blamed(error, self.ends.source.sample(s) or {})
             if not self.ends.spoil(s, error):
                 raise error from None
-            values = dict.fromkeys(self.steps[i].outputs)
+            values = nothing
         ended_ns = time.perf_counter_ns()
         self.end_ns[i, s] = ended_ns
         for put, names in self.outboxes[i]:

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnp.core.model.text import printable
+from dnnp.core.runtime.moved import MovedFigures, figures_of, median_figures
 from dnnp.core.runtime.trace import Trace
+from dnnp.formats.amounts import shown_bytes
 
 ENOUGH = 10
 """Samples from which on a rate can be compared with the median times of the stages."""
@@ -24,6 +26,8 @@ class Forecast(NamedTuple):
     """First start to last end of all samples of a schedule."""
     bubble: float | None = None
     """Idle share of the devices meanwhile."""
+    transfers: float | None = None
+    """Share of that time that the units that carry transfers are occupied by them."""
 
 
 NO_FORECAST = Forecast()
@@ -57,6 +61,8 @@ class Timing:
     taken: tuple[float, ...] = ()
     """Share of the time of each stage that other processes took from it: it could have run, but
     its processor ran something else. Empty: not known."""
+    moved: MovedFigures | None = None
+    """What the transfers of a schedule took; None: there were none."""
 
     @property
     def lost(self) -> float:
@@ -103,9 +109,12 @@ def summarize_schedule(trace: Trace, devices: int) -> Timing:
     if not timing.samples:
         return timing
     start, end = trace.start_ns, trace.end_ns
+    busy, moved = float((end - start).sum()) * 1e-9, trace.moved
+    if moved is not None:
+        start, end = np.vstack([start, moved.start_ns]), np.vstack([end, moved.end_ns])
+        busy += moved.blocking_ns * 1e-9
     makespan = float(max(end.max() - start.min(), 1)) * 1e-9
     latency = np.quantile(end.max(axis=0) - start.min(axis=0), [0.5, 0.99]) * 1e-9
-    busy = float((end - start).sum()) * 1e-9
     return replace(
         timing,
         throughput_per_s=timing.samples / makespan,
@@ -114,6 +123,7 @@ def summarize_schedule(trace: Trace, devices: int) -> Timing:
         latency_p99_s=float(latency[1]),
         bubble=min(max(1.0 - busy / (makespan * max(devices, 1)), 0.0), 1.0),
         makespan_s=makespan,
+        moved=None if moved is None else figures_of(moved, makespan * 1e9),
     )
 
 
@@ -167,6 +177,7 @@ def median_timing(rounds: Sequence[Timing]) -> Timing:
         bubble=median([t.bubble for t in real]),
         makespan_s=median([t.makespan_s for t in real]),
         taken=tuple(float(x) for x in np.median([t.taken for t in real], axis=0)),
+        moved=median_figures([t.moved for t in real]),
     )
 
 
@@ -203,6 +214,16 @@ def stage_table(devices: Sequence[str], predicted_s: Sequence[float], timing: Ti
     return table(header, rows)
 
 
+def transfer_table(moved: MovedFigures) -> list[str]:
+    """Lines that compare predicted and measured time of each transfer."""
+    rows = []
+    for t, measured, size in zip(moved.transfers, moved.measured_s, moved.bytes, strict=True):
+        ratio = f"{measured / t.time_s:.2f}" if t.time_s > 0 else "-"
+        way = "blocking" if t.blocking else "non-blocking"
+        rows.append([t.name, way, shown_bytes(size), seconds(t.time_s), seconds(measured), ratio])
+    return table(["transfer", "", "bytes", "predicted", "measured", "ratio"], rows)
+
+
 def timing_lines(timing: Timing, forecast: Forecast = NO_FORECAST) -> list[str]:
     """Throughput, latency and bubble, a line each, and the makespan of a schedule.
 
@@ -210,7 +231,7 @@ def timing_lines(timing: Timing, forecast: Forecast = NO_FORECAST) -> list[str]:
     """
     if not timing.samples:
         return ["no sample was measured"]
-    latency, makespan, bubble = forecast
+    latency, makespan, bubble, transfers = forecast
     lines = []
     if timing.throughput_per_s > 0:
         bottleneck = max(timing.loads_s)
@@ -227,6 +248,10 @@ def timing_lines(timing: Timing, forecast: Forecast = NO_FORECAST) -> list[str]:
     )
     predicted = "" if bubble is None else f", {bubble:.1%} predicted"
     lines.append(f"bubble      {timing.bubble:.1%}{predicted}")
+    if timing.moved is not None:
+        predicted = "" if transfers is None else f", {transfers:.1%} predicted"
+        how = "links are emulated" if timing.moved.emulated else "tensors are copied"
+        lines.append(f"transfers   {timing.moved.share:.1%} of the makespan{predicted}; {how}")
     return lines
 
 

@@ -11,15 +11,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Plan, Stage
+from dnnp.core.runtime.moved import share_of
 from dnnp.core.runtime.pipeline import Edge, Job
+from dnnp.core.runtime.turns import Turns, turns_of
 
 Record = Mapping[str, Any]
 
@@ -32,18 +30,24 @@ class Program:
     """What runs in one go: stages of the plan, or parts of them."""
     owners: tuple[int, ...]
     """Stage of the plan that each of them is part of."""
-    orders: tuple[tuple[Job, ...], ...]
-    """Of each device, in the order of the schedule; steps are positions in `stages`."""
-    waits: tuple[tuple[int, int], ...]
-    """(step, step that comes after it), for every sample; by way of transfers too."""
-    count: int
-    """Micro-batches."""
+    turns: Turns
+    """What devices and links do; steps are positions in `stages`, and others after them."""
     makespan_s: float
     """What the schedule predicts."""
     bubble: float
-    start_s: Floats
-    """f64[steps, count], by the schedule."""
-    end_s: Floats
+
+    @property
+    def count(self) -> int:
+        """Micro-batches."""
+        return self.turns.count
+
+    @property
+    def transfer_share(self) -> float:
+        """Share of the makespan that the units that carry transfers are occupied by them."""
+        turns = self.turns
+        spent = (turns.end_s - turns.start_s).sum(axis=1)
+        occupied = sum(t.width * float(spent[t.step]) for t in turns.transfers)
+        return share_of(turns.transfers, occupied, self.makespan_s)
 
 
 class _PassPart(NamedTuple):
@@ -58,8 +62,7 @@ class _PassPart(NamedTuple):
 def program_of(schedule: Record, blocks: Sequence[Record], plan: Plan) -> Program:
     """What the devices of a plan run by a schedule of it.
 
-    Passes without nodes, such as transfers, are carried out on the way; what waits for them
-    waits for what they wait for.
+    Transfers are steps of their own; passes without nodes are done by themselves.
 
     Parameters
     ----------
@@ -83,18 +86,20 @@ def program_of(schedule: Record, blocks: Sequence[Record], plan: Plan) -> Progra
                 parts.append(_PassPart(row["stage"], number, nodes))
     parts.sort()
     step_of = {part.number: step for step, part in enumerate(parts)}
-    before = _ahead(passes, step_of)
-    waits = {(b, step_of[p]) for p, steps in before.items() if p in step_of for b in steps}
+    replica: dict[tuple[int, int], int] = {}
+
+    def which(number: int, unit: int) -> int:
+        stage = passes[number]["stage"]
+        if (stage, unit) not in replica:
+            replica[stage, unit] = _replica(plan.stages[stage], schedule["units"][unit]["name"])
+        return replica[stage, unit]
+
     return Program(
         stages=tuple(_stage(plan, part, passes[part.number]) for part in parts),
         owners=tuple(part.stage for part in parts),
-        orders=_orders(schedule, blocks, plan, step_of),
-        waits=tuple(sorted(waits)),
-        count=schedule["micro_batches"],
+        turns=turns_of(schedule, blocks, step_of, which),
         makespan_s=float(schedule["makespan_s"]),
         bubble=float(schedule["bubble"]),
-        start_s=_times(blocks, "start_s", step_of, schedule["micro_batches"]),
-        end_s=_times(blocks, "end_s", step_of, schedule["micro_batches"]),
     )
 
 
@@ -120,54 +125,7 @@ def _stage(plan: Plan, part: _PassPart, row: Record) -> Stage:
     return replace(stage, nodes=part.nodes, load_s=time / stage.replicas, compute_s=time)
 
 
-def _ahead(passes: Sequence[Record], step_of: Mapping[int, int]) -> dict[int, set[int]]:
-    """Steps that each pass waits for; those that they wait for themselves may be left out."""
-    waits = {p: [wait["pass"] for wait in row["after"]] for p, row in enumerate(passes)}
-    before: dict[int, set[int]] = {}
-    try:
-        for p in TopologicalSorter(waits).static_order():
-            before[p] = set()
-            for q in waits[p]:
-                before[p] |= {step_of[q]} if q in step_of else before[q]
-    except CycleError as error:
-        circle = " -> ".join(passes[p]["name"] for p in reversed(error.args[1]))
-        raise FormatError(f"passes wait for each other in a circle: {circle}") from None
-    return before
-
-
-def _orders(
-    schedule: Record, blocks: Sequence[Record], plan: Plan, step_of: Mapping[int, int]
-) -> tuple[tuple[Job, ...], ...]:
-    """Jobs of each device by start; those that start together as their records stand."""
-    rows: dict[int, list[tuple[float, Job]]] = {}
-    replica: dict[tuple[int, int], int] = {}
-    for block in blocks:
-        number = block["pass"]
-        if number not in step_of:
-            continue
-        (unit,) = block["units"]
-        stage = schedule["passes"][number]["stage"]
-        if (stage, unit) not in replica:
-            replica[stage, unit] = _replica(plan.stages[stage], schedule["units"][unit]["name"])
-        job = Job(step_of[number], replica[stage, unit], block["micro_batch"])
-        rows.setdefault(unit, []).append((block["start_s"], job))
-    found = []
-    for _, row in sorted(rows.items()):
-        row.sort(key=lambda entry: entry[0])
-        found.append(tuple(job for _, job in row))
-    return tuple(found)
-
-
-def _times(blocks: Sequence[Record], name: str, step_of: Mapping[int, int], count: int) -> Floats:
-    """Starts or ends of all jobs; f64[steps, count]."""
-    times = np.zeros((len(step_of), count))
-    for block in blocks:
-        if block["pass"] in step_of:
-            times[step_of[block["pass"]], block["micro_batch"]] = block[name]
-    return times
-
-
-def room_of(program: Program, edges: Sequence[Edge], spare: int) -> dict[tuple[int, int], int]:
+def room_of(turns: Turns, edges: Sequence[Edge], spare: int) -> dict[tuple[int, int], int]:
     """Samples that edges between steps hold: as many as in the schedule, and some to spare.
 
     The jobs are rehearsed in the order of their times, each after all that it waits for. As edges
@@ -179,22 +137,22 @@ def room_of(program: Program, edges: Sequence[Edge], spare: int) -> dict[tuple[i
         The orders wait for ever, for each other or for what nobody runs; names the steps that
         come next on the devices that are stuck.
     """
-    steps = len(program.stages)
+    steps = turns.steps
     tails: list[list[int]] = [[] for _ in range(steps)]
     heads: list[list[int]] = [[] for _ in range(steps)]
     for edge in edges:
         if edge.tail >= 0 and edge.head < steps:
             tails[edge.head].append(edge.tail)
             heads[edge.tail].append(edge.head)
-    device = {(job.step, job.sample): d for d, row in enumerate(program.orders) for job in row}
-    if len(device) < steps * program.count or len(device) < sum(map(len, program.orders)):
+    device = {(job.step, job.sample): d for d, row in enumerate(turns.orders) for job in row}
+    if len(device) < steps * turns.count or len(device) < sum(map(len, turns.orders)):
         raise FormatError("the devices of the schedule do not run every sample in each stage once")
-    stage = _Rehearsal(program, tails, heads)
-    events = [event for d in range(len(program.orders)) if (event := stage.next_event(d))]
+    stage = _Rehearsal(turns, tails, heads)
+    events = [event for d in range(len(turns.orders)) if (event := stage.next_event(d))]
     heapq.heapify(events)
     while events:
         _, begins, d = heapq.heappop(events)
-        job = program.orders[d][stage.at[d]]
+        job = turns.orders[d][stage.at[d]]
         woken = [d]
         if begins:
             stage.take(d, job)
@@ -204,10 +162,10 @@ def room_of(program: Program, edges: Sequence[Edge], spare: int) -> dict[tuple[i
         for other in dict.fromkeys(woken):
             if (event := stage.next_event(other)) is not None:
                 heapq.heappush(events, event)
-    rows = zip(program.orders, stage.at, strict=True)
+    rows = zip(turns.orders, stage.at, strict=True)
     stuck = [row[i] for row, i in rows if i < len(row)]
     if stuck:
-        names = ", ".join(f"stage {job.step} for sample {job.sample}" for job in stuck[:3])
+        names = ", ".join(f"{turns.name(j.step)} for sample {j.sample}" for j in stuck[:3])
         raise FormatError(f"the devices of the schedule wait for each other for ever: {names}")
     return {edge: most + spare for edge, most in stage.room.items()}
 
@@ -220,14 +178,14 @@ class _Rehearsal:
     """What has been done on every device, and what lies on the edges."""
 
     def __init__(
-        self, program: Program, tails: Sequence[Sequence[int]], heads: Sequence[Sequence[int]]
+        self, turns: Turns, tails: Sequence[Sequence[int]], heads: Sequence[Sequence[int]]
     ) -> None:
-        self._program, self._tails, self._heads = program, tails, heads
-        self.at = [0] * len(program.orders)
+        self._turns, self._tails, self._heads = turns, tails, heads
+        self.at = [0] * len(turns.orders)
         """Position of each device in its order."""
-        self._queued = [False] * len(program.orders)
+        self._queued = [False] * len(turns.orders)
         """Whether the next event of a device was given out."""
-        self._begun = [False] * len(program.orders)
+        self._begun = [False] * len(turns.orders)
         self._done: set[tuple[int, int]] = set()
         self._taken: list[set[int]] = [set() for _ in tails]
         self._first = [0] * len(tails)
@@ -237,17 +195,17 @@ class _Rehearsal:
 
     def next_event(self, d: int) -> Event | None:
         """What a device does next; None where it has to wait, or that was said before."""
-        row, i = self._program.orders[d], self.at[d]
+        row, i = self._turns.orders[d], self.at[d]
         if self._queued[d] or i == len(row):
             return None
         step, _, sample = row[i]
         if self._begun[d]:
             self._queued[d] = True
-            return float(self._program.end_s[step, sample]), False, d
+            return float(self._turns.end_s[step, sample]), False, d
         if not all((tail, sample) in self._done for tail in self._tails[step]):
             return None
         self._queued[d] = True
-        return float(self._program.start_s[step, sample]), True, d
+        return float(self._turns.start_s[step, sample]), True, d
 
     def take(self, d: int, job: Job) -> None:
         """A job begins."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dnnp.core.runtime.moved import Moved
 from dnnp.core.runtime.values import Values
 
 
@@ -37,6 +38,8 @@ class Trace:
 
     arrived_ns: NDArray[np.int64] | None = None
     """i64[samples], when each sample arrived, and may have waited; None: as there was room."""
+    moved: Moved | None = None
+    """What the transfers of a schedule did; None: there were none."""
 
     @property
     def done(self) -> int:
@@ -48,4 +51,7 @@ class Trace:
         kept = {s: values for s, values in self.outputs.items() if s < count}
         start, end, done = self.start_ns[:, :count], self.end_ns[:, :count], self.done_ns[:count]
         waited = None if self.waited_ns is None else self.waited_ns[:, :count]
-        return Trace(start, end, done, self.replicas, kept, True, waited, self.own_share)
+        moved = None if self.moved is None else self.moved.before(count)
+        return Trace(
+            start, end, done, self.replicas, kept, True, waited, self.own_share, moved=moved
+        )

@@ -24,90 +24,14 @@ from dnnp.core.runtime.pipeline import Job, Step, Trace, route, run_pipeline
 from dnnp.core.runtime.report import Timing, summarize_schedule, timing_lines
 from dnnp.core.runtime.scheduled import Program, program_of, room_of
 from dnnp.core.runtime.session import SessionConfig
+from dnnp.core.runtime.turns import Turns
 from dnnp.formats.graph import graph_of
-from dnnp.formats.plan import plan_digest, plan_of
+from dnnp.formats.plan import plan_of
 from dnnp.formats.stream import Stream, read_bytes
 from support.run import SAMPLES, dnnp, interrupted_at_terminal
 from support.running import SPLIT, known_time, network, planned, stage_of, step_of, written
+from support.scheduled import Record, pass_of, with_schedule
 from support.split_models import array, graph, make, node, value
-
-Record = dict[str, Any]
-
-
-def pass_of(stage: int, *units: int, after: Sequence[int] = (), **fields: Any) -> Record:
-    """A forward pass of a millisecond, on each of the units in turn."""
-    return {
-        "name": f"F{stage}",
-        "kind": "forward",
-        "stage": stage,
-        "homes": [[u] for u in units],
-        "time_s": 1e-3,
-        "after": [{"pass": p} for p in after],
-        **fields,
-    }
-
-
-def blocks_of(passes: Sequence[Record], count: int, sequence: Sequence[int]) -> list[Record]:
-    """Blocks as early as units and waits allow, in a sequence of micro-batch * passes + pass."""
-    free: dict[int, float] = {}
-    end: dict[tuple[int, int], float] = {}
-    rows = []
-    for entry in sequence:
-        n, p = divmod(entry, len(passes))
-        row = passes[p]
-        home = row["homes"][n % len(row["homes"])]
-        start = max([free.get(u, 0.0) for u in home] + [end[w["pass"], n] for w in row["after"]])
-        end[p, n] = start + row["time_s"]
-        free.update(dict.fromkeys(home, end[p, n]))
-        rows.append(
-            {
-                "type": "block",
-                "pass": p,
-                "micro_batch": n,
-                "units": home,
-                "start_s": start,
-                "end_s": end[p, n],
-            }
-        )
-    assert len(rows) == count * len(passes)
-    return rows
-
-
-def with_schedule(
-    stream: bytes | Stream,
-    passes: Sequence[Record],
-    count: int,
-    units: Sequence[str],
-    sequence: Sequence[int] | None = None,
-) -> Stream:
-    """A schedule of the plan of a stream; by default micro-batches start in turn."""
-    content = read_bytes(stream) if isinstance(stream, bytes) else stream
-    rows = blocks_of(passes, count, sequence or range(count * len(passes)))
-    busy = [
-        sum(r["end_s"] - r["start_s"] for r in rows if u in r["units"]) for u in range(len(units))
-    ]
-    makespan = max(r["end_s"] for r in rows)
-    devices = {u for row in passes for h in row["homes"] for u in h if row["kind"] != "transfer"}
-    schedule = {
-        "type": "schedule",
-        "method": "test",
-        "micro_batches": count,
-        "makespan_s": makespan,
-        "bound_s": 0.0,
-        "status": "feasible",
-        "rate_bound_s": 0.0,
-        "passes": list(passes),
-        "bubble": 1 - sum(busy[u] for u in devices) / (makespan * len(devices)),
-        "units": [
-            {"name": name, "peak_bytes": 0, "busy_s": time, "link": u not in devices}
-            for u, (name, time) in enumerate(zip(units, busy, strict=True))
-        ],
-        "digest": plan_digest(content.get("plan")[0], content.get("stage")),
-    }
-    content.replace("schedule", [schedule])
-    content.replace("block", rows)
-    return content
-
 
 CORES = [f"cpu-core/{i}" for i in range(4)]
 TIMES = (2e-3, 3e-3, 2e-3)
@@ -208,7 +132,9 @@ def test_replicas_take_turns_as_the_schedule_says(folder: Path, homes: list[int]
     record = runs(written(content))
     assert [s.get("replicas", 1) for s in record["stages"]] == [1, 2, 1]
     program = program_in(content)
-    middle = {job.sample: job.replica for row in program.orders for job in row if job.step == 1}
+    middle = {
+        job.sample: job.replica for row in program.turns.orders for job in row if job.step == 1
+    }
     assert middle == {n: homes[n % len(homes)] - 1 for n in range(7)}
 
 
@@ -240,25 +166,11 @@ def test_a_stage_in_parts(folder: Path) -> None:
     assert program.owners == (0, 0, 1)
     assert [stage.nodes for stage in program.stages] == [(0, 1), (5, 6), (2, 3, 4)]
     assert [stage.load_s for stage in program.stages] == [0.002, 0.002, 0.003]
-    first = [(job.step, job.sample) for job in program.orders[0]]
+    first = [(job.step, job.sample) for job in program.turns.orders[0]]
     assert first[:5] == [(0, 0), (0, 1), (1, 0), (0, 2), (1, 1)]
     record = runs(written(content))
     assert [s["stage"] for s in record["stages"]] == [0, 0, 1]
     assert [s["device"] for s in record["stages"]] == ["cpu-core/0", "cpu-core/0", "cpu-core/1"]
-
-
-def test_transfers_happen_on_the_way(plain: bytes) -> None:
-    """What waits for a transfer waits for what that waits for."""
-    passes = chain([0], [1], [2])
-    name, link = "in F1", "cpu-core/0>cpu-core/1"
-    passes[1]["after"] = [{"pass": 3}]
-    passes.append(pass_of(1, 3, after=[0]) | {"name": name, "kind": "transfer"})
-    sequence = [4 * n + p for n in range(3) for p in (0, 3, 1, 2)]
-    content = with_schedule(plain, passes, 3, [*CORES[:3], link], sequence)
-    program = program_in(content)
-    assert program.waits == ((0, 1), (1, 2))
-    assert len(program.orders) == 3
-    assert runs(written(content))["makespan_predicted_s"] == pytest.approx(0.014)
 
 
 def fails(status: int, message: str, *arguments: Any, stdin: bytes) -> None:
@@ -372,7 +284,8 @@ def random_program(seed: int, count: int) -> tuple[Program, list[int]]:
     stages = tuple(stage_of([i], i, r) for i, r in enumerate(replicas))
     rows = tuple(map(tuple, orders))
     whole = 4.0 * count
-    return Program(stages, (0, 1, 2, 3), rows, (), count, whole, 0.0, start, start + 1), replicas
+    turns = Turns(rows, (), start, start + 1)
+    return Program(stages, (0, 1, 2, 3), turns, whole, 0.0), replicas
 
 
 def diamond(replicas: Sequence[int], seen: list[Job], seed: int = 0) -> list[Step]:
@@ -408,15 +321,15 @@ def test_devices_follow_their_order_to_the_letter(seed: int) -> None:
         samples,
         9,
         ["y", "x"],
-        orders=program.orders,
-        room=room_of(program, edges, 0),
+        orders=program.turns.orders,
+        room=room_of(program.turns, edges, 0),
         keep=lambda s: True,
     )
     assert not trace.interrupted
-    for row in program.orders:
+    for row in program.turns.orders:
         assert tuple(job for job in seen if job in row) == row
     assert [trace.outputs[s]["y"][0] for s in range(9)] == list(range(9))
-    for row in program.orders:
+    for row in program.turns.orders:
         starts = [trace.start_ns[job.step, job.sample] for job in row]
         ends = [trace.end_ns[job.step, job.sample] for job in row]
         assert all(a <= b for a, b in zip(ends, starts[1:], strict=False))
@@ -440,9 +353,8 @@ def test_a_fast_stage_does_not_run_ahead() -> None:
     steps = [step_of("stage 0", "x", "a", first), step_of("stage 1", "a", "y", second)]
     orders = tuple(tuple(Job(i, 0, s) for s in range(count)) for i in range(2))
     start = np.arange(count) + np.arange(2.0)[:, None]
-    stages = tuple(stage_of([i], i) for i in range(2))
-    program = Program(stages, (0, 1), orders, (), count, count + 1.0, 0.0, start, start + 1)
-    room = room_of(program, route(steps, ["y"]), 1)
+    turns = Turns(orders, (), start, start + 1)
+    room = room_of(turns, route(steps, ["y"]), 1)
     assert room == {(0, 1): 2}
     run_pipeline(steps, [{"x": 0}], count, ["y"], orders=orders, room=room)
     assert max(ahead) <= 5
@@ -456,23 +368,23 @@ def chained(orders: Sequence[Sequence[Job]], count: int) -> tuple[Program, list[
     stages = tuple(stage_of([i], i) for i in range(2))
     none = np.zeros((2, count))
     rows = tuple(map(tuple, orders))
-    return Program(stages, (0, 1), rows, (), count, 1.0, 0.0, none, none), steps
+    return Program(stages, (0, 1), Turns(rows, (), none, none), 1.0, 0.0), steps
 
 
 def test_orders_that_wait_for_each_other_are_refused() -> None:
     first, second = [Job(0, 0, 1), Job(0, 0, 0)], [Job(1, 0, 0), Job(1, 0, 1)]
     program, steps = chained([first, second], 2)
-    room_of(program, route(steps, ["y"]), 0)
+    room_of(program.turns, route(steps, ["y"]), 0)
     program, steps = chained([[Job(1, 0, 0), Job(0, 0, 0)]], 1)
     with pytest.raises(FormatError, match="wait for each other for ever: stage 1 for sample 0"):
-        room_of(program, route(steps, ["y"]), 0)
+        room_of(program.turns, route(steps, ["y"]), 0)
 
 
 @pytest.mark.parametrize("second", [[], [Job(1, 0, 0)] * 2, [Job(1, 0, 0), Job(0, 0, 0)]])
 def test_orders_that_lack_a_job_are_refused(second: list[Job]) -> None:
     program, steps = chained([[Job(0, 0, 0)], second], 1)
     with pytest.raises(FormatError, match="do not run every sample in each stage once"):
-        room_of(program, route(steps, ["y"]), 0)
+        room_of(program.turns, route(steps, ["y"]), 0)
 
 
 def test_waits_without_tensors_are_waited_for() -> None:
@@ -500,7 +412,7 @@ def test_a_dying_stage_stops_the_others(error: Exception) -> None:
     steps[2] = step_of("stage 2", "bx", "d", *[fail] * replicas[2])
     threads = threading.active_count()
     with pytest.raises(type(error)):
-        run_pipeline(steps, [{"x": (0, "x", ())}], 50, ["y"], orders=program.orders)
+        run_pipeline(steps, [{"x": (0, "x", ())}], 50, ["y"], orders=program.turns.orders)
     assert threading.active_count() <= threads
 
 
@@ -535,9 +447,8 @@ def test_the_warm_up_goes_before() -> None:
     orders = tuple(tuple(Job(i, 0, s) for s in range(5)) for i in range(3))
     start = np.arange(5.0) + np.arange(3.0)[:, None]
     waits = ((0, 1), (1, 2))
-    program = Program(
-        tuple(pipeline.stages), (0, 1, 2), orders, waits, 5, 7.0, 0.0, start, start + 1
-    )
+    turns = Turns(orders, waits, start, start + 1)
+    program = Program(tuple(pipeline.stages), (0, 1, 2), turns, 7.0, 0.0)
     load = Load([random_inputs(network(), 0)], 5, warmup=3, program=program)
     trace = pipeline.run(load, lambda s: True)
     assert done == sorted(done)

@@ -18,6 +18,7 @@ complete -c dnnp-run -l stage-timeout -x -d 'end with status 5 when one run of a
 complete -c dnnp-run -l max-memory -x -d 'end with status 5 when more memory is needed (suffixes K, M, G, Ki..; default: 90 % of what is free)'
 complete -c dnnp-run -l threads -x -d 'threads of a stage, or of each replica'
 complete -c dnnp-run -l queue -x -d 'samples that may wait between neighbouring stages, if need be one for each replica; with a schedule: besides those that wait in it'
+complete -c dnnp-run -l emulate-links -d 'let the transfers of a schedule take as long as it says, by the links that are stated'
 complete -c dnnp-run -l no-pin -d 'let the system move threads between cores'
 complete -c dnnp-run -l optimization -x -a 'disable basic extended all' -d 'ONNX Runtime\'s graph optimization level'
 complete -c dnnp-run -s o -l output -r -F -d 'write to FILE, as a whole or not at all'
