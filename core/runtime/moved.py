@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.runtime.turns import Transfer
-
 COPIED, EMULATED = "copied", "emulated"
 """How tensors moved: they were copied, or links were emulated."""
+
+
+class Transfer(NamedTuple):
+    """A transfer of a schedule."""
+
+    step: int
+    """What moves the tensors."""
+    number: int
+    """Position among the passes."""
+    name: str
+    time_s: float
+    """By the schedule."""
+    blocking: bool
+    """It occupies devices, not links alone."""
+    width: int
+    """Units that it occupies at once."""
+    units: frozenset[int]
+    """Units that it occupies for any micro-batch."""
 
 
 @dataclass(frozen=True)

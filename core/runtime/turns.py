@@ -17,30 +17,13 @@ import numpy as np
 
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats
+from dnnp.core.runtime.moved import Transfer
 from dnnp.core.runtime.pipeline import Job
 
 Record = Mapping[str, Any]
 
 Ends = Mapping[tuple[int, int], int]
 """(step, maker of what it reads) -> transfer, as a step, that hands it on."""
-
-
-class Transfer(NamedTuple):
-    """A transfer of a schedule."""
-
-    step: int
-    """What moves the tensors."""
-    number: int
-    """Position among the passes."""
-    name: str
-    time_s: float
-    """By the schedule."""
-    blocking: bool
-    """It occupies devices, not links alone."""
-    width: int
-    """Units that it occupies at once."""
-    units: frozenset[int]
-    """Units that it occupies for any micro-batch."""
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from dnnp.core.check.runs import check_runs
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.placement import Placement
 from dnnp.core.pipeline.transfers import with_transfers
-from dnnp.core.runtime.moved import Moved
+from dnnp.core.runtime.moved import Moved, Transfer
 from dnnp.core.runtime.moving import Crew, crew_of
 from dnnp.core.runtime.pipeline import Job, route, run_pipeline
 from dnnp.core.runtime.report import summarize_schedule, timing_lines
 from dnnp.core.runtime.scheduled import room_of
-from dnnp.core.runtime.turns import Transfer, Turns, turns_of
+from dnnp.core.runtime.turns import Turns, turns_of
 from dnnp.core.runtime.values import Values
 from support.placements import random_placement
 from support.run import dnnp
