@@ -24,6 +24,7 @@ from dnnp.core.runtime.moving import Crew, crew_of
 from dnnp.core.runtime.pipeline import Job, route, run_pipeline
 from dnnp.core.runtime.report import summarize_schedule, timing_lines
 from dnnp.core.runtime.scheduled import room_of
+from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.turns import Turns, turns_of
 from dnnp.core.runtime.values import Values
 from support.placements import random_placement
