@@ -110,7 +110,7 @@ def parts_of(caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan) -> Pa
         return Parts(roles)
     place = {step: position for position, step in enumerate(order)}
     rows = []
-    for row in program.orders:
+    for row in program.turns.of_nodes()[0]:
         first = roles[place[row[0].step]].devices[row[0].replica]
         jobs = [[place[job.step], job.replica, job.sample] for job in row]
         rows.append({"device": first, "jobs": jobs})
@@ -128,7 +128,7 @@ def parts_of(caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan) -> Pa
 def _in_turn(program: Program) -> list[int]:
     """Steps such that each comes after those that it waits for; else as they are numbered."""
     before: list[set[int]] = [set() for _ in program.stages]
-    for first, then in program.waits:
+    for first, then in program.turns.of_nodes()[1]:
         before[then].add(first)
     order: list[int] = []
     while len(order) < len(before):

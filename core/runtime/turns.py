@@ -57,6 +57,23 @@ class Turns:
         stages = self.steps - len(self.others)
         return f"stage {step}" if step < stages else self.others[step - stages]
 
+    def of_nodes(self) -> tuple[list[tuple[Job, ...]], list[tuple[int, int]]]:
+        """Orders and waits of the steps that run nodes alone.
+
+        What waits for a transfer waits for what that waits for; units that only carry are left out.
+        """
+        stages = self.steps - len(self.others)
+        orders = [tuple(job for job in row if job.step < stages) for row in self.orders]
+        tails: dict[int, set[int]] = {step: set() for step in range(self.steps)}
+        for tail, head in self.waits:
+            tails[head].add(tail)
+        before: dict[int, set[int]] = {}
+        for step in TopologicalSorter(tails).static_order():
+            own = [{tail} if tail < stages else before[tail] for tail in tails[step]]
+            before[step] = set().union(*own)
+        waits = [(tail, step) for step in range(stages) for tail in before[step]]
+        return [row for row in orders if row], sorted(waits)
+
 
 class _Seat(NamedTuple):
     """The steps of a pass."""

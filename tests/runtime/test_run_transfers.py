@@ -201,6 +201,8 @@ def test_transfers_after_transfers() -> None:
     schedule, blocks = schedule_of(passes, 2, units, range(8))
     turns = turns_of(schedule, blocks, {0: 0, 3: 1})
     assert turns.via == {(3, 0): 2, (1, 0): 3}
+    jobs = [tuple(Job(step, 0, n) for n in range(2)) for step in range(2)]
+    assert turns.of_nodes() == (jobs, [(0, 1)])
     array, got = np.arange(4.0), []
 
     def call_of(number: int) -> Any:
