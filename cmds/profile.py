@@ -50,6 +50,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what it runs on (default: cpu)",
     )
     measure.add_argument(
+        "--provider-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="option of the provider, such as use_tf32=0; may be repeated",
+    )
+    measure.add_argument(
+        "--allow-fallback",
+        action="store_true",
+        help="time nodes that the provider cannot run on the CPU; the header lists them (default: "
+        "that is an error)",
+    )
+    measure.add_argument(
         "--threads",
         type=positive,
         default=1,

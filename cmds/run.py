@@ -6,7 +6,7 @@ import argparse
 import math
 from collections.abc import Callable
 
-from dnnp.choices import OPTIMIZATIONS, PROVIDERS
+from dnnp.choices import OPTIMIZATIONS
 from dnnp.cmds.shell.arguments import count, positive
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
@@ -18,10 +18,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to run")
     what.add_argument(
         "--provider",
-        choices=PROVIDERS,
         default="cpu",
-        help="ONNX Runtime execution provider; cuda: stages and replicas go to GPUs in turn "
-        "(default: cpu)",
+        metavar="NAME",
+        help="ONNX Runtime execution provider, such as cuda or tensorrt; on GPUs stages and "
+        "replicas go to these in turn (default: cpu)",
+    )
+    what.add_argument(
+        "--place",
+        action="append",
+        default=[],
+        metavar="CLASS=NAME[:GPU]",
+        help="provider, and number of the GPU, of a device class of the plan, or of one device as "
+        "in t4/1=cuda:0; may be repeated (default: --provider)",
+    )
+    what.add_argument(
+        "--provider-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="option of the providers other than cpu, such as use_tf32=0; may be repeated",
+    )
+    what.add_argument(
+        "--allow-fallback",
+        action="store_true",
+        help="let nodes that a provider cannot run run on the CPU; the record lists them (default: "
+        "that is an error)",
     )
     what.add_argument(
         "-n",

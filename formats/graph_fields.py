@@ -10,6 +10,14 @@ MEASURED = Field(
     "how times were measured, those in base_s where there are any; absent: they were not",
     fields={
         "provider": string("execution provider of ONNX Runtime", required=True),
+        "provider_options": Field(
+            "list", "its options, NAME=VALUE; absent: none", items=Field("string", "")
+        ),
+        "fallback": Field(
+            "list",
+            "nodes that the provider left to the CPU, those that compute shapes apart",
+            items=Field("string", ""),
+        ),
         "threads": Field("int", "threads of a stage", required=True, positive=True),
         "optimization": string("optimization level", required=True),
         "beside": Field(

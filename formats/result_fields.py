@@ -264,9 +264,36 @@ TRANSFERS = {
     ),
 }
 
+WAYS = ("shared", "device", "peer", "host")
+"""How tensors may move between stages."""
+
+LINKED = {
+    "from": Field("int", "position in stages of the one that sends", required=True),
+    "to": Field("int", "position of the one that receives", required=True),
+    "how": string(
+        "shared: in the memory of the host, where both compute; device: they stay on one GPU; "
+        "peer: from one GPU to another; host: through the memory of the host",
+        required=True,
+        enum=WAYS,
+    ),
+}
+
 RUN = {
     "mode": string("what ran", required=True, enum=MODES),
-    "provider": string("execution provider", required=True),
+    "provider": string("execution provider; several are joined by +", required=True),
+    "provider_options": Field(
+        "list", "its options, NAME=VALUE; absent: none", items=Field("string", "")
+    ),
+    "links": Field(
+        "list",
+        "how tensors moved from stage to stage",
+        items=Field("object", "", fields=LINKED),
+    ),
+    "overlap": Field(
+        "bool",
+        "what goes to and from GPUs was copied by the threads of stages on the CPU; absent: by "
+        "those of the stages on the GPUs, whose loads contain it",
+    ),
     "k": Field("int", "stages, or copies of the model"),
     "samples": Field(
         "int", "samples that went through and were measured, of all rounds", required=True
@@ -318,6 +345,13 @@ RUN = {
                 ),
                 "device": string("device of the plan, the first if replicated", required=True),
                 "replicas": Field("int", "devices that shared the samples; absent: 1"),
+                "provider": string("execution provider; absent: that of the run"),
+                "gpus": Field("list", "numbers of its GPUs", items=Field("int", "")),
+                "fallback": Field(
+                    "list",
+                    "nodes that its provider left to the CPU, those that compute shapes apart",
+                    items=Field("string", ""),
+                ),
                 "predicted_s": number("load by the plan", required=True),
                 "measured_s": number("median time of a sample over the number of replicas"),
                 "bubble": number("idle share, over all replicas"),

@@ -42,6 +42,10 @@ class Timing:
     no_cache: bool = False
     provider: str = "cpu"
     """Execution provider of ONNX Runtime."""
+    options: tuple[tuple[str, str], ...] = ()
+    """Of the provider, by name."""
+    allow_fallback: bool = False
+    """Nodes that it leaves to the CPU are timed there."""
 
 
 def price_measured(stream: Stream, device: DeviceSpec, timing: Timing, caller: Caller) -> None:
@@ -133,10 +137,19 @@ def _facts(
 ) -> dict[str, Any]:
     """Everything that the measured times depend on."""
     from dnnp.core.model.processors import available_cores
-    from dnnp.core.runtime.session import ort_version
+    from dnnp.core.runtime.cuda import gpu_name
+    from dnnp.core.runtime.session import MEMORIES, ort_version
     from dnnp.formats.cost_cache import cpu_model, groups_digest
 
+    others: dict[str, Any] = {}
+    if timing.provider in MEMORIES:
+        others["gpu"] = gpu_name()
+    if timing.options:
+        others["provider_options"] = dict(timing.options)
+    if timing.allow_fallback:
+        others["allow_fallback"] = True
     return {
+        **others,
         "model": digest,
         "onnxruntime": ort_version(),
         "provider": timing.provider,
@@ -195,9 +208,11 @@ def _time_model(
         provider=timing.provider,
         optimization=timing.optimization,
         saw=saw,
+        options=timing.options,
     )
     with caller.progress("measuring nodes"):
         by_index = measure_nodes(model, folder, how)
+    left = _left_to_cpu(model, ran[0][0], timing, caller) if ran else ()
     ids = [record["id"] for record in stream.get("node")]
     groups = [record["nodes"] for record in stream.get("group")]
     groups_alone = None
@@ -215,7 +230,7 @@ def _time_model(
                 f"groups cost the sum of their nodes, as they cannot be timed: {error.reason}"
             )
     if ran:
-        _say_where(ran, name, caller)
+        _say_caveats(ran, caller)
     units, alone_s = ([[v] for v in ids], np.array([by_index[v] for v in ids]))
     if groups_alone is not None:
         units, alone_s = groups, np.array(groups_alone)
@@ -225,6 +240,7 @@ def _time_model(
         "threads": timing.threads,
         "optimization": timing.optimization,
         "beside": len(found.parts) - 1,
+        **_provider_facts(timing, left),
         "rounds": found.rounds,
         "total_s": round(found.total_s, 9),
         "cold_s": round(found.cold_s, 9),
@@ -245,6 +261,46 @@ def _time_model(
         () if groups_alone is None else _rounded(found.spreads(len(groups))),
         facts,
     )
+
+
+def _provider_facts(timing: Timing, left: Sequence[str]) -> dict[str, Any]:
+    """What is said of a measurement besides the name of its provider."""
+    facts: dict[str, Any] = {}
+    if timing.options:
+        facts["provider_options"] = [f"{name}={value}" for name, value in timing.options]
+    if left:
+        facts["fallback"] = list(left)
+    return facts
+
+
+def _left_to_cpu(
+    model: ModelProto, ran: dict[str, set[str]], timing: Timing, caller: Caller
+) -> tuple[str, ...]:
+    """Nodes that the CPU ran in place of the provider, by a profile of the whole model.
+
+    Raises
+    ------
+    UnavailableError
+        There are some, and nobody allowed that.
+    """
+    from dnnp.core.model.errors import UnavailableError
+    from dnnp.core.runtime.fallback import CPU, Left, shape_nodes
+    from dnnp.core.runtime.measure import with_unique_names
+
+    named = with_unique_names(model)
+    shapes = shape_nodes(named)
+    left = tuple(
+        f"{node.op_type} '{node.name}'" if node.name else node.op_type
+        for node, alias in zip(model.graph.node, named.graph.node, strict=True)
+        if alias.name in ran.get(CPU, ()) and (alias.name, alias.op_type) not in shapes
+    )
+    if not left:
+        return ()
+    said = Left(left, sum(map(len, ran.values()))).words(timing.provider)
+    if not timing.allow_fallback:
+        raise UnavailableError(f"{said}; --allow-fallback times them there")
+    caller.warn(said)
+    return left
 
 
 def _time_parts(
@@ -295,15 +351,8 @@ def _rounded(values: Floats) -> tuple[float, ...]:
     return tuple(round(value, 9) for value in values.tolist())
 
 
-def _say_where(
-    profiles: Sequence[tuple[dict[str, set[str]], str]], provider: str, caller: Caller
-) -> None:
-    """Say which nodes the provider left to others, and what is wrong with the times."""
-    ran, _ = profiles[0]
-    left = [f"{len(nodes)} by {who}" for who, nodes in sorted(ran.items()) if who != provider]
-    if left:
-        count = counted(sum(map(len, ran.values())), "node")
-        caller.warn(f"of {count} not all were run by {provider}: {', '.join(left)}")
+def _say_caveats(profiles: Sequence[tuple[dict[str, set[str]], str]], caller: Caller) -> None:
+    """Say what is wrong with the times that profiles hold."""
     for caveat in sorted({caveat for _, caveat in profiles if caveat}):
         caller.warn(caveat)
 

@@ -29,6 +29,10 @@ class ProfileOptions(Options):
     """The ONNX model to measure, if it is not where the graph says."""
     provider: str = option("cpu")
     """Execution provider of ONNX Runtime that runs the model, by any name that it has."""
+    provider_option: Sequence[str] = option(())
+    """Options of the provider, such as `use_tf32=0`."""
+    allow_fallback: bool = option(False)
+    """Time nodes that the provider cannot run on the CPU, which is an error otherwise."""
     threads: int = option(1, least=1)
     """Of ONNX Runtime."""
     optimization: str = option("all", choices=OPTIMIZATIONS)
@@ -71,6 +75,14 @@ class ProfileOptions(Options):
             raise UsageError("--from-run needs --mode analytic or measure, or --costs")
         if not self._on_cpu and self.mode != "measure":
             raise UsageError("--provider needs --mode measure")
+        if isinstance(self.provider_option, str):
+            raise UsageError(f"--provider-option {self.provider_option!r}: give a list")
+        for flag, value in (
+            ("--provider-option", self.provider_option),
+            ("--allow-fallback", self.allow_fallback),
+        ):
+            if value and self._on_cpu:
+                raise UsageError(f"{flag} needs --provider: another than that of the CPU")
         if isinstance(self.device, str):
             raise UsageError(f"--device {self.device!r}: give a list of names")
         if self.mode == "scaled" and not self.device:
@@ -141,12 +153,15 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
         start = options.source or MEASURED
         price_scaled(stream, options.devices, start, options.against, options.caller)
     else:
+        from dnnp.core.runtime.placing import parse_options
         from dnnp.measuring import Timing, price_measured
 
         o = options
         timing = Timing(
             model=o.model,
             provider=o.provider,
+            options=parse_options(o.provider_option, [o.provider]),
+            allow_fallback=o.allow_fallback,
             threads=o.threads,
             optimization=o.optimization,
             beside=o.beside,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dnnp.core.runtime.load import Watch
     from dnnp.core.runtime.outcome import Outcome
     from dnnp.core.runtime.scheduled import Program
+    from dnnp.core.runtime.session import SessionConfig
     from dnnp.formats.stream import Stream
 
 P = ParamSpec("P")
@@ -52,8 +53,15 @@ DISTINCT = 4
 class RunOptions(Options):
     """What is run, how, and what is checked."""
 
-    provider: str = option("cpu", choices=PROVIDERS)
-    """Execution provider of ONNX Runtime; `cuda`: stages and replicas go to GPUs in turn."""
+    provider: str = option("cpu")
+    """Execution provider of ONNX Runtime, by any name that it has; `cuda`: stages and replicas go
+    to GPUs in turn."""
+    place: Sequence[str] = option(())
+    """Where devices of the plan are if not with `provider`, such as `t4=cuda` or `t4/1=cuda:0`."""
+    provider_option: Sequence[str] = option(())
+    """Options of providers other than the CPU's, such as `use_tf32=0`."""
+    allow_fallback: bool = option(False)
+    """Let nodes that a provider cannot run run on the CPU, which is an error otherwise."""
     samples: int | None = option(least=1, most=10_000_000)
     """Samples to send through and measure; None: those of the schedule, or what takes a second, by
     the rate of the warm-up, and at least 32."""
@@ -96,6 +104,15 @@ class RunOptions(Options):
     def check(self) -> None:
         """Refuse what makes no sense."""
         super().check()
+        for flag, value in (("--place", self.place), ("--provider-option", self.provider_option)):
+            if isinstance(value, str):
+                raise UsageError(f"{flag} {value!r}: give a list")
+        if self.provider not in PROVIDERS or self.place:
+            from dnnp.core.runtime.placing import parse_places
+            from dnnp.core.runtime.session import provider_name
+
+            provider_name(self.provider)
+            parse_places(self.place)
         if isinstance(self.inputs, str):
             raise UsageError(f"--inputs {self.inputs!r}: give a list of files")
         if any(x is not None and not math.isfinite(x) for x in (self.rtol, self.atol)):
@@ -187,8 +204,8 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.core.runtime.execute import count_sessions, prepare
     from dnnp.core.runtime.load import Load, widest
     from dnnp.core.runtime.outcome import Checks, execute
+    from dnnp.core.runtime.placing import may_use_tf32
     from dnnp.core.runtime.report import Forecast
-    from dnnp.core.runtime.session import SessionConfig, require_provider
     from dnnp.core.runtime.verify import tolerance_for
     from dnnp.core.runtime.weights import random_weights
     from dnnp.formats.graph import graph_of, units_of
@@ -207,7 +224,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     count_sessions(plan.stages)
     refuse_contradictions(stream, plan)
     offer = offer_of(plan, graph, units_of(stream, graph)) if options.choose else None
-    require_provider(options.provider)
+    config = _config(options, overlap=plan.options.comm != "sum")
     model, path, _ = open_source(caller, stream, options.model)
     parts: Sequence[Stage] = plan.stages
     owners: Sequence[int] = ()
@@ -245,20 +262,21 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
             model,
             path.parent,
             parts,
-            SessionConfig(
-                options.provider, options.optimization, options.threads, not options.no_pin
-            ),
+            config,
             known=types_of(stream),
             weights=weights,
             watch=watch,
         )
-        _warn_of_other_devices(caller, pipeline, options.provider)
+        _warn_of_other_devices(caller, pipeline)
         load = Load(
             samples, measured, warmup, options.queue, window, program, options.warmup is None
         )
         least_s = ENOUGH_S if options.samples is None else 0.0
         load = replace(load, least_s=least_s, emulate=options.emulate_links)
-        tolerance = tolerance_for(model, options.rtol, options.atol) if options.verify else None
+        tolerance = None
+        if options.verify:
+            tf32 = may_use_tf32(pipeline.homes, config)
+            tolerance = tolerance_for(model, options.rtol, options.atol, tf32=tf32)
         return execute(
             pipeline,
             load,
@@ -276,6 +294,40 @@ def _check_links(options: RunOptions, stream: Stream, program: Program | None) -
     rows = stream.get("schedule")[0]["passes"]
     if any(wait.get("delay_s", 0.0) > 0 for row in rows for wait in row["after"]):
         options.caller.note("links are emulated without the delays (--latency) of the schedule")
+
+
+def _config(options: RunOptions, *, overlap: bool) -> SessionConfig:
+    """What all sessions have in common; the providers are those of this build.
+
+    Raises
+    ------
+    UsageError
+        ONNX Runtime has never heard of a provider, or an option is malformed or for none.
+    UnavailableError
+        This build has not got a provider.
+    """
+    from dnnp.core.runtime.placing import parse_options, parse_places
+    from dnnp.core.runtime.session import (
+        SessionConfig,
+        provider_name,
+        require_provider,
+        short_name,
+    )
+
+    provider, targets = short_name(provider_name(options.provider)), parse_places(options.place)
+    providers = dict.fromkeys([*(t.provider for t in targets.values()), provider])
+    for name in providers:
+        require_provider(name)
+    return SessionConfig(
+        provider,
+        options.optimization,
+        options.threads,
+        not options.no_pin,
+        targets=targets,
+        options=parse_options(options.provider_option, providers),
+        allow_fallback=options.allow_fallback,
+        overlap=overlap,
+    )
 
 
 def _watch(caller: Caller, shown: Shown, *, compare: bool) -> Watch:
@@ -323,12 +375,15 @@ def _samples(options: RunOptions, stream: Stream, model: ModelProto, total: int)
     return [random_inputs(model, [options.seed, i], shapes=shapes) for i in range(distinct)]
 
 
-def _warn_of_other_devices(caller: Caller, pipeline: Pipeline, provider: str) -> None:
+def _warn_of_other_devices(caller: Caller, pipeline: Pipeline) -> None:
     """Say when the loads were predicted for something else than what runs."""
-    classes = dict.fromkeys(stage.device_class for stage in pipeline.stages)
-    foreign = [name for name in classes if name.startswith("cpu") != (provider == "cpu")]
-    if foreign:
+    foreign: dict[str, dict[str, None]] = {}
+    for stage, home in zip(pipeline.stages, pipeline.homes, strict=True):
+        for place in home:
+            if stage.device_class.startswith("cpu") != (place.provider == "cpu"):
+                foreign.setdefault(place.provider, {})[stage.device_class] = None
+    for provider, classes in foreign.items():
         caller.note(
-            f"the loads were predicted for {', '.join(foreign)}, the stages run on "
+            f"the loads were predicted for {', '.join(classes)}, the stages run on "
             f"{provider}: expect other times"
         )

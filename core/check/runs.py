@@ -33,6 +33,7 @@ def check_runs(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
         found += _ranges(run, subject) + _figures(run, subject)
         if run["mode"] == "pipeline":
             found += _stages(run, records, subject) + _predicted(run, records, subject)
+            found += _links(run, subject)
         if "transfers" in run:
             found += check_transfers(run, records, subject)
         if "choice" in run:
@@ -152,6 +153,32 @@ def _stages(run: Record, records: Mapping[str, Sequence[Record]], subject: str) 
         message = f"says nothing about stage {missing[0]}"
         found.append(Violation("stages", subject, message, None, missing[0]))
     return found or _loads(run, stages, records, subject)
+
+
+def _links(run: Record, subject: str) -> list[Violation]:
+    """Links join stages of the run, each pair once, in ways that these can hand over."""
+    entries, found = _entries(run), []
+    seen = Counter((link["from"], link["to"]) for link in run.get("links", ()))
+    for link in run.get("links", ()):
+        ends = (link["from"], link["to"])
+        name = f"link {ends[0]} to {ends[1]}"
+        if ends[0] == ends[1] or max(ends) >= len(entries) or seen[ends] > 1:
+            message = f"{name} is no link of two of its {len(entries)} stages, or is there twice"
+            found.append(Violation("stages", subject, message, None, list(ends)))
+            continue
+        tail, head = (entries[i] for i in ends)
+        gpus = tail.get("gpus"), head.get("gpus")
+        on_cpu = all(e.get("provider", run["provider"]) == "cpu" for e in (tail, head))
+        wrong = {
+            "shared": not on_cpu,
+            "device": gpus[0] != gpus[1] or len(gpus[0] or ()) != 1,
+            "peer": None in gpus or (gpus[0] == gpus[1] and len(gpus[0] or ()) == 1),
+            "host": on_cpu,
+        }
+        if wrong[link["how"]]:
+            message = f"{name} is '{link['how']}', which is not how its stages could hand over"
+            found.append(Violation("value", subject, message, None, link["how"]))
+    return found
 
 
 def _loads(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 from functools import cache
 
@@ -29,10 +30,46 @@ def how_to_install() -> str:
     return f"{both if len(found) > 1 else ''}{remove}{INSTALL}"
 
 
+def count_gpus() -> int:
+    """Number of GPUs that the CUDA driver shows.
+
+    Raises
+    ------
+    UnavailableError
+        There is no driver, or it shows none.
+    """
+    number = ctypes.c_int(0)
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(number))
+    except (OSError, AttributeError) as error:
+        raise UnavailableError(f"no CUDA driver: {error}") from None
+    if status or number.value < 1:
+        raise UnavailableError("the CUDA driver shows no GPU")
+    return number.value
+
+
+def gpu_name(number: int = 0) -> str:
+    """What the CUDA driver calls a GPU; empty if it shows none."""
+    text = ctypes.create_string_buffer(256)
+    try:
+        count_gpus()
+        status = ctypes.CDLL("libcuda.so.1").cuDeviceGetName(text, len(text), number)
+    except (UnavailableError, OSError, AttributeError):
+        return ""
+    return "" if status else text.value.decode(errors="replace")
+
+
 def not_started(provider: str, reason: str) -> UnavailableError:
     """The error about a provider that is there but does not start."""
     missing = load_libraries() if provider == "cuda" else ""
     more = f"; {missing}; {INSTALL} has its libraries" if missing else ""
+    if provider == "cuda" and not missing:
+        # Of a driver that is missing ONNX Runtime tells only its log.
+        try:
+            count_gpus()
+        except UnavailableError as error:
+            more = f"; {error}"
     return UnavailableError(f"provider '{provider}' does not start: {reason}{more}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,11 +25,18 @@ from dnnp.core.runtime.choice import (
     is_clear,
 )
 from dnnp.core.runtime.compare import ROUNDS, run_replicas
+from dnnp.core.runtime.fallback import Left, note_provider
 from dnnp.core.runtime.inputs import Sample
 from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.load import Load, Watch, widest
 from dnnp.core.runtime.moving import Crew, crew_of
 from dnnp.core.runtime.pipeline import Step, Worker, route, send
+from dnnp.core.runtime.placing import (
+    copied_outputs,
+    homes_of,
+    main_config,
+    reference_config,
+)
 from dnnp.core.runtime.report import Timing, median_timing, summarize, summarize_schedule
 from dnnp.core.runtime.scheduled import room_of
 from dnnp.core.runtime.session import Place, SessionConfig, make_session, places
@@ -76,6 +82,10 @@ class Pipeline:
     watch: Watch = field(default_factory=Watch)
     crowded: bool = False
     """Devices share processors: waiting for one says nothing about other processes."""
+    homes: list[tuple[Place, ...]] = field(default_factory=list)
+    """Of each step, one place a replica."""
+    left: list[Left] = field(default_factory=list)
+    """What the provider of each step left to the CPU."""
 
     @property
     def devices(self) -> int:
@@ -195,7 +205,7 @@ class Pipeline:
     def verify(self, trace: Trace, load: Load, tolerance: Tolerance) -> Verdict:
         """Compare the outputs that a trace kept with those of the whole model."""
         self.watch.checks("verifying", 0.0)
-        whole = self.whole(self.config, Place(), "the whole model")
+        whole = self.whole(reference_config(self.homes, self.config), Place(), "the whole model")
         reference = []
         for sample in load.samples:
             if self.watch.interrupted():
@@ -212,7 +222,8 @@ class Pipeline:
     def _locate(self, sample: Sample, tolerance: Tolerance) -> str:
         open_model = exposed(self.model, [part.model for part in self.parts])
         names = [value.name for value in open_model.graph.output]
-        whole = self._worker(open_model, names, self.config, Place(), "the whole model")
+        config = reference_config(self.homes, self.config)
+        whole = self._worker(open_model, names, config, Place(), "the whole model")
         return first_difference(self.steps, whole.run, sample, tolerance)
 
     def whole(
@@ -278,10 +289,11 @@ class Pipeline:
     def _others(self, load: Load, offer: Offer) -> dict[str, tuple[SessionConfig, list[Worker]]]:
         """Mode -> sessions of the whole model, in one configuration."""
         cores = len(available_cores())
-        whole = replace(self.config, threads=cores, pin=False)
-        single = replace(self.config, threads=1)
+        config = main_config(self.homes, self.config)
+        whole = replace(config, threads=cores, pin=False)
+        single = replace(config, threads=1)
         spots, _ = places(self.devices, single)
-        if self.config.provider == "cpu":
+        if config.provider == "cpu":
             spots = spots[:cores]
         else:
             spots = spots[: len({spot.device_id for spot in spots})]
@@ -298,7 +310,7 @@ class Pipeline:
         self, others: Sequence[tuple[str, SessionConfig, int, Timing]], offer: Offer
     ) -> Choice | None:
         """The fastest of the ways that `compare` timed, beside what was predicted of it."""
-        gpu = self.config.provider != "cpu"
+        gpu = main_config(self.homes, self.config).provider != "cpu"
         predicted = {
             # A stage stands for a device of the plan: one GPU, or as many cores as it has threads.
             mode: offer.predicted(
@@ -362,10 +374,9 @@ def prepare(
     watch = watch or Watch()
     used = [stage for stage in stages if stage.nodes]
     parts = split_model(model, [stage.nodes for stage in used], known)
-    count = count_sessions(used)
+    count_sessions(used)
     spread = sum({stage.device: stage.replicas for stage in used}.values())
-    what = "stage replica" if count > len(used) else "stage" if spread == count else "device"
-    spots, notices = places(spread, config, what)
+    homes, notices = homes_of(used, config)
     for notice in notices:
         watch.note(notice)
     pipeline = Pipeline(
@@ -379,23 +390,18 @@ def prepare(
         outputs=tuple(value.name for value in model.graph.output),
         watch=watch,
         crowded=spread * config.threads > len(available_cores()),
+        homes=homes,
     )
-    free = iter(spots)
-    homes: dict[str, tuple[Place, ...]] = {}
-    for i, (part, stage) in enumerate(zip(parts, used, strict=True)):
-        if stage.device not in homes:
-            homes[stage.device] = tuple(itertools.islice(free, stage.replicas))
-        pipeline.steps.append(make_step(pipeline, f"stage {i}", part, homes[stage.device]))
+    for i, (part, spots) in enumerate(zip(parts, homes, strict=True)):
+        pipeline.steps.append(make_step(pipeline, f"stage {i}", part, spots))
     return pipeline
 
 
 def make_step(pipeline: Pipeline, name: str, part: StageModel, spots: Sequence[Place]) -> Step:
     """Sessions for one stage; an interruption leaves out replicas, as nothing will run."""
-    from dnnp.formats.onnx_stages import MODEL
-
     config, weights = pipeline.config, pipeline.weights
     model = use_weights(part.model, weights) if weights else part.model
-    host = [output for output in part.outputs if tuple(part.targets[output]) == (MODEL,)]
+    host, ahead = copied_outputs(part.targets, pipeline.homes, overlap=config.overlap)
     workers = []
     for j, spot in enumerate(spots):
         if j and pipeline.watch.interrupted():
@@ -405,8 +411,11 @@ def make_step(pipeline: Pipeline, name: str, part: StageModel, spots: Sequence[P
             session, threads = with_threads(
                 partial(make_session, model, pipeline.folder, config, spot, weights)
             )
-        stage = make_stage(session, part.outputs, host, config, spot)
+        stage = make_stage(session, part.outputs, host, config, spot, ahead)
         workers.append(Worker(shown, stage, spot.cores, stage.stop, threads))
+    provider, options = config.at(spots[0]).provider, dict(config.options)
+    left = note_provider(name, provider, session, model, options, pipeline.watch.note)
+    pipeline.left.append(left)
     ready = f"{len(workers)} sessions" if len(spots) > 1 else "session"
     pipeline.watch.detail(f"{name}: {len(part.nodes)} nodes, {ready} ready")
     return Step(name, part.inputs, part.outputs, tuple(workers))

@@ -141,6 +141,7 @@ def measure_parts(
     def line(models: Sequence[StageModel], homes: Sequence[int], what: str) -> _Line:
         """A pipeline of these models, each on the core with this number."""
         steps = []
+        pipeline.homes = [(spots[home],) for home in homes]
         for j, (part, home) in enumerate(zip(models, homes, strict=True)):
             named = replace(part, model=with_unique_names(part.model))
             steps.append(make_step(pipeline, f"{what} {j}", named, [spots[home]]))

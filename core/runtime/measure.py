@@ -75,11 +75,21 @@ class Measurement:
     """Level at which groups are timed: that of the run."""
     saw: Callable[[Sequence[Any]], None] = lambda events: None
     """Told the events of the profile of each model."""
+    options: tuple[tuple[str, str], ...] = ()
+    """Of the provider, as in `SessionConfig`."""
 
     def config(self, optimization: str | None = None) -> SessionConfig:
-        """Of sessions at this level of optimisation; None: that of the run."""
+        """Of sessions at this level of optimisation; None: that of the run.
+
+        Who measures sees which provider ran each node, and judges by that.
+        """
         return SessionConfig(
-            self.provider, optimization or self.optimization, self.threads, pin=False
+            self.provider,
+            optimization or self.optimization,
+            self.threads,
+            pin=False,
+            options=self.options,
+            allow_fallback=True,
         )
 
 

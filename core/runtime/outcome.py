@@ -12,6 +12,7 @@ from typing import Any
 from dnnp.core.runtime.choice import Choice, Offer
 from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.load import Load, widest
+from dnnp.core.runtime.placing import providers_of, run_fields, stage_fields, where
 from dnnp.core.runtime.report import (
     NO_FORECAST,
     Forecast,
@@ -104,6 +105,9 @@ class Outcome:
             fields["transfers"] = self.timing.moved.record(forecast.transfers or 0.0)
         fields["discarded"] = self.discarded
         taken = self.timing.taken
+        pipeline = self.pipeline
+        fields |= run_fields(pipeline.steps, pipeline.homes, pipeline.config)
+        mixed = len(providers_of(pipeline.homes, pipeline.config)) > 1
         fields["stages"] = [
             {
                 "stage": self.checks.owners[i] if self.checks.owners else i,
@@ -113,8 +117,9 @@ class Outcome:
                 "bubble": self.timing.bubbles[i],
                 **({"taken": taken[i]} if taken else {}),
                 **({"replicas": stage.replicas} if stage.replicas > 1 else {}),
+                **stage_fields(pipeline.homes[i], pipeline.left[i], mixed=mixed),
             }
-            for i, stage in enumerate(self.pipeline.stages)
+            for i, stage in enumerate(pipeline.stages)
         ]
         if self.choice is not None:
             fields["choice"] = self.choice.record()
@@ -128,6 +133,8 @@ class Outcome:
         """The tables and sentences for people."""
         stages = self.pipeline.stages
         devices = [s.device if s.replicas == 1 else f"{s.device} x{s.replicas}" for s in stages]
+        homes = map(where, self.pipeline.homes)
+        devices = [f"{d} on {home}" if home else d for d, home in zip(devices, homes, strict=True)]
         lines = stage_table(devices, [s.load_s for s in stages], self.timing)
         if self.timing.moved is not None:
             lines += ["", *transfer_table(self.timing.moved)]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +16,19 @@ from numpy.typing import NDArray
 from dnnp.core.model.errors import InputFileError, UnavailableError, UsageError
 from dnnp.core.model.processors import available_cores
 from dnnp.core.model.similar import instead
-from dnnp.core.runtime.cuda import how_to_install, load_libraries, not_started
+from dnnp.core.model.text import counted
+from dnnp.core.runtime.cuda import count_gpus, how_to_install, load_libraries, not_started
+from dnnp.core.runtime.fallback import CPU, RECORD, left_to_cpu
 from dnnp.core.runtime.values import to_ort_value
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+PROVIDERS = {"cpu": CPU, "cuda": "CUDAExecutionProvider"}
+MEMORIES = {"cuda": "cuda", "tensorrt": "cuda"}
+"""Provider -> name of the memory of its devices, for those whose tensors may stay there."""
+NUMBERED = (*MEMORIES, "rocm", "migraphx", "dml", "cann")
+"""Providers whose option `device_id` is the number of a device."""
 _ENDING = "ExecutionProvider"
 OPTIMIZATIONS = {
     "disable": "ORT_DISABLE_ALL",
@@ -35,8 +40,29 @@ _PLACE = re.compile(r"/\S+\.(?:cc|cpp|h|cu|cuh):\d+ ")
 """Where a check of ONNX Runtime stands in its source."""
 _RUNNING = re.compile(r"Non-zero status code returned while running (\w+) node\. Name:'(.*?)' "
                       r"Status Message: ")  # fmt: skip
+_OPTION = re.compile(r"(Unknown provider option: .*|Failed to parse provider option .*)")
+"""What ONNX Runtime says of options."""
 _SILENT = 4
 """ONNX Runtime's log level for fatal messages only: failures come as exceptions anyway."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a device of a plan is on this machine."""
+
+    provider: str
+    number: int | None = None
+    """Of the GPU; None: they are taken in turn."""
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether its devices have numbers."""
+        return self.provider in NUMBERED
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether it is a GPU of the CUDA driver."""
+        return MEMORIES.get(self.provider) == "cuda"
 
 
 @dataclass(frozen=True)
@@ -44,13 +70,27 @@ class SessionConfig:
     """What all sessions of a run have in common."""
 
     provider: str = "cpu"
-    """A name that `provider_name` knows, such as `cpu` or `cuda`."""
+    """Short name, such as `cpu` or `cuda`; of places that name no other."""
     optimization: str = "all"
     """Graph optimisation level: a key of `OPTIMIZATIONS`."""
     threads: int = 1
     """Threads of one stage."""
     pin: bool = True
     """Keep the threads of a stage on cores of their own."""
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    """Device classes, and devices, of the plan that are not for `provider`."""
+    options: tuple[tuple[str, str], ...] = ()
+    """Options of the provider, by name; none go to that of the CPU."""
+    allow_fallback: bool = False
+    """Nodes that the provider leaves to the CPU may run there."""
+    overlap: bool = False
+    """Threads of stages on the CPU copy what goes to and from GPUs, while these compute; else the
+    threads of the GPUs' stages do, so that their loads contain it."""
+
+    def at(self, place: Place | None) -> SessionConfig:
+        """The configuration with the provider of a place."""
+        provider = (place.provider if place is not None else "") or self.provider
+        return replace(self, provider=provider)
 
 
 @dataclass(frozen=True)
@@ -61,6 +101,13 @@ class Place:
     """Number of the GPU; 0 on the CPU."""
     cores: tuple[int, ...] = ()
     """Logical processors of its threads; empty: wherever the system puts them."""
+    provider: str = ""
+    """Empty: that of the configuration."""
+
+    @property
+    def memory(self) -> str:
+        """Name of the memory that its tensors may stay in; empty: that of the host."""
+        return MEMORIES.get(self.provider, "")
 
 
 def ort_errors() -> tuple[type[Exception], ...]:
@@ -105,7 +152,11 @@ def provider_name(provider: str) -> str:
         return PROVIDERS[provider]
     import onnxruntime
 
-    names = [*onnxruntime.get_all_providers(), *onnxruntime.get_available_providers()]
+    names = [
+        *PROVIDERS.values(),
+        *onnxruntime.get_all_providers(),
+        *onnxruntime.get_available_providers(),
+    ]
     known = {short_name(name): name for name in names}
     if short_name(provider) not in known:
         hint = instead(short_name(provider), sorted(known)) or "; known: " + ", ".join(known)
@@ -149,37 +200,22 @@ def ort_version() -> str:
     return str(onnxruntime.__version__)
 
 
-def count_gpus() -> int:
-    """Number of GPUs that the CUDA driver shows.
+def places(
+    count: int, config: SessionConfig, what: str = "stage", targets: Sequence[Target] = ()
+) -> tuple[list[Place], list[str]]:
+    """Where `count` sessions go, and notices about what they have to share.
+
+    Sessions on GPUs whose number is not given take these in turn; threads go to cores in order.
+    Both wrap around. `what` the sessions are is for the notices. Without `targets` all are for the
+    provider of the configuration.
 
     Raises
     ------
     UnavailableError
-        There is no driver, or it shows none.
+        There is no such GPU.
     """
-    number = ctypes.c_int(0)
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-        status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(number))
-    except (OSError, AttributeError) as error:
-        raise UnavailableError(f"no CUDA driver: {error}") from None
-    if status or number.value < 1:
-        raise UnavailableError("the CUDA driver shows no GPU")
-    return number.value
-
-
-def places(count: int, config: SessionConfig, what: str = "stage") -> tuple[list[Place], list[str]]:
-    """Where `count` sessions go, and notices about what they have to share.
-
-    Session i goes to GPU i; threads go to cores in order. Both wrap around. `what` the sessions
-    are is for the notices.
-    """
-    notices: list[str] = []
-    gpus = 1
-    if config.provider == "cuda":
-        gpus = count_gpus()
-        if count > gpus:
-            notices.append(f"{count} {what}s share {gpus} GPU{'s' if gpus > 1 else ''}")
+    targets = targets or [Target(config.provider)] * count
+    numbers, notices = _gpu_numbers(targets, what)
     cores = available_cores()
     width = min(config.threads, len(cores))
     if count * config.threads > len(cores):
@@ -189,10 +225,31 @@ def places(count: int, config: SessionConfig, what: str = "stage") -> tuple[list
             f"core{'s' if len(cores) > 1 else ''}; measured loads include waiting for each other"
         )
     result = []
-    for i in range(count):
+    for i, (target, number) in enumerate(zip(targets, numbers, strict=True)):
         mine = tuple(cores[(i * width + j) % len(cores)] for j in range(width))
-        result.append(Place(i % gpus, mine if config.pin else ()))
+        result.append(Place(number, mine if config.pin else (), target.provider))
     return result, notices
+
+
+def _gpu_numbers(targets: Sequence[Target], what: str) -> tuple[list[int], list[str]]:
+    """Number of the GPU of each target, 0 for others; and a notice if some share one."""
+    there = count_gpus() if any(target.on_cuda for target in targets) else 0
+    numbers, turn = [], 0
+    for target in targets:
+        if target.number is None:
+            numbers.append(turn % there if target.on_cuda else 0)
+            turn += target.on_cuda
+            continue
+        if target.on_cuda and target.number >= there:
+            raise UnavailableError(
+                f"{target.provider}:{target.number}: the last of {counted(there, 'GPU')} is number "
+                f"{there - 1}"
+            )
+        numbers.append(target.number)
+    taken = [n for n, target in zip(numbers, targets, strict=True) if target.on_cuda]
+    gpus = len(set(taken))
+    shared = [f"{len(taken)} {what}s share {counted(gpus, 'GPU')}"] if len(taken) > gpus else []
+    return numbers, shared
 
 
 def absent_files(model: ModelProto, folder: Path, given: Iterable[str] = ()) -> dict[str, str]:
@@ -244,14 +301,16 @@ def make_session(
     Raises
     ------
     UnavailableError
-        ONNX Runtime did not use the provider that was asked for.
+        ONNX Runtime did not use the provider that was asked for, or not for all nodes.
+    UsageError
+        The provider does not know an option.
     InputFileError
         Weights are missing, or ONNX Runtime cannot load the model.
     """
     import onnxruntime
 
+    config, place = config.at(place), place or Place()
     require_provider(config.provider)
-    place = place or Place()
     onnxruntime.set_default_logger_severity(_SILENT)
     wanted = {t.name for t in model.graph.initializer}
     supplied = {name: value for name, value in (weights or {}).items() if name in wanted}
@@ -273,11 +332,10 @@ def make_session(
         "session.model_external_initializers_file_folder_path", os.path.realpath(folder)
     )
     name = provider_name(config.provider)
-    providers: list[Any] = [PROVIDERS["cpu"]]
-    if name == PROVIDERS["cuda"]:
-        providers.insert(0, (name, {"device_id": str(place.device_id)}))
-    elif name not in providers:
-        providers.insert(0, name)
+    providers: list[Any] = [CPU]
+    if name != CPU:
+        providers.insert(0, (name, provider_options(config, place)))
+        options.add_session_config_entry(RECORD, "1")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a provider that is absent: checked below
@@ -285,18 +343,53 @@ def make_session(
                 model.SerializeToString(), options, providers=providers, enable_fallback=0
             )
     except ort_errors() as error:
-        if name != PROVIDERS["cpu"] and _blames_provider(error):
-            raise not_started(config.provider, first_line(error)) from None
+        if name != CPU:
+            _blame_provider(config.provider, error)
         raise InputFileError(f"ONNX Runtime cannot load the model: {first_line(error)}") from None
     if session.get_providers()[0] != name:
         used = session.get_providers()[0]
         raise not_started(config.provider, f"ONNX Runtime uses {used} instead")
+    if name != CPU and not config.allow_fallback:
+        left = left_to_cpu(session, lambda: model)
+        if left is not None and left.nodes:
+            raise UnavailableError(
+                f"{left.words(config.provider)}; --allow-fallback lets them run there"
+            )
     return session
 
 
-def _blames_provider(error: BaseException) -> bool:
+def provider_options(config: SessionConfig, place: Place) -> dict[str, str]:
+    """What ONNX Runtime is told about a provider that is not the CPU's.
+
+    Raises
+    ------
+    UsageError
+        `device_id` is among the options: it follows from the place.
+    """
+    options = dict(config.options)
+    if Target(config.provider).is_numbered:
+        if "device_id" in options:
+            raise UsageError("--provider-option device_id: --place says which device is which GPU")
+        options["device_id"] = str(place.device_id)
+    return options
+
+
+def _blame_provider(provider: str, error: BaseException) -> None:
+    """Raise what fits, if the provider and not the model is at fault.
+
+    Raises
+    ------
+    UsageError
+        It does not know an option, or cannot read its value.
+    UnavailableError
+        It does not start.
+    """
     text = str(error)
-    return any(word in text for word in ("CUDA", "cuda", "cudnn", "CUDNN", "cublas"))
+    option = _OPTION.search(text)
+    if option and "CUDA failure" not in text:
+        raise UsageError(f"--provider-option: provider '{provider}': {option[1]}") from None
+    if any(word in text for word in ("CUDA", "cuda", "cudnn", "CUDNN", "cublas")):
+        raise not_started(provider, first_line(error)) from None
 
 
 def _options(config: SessionConfig, place: Place, alone: bool) -> Any:

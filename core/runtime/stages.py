@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dnnp.core.model.errors import InputFileError
-from dnnp.core.runtime.session import Place, SessionConfig, first_line, ort_errors
-from dnnp.core.runtime.values import Values, to_numpy, to_ort_value
+from dnnp.core.runtime.session import MEMORIES, Place, SessionConfig, first_line, ort_errors
+from dnnp.core.runtime.values import Values, to_device, to_numpy, to_ort_value
 
-BINDING = ("cuda",)
-"""Providers whose tensors may stay on the device between two stages."""
+Memory = tuple[str, int] | str | None
+"""Where the tensors of a stage lie: None for the host's own, a memory and the number of its device,
+or `host` where a provider takes them from the host."""
 
 
 @dataclass
@@ -22,6 +23,9 @@ class CpuStage:
 
     session: Any
     outputs: tuple[str, ...]
+    ahead: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """Outputs that are copied to a device as soon as they are there: its memory and number."""
+    memory: ClassVar[Memory] = None
     _options: Any = field(init=False)
     _boxed: bool = field(init=False)
 
@@ -37,14 +41,15 @@ class CpuStage:
         names = list(self.outputs)
         try:
             if self._boxed:
-                boxed = {name: to_ort_value(value) for name, value in feeds.items()}
+                boxed = {name: to_ort_value(to_numpy(value)) for name, value in feeds.items()}
                 values = self.session.run_with_ort_values(names, boxed, self._options)
             else:
                 plain = {name: _for_numpy_run(value) for name, value in feeds.items()}
                 values = self.session.run(names, plain, self._options)
         except ort_errors() as error:
             raise InputFileError(f"ONNX Runtime fails: {first_line(error)}") from None
-        return dict(zip(names, values, strict=True))
+        made = dict(zip(names, values, strict=True))
+        return made | {n: to_device(made[n], *where) for n, where in self.ahead.items()}
 
     def stop(self) -> None:
         """Make a run that is under way end soon."""
@@ -52,7 +57,11 @@ class CpuStage:
 
 
 def _for_numpy_run(value: Any) -> Any:
-    """Box arrays of types that ONNX Runtime takes from numpy only with a hint."""
+    """Box arrays of types that ONNX Runtime takes from numpy only with a hint.
+
+    What lies on a device comes to the host.
+    """
+    value = to_numpy(value)
     boxed = isinstance(value, np.ndarray) and value.dtype.kind == "V"
     return to_ort_value(value) if boxed else value
 
@@ -62,7 +71,9 @@ class BoundStage:
     """Runs a session with inputs and outputs bound to a device.
 
     Outputs stay on the device, except those in `host`, which come to the CPU. An input that
-    lies elsewhere, on the CPU or on another GPU, is copied when it is bound.
+    lies elsewhere, on the CPU or on another GPU, is copied when it is bound. Each session has a
+    stream of its own, and a run ends when its stream is done: what another session, in another
+    thread, reads is there.
     """
 
     session: Any
@@ -71,6 +82,11 @@ class BoundStage:
     device: str = "cuda"
     device_id: int = 0
     _options: Any = field(init=False)
+
+    @property
+    def memory(self) -> Memory:
+        """Where its tensors lie."""
+        return self.device, self.device_id
 
     def __post_init__(self) -> None:
         import onnxruntime
@@ -104,21 +120,33 @@ class BoundStage:
 
 @dataclass
 class HostStage(CpuStage):
-    """Runs a session on a GPU whose inputs or outputs cannot be bound: strings, sequences."""
+    """Runs a session of another provider than the CPU's with everything on the host in between.
 
-    def __call__(self, feeds: Mapping[str, Any]) -> Values:
-        """Run one sample with everything on the CPU between the stages."""
-        return super().__call__({name: to_numpy(value) for name, value in feeds.items()})
+    For providers whose memory ONNX Runtime lends nobody, and where inputs or outputs cannot be
+    bound: strings, sequences.
+    """
+
+    memory: ClassVar[Memory] = "host"
 
 
 def make_stage(
-    session: Any, outputs: Sequence[str], host: Iterable[str], config: SessionConfig, place: Place
+    session: Any,
+    outputs: Sequence[str],
+    host: Iterable[str],
+    config: SessionConfig,
+    place: Place,
+    ahead: Mapping[str, tuple[str, int]] | None = None,
 ) -> CpuStage | BoundStage:
-    """Wrap a session for its provider; `host` names the outputs that only the host reads."""
-    names = tuple(outputs)
-    if config.provider not in BINDING:
-        return CpuStage(session, names)
+    """Wrap a session for its provider.
+
+    `host` names the outputs that only the host reads, and `ahead` those that a stage on the CPU
+    copies to a device by itself.
+    """
+    names, provider = tuple(outputs), config.at(place).provider
+    if provider == "cpu":
+        return CpuStage(session, names, ahead or {})
     types = [x.type for x in (*session.get_inputs(), *session.get_outputs())]
-    if all(t.startswith("tensor(") and t != "tensor(string)" for t in types):
-        return BoundStage(session, names, frozenset(host), config.provider, place.device_id)
+    bindable = all(t.startswith("tensor(") and t != "tensor(string)" for t in types)
+    if provider in MEMORIES and bindable:
+        return BoundStage(session, names, frozenset(host), MEMORIES[provider], place.device_id)
     return HostStage(session, names)

@@ -35,6 +35,7 @@ def to_numpy(value: Any) -> Any:
     if isinstance(value, np.ndarray | list) or not hasattr(value, "data_ptr"):
         return value
     element = value.element_type() if value.is_tensor() else 0
+    value = on_host(value, element)
     if element in _BY_NUMPY_ONLY_AS_BYTES:
         from onnx import helper
 
@@ -43,3 +44,24 @@ def to_numpy(value: Any) -> Any:
         dtype = helper.tensor_dtype_to_np_dtype(element)
         return np.frombuffer(raw, dtype=dtype).reshape(value.shape())
     return value.numpy()
+
+
+def on_host(value: Any, element: int) -> Any:
+    """An OrtValue as one whose memory the host can read, if it is no tensor that numpy can copy."""
+    if element not in _BY_NUMPY_ONLY_AS_BYTES or value.device_name().lower() == "cpu":
+        return value
+    import onnxruntime
+
+    copy = onnxruntime.OrtValue.ortvalue_from_shape_and_type(value.shape(), element)
+    copy.update_inplace(value)
+    return copy
+
+
+def to_device(value: Any, device: str, number: int) -> Any:
+    """An array as an OrtValue in the memory of a device; whatever else there is stays."""
+    import onnxruntime
+
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufc":
+        return value
+    array = np.asarray(value, order="C")
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array, device, number)

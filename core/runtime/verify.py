@@ -21,11 +21,14 @@ Array = NDArray[Any]
 _BY_PRECISION = {
     "float64": (1e-7, 1e-9),
     "float32": (1e-4, 1e-5),
+    "tf32": (1e-2, 2e-3),
     "float16": (1e-2, 2e-3),
     "bfloat16": (5e-2, 1e-2),
     "quantized": (2e-2, 2e-2),
 }
-"""(rtol, atol) by the coarsest arithmetic in a model: other kernels round elsewhere."""
+"""(rtol, atol) by the coarsest arithmetic in a model: other kernels round elsewhere.
+
+TF32 rounds what it multiplies to the 11 bits of half precision."""
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulNBits")
 
 
@@ -38,9 +41,16 @@ class Tolerance:
 
 
 def tolerance_for(
-    model: ModelProto, rtol: float | None = None, atol: float | None = None
+    model: ModelProto,
+    rtol: float | None = None,
+    atol: float | None = None,
+    *,
+    tf32: bool = False,
 ) -> Tolerance:
-    """Tolerance for a model, by the coarsest arithmetic it uses, unless given."""
+    """Tolerance for a model, by the coarsest arithmetic it uses, unless given.
+
+    `tf32`: a provider may multiply float32 as TF32.
+    """
     from onnx import TensorProto
 
     graph = model.graph
@@ -49,7 +59,7 @@ def tolerance_for(
     elements.update(
         a.i for n in graph.node if n.op_type == "Cast" for a in n.attribute if a.name == "to"
     )
-    precision = "float32"
+    precision = "tf32" if tf32 else "float32"
     if TensorProto.DOUBLE in elements and TensorProto.FLOAT not in elements:
         precision = "float64"
     if TensorProto.FLOAT16 in elements:

@@ -262,7 +262,7 @@ def test_a_machine_without_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch) ->
     def no_driver(name: str) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
-    monkeypatch.setattr(sessions.ctypes, "CDLL", no_driver)
+    monkeypatch.setattr(cuda.ctypes, "CDLL", no_driver)
     with pytest.raises(UnavailableError, match="no CUDA driver"):
         sessions.count_gpus()
 

@@ -1,0 +1,237 @@
+"""Where the devices of a plan are on this machine: which provider, which GPU, which cores.
+
+Also how tensors get from one stage to another, which follows from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dnnp.core.model.errors import UsageError
+from dnnp.core.model.plan import Stage
+from dnnp.core.model.similar import instead
+from dnnp.core.runtime.fallback import Left
+from dnnp.core.runtime.pipeline import Step
+from dnnp.core.runtime.session import (
+    Place,
+    SessionConfig,
+    Target,
+    places,
+    provider_name,
+    short_name,
+)
+
+KINDS = ("shared", "device", "peer", "host")
+"""How tensors move between two stages, the nearest first: `shared`, they lie in the memory of the
+host, where both stages compute; `device`, they stay on one GPU; `peer`, the provider copies them
+from one GPU to another; `host`, they go through the memory of the host."""
+
+
+def parse_places(words: Sequence[str]) -> dict[str, Target]:
+    """Rules such as `t4=cuda` or `t4/1=cuda:0`: a class, or a device, and where it is.
+
+    Raises
+    ------
+    UsageError
+        A rule is malformed or there twice, or ONNX Runtime has never heard of the provider.
+    """
+    rules: dict[str, Target] = {}
+    for word in words:
+        name, equals, where = word.partition("=")
+        provider, colon, number = where.partition(":")
+        if not (name and equals and provider) or (colon and not number.isdecimal()):
+            raise UsageError(f"--place {word}: write CLASS=PROVIDER or CLASS=PROVIDER:NUMBER")
+        if name in rules:
+            raise UsageError(f"--place {word}: '{name}' is there twice")
+        try:
+            provider = short_name(provider_name(provider))
+        except UsageError as error:
+            raise UsageError(f"--place {word}: {error}") from None
+        target = Target(provider, int(number) if colon else None)
+        if target.number is not None and not target.is_numbered:
+            raise UsageError(
+                f"--place {word}: nothing is known of numbers of devices of {provider}; "
+                "--provider-option may choose one"
+            )
+        rules[name] = target
+    return rules
+
+
+def parse_options(words: Sequence[str], providers: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Options of providers, such as `use_tf32=0`.
+
+    Raises
+    ------
+    UsageError
+        One is malformed or there twice, or all providers are the CPU's, which has none.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals):
+            raise UsageError(f"--provider-option {word}: write NAME=VALUE")
+        if name in found:
+            raise UsageError(f"--provider-option {word}: '{name}' is there twice")
+        found[name] = value
+    if found and all(provider == "cpu" for provider in providers):
+        raise UsageError(f"--provider-option {words[0]}: the provider 'cpu' has no options")
+    return tuple(found.items())
+
+
+def may_use_tf32(homes: Sequence[Sequence[Place]], config: SessionConfig) -> bool:
+    """Whether products of float32 may be computed as TF32: where CUDA is not told otherwise."""
+    return "cuda" in providers_of(homes, config) and ("use_tf32", "0") not in config.options
+
+
+def homes_of(
+    stages: Sequence[Stage], config: SessionConfig
+) -> tuple[list[tuple[Place, ...]], list[str]]:
+    """Places of each stage, one a replica; and notices about what is shared.
+
+    Stages of one device have the same. What `config.targets` says of a device counts before what it
+    says of its class; devices that it does not name are those of `config.provider`.
+
+    Raises
+    ------
+    UsageError
+        A target is for a class or device that the stages do not use.
+    UnavailableError
+        There is no such GPU.
+    """
+    rules = config.targets
+    replicas: dict[str, Stage] = {}
+    for stage in stages:
+        replicas.setdefault(stage.device, stage)
+    targets: list[Target] = []
+    used: dict[str, None] = {}
+    for device, stage in replicas.items():
+        name, _, number = device.rpartition("/")
+        first = int(number) if number.isdecimal() else 0
+        for j in range(stage.replicas):
+            one, kind = f"{name}/{first + j}", stage.device_class
+            used |= {kind: None, one: None}
+            targets.append(rules.get(one) or rules.get(kind) or Target(config.provider))
+    for name in rules:
+        if name not in used:
+            raise UsageError(f"--place {name}: the plan does not use it{instead(name, used)}")
+    count = sum(stage.replicas for stage in stages)
+    what = "stage replica" if count > len(stages) else "stage"
+    spots, notices = places(
+        len(targets), config, what if count == len(targets) else "device", targets
+    )
+    free = iter(spots)
+    homes = {
+        device: tuple(next(free) for _ in range(stage.replicas))
+        for device, stage in replicas.items()
+    }
+    return [homes[stage.device] for stage in stages], notices
+
+
+def copied_outputs(
+    targets: Mapping[str, Sequence[int]], homes: Sequence[Sequence[Place]], *, overlap: bool
+) -> tuple[list[str], dict[str, tuple[str, int]]]:
+    """Outputs of a stage that it brings to the host, and those that it brings to a GPU.
+
+    The first are for stages on a GPU, and are read by the host alone; the second, each with its
+    memory and number, for stages on the CPU. With `overlap` stages on the CPU copy by themselves
+    what comes from a GPU.
+
+    Parameters
+    ----------
+    targets
+        Output -> stages that read it; below 0 is the end.
+    homes
+        Places of each stage.
+    """
+    host: list[str] = []
+    ahead: dict[str, tuple[str, int]] = {}
+    for name, readers in targets.items():
+        places = [place for i in readers if i >= 0 for place in homes[i]]
+        memories = {(place.memory, place.device_id) for place in places}
+        at_end = any(i < 0 for i in readers)
+        if not any(memory for memory, _ in memories):
+            if at_end or not overlap:
+                host.append(name)
+        elif overlap and len(memories) == 1 and not at_end:
+            ahead[name] = memories.pop()
+    return host, ahead
+
+
+def providers_of(homes: Sequence[Sequence[Place]], config: SessionConfig) -> tuple[str, ...]:
+    """The providers that places name, without repetition; the configuration's where none does."""
+    found = dict.fromkeys(p.provider or config.provider for spots in homes for p in spots)
+    return tuple(found) or (config.provider,)
+
+
+def reference_config(homes: Sequence[Sequence[Place]], config: SessionConfig) -> SessionConfig:
+    """The configuration for a whole model to compare outputs with: the CPU's for a mixed run."""
+    providers = providers_of(homes, config)
+    return replace(config, provider=providers[0] if len(providers) == 1 else "cpu")
+
+
+def main_config(homes: Sequence[Sequence[Place]], config: SessionConfig) -> SessionConfig:
+    """The configuration for the whole model beside a pipeline: that of its first GPU, if any."""
+    providers = providers_of(homes, config)
+    return replace(config, provider=next((p for p in providers if p != "cpu"), providers[0]))
+
+
+def run_fields(
+    steps: Sequence[Step], homes: Sequence[Sequence[Place]], config: SessionConfig
+) -> dict[str, Any]:
+    """What a run record says of providers, and of the links between its stages.
+
+    `from` and `to` of a link are positions in the list of its stages.
+    """
+    fields: dict[str, Any] = {"provider": "+".join(providers_of(homes, config))}
+    if config.options:
+        fields["provider_options"] = [f"{name}={value}" for name, value in config.options]
+    maker = {name: i for i, step in enumerate(steps) for name in step.outputs}
+    pairs = {(maker[n], j) for j, step in enumerate(steps) for n in step.inputs if n in maker}
+    lies = [[getattr(w.call, "memory", None) for w in step.workers] for step in steps]
+    links = [{"from": i, "to": j, "how": link_kind(lies[i], lies[j])} for i, j in sorted(pairs)]
+    if links:
+        fields["links"] = links
+    if config.overlap and any(link["how"] == "host" for link in links):
+        fields["overlap"] = True
+    return fields
+
+
+def stage_fields(home: Sequence[Place], left: Left, *, mixed: bool) -> dict[str, Any]:
+    """What a run record says of where a stage ran; its provider, if `mixed` with others."""
+    fields: dict[str, Any] = {"provider": home[0].provider} if mixed else {}
+    if any(place.memory for place in home):
+        fields["gpus"] = sorted({place.device_id for place in home})
+    if left.nodes:
+        fields["fallback"] = list(left.nodes)
+    return fields
+
+
+def where(home: Sequence[Place]) -> str:
+    """Where the replicas of a stage are, in words; empty: on the CPU."""
+    provider = home[0].provider if home else "cpu"
+    if provider in ("", "cpu"):
+        return ""
+    numbers = sorted({place.device_id for place in home}) if home[0].memory else []
+    return f"{provider}{':' * bool(numbers)}{','.join(map(str, numbers))}"
+
+
+def link_kind(tail: Sequence[Any], head: Sequence[Any]) -> str:
+    """How tensors get from the replicas of one stage to those of another, the farthest way of all.
+
+    Parameters
+    ----------
+    tail, head
+        Where the tensors of each replica lie: see `stages.Memory`.
+    """
+    found = {_kind(a, b) for a in tail for b in head}
+    return max(found, key=KINDS.index, default="shared")
+
+
+def _kind(a: Any, b: Any) -> str:
+    if a is None and b is None:
+        return "shared"
+    if isinstance(a, tuple) and isinstance(b, tuple) and a[0] == b[0]:
+        return "device" if a == b else "peer"
+    return "host"
