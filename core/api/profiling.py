@@ -77,11 +77,11 @@ class ProfileOptions(Options):
             raise UsageError("--provider needs --mode measure")
         if isinstance(self.provider_option, str):
             raise UsageError(f"--provider-option {self.provider_option!r}: give a list")
-        for flag, value in (
-            ("--provider-option", self.provider_option),
+        for flag, is_given in (
+            ("--provider-option", bool(self.provider_option)),
             ("--allow-fallback", self.allow_fallback),
         ):
-            if value and self._on_cpu:
+            if is_given and self._on_cpu:
                 raise UsageError(f"{flag} needs --provider: another than that of the CPU")
         if isinstance(self.device, str):
             raise UsageError(f"--device {self.device!r}: give a list of names")

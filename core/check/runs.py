@@ -164,7 +164,7 @@ def _links(run: Record, subject: str) -> list[Violation]:
         name = f"link {ends[0]} to {ends[1]}"
         if ends[0] == ends[1] or max(ends) >= len(entries) or seen[ends] > 1:
             message = f"{name} is no link of two of its {len(entries)} stages, or is there twice"
-            found.append(Violation("stages", subject, message, None, list(ends)))
+            found.append(Violation("stages", subject, message, None, max(ends)))
             continue
         tail, head = (entries[i] for i in ends)
         gpus = tail.get("gpus"), head.get("gpus")

@@ -138,6 +138,12 @@ def test_costs_in_an_unknown_unit_are_not_mixed() -> None:
         (["--mode", "measure", "--device", "t4", "--device", "p4"], 2, "one --device"),
         (["--mode", "measure", "--device", "t4"], 2, "this machine's CPU"),
         (["--provider", "cuda"], 2, "--provider needs --mode measure"),
+        (
+            ["--mode", "measure", "--provider-option", "a=1"],
+            2,
+            "--provider-option needs --provider",
+        ),
+        (["--mode", "measure", "--allow-fallback"], 2, "--allow-fallback needs --provider"),
         (["--mode", "measure", "--provider", "cuda"], 2, "cuda needs --device: the class that it"),
         (["--mode", "measure", "--provider", "cudda", "--device", "t4"], 2, "did you mean 'cuda'"),
         (["--mode", "measure"], 3, "names no source model; give one with --model"),
@@ -259,7 +265,7 @@ def test_a_provider_that_is_not_here(tmp_path: Path, imported: bytes) -> None:
 def test_any_provider_is_timed(
     name: str, tmp_path: Path, imported: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one for Azure leaves all nodes to the CPU, which is said. Parts run by it as well."""
+    """The one for Azure leaves all nodes to the CPU, which must be allowed. Parts run by it too."""
     asked = []
 
     def places(count: int, config: SessionConfig, what: str) -> tuple[list[Place], list[str]]:
@@ -271,15 +277,25 @@ def test_any_provider_is_timed(
         pytest.skip("this build has no other provider")
     device = ("--device", "t4") if name == "azure" else ()
     stream = with_groups(imported, [[0, 1], [2]])
-    result = measured(tmp_path, stream, "--provider", name, *device)
+    words = ("--provider", name, *device)
+    left = "provider 'azure' leaves 3 of 3 nodes to the CPU: "
+    if name == "azure":
+        refused = measured(tmp_path, stream, *words)
+        assert (refused.status, refused.out) == (7, b"")
+        assert f"{left}" in refused.err
+        assert "--allow-fallback times them there" in refused.err
+        words = (*words, "--allow-fallback", "--provider-option", "key=1")
+    result = measured(tmp_path, stream, *words)
     assert result.status == 0, result.err
     times = [r["time_s"]["t4" if device else "cpu-core"] for r in result.records("node")]
     assert min(times[0], times[2]) > 0
     provider = "azure" if name == "azure" else "cpu"
     assert result.one("header")["measured"]["provider"] == provider
     assert set(asked) == {provider}
-    left = "of 3 nodes not all were run by AzureExecutionProvider: 3 by CPUExecutionProvider"
     assert (left in result.err) == (name == "azure")
+    facts = result.one("header")["measured"]
+    assert len(facts.get("fallback", ())) == (3 if name == "azure" else 0)
+    assert facts.get("provider_options") == (["key=1"] if name == "azure" else None)
 
 
 def test_what_other_processes_disturb_is_said_and_not_remembered(

@@ -6,6 +6,8 @@ complete -c dnnp-profile -l list-devices -d 'print the devices that come with th
 complete -c dnnp-profile -l costs -r -F -d 'take costs from a file, whatever else the stream prices: a table (name, class, seconds), a profile of ONNX Runtime, or what trtexec --exportProfile writes; repeatable'
 complete -c dnnp-profile -l model -r -F -d 'the ONNX model, if it is not where it was imported from'
 complete -c dnnp-profile -l provider -x -d 'ONNX Runtime execution provider to time, such as cuda or tensorrt; needs --device: what it runs on'
+complete -c dnnp-profile -l provider-option -x -d 'option of the provider, such as use_tf32=0; may be repeated'
+complete -c dnnp-profile -l allow-fallback -d 'time nodes that the provider cannot run on the CPU; the header lists them'
 complete -c dnnp-profile -l threads -x -d 'threads of ONNX Runtime'
 complete -c dnnp-profile -l optimization -x -a 'disable basic extended all' -d 'graph optimization level of the run'
 complete -c dnnp-profile -l beside -x -d 'parts of the model that run beside each on other cores, as other stages will'

@@ -1,6 +1,9 @@
 # fish completion for dnnp-run
 complete -c dnnp-run -s h -l help -d 'show this help message and exit'
-complete -c dnnp-run -l provider -x -a 'cpu cuda' -d 'ONNX Runtime execution provider; cuda: stages and replicas go to GPUs in turn'
+complete -c dnnp-run -l provider -x -d 'ONNX Runtime execution provider, such as cuda or tensorrt; on GPUs stages and replicas go to these in turn'
+complete -c dnnp-run -l place -x -d 'provider, and number of the GPU, of a device class of the plan, or of one device as in t4/1=cuda:0; may be repeated'
+complete -c dnnp-run -l provider-option -x -d 'option of the providers other than cpu, such as use_tf32=0; may be repeated'
+complete -c dnnp-run -l allow-fallback -d 'let nodes that a provider cannot run run on the CPU; the record lists them'
 complete -c dnnp-run -s n -l samples -x -d 'samples to send through and measure'
 complete -c dnnp-run -l warmup -x -d 'samples before them that are not measured, for each replica of a stage'
 complete -c dnnp-run -l inputs -r -F -d 'one sample: .npz by name, .npy or .pb for one input, or a folder of input_0.pb, ...; may be repeated'
