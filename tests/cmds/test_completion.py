@@ -74,7 +74,7 @@ def folder(tmp_path: Path) -> Path:
         (["dnnp-import", "--synthetic", "reg"], ["regal"]),
         (["dnnp-check", "-o", "pl"], ["plan.dnnp"]),
         (["dnnp-check", "--json", ""], ["plan.dnnp"]),
-        (["dnnp-run", "--provider", ""], ["cpu", "cuda"]),
+        (["dnnp-coarsen", "--provider", ""], ["cpu", "cuda"]),
     ],
 )
 def test_bash_offers(line: list[str], offered: list[str], folder: Path) -> None:
