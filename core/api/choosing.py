@@ -31,12 +31,12 @@ def with_all_replicas(
 ) -> CostOptions:
     """The cost model where a stage may run on all devices of a class.
 
-    `linked`: links between single devices are stated.
+    `linked`: links are stated, and take the place of clusters.
 
     Raises
     ------
     UsageError
-        Fewer are asked for, devices form clusters, or they are not alike for their links.
+        Fewer are asked for, or devices form clusters.
     """
     from dnnp.core.portfolio.ways import all_replicas
 
@@ -47,13 +47,8 @@ def with_all_replicas(
             f"--allow-replicas compares up to all {most} devices of a class: leave --max-replicas "
             f"{options.max_replicas} out"
         )
-    if any(device.cluster_size for device in devices):
+    if not linked and any(device.cluster_size for device in devices):
         raise UsageError("--allow-replicas: replicas cannot be combined with clusters")
-    if linked:
-        raise UsageError(
-            "--allow-replicas compares devices that are alike, not those of stated links; "
-            "--max-replicas heeds links"
-        )
     return replace(cost, max_replicas=most)
 
 
@@ -76,6 +71,7 @@ def fastest_plan(
         bound=solution.bound,
         digest=digest,
         interrupted=caller.interrupted,
+        planned_by=solution.planned_by,
     )
     return replace(plan, ways=found.ways)
 
@@ -103,7 +99,7 @@ def name_faster_replicas(problem: SplitProblem, plan: Plan, options: SplitOption
     """Say where plain replicas of the whole model fit and are faster than a plan without them."""
     if options.objective != "throughput" or options.max_replicas is not None:
         return
-    if options.allow_replicas or problem.clustered or problem.links or not plan.stages:
+    if options.allow_replicas or problem.clustered or not plan.stages:
         return
     if plan.status == "interrupted":
         return

@@ -27,7 +27,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from dnnp.core.check.tables import Tables
-from dnnp.core.check.wires import StageWires
+from dnnp.core.check.wires import Alone, StageWires
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import ACTIVATION, CONSTANT, INPUT, PARAMETER
 from dnnp.core.model.plan import CostOptions
@@ -87,7 +87,7 @@ def cost_of(
     options: CostOptions,
     replicas: int = 1,
     near: Collection[int] = (),
-    wires: StageWires | None = None,
+    wires: StageWires | Alone | None = None,
 ) -> Cost:
     """Recompute the load of one stage.
 
@@ -117,7 +117,7 @@ def price(
     options: CostOptions,
     replicas: int = 1,
     near: Collection[int] = (),
-    wires: StageWires | None = None,
+    wires: StageWires | Alone | None = None,
 ) -> Cost:
     """Price a footprint on a device; see `cost_of`."""
     early: tuple[list[float], list[float]] = ([], [])
@@ -215,7 +215,12 @@ def _inner(tables: Tables, tensor: int, device: DeviceClass) -> float:
 
 
 def _over(
-    wires: StageWires, tables: Tables, tensor: int, charge_io: bool, leaving: bool, host: float
+    wires: StageWires | Alone,
+    tables: Tables,
+    tensor: int,
+    charge_io: bool,
+    leaving: bool,
+    host: float,
 ) -> float:
     """Time of one crossing of a tensor over links; `host`: what it takes to or from the host."""
     writer = tables.writer.get(tensor)

@@ -9,15 +9,17 @@ by the same sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from dnnp.core.check.load import Cost, Footprint, footprint_of, price
+from dnnp.core.check.mesh import Mesh
 from dnnp.core.check.tables import Tables
 from dnnp.core.check.units import Units
 from dnnp.core.check.violation import Violation, above, same
+from dnnp.core.check.wires import Alone
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import Plan, Way
 
@@ -119,6 +121,7 @@ class _Whole:
         self.plan, self.tables, self.units, self.order = plan, tables, units, order
         self.free = plan.options.memory_model == "peak"
         """Memory depends on the order of the nodes: another one may need less."""
+        self._widest: dict[str, list[float]] = {}
 
     def check(self, way: Way) -> list[Violation]:
         """Price the whole model, or replicas of it, again."""
@@ -145,10 +148,18 @@ class _Whole:
         better = [
             d.name
             for d in offered
-            for replicas in {least, d.count if least > 1 else 1}
+            for replicas in self.numbers(d, least)
             if self.fits(d) and above(way.value, self.value(d, replicas)[0])
         ]
         return [_wrong(way, f"is better on class '{better[0]}'")] if better else []
+
+    def numbers(self, device: DeviceClass, least: int) -> Iterable[int]:
+        """Numbers of devices of which one is best: the ends where all pairs are alike."""
+        if least == 1:
+            return (1,)
+        if not self.joined:
+            return {least, device.count}
+        return range(least, len(self.widest(device)) + 1)
 
     def value(self, device: DeviceClass, replicas: int) -> tuple[float, float]:
         """The objective, and the memory of a device."""
@@ -187,8 +198,38 @@ class _Whole:
         late = self.units.backward
         ahead = math.fsum(t for t, back in zip(times, late, strict=True) if not back)
         back = math.fsum(t for t, back in zip(times, late, strict=True) if back)
-        options = self.plan.options
-        return price(self.tables, self.footprint, (ahead, back), device, options, replicas)
+        wires = None
+        if self.joined and replicas > 1:
+            widest = self.widest(device)
+            wires = Alone(widest[replicas - 1] if replicas <= len(widest) else 0.0)
+        options, compute = self.plan.options, (ahead, back)
+        return price(self.tables, self.footprint, compute, device, options, replicas, wires=wires)
+
+    @property
+    def joined(self) -> bool:
+        """Whether it matters which devices replicas run on: weights go over links."""
+        return bool(self.plan.links) and self.footprint.weight_bytes > 0
+
+    def widest(self, device: DeviceClass) -> list[float]:
+        """The largest bandwidth between the worst pair of 1, 2, ... devices in a row.
+
+        It ends with the devices that links name: others are not joined to any.
+        """
+        if device.name not in self._widest:
+            ends = {end for link in self.plan.links for end in (link.source, link.target)}
+            count = sum(end.rpartition("/")[0] == device.name for end in ends)
+            names = [f"{device.name}/{i}" for i in range(min(device.count, count))]
+            mesh, found = Mesh(self.plan), [math.inf] * len(names)
+            for first in range(len(names)):
+                worst = math.inf
+                for size, name in enumerate(names[first + 1 :], 2):
+                    for other in names[first : first + size - 1]:
+                        for path in (mesh.path(name, other), mesh.path(other, name)):
+                            worst = min(worst, 0.0 if path is None else path.bandwidth)
+                    row = found[size - 1]
+                    found[size - 1] = worst if math.isinf(row) else max(row, worst)
+            self._widest[device.name] = found
+        return self._widest[device.name]
 
     @cached_property
     def footprint(self) -> Footprint:

@@ -86,6 +86,22 @@ class StageWires:
         return self._wires.narrowest(self._stage)
 
 
+class Alone:
+    """What a stage that holds the whole model moves over links: nothing but its weights."""
+
+    def __init__(self, bandwidth: float) -> None:
+        self.bandwidth = bandwidth
+        """Of the narrowest link among the replicas."""
+
+    def arriving(self, writer: int, tensor: int) -> float:
+        """Nothing that others write."""
+        return 0.0
+
+    def leaving(self, users: Sequence[int], tensor: int) -> float:
+        """Nothing that others read."""
+        return 0.0
+
+
 def fastest_links(plan: Plan) -> tuple[DeviceClass, ...]:
     """Classes no stage of which costs more than with the links, wherever it is.
 

@@ -3,10 +3,10 @@
 The pipeline has a slot for each device that may be of use; a slot without items costs nothing.
 Moves are: some items at the end of a slot to the next one, from its begin to the one before, or
 into an empty slot that is put beside it; one item to any slot that its neighbours in the graph
-allow; two slots, or a slot and a device that is left, exchange devices. Annealing of a high norm of
-the loads comes first, then descent until no move of these, of up to `REACH` items, is better.
-Splits that have no order keep their stages: only
-devices are exchanged.
+allow; two slots, or a slot and a device that is left, exchange devices; where stages may be
+replicated, a slot gets the device before or after its own, or gives one up. Annealing of a high
+norm of the loads comes first, then descent until no move of these, of up to `REACH` items, is
+better. Splits that have no order keep their stages: only devices change.
 """
 
 from __future__ import annotations
@@ -220,6 +220,10 @@ class _Search:
 
     def _random(self, pipe: _Pipe) -> _Pipe | None:
         """A neighbour of a split; None: the move that was drawn is none."""
+        if self.problem.options.max_replicas > 1 and self.rng.random() < 0.2:
+            more, ahead = self.rng.random(2) < 0.5
+            s = int(self.rng.integers(len(pipe.homes)))
+            return (self._widened if more else self._narrowed)(pipe, s, ahead=bool(ahead))
         kind = self.rng.random()
         if not self.ordered or kind < 0.3:
             return self._exchanged(pipe)
@@ -243,6 +247,35 @@ class _Search:
         a = int(self.rng.integers(len(pipe.homes)))
         b = int(self.rng.integers(len(pipe.homes) + len(pipe.spare)))
         return _swapped(pipe, a, b) if a != b else None
+
+    def _widened(self, pipe: _Pipe, s: int, *, ahead: bool) -> _Pipe | None:
+        """A slot gets the next device of its class, or the one before, if nothing runs there."""
+        if s >= len(pipe.homes):
+            return None
+        home = pipe.homes[s]
+        free = Home(home.device, home.number + home.replicas if ahead else home.number - 1, 1)
+        if home.replicas == self.problem.options.max_replicas or not (pipe.slot == s).any():
+            return None
+        wide = Home(home.device, min(home.number, free.number), home.replicas + 1)
+        if free in pipe.spare:
+            spare = tuple(h for h in pipe.spare if h != free)
+            return replace(pipe, homes=(*pipe.homes[:s], wide, *pipe.homes[s + 1 :]), spare=spare)
+        if free not in pipe.homes or (pipe.slot == (gone := pipe.homes.index(free))).any():
+            return None
+        homes = [wide if i == s else h for i, h in enumerate(pipe.homes) if i != gone]
+        return replace(pipe, slot=pipe.slot - (pipe.slot > gone), homes=tuple(homes))
+
+    def _narrowed(self, pipe: _Pipe, s: int, *, ahead: bool) -> _Pipe | None:
+        """A slot gives up its last device, or its first one, which gets a slot without items."""
+        home = pipe.homes[s]
+        if home.replicas == 1:
+            return None
+        free = Home(home.device, home.number + home.replicas - 1 if ahead else home.number, 1)
+        rest = Home(home.device, home.number + (not ahead), home.replicas - 1)
+        homes = (*pipe.homes[:s], rest, *pipe.homes[s + 1 :])
+        if self.ordered and len(homes) < min(MOST_SLOTS, self.items.count):
+            return replace(pipe, homes=(*homes, free))
+        return replace(pipe, homes=homes, spare=(*pipe.spare, free))
 
     def _range(self, pipe: _Pipe, item: int) -> tuple[int, int]:
         """First and last slot that an item may be in while the others stay."""
@@ -301,7 +334,17 @@ class _Search:
         return pipe
 
     def _moves(self, pipe: _Pipe) -> Iterator[Move]:
-        """All moves of descent; few where the graph is large."""
+        """All moves of descent; few where the graph is large.
+
+        Those that may take a slot away come last.
+        """
+        yield from self._kept_slots(pipe)
+        if self.problem.options.max_replicas > 1:
+            for s, ahead in product(range(len(pipe.homes)), (True, False)):
+                yield partial(self._widened, s=s, ahead=ahead)
+
+    def _kept_slots(self, pipe: _Pipe) -> Iterator[Move]:
+        """Moves after which there are as many slots."""
         slots, all_ = len(pipe.homes), len(pipe.homes) + len(pipe.spare)
         budget = WORK // (20 * (self.loads.pins + self.items.count + 1))
         pairs = [(a, b) for a, b in combinations(range(all_), 2) if a < slots][:budget]

@@ -15,6 +15,7 @@ import numpy as np
 
 from dnnp.core.bound.simple import simple_bound
 from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.machine import device_numbers
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import SPLITS
 from dnnp.core.model.asked import Asked, Solution
@@ -22,6 +23,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED, Block, Way
 from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.portfolio.linked import METHOD as LINKS
 from dnnp.core.portfolio.methods import resolved, validity_asked
 from dnnp.core.portfolio.solve import solve, with_small_peak
 
@@ -55,8 +57,7 @@ class _Found(NamedTuple):
     """The best that is known of a way."""
 
     value: float
-    blocks: list[Block]
-    method: str
+    solution: Solution
 
 
 def way_of(blocks: Iterable[Block]) -> str:
@@ -99,9 +100,10 @@ def whole_blocks(
 def with_best_replicas(problem: SplitProblem, block: Block) -> Block:
     """The same block on the number of devices, from 2 to all of its class, at which it is fastest.
 
-    Samples are shared, so that only weights, which training synchronises, speak against the most:
-    the objective is a convex function of 1/r (see `dnnp.core.cost.load`), and what is not least
-    tells on which side of it the least one is. At ties the fewest devices.
+    Samples are shared, so that only weights, which training synchronises, speak against the most.
+    Without links the objective is a convex function of 1/r (see `dnnp.core.cost.load`), and what is
+    not least tells on which side of it the least one is. With links each number of devices is
+    tried, on those that are joined best. At ties the fewest devices.
     """
 
     def at(replicas: int) -> float:
@@ -110,6 +112,9 @@ def with_best_replicas(problem: SplitProblem, block: Block) -> Block:
     low = high = block.device.count
     if problem.graph.backward.any():
         low = 2
+        if problem.links:
+            tried = [_best_joined(problem, block, r) for r in range(low, high + 1)]
+            return min(tried, key=lambda b: problem.value([b]))
     while low < high:
         middle = (low + high) // 2
         if at(middle) <= at(middle + 1):
@@ -117,6 +122,14 @@ def with_best_replicas(problem: SplitProblem, block: Block) -> Block:
         else:
             low = middle + 1
     return block._replace(replicas=low)
+
+
+def _best_joined(problem: SplitProblem, block: Block, replicas: int) -> Block:
+    """The block on so many devices in a row whose slowest path is the fastest."""
+    rate, mine = problem.machine.rate, device_numbers(problem.machine, block.device.name)
+    rows = [mine[i : i + replicas] for i in range(len(mine) - replicas + 1)]
+    slowest = [float(rate[np.ix_(row, row)].max()) for row in rows]
+    return block._replace(replicas=replicas, number=int(np.argmin(slowest)))
 
 
 def faster_replicas(problem: SplitProblem, below: float) -> tuple[float, int] | None:
@@ -166,7 +179,7 @@ class _Search:
         self.problem, self.asked, self.run = problem, asked, run
         self.found: dict[str, _Found] = {}
         self.reasons: dict[str, str] = {}
-        self.bound = simple_bound(problem)
+        self.bound = simple_bound(problem.unlinked)
         self.failure: Exception | None = None
 
     @property
@@ -180,9 +193,10 @@ class _Search:
         """The whole model, and replicas of it: they need no search."""
         blocks, reasons = whole_blocks(self.problem, self.asked, self.run)
         for block in blocks:
-            self.take([block], WHOLE)
+            self.take(Solution([block], method=WHOLE))
             if block.device.count > 1:
-                self.take([with_best_replicas(self.problem, block)], REPLICAS)
+                replicas = with_best_replicas(self.problem, block)
+                self.take(Solution([replicas], method=REPLICAS))
         if not blocks:
             self.reasons = dict.fromkeys((WHOLE, REPLICAS), "; ".join(reasons))
         elif REPLICAS not in self.found:
@@ -202,6 +216,11 @@ class _Search:
             self.reasons[REPLICATED] = self.slower(proven=True)
         else:
             self.search(problem, REPLICATED, self.run)
+            if problem.links and asked.method == "auto" and PIPELINE in self.found:
+                from dnnp.core.local.linked import heed_links
+
+                better = heed_links(problem, self.found[PIPELINE].solution.blocks, self.run)
+                self.take(Solution(better, method=LINKS))
 
     def search(self, problem: SplitProblem, way: str, run: Run) -> None:
         """Find the best split of a problem, which may turn out to be one of a simpler way."""
@@ -213,7 +232,7 @@ class _Search:
             return
         if problem.options.max_replicas == self.problem.options.max_replicas:
             self.bound = max(self.bound, solution.bound)
-        made = self.take(solution.blocks, solution.method)
+        made = self.take(solution)
         if way not in self.found:
             value = self.found[made].value
             self.reasons[way] = self.slower(proven=solution.bound >= value * (1 - CLOSED))
@@ -222,27 +241,27 @@ class _Search:
         """Why there is no split of a way that was searched."""
         return f"none {'is' if proven else 'was found that is'} faster than the {SPOKEN[self.best]}"
 
-    def take(self, blocks: list[Block], method: str) -> str:
+    def take(self, solution: Solution) -> str:
         """Keep a split if it is the best of its way; returns the way."""
-        way, value = way_of(blocks), self.problem.value(blocks)
+        way, value = way_of(solution.blocks), self.problem.value(solution.blocks)
         if way not in self.found or value < self.found[way].value:
-            self.found[way] = _Found(value, blocks, method)
+            self.found[way] = _Found(value, solution)
         return way
 
     def compared(self) -> Compared:
         """The best of all."""
         if not self.found:
             raise self.failure or InfeasibleError("infeasible: no split fits")
-        value, blocks, method = self.found[self.best]
-        solution = Solution(blocks, min(self.bound, value), method)
+        value, solution = self.found[self.best]
+        solution = replace(solution, bound=min(self.bound, value))
         return Compared(solution, tuple(map(self.shown, WAYS)))
 
     def shown(self, name: str) -> Way:
         """What is known of a way."""
         if name not in self.found:
             return Way(name, reason=self.reasons[name])
-        value, blocks, _ = self.found[name]
-        used = [block for block in blocks if len(block.nodes)]
+        value, solution = self.found[name]
+        used = [block for block in solution.blocks if len(block.nodes)]
         devices = sum(block.replicas for block in used)
         held_by = used[0].device.name if len(used) == 1 else ""
         return Way(name, value, len(used), devices, held_by)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -48,15 +48,25 @@ def linked_case(seed: int, most: int = 5, **fixed: object) -> SplitProblem:
     return SplitProblem(case.graph, case.units, devices, case.options, links)
 
 
-def stages_of(problem: SplitProblem, blocks: list[list[int]], devices: list[str]) -> Plan:
+Home = tuple[str, int]
+"""The first device of a stage, and how many there are."""
+
+
+def stages_of(problem: SplitProblem, blocks: list[list[int]], homes: Sequence[Home]) -> Plan:
     """A plan that states nothing but which nodes are where."""
     zeros = dict.fromkeys(
         ("load_s", "in_s", "compute_s", "overflow_s", "out_s", "memory_bytes"), 0.0
     )
     ids = problem.graph.node_ids
     stages = tuple(
-        Stage(device, device.rpartition("/")[0], tuple(int(ids[v]) for v in block), **zeros)
-        for block, device in zip(blocks, devices, strict=True)
+        Stage(
+            device,
+            device.rpartition("/")[0],
+            tuple(int(ids[v]) for v in block),
+            replicas=replicas,
+            **zeros,
+        )
+        for block, (device, replicas) in zip(blocks, homes, strict=True)
     )
     return Plan(
         stages, 0, "", "ordered", 0.0, 0.0, "feasible", problem.options, problem.devices, "",
@@ -64,10 +74,10 @@ def stages_of(problem: SplitProblem, blocks: list[list[int]], devices: list[str]
     )  # fmt: skip
 
 
-def judged(problem: SplitProblem, blocks: list[list[int]], devices: list[str]) -> float:
+def judged(problem: SplitProblem, blocks: list[list[int]], homes: Sequence[Home]) -> float:
     """The objective by the checker; inf: it does not fit."""
     tables = tables_of(problem.graph)
-    plan = stages_of(problem, blocks, devices)
+    plan = stages_of(problem, blocks, homes)
     wires, units = Wires(plan, tables, blocks), units_of(problem.graph, problem.units, tables)
     classes = {d.name: d for d in problem.devices}
     costs = []
@@ -76,7 +86,15 @@ def judged(problem: SplitProblem, blocks: list[list[int]], devices: list[str]) -
         device = classes[stage.device_class]
         if unsupported:
             return math.inf
-        cost = cost_of(tables, block, compute, device, problem.options, wires=wires.of(number))
+        cost = cost_of(
+            tables,
+            block,
+            compute,
+            device,
+            problem.options,
+            stage.replicas,
+            wires=wires.of(number),
+        )
         full = not device.is_cpu and above(cost.memory_bytes, device.memory_bytes)
         if full and problem.options.memory_mode == "hard":
             return math.inf
@@ -88,12 +106,22 @@ def judged(problem: SplitProblem, blocks: list[list[int]], devices: list[str]) -
 
 def least_over_links(problem: SplitProblem, validity: str = "ordered") -> float:
     """Least objective over all splits of at least this validity and all devices; inf: none fits."""
+    return min(least_by_way(problem, validity).values(), default=math.inf)
+
+
+def least_by_way(problem: SplitProblem, validity: str = "ordered") -> dict[tuple[int, bool], float]:
+    """The same for each number of stages, up to 2, and whether some are replicated."""
     tables, label = tables_of(problem.graph), problem.free_items.label
-    names = [f"{d.name}/{i}" for d in problem.devices for i in range(d.count)]
-    rank, best = problem.graph.rank, math.inf
+    homes = [
+        (d.name, i, r)
+        for d in problem.devices
+        for r in range(1, min(problem.options.max_replicas, d.count) + 1)
+        for i in range(d.count - r + 1)
+    ]
+    rank, best = problem.graph.rank, dict[tuple[int, bool], float]()
     strength = ("free", "convex", "ordered")
     for partition in _partitions(int(label.max()) + 1):
-        if max(partition) >= len(names):
+        if max(partition) >= sum(d.count for d in problem.devices):
             continue
         part = np.array(partition)[label]
         blocks = [
@@ -103,9 +131,13 @@ def least_over_links(problem: SplitProblem, validity: str = "ordered") -> float:
         found = validity_of(tables, blocks)[0]
         if strength.index(found) < strength.index(validity):
             continue
-        for chosen in product(names, repeat=len(blocks)):
-            if len(set(chosen)) == len(blocks):
-                best = min(best, judged(problem, blocks, list(chosen)))
+        for chosen in product(homes, repeat=len(blocks)):
+            used = [(name, i + j) for name, i, r in chosen for j in range(r)]
+            if len(set(used)) < len(used):
+                continue
+            value = judged(problem, blocks, [(f"{name}/{i}", r) for name, i, r in chosen])
+            way = min(len(blocks), 2), len(used) > len(blocks)
+            best[way] = min(best.get(way, math.inf), value)
     return best
 
 
