@@ -26,7 +26,8 @@ def expand_links(
 
     An end that names a class stands for all its devices; no device is linked with itself. What a
     record says of single devices replaces what one says of their classes. Two devices of a class
-    of which no record speaks have what their class states, if it does.
+    of which no record speaks have what their class states, if it does. So has a device, to and from
+    CPUs of which no record speaks at all (`unnamed_cpus`): they are its host.
 
     Raises
     ------
@@ -72,7 +73,37 @@ def expand_links(
                         link = Link(source, target, bandwidth, latency)
                         found[source, target] = exact, link
     stated = [link for _, link in found.values()]
-    return (*stated, *_by_class(devices, places, found.keys()))
+    hosts = unnamed_cpus(records, devices)
+    return (
+        *stated,
+        *_by_class(devices, places, found.keys()),
+        *_to_hosts(devices, places, hosts),
+    )
+
+
+def unnamed_cpus(records: Iterable[Record], devices: Sequence[DeviceClass]) -> list[str]:
+    """Classes of CPUs that no link names, where there are other devices; none without links."""
+    named = {str(record[end]) for record in records for end in ("from", "to")}
+    classes = named | {name.rpartition("/")[0] for name in named}
+    if not named or all(d.is_cpu for d in devices):
+        return []
+    return [d.name for d in devices if d.is_cpu and d.name not in classes]
+
+
+def _to_hosts(
+    devices: Sequence[DeviceClass], places: Mapping[str, Sequence[str]], hosts: Sequence[str]
+) -> Iterator[Link]:
+    """Links between CPUs and all devices of other classes, over the smaller bandwidth of both."""
+    for host in (d for d in devices if d.name in hosts):
+        for device in devices:
+            band = min(host.bandwidth_bytes_per_s, device.bandwidth_bytes_per_s)
+            if device.name == host.name or not isfinite(band):
+                continue
+            for cpu in places[host.name]:
+                for name in places[device.name]:
+                    yield Link(cpu, name, band)
+                    if device.name not in hosts:  # else it yields its own
+                        yield Link(name, cpu, band)
 
 
 def _by_class(

@@ -71,7 +71,7 @@ def platform_of(
         A link does not fit the devices.
     """
     from dnnp.core.model.errors import FormatError
-    from dnnp.formats.links import expand_links
+    from dnnp.formats.links import expand_links, unnamed_cpus
 
     records = stream.get("device")
     lines = stream.lines.get("link", [])
@@ -94,7 +94,13 @@ def platform_of(
         return FormatError(reason, file, links[number][1], field)
 
     devices = _chosen(stream, records, options)
-    return devices, expand_links((record for record, _ in links), devices, fault)
+    given = [record for record, _ in links]
+    found = expand_links(given, devices, fault)
+    for name in unnamed_cpus(given, devices):
+        options.caller.note(
+            f"no link names '{name}': each device reaches it over its own bandwidth, as its host"
+        )
+    return devices, found
 
 
 def _given(stream: Stream, text: str) -> tuple[list[Record], list[tuple[Record, int | None]]]:

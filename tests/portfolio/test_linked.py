@@ -14,7 +14,9 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.local.linked import heed_links
 from dnnp.core.methods import SPLITS
 from dnnp.core.model.asked import Asked, Solution
+from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.link import Link
 from dnnp.core.model.run import Run
 from dnnp.core.portfolio.solve import solve
 from support.linked_cases import least_over_links, linked_case
@@ -42,6 +44,28 @@ def test_no_bound_is_above_the_best_split(seed):
     solution = found(problem, Asked(), least)
     assert (solution is None) == math.isinf(least)
     assert solution is None or solution.planned_by == ""
+
+
+def test_hosts_that_no_link_names():
+    """Splits that use them and splits that do not are found and judged like others."""
+    used = 0
+    for seed in range(150):
+        problem = linked_case(seed, 4, hosts=False)
+        cpus = {d.name for d in problem.devices if d.is_cpu}
+        if not cpus or sum(d.count for d in problem.devices if not d.is_cpu) < 2:
+            continue
+        for device in problem.devices:
+            bands = {x.bandwidth_bytes_per_s for x in problem.links if _between(x, device, cpus)}
+            assert device.is_cpu or bands >= {device.bandwidth_bytes_per_s}
+        solution = found(problem, Asked(), least_over_links(problem))
+        used += solution is not None and any(b.device.is_cpu for b in solution.blocks)
+    assert used > 3
+
+
+def _between(link: Link, device: DeviceClass, cpus: set[str]) -> bool:
+    """Whether a link joins a device of the class with one of the CPUs."""
+    ends = {link.source.rpartition("/")[0], link.target.rpartition("/")[0]}
+    return device.name in ends and bool(ends & cpus)
 
 
 @pytest.mark.parametrize("validity", ["free", "convex"])

@@ -94,6 +94,31 @@ def test_links_that_connect_too_little(tmp_path: Path):
     assert "the cluster is disconnected: there is no path from a100/0 to t4/0" in result.err
 
 
+def test_a_host_that_no_link_names(tmp_path: Path):
+    """It is joined to every device over that device's bandwidth, as if a record said so."""
+    cluster = [
+        {"class": "a100", "count": 2, "bandwidth_bytes_per_s": 3e9},
+        {"class": "t4", "kind": "cpu", "count": 1},
+        {"type": "link", "from": "a100", "to": "a100", "bandwidth_bytes_per_s": 1e9},
+    ]
+    named = [*cluster, {"type": "link", "from": "a100", "to": "t4", "bandwidth_bytes_per_s": 3e9}]
+    results = []
+    for records in (cluster, named):
+        file = tmp_path / "cluster.json"
+        file.write_text(json.dumps(records))
+        result = dnnp("partition", "--devices", str(file), stdin=graph())
+        assert result.status == 0, result.err
+        assert dnnp("check", stdin=result.out).status == 0
+        results.append(result)
+    assert "no link names 't4': each device reaches it over its own bandwidth" in results[0].err
+    assert "no link names" not in results[1].err
+    plans = [result.one("plan") for result in results]
+    links = [{(x["from"], x["to"]): x for x in plan["links"]} for plan in plans]
+    assert links[0] == links[1]
+    assert plans[0]["value"] == plans[1]["value"]
+    assert "t4/0" in {stage["device"] for stage in stages(results[0])}
+
+
 @pytest.mark.parametrize("comm", ["sum", "overlap", "duplex"])
 def test_schedules_take_the_loads_over_links(comm):
     result = split("--comm", comm)
@@ -103,10 +128,11 @@ def test_schedules_take_the_loads_over_links(comm):
         assert dnnp("check", stdin=schedule.out).status == 0
 
 
-def test_ways_are_compared_on_devices_that_are_alike():
-    result = split("--allow-replicas")
-    assert (result.status, result.out) == (2, b"")
-    assert "--max-replicas heeds links" in result.err
+def test_replicas_over_links():
+    compared = split("--allow-replicas")
+    assert compared.status == 0, compared.err
+    assert dnnp("check", stdin=compared.out).status == 0
+    assert len(compared.one("plan")["ways"]) == 4
     replicated = split("--max-replicas", "2")
     assert replicated.status == 0
     assert dnnp("check", stdin=replicated.out).status == 0

@@ -24,14 +24,20 @@ from support.cases import random_case
 RATES = (0.25, 1.0, 2.0, 7.0)
 
 
-def linked_case(seed: int, most: int = 5, **fixed: object) -> SplitProblem:
-    """A random problem of up to `most` nodes, 2 to 4 devices and random links between them."""
+def linked_case(seed: int, most: int = 5, *, hosts: bool = True, **fixed: object) -> SplitProblem:
+    """A random problem of up to `most` nodes, 2 to 4 devices and random links between them.
+
+    Without `hosts` no link names a CPU, where there are two other devices.
+    """
     case = random_case(seed, most, **{"max_replicas": 1, **fixed})
     rng = random.Random(f"links {seed}")
     devices = tuple(replace(d, count=rng.randint(1, 2)) for d in case.devices)[:2]
     if sum(d.count for d in devices) == 1:
         devices = (replace(devices[0], count=3), *devices[1:])
-    names = [f"{d.name}/{i}" for d in devices for i in range(d.count)]
+    named = [d for d in devices if hosts or not d.is_cpu]
+    if sum(d.count for d in named) < 2:
+        named = list(devices)
+    names = [f"{d.name}/{i}" for d in named for i in range(d.count)]
     records = [
         {
             "from": a,
