@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="take costs from a file, whatever else the stream prices: a table (name, class, "
-        "seconds), a profile of ONNX Runtime, or what trtexec --exportProfile writes; repeatable",
+        "seconds), a profile of ONNX Runtime, or what trtexec --exportProfile writes, with "
+        "--exportLayerInfo beside it or not; repeatable",
     )
     measure = parser.add_argument_group("measuring")
     measure.add_argument(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from dnnp.core.model.errors import FormatError
@@ -30,6 +31,11 @@ def read_costs(data: bytes, path: str) -> CostFile:
         from dnnp.formats.costs_tensorrt import read_layers
 
         return CostFile(path, "tensorrt", read_layers(rows, path), whole=True)
+    if isinstance(document, dict) and "Layers" in document:
+        from dnnp.formats.costs_tensorrt import read_made_of
+
+        made_of = read_made_of(document, path)
+        return CostFile(path, "tensorrt", (), whole=False, made_of=made_of)
     if any(isinstance(row, dict) and "cat" in row for row in rows):
         from dnnp.formats.costs_onnxruntime import read_events
 
@@ -40,6 +46,30 @@ def read_costs(data: bytes, path: str) -> CostFile:
         f"--exportProfile, nor a table with the columns name, class, seconds{what_it_is(data)}",
         path,
     )
+
+
+def told_apart(files: Sequence[CostFile]) -> list[CostFile]:
+    """The files that have costs, with what the others say that these join.
+
+    Raises
+    ------
+    FormatError
+        A file says what layers join, but no file of its kind has their times.
+    """
+    found = []
+    for file in files:
+        others = [other for other in files if other.made_of and other.kind == file.kind]
+        made_of = {name: parts for other in others for name, parts in other.made_of.items()}
+        costs = [
+            replace(cost, parts=made_of[cost.name], span=None) if cost.name in made_of else cost
+            for cost in file.costs
+        ]
+        if not file.made_of:
+            found.append(replace(file, costs=tuple(costs)))
+        elif not any(other.costs for other in files if other.kind == file.kind):
+            reason = "says what layers are made of, not what they take: give the file of "
+            raise FormatError(f"{reason}trtexec --exportProfile as well", file.path)
+    return found
 
 
 def _document(data: bytes, path: str) -> Any:

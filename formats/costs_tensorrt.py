@@ -1,7 +1,9 @@
 """The layers that `trtexec --exportProfile` writes: the number of runs, then a record a layer.
 
 The name of a layer tells which nodes it joins: ` + ` and ` || ` stand between them, and some words
-around them say what the layer is.
+around them say what the layer is. Layers that TensorRT's compiler makes end in `_myl0_5` or the
+like; those called `__myl_...` name operators but no node. What `trtexec --exportLayerInfo` writes,
+of an engine built with `--profilingVerbosity=detailed`, names the nodes of each.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ _AROUND = re.compile(
 """Words in front of the name of a node that a layer is part of."""
 _FOREIGN = re.compile(r"\{ForeignNode\[(.*)\]\}", re.DOTALL)
 """What its compiler took together, by the first and the last name."""
+_AFTER = re.compile(r"(?:_myl\d+(?:_\d+)*| copy)$")
+"""What follows the name of a node that the compiler took, or of a tensor that is copied."""
+_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\s\x1e\x1f\[]|$)")
+"""A node in what a layer is made of; separators stand between them."""
 _BETWEEN = re.compile(r" \+ | \|\| |, ")
 
 
@@ -52,15 +58,39 @@ def read_layers(rows: Sequence[Any], path: str) -> tuple[GivenCost, ...]:
     return tuple(costs)
 
 
+def read_made_of(document: dict[str, Any], path: str) -> dict[str, tuple[str, ...]]:
+    """Name of each layer of `trtexec --exportLayerInfo` -> names of the nodes that it is made of.
+
+    Raises
+    ------
+    FormatError
+        No layer says so.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    rows = document["Layers"]
+    for row in rows if isinstance(rows, list) else []:
+        if isinstance(row, dict) and isinstance(row.get("Name"), str):
+            nodes = _NODE.findall(str(row.get("Metadata", "")))
+            if nodes:
+                found[row["Name"]] = tuple(dict.fromkeys(nodes))
+    if not found:
+        reason = "no layer says which nodes it is made of; build the engine with "
+        raise FormatError(f"{reason}--profilingVerbosity=detailed", path, None, "Layers")
+    return found
+
+
 def layer_names(name: str) -> tuple[tuple[str, ...], tuple[str, str] | None]:
     """Names that the name of a layer joins; or the first and the last one of a range.
 
     >>> layer_names("/a/Conv + PWN(/b/Relu, /b/Add)")
     (('/a/Conv', '/b/Relu', '/b/Add'), None)
+    >>> layer_names("/a/MatMul_myl0_2")
+    (('/a/MatMul',), None)
     >>> layer_names("{ForeignNode[/a/Add.../b/Softmax]}")
     ((), ('/a/Add', '/b/Softmax'))
     """
-    foreign = _FOREIGN.fullmatch(name.strip())
+    name = _AFTER.sub("", name.strip())
+    foreign = _FOREIGN.fullmatch(name)
     if foreign:
         first, dots, last = foreign[1].partition("...")
         return ((), (first, last)) if dots else ((foreign[1],), None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -33,3 +34,6 @@ class CostFile:
     """A profile: all that ran is in it."""
     caveat: str = ""
     """What the user must know about the times; empty: nothing."""
+    made_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name -> names of what it joins, for the costs of other files of this kind; a file with any
+    has no costs."""

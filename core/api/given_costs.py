@@ -58,13 +58,13 @@ def price_given(
         A file cannot be read.
     """
     check_units(stream)
-    from dnnp.formats.cost_files import read_costs
+    from dnnp.formats.cost_files import read_costs, told_apart
     from dnnp.formats.graph import clustering_of, graph_of
 
     clustering_of(stream, graph_of(stream), priced=False)
     nodes = stream.get("node")
     before = {name for record in nodes for name in record.get("time_s", {})}
-    files = [read_costs(caller.read_input(path), path) for path in paths]
+    files = told_apart([read_costs(caller.read_input(path), path) for path in paths])
     classes = _Classes(stream, devices)
     given: dict[str, dict[int, float]] = {}
     entries = []

@@ -344,6 +344,17 @@ def test_nodes_without_a_name(tmp_path: Path) -> None:
         ("unsqueeze_node_after_/a/Gemm + /a/Gemm", ("/a/Gemm",)),
         ("node_of_gpu_0/conv1_1 + node_of_gpu_0/bn_1", ("gpu_0/conv1_1", "gpu_0/bn_1")),
         ("{ForeignNode[/a/Add]}", ("/a/Add",)),
+        ("/in/proj/MatMul_myl0_2", ("/in/proj/MatMul",)),
+        (
+            "/a/Conv + PWN(PWN(PWN(/b/Sigmoid), /b/Mul), /b/Add)",
+            ("/a/Conv", "/b/Sigmoid", "/b/Mul", "/b/Add"),
+        ),
+        (
+            "Reformatting CopyNode for Input Tensor 0 to PWN(PWN(/a/Sigmoid), /a/Mul)",
+            ("/a/Sigmoid", "/a/Mul"),
+        ),
+        ("/model.2/cv1/act/Mul_output_0 copy", ("/model.2/cv1/act/Mul_output_0",)),
+        ("Conv_1 + Relu_2 || Conv_3 + Relu_4", ("Conv_1", "Relu_2", "Conv_3", "Relu_4")),
     ],
 )
 def test_names_of_layers(name: str, parts: tuple[str, ...]) -> None:
@@ -371,6 +382,47 @@ def test_layers_price_what_they_join(tmp_path: Path) -> None:
     # A class that had no prices: the same for each.
     fresh = profile(path, "--device", "t4", stdin=bare())
     assert times(fresh, "t4")[:2] == pytest.approx([3e-3, 3e-3])
+
+
+def test_what_layers_are_made_of_stands_in_another_file(tmp_path: Path) -> None:
+    """As trtexec --exportLayerInfo writes it, in any order; layers that it does not name stay."""
+    path, info = tmp_path / "layers.json", tmp_path / "info.json"
+    rows = (("__myl_MulSum_myl0_1", 3.0), ("n2_myl0_2", 1.0), ("n3 + n4 + n5", 15.0))
+    path.write_text(json.dumps(layers(*rows)))
+    made_of = "[ONNX Layer: n0]\x1f[ONNX Layer: n1]\x1e[ONNX Layer: n0]"
+    known = [
+        {"Name": "__myl_MulSum_myl0_1", "LayerType": "kgen", "Metadata": made_of},
+        {"Name": "n2_myl0_2", "LayerType": "gemm", "Metadata": ""},
+    ]
+    info.write_text(json.dumps({"Layers": known, "Bindings": ["in", "out"]}))
+    stream = encode(graph_records())
+    for files in ((path, "--costs", info), (info, "--costs", path)):
+        result = profile(*files, "--device", "acc", stdin=stream)
+        # n0 and n1 were priced 1 and 2; n3, n4 and n5: 4, 5 and 6.
+        expected = [1e-3, 2e-3, 1e-3, 4e-3, 5e-3, 6e-3]
+        assert times(result, "acc") == pytest.approx(expected)
+        (entry,) = result.one("header")["costs"]
+        assert (entry["kind"], entry["nodes"], entry["unknown"]) == ("tensorrt", 6, 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"Layers": ["/a/Conv"]}, "no layer says which nodes it is made of"),
+        (
+            {"Layers": [{"Name": "a", "Metadata": "[ONNX Layer: n0]"}]},
+            "says what layers are made of, not what they take",
+        ),
+    ],
+)
+def test_layers_without_times(content: dict, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "info.json"
+    path.write_text(json.dumps(content))
+    words = ("profile", "--costs", path, "--device", "acc")
+    result = dnnp(*words, stdin=encode(graph_records()))
+    assert (result.status, result.out) == (3, b"")
+    assert reason in result.err
+    assert len(result.err.splitlines()) == 1
 
 
 def test_what_has_no_layer_took_no_time_where_the_rest_is_known(tmp_path: Path) -> None:
