@@ -22,20 +22,7 @@ from pathlib import Path
 
 import dnnp
 from dnnp.fitting import FitOptions, fit_device, write_device
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
-    return value
-
-
-def _threads(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be at least 1")
-    return value
+from dnnp.samples.arguments import count, seconds
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,15 +38,15 @@ def _parser() -> argparse.ArgumentParser:
         "(default: the name of the device, .json, in this folder)",
     )  # fmt: skip
     parser.add_argument(
-        "--threads", type=_threads, default=1, metavar="N",
+        "--threads", type=count, default=1, metavar="N",
         help="threads of a stage; the device is as many cores (default: 1)",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds", type=_positive, default=0.1, metavar="S",
+        "--seconds", type=seconds, default=0.1, metavar="S",
         help="time that each point is measured (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--beside", type=_threads, default=1, metavar="N",
+        "--beside", type=count, default=1, metavar="N",
         help="other threads that run the same meanwhile, as stages do (default: 1)",
     )  # fmt: skip
     parser.add_argument(

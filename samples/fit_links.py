@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import dnnp
 from dnnp.linking import WAYS, measured_links, write_devices
+from dnnp.samples.arguments import seconds
 
 
 class _Said(dnnp.Caller):
@@ -22,16 +23,6 @@ class _Said(dnnp.Caller):
 
     def note(self, message: str) -> None:
         print(message, file=sys.stderr)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= 3600:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0, of at most 3600")
-    return value
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--seconds",
-        type=_seconds,
+        type=seconds,
         default=1.0,
         metavar="S",
         help="time for each direction of each link (default: 1)",

@@ -70,6 +70,21 @@ class SplitProblem(Given):
         """Items for each direction of a backward pass, most items first."""
         return self._derived.item_choices
 
+    def kept_items(self, blocks: Sequence[Block]) -> tuple[Items, Ints] | None:
+        """The finest items that blocks keep whole and in order, and the block of each of them.
+
+        None: the blocks cut some items of each choice, or are in no order of them.
+        """
+        block = np.empty(self.graph.n, dtype=np.int64)
+        for b, one in enumerate(blocks):
+            block[one.nodes] = b
+        for items in self.item_choices:
+            at = np.empty(items.count, dtype=np.int64)
+            at[items.label] = block
+            if (at[items.label] == block).all() and (at[items.tail] <= at[items.head]).all():
+                return items, at
+        return None
+
     @property
     def free_items(self) -> Items:
         """Items of a split without order."""

@@ -124,22 +124,17 @@ def window_search(
     Two items that are `width` or more places apart in the order of `blocks` keep that order, so
     there are at most n * 2^(width - 1) ideals. Proves nothing: the bound is 0.
     """
-    block = np.empty(problem.graph.n, dtype=np.int64)
-    for b, one in enumerate(blocks):
-        block[one.nodes] = b
-    for items in problem.item_choices:
-        at = np.empty(items.count, dtype=np.int64)
-        at[items.label] = block
-        if (at[items.tail] > at[items.head]).any():
-            continue
-        rank = np.empty(items.count, dtype=np.int64)
-        rank[items.order] = np.arange(items.count)
-        order = np.lexsort((rank, at))
-        tail = np.concatenate([items.tail, order[:-width]])
-        head = np.concatenate([items.head, order[width:]])
-        near = replace(items, tail=tail, head=head)
-        return _within(problem, near, incumbent, run)
-    return IdealResult(None, incumbent, 0.0, 0, 0)
+    kept = problem.kept_items(blocks)
+    if kept is None:
+        return IdealResult(None, incumbent, 0.0, 0, 0)
+    items, at = kept
+    rank = np.empty(items.count, dtype=np.int64)
+    rank[items.order] = np.arange(items.count)
+    order = np.lexsort((rank, at))
+    tail = np.concatenate([items.tail, order[:-width]])
+    head = np.concatenate([items.head, order[width:]])
+    near = replace(items, tail=tail, head=head)
+    return _within(problem, near, incumbent, run)
 
 
 def coarse_search(

@@ -67,9 +67,9 @@ def heed_links(problem: SplitProblem, blocks: Sequence[Block], run: Run = PLAIN)
     """
     plan = problem.plan(list(blocks))
     start = _with_numbers(problem, blocks, plan.stages)
-    items = _items_of(problem, start) if plan.validity == "ordered" else None
-    ordered = items is not None
-    items = items if items is not None else _stages_as_items(problem, start)
+    kept = problem.kept_items(start) if plan.validity == "ordered" else None
+    ordered = kept is not None
+    items = kept[0] if kept is not None else _stages_as_items(problem, start)
     search = _Search(problem, items, start, run, ordered=ordered)
     found = search.blocks(search.best())
     try:
@@ -91,19 +91,6 @@ def _with_numbers(
         of_node[stage.nodes[0]]._replace(number=int(stage.device.rpartition("/")[2]))
         for stage in stages
     ]
-
-
-def _items_of(problem: SplitProblem, blocks: Sequence[Block]) -> Items | None:
-    """The finest items that the blocks keep whole and in order; None: they cut all choices."""
-    block = np.empty(problem.graph.n, dtype=np.int64)
-    for b, one in enumerate(blocks):
-        block[one.nodes] = b
-    for items in problem.item_choices:
-        slot = np.empty(items.count, dtype=np.int64)
-        slot[items.label] = block
-        if (slot[items.label] == block).all() and (slot[items.tail] <= slot[items.head]).all():
-            return items
-    return None
 
 
 def _stages_as_items(problem: SplitProblem, blocks: Sequence[Block]) -> Items:
