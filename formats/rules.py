@@ -5,6 +5,7 @@ A rule file is a JSON object:
     {
       "name": "example",
       "description": "free text",
+      "onnxruntime": ["1.32"],
       "sets": {"activation": ["Relu", "Tanh"]},
       "rules": [
         {"name": "conv-bn-act", "sequence": ["Conv", "BatchNormalization", "$activation"]},
@@ -12,7 +13,8 @@ A rule file is a JSON object:
       ]
     }
 
-Rules apply in their order; sequences that stand together apply at once, the longest first. A
+`onnxruntime` lists the versions of ONNX Runtime that the rules were compared with, if any. Rules
+apply in their order; sequences that stand together apply at once, the longest first. A
 rule has a `name`, one of these keys, and perhaps `as`: the operator that later rules see in
 place of what was fused (by default the names joined by `+`).
 
@@ -71,6 +73,8 @@ from dnnp.formats.rule_checks import futile
 MAX_LINES = 64
 """Operators in one rule."""
 
+VERSIONS = "onnxruntime"
+
 CONSTANTS = ("weight", "vector", "scalar")
 _KINDS = ("sequence", "pattern", "absorb", "fold")
 _LINE = re.compile(r"(shared +)?(?:([A-Za-z_]\w*) *= *)?([^\s()=]+) *\(([^()]*)\)")
@@ -123,7 +127,7 @@ class _Reader:
 
     def rule_set(self, table: Any) -> RuleSet:
         """The whole file."""
-        self._object(table, "", ("name", "rules"), ("description", "sets"))
+        self._object(table, "", ("name", "rules"), ("description", "sets", VERSIONS))
         sets = table.get("sets", {})
         self._require(isinstance(sets, dict), "sets", "an object of lists")
         for name, ops in sets.items():
@@ -134,7 +138,8 @@ class _Reader:
         useless = futile(made)
         if useless is not None:
             raise self._fault(f"rules[{useless[0]}]", useless[1])
-        return RuleSet(name=self._string(table["name"], "name"), rules=made)
+        versions = tuple(self._strings(table.get(VERSIONS, []), VERSIONS))
+        return RuleSet(self._string(table["name"], "name"), made, versions)
 
     def _rule(self, table: Any, at: str) -> Rule:
         self._object(table, at, ("name",), (*_KINDS, "as", "where"))

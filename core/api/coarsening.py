@@ -66,6 +66,8 @@ class CoarsenOptions(Options):
                 raise UsageError(f"--{name} needs --rules ort")
         if self.rule_set is not None and self.own_rules:
             _doubt_operators(self.rule_set, self.caller)
+        if self.rule_set is not None and self.rule_set.versions:
+            _doubt_version(self.rule_set, self.caller)
 
     @property
     def plain(self) -> bool:
@@ -158,6 +160,28 @@ def _coarsen(stream: Stream, options: CoarsenOptions) -> None:
     if dropped:
         caller.note(f"dropping what was made from the old groups: {', '.join(dropped)}")
     caller.note(_summary(graph.n, result))
+
+
+def _doubt_version(rules: RuleSet, caller: Caller) -> None:
+    """Say so where ONNX Runtime is installed in a version that rules were not compared with."""
+    installed = installed_version()
+    if installed and ".".join(installed.split(".")[:2]) not in rules.versions:
+        caller.note(
+            f"rules {rules.name} were compared with ONNX Runtime {', '.join(rules.versions)}; "
+            f"{installed} is installed: --rules ort asks it what it fuses"
+        )
+
+
+def installed_version() -> str:
+    """Version of ONNX Runtime, without importing it; empty: it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return ""
 
 
 def _doubt_operators(rules: RuleSet, caller: Caller) -> None:

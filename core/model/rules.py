@@ -98,3 +98,5 @@ class RuleSet:
 
     name: str
     rules: tuple[Rule, ...]
+    versions: tuple[str, ...] = ()
+    """Versions of ONNX Runtime (`1.32`) that do this, by comparison; none: nothing is known."""

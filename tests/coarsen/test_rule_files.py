@@ -274,3 +274,18 @@ def test_the_command_names_file_rule_and_operator(tmp_path):
     result = dnnp("coarsen", "--rules", path, stdin=stream)
     assert result.status == 0
     assert "rule 'a' of x: there is no operator 'Rellu' in ONNX or ONNX Runtime" in result.err
+
+
+def test_versions_that_rules_were_compared_with(monkeypatch):
+    """Where another one is installed, a note says so; where none is, nothing does."""
+    stream = to_bytes(op_stream("y = Relu(x)"))
+    versions = load_rules("ort-cpu").versions
+    assert versions
+    assert load_rules("moirai").versions == ()
+    for installed, noted in ((f"{versions[0]}.7", False), ("", False), ("9.87.6", True)):
+        monkeypatch.setattr("dnnp.coarsening.installed_version", lambda text=installed: text)
+        result = dnnp("coarsen", stdin=stream)
+        assert result.status == 0, result.err
+        note = f"compared with ONNX Runtime {', '.join(versions)}; 9.87.6 is installed"
+        assert (note in result.err) == noted
+        assert "compared with" not in dnnp("coarsen", "--rules", "moirai", stdin=stream).err
