@@ -228,7 +228,7 @@ def _findings(stream: Stream, certificate: bool, max_gap: float | None, bar: Bar
             bar.update(Standing("verifying the bound"))
             budget, devices = Budget(), fastest_links(plan)
             proofs = [
-                check_certificate(graph, clustering, devices, plan.options, record, budget)
+                check_certificate(graph, clustering, devices, plan.options, record, budget, plan)
                 for record in bounds
             ]
             for proof in proofs:

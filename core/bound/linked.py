@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from math import frexp
+
 from dnnp.core.bound.claim import LIMIT, REFUSED, SOLVED, Claim
 from dnnp.core.bound.known import Known
+from dnnp.core.bound.quantised import SMALLEST
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.linked import linked_search
 from dnnp.core.model.run import PLAIN, Run
 
+BITS = 52
+"""Bits of a value in quanta: so many are exact in floating point."""
+
 
 def linked_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
-    """The bound, without a certificate, for ordered splits; and the split that is charged least."""
+    """The bound for ordered splits, and the split that is charged least.
+
+    The certificate holds no more than the value: whoever checks it walks the ideals again.
+    """
     options = problem.options
     if not problem.links:
         return Claim(0.0, REFUSED, "there are no links")
@@ -26,5 +35,9 @@ def linked_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim
     if not answer.bound:
         why = "stopped" if run.stop() else "too many ideals and kinds of devices"
         return Claim(0.0, LIMIT, why)
-    certificate = {"argument": "links", "checkable": False}
-    return Claim(answer.bound, SOLVED, "", certificate, answer.blocks)
+    # Every part of a load is rounded down to quanta there, so that some are lost.
+    quantum = 2.0 ** max(frexp(answer.bound)[1] - BITS, SMALLEST)
+    lost = 2 * problem.graph.m + problem.graph.n + 4
+    units = max(int(answer.bound / quantum) - lost, 0)
+    certificate = {"argument": "links", "quantum": quantum, "units": units}
+    return Claim(units * quantum, SOLVED, "", certificate, answer.blocks)

@@ -25,6 +25,7 @@ from dnnp.core.check.fields import (
     short,
     whole,
 )
+from dnnp.core.check.linked import linked_units
 from dnnp.core.check.together import same_block_units
 from dnnp.core.check.validity import STRENGTH
 from dnnp.core.check.violation import Violation, above
@@ -59,6 +60,7 @@ def check_certificate(
     options: CostOptions,
     record: Mapping[str, Any],
     budget: Budget | None = None,
+    plan: Plan | None = None,
 ) -> CertificateReport:
     """Verify that no split of the validity of a bound record has a smaller objective than it says.
 
@@ -72,6 +74,8 @@ def check_certificate(
         The bound; it may be wrong in any way.
     budget
         How much work this may be; where that is not enough it is not checkable.
+    plan
+        States the links, for the argument `links`; `devices` are those at their best links.
     """
     certificate = record.get("certificate")
     if certificate is None:
@@ -84,7 +88,7 @@ def check_certificate(
         return CertificateReport(NOT_CHECKABLE, printable(argument, 40), _vouched(certificate))
     problem = graph, clustering, devices, options
     try:
-        _verify(problem, record, certificate, argument, budget or Budget())
+        _verify(problem, record, certificate, plan, budget or Budget())
     except UnprovenError as reason:
         return _refuted(argument, str(reason))
     except UncheckedError as reason:
@@ -124,21 +128,25 @@ def _verify(
     problem: tuple[Graph, Clustering | None, Sequence[DeviceClass], CostOptions],
     record: Mapping[str, Any],
     certificate: Mapping[str, Any],
-    argument: str,
+    plan: Plan | None,
     budget: Budget,
 ) -> None:
     """Raise `UnprovenError` unless the certificate proves the value of the record."""
+    argument = certificate["argument"]
     value, validity = number(record.get("value"), "the value"), record.get("validity")
     if not isinstance(validity, str) or validity not in STRENGTH:
         raise UnprovenError("it does not say for which validity it holds")
-    if argument not in ARGUMENTS:
+    if argument not in ARGUMENTS and argument != LINKED:
         raise UnprovenError("there is no such argument")
     quantum = quantum_of(certificate)
     units = whole(certificate.get("units"), "the field 'units'")
     if value > units * quantum:
         raise UnprovenError(f"its value is more than the {short(units)} quanta that it proves")
     exact = Exact(*problem, validity, quantum, budget)
-    proven = ARGUMENTS[argument](exact, certificate, units)
+    if argument == LINKED:
+        proven = linked_units(exact, plan, units)
+    else:
+        proven = ARGUMENTS[argument](exact, certificate, units)
     if proven < units:
         raise UnprovenError(f"it proves {short(proven)} quanta, not {short(units)}")
 
@@ -189,3 +197,6 @@ ARGUMENTS: dict[str, Callable[[Exact, Mapping[str, Any], int], int]] = {
     "cover": cover_units,
 }
 """Argument -> what its certificate proves of the quanta that it claims; raises `UnprovenError`."""
+
+LINKED = "links"
+"""The argument that knows the links of a plan."""
