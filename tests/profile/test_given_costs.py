@@ -394,9 +394,11 @@ def test_what_layers_are_made_of_stands_in_another_file(tmp_path: Path) -> None:
         {"Name": "__myl_MulSum_myl0_1", "LayerType": "kgen", "Metadata": made_of},
         {"Name": "n2_myl0_2", "LayerType": "gemm", "Metadata": ""},
     ]
-    info.write_text(json.dumps({"Layers": known, "Bindings": ["in", "out"]}))
+    text = json.dumps({"Layers": known, "Bindings": ["in", "out"]})
     stream = encode(graph_records())
     for files in ((path, "--costs", info), (info, "--costs", path)):
+        info.write_text(text)
+        text = text.replace("\\u001f", "\x1f").replace("\\u001e", "\x1e")  # as it stands there
         result = profile(*files, "--device", "acc", stdin=stream)
         # n0 and n1 were priced 1 and 2; n3, n4 and n5: 4, 5 and 6.
         expected = [1e-3, 2e-3, 1e-3, 4e-3, 5e-3, 6e-3]
