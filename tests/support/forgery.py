@@ -110,6 +110,8 @@ HARMLESS: dict[tuple[str, str], tuple[Rule, str]] = {
     ("plan", "devices[].count"): OFFERED,
     ("plan", "devices[].bandwidth_bytes_per_s"): OFFERED,
     ("plan", "devices[].memory_bytes"): OFFERED,
+    ("plan", "links[].bandwidth_bytes_per_s"): OFFERED,
+    ("plan", "links[].latency_s"): OFFERED,
     ("plan", "max_replicas"): OFFERED,
     ("plan", "ways[].value"): SEARCHED,
     ("plan", "ways[].stages"): SEARCHED,

@@ -63,6 +63,9 @@ def streams(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
         tight = f"{ways} --memory {200 + 100 * (i % 3)}"
         yield f"ways {i}", piped(b"", graph, ways, "bound", "schedule -n 4")
         yield f"ways in memory {i}", piped(b"", graph, tight)
+        links = "--link unit/0,unit/1=9,1s --link unit/1,unit/2=3 --link unit/2,unit/3=6,500ms"
+        yield f"linked {i}", piped(b"", graph, f"partition -k 4 {links}", "bound --method links")
+        yield f"linked ways {i}", piped(b"", graph, f"{ways} {links}", "bound")
         yield f"free {i}", piped(b"", graph, "partition -k 2 --method greedy", "schedule -n 3")
         short = "partition -k 3 --bandwidth 10 --memory-mode overflow --memory 100"
         yield f"overflow {i}", piped(b"", graph, short)
