@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -173,14 +175,20 @@ def _doubt_version(rules: RuleSet, caller: Caller) -> None:
 
 
 def installed_version() -> str:
-    """Version of ONNX Runtime, without importing it; empty: it is not installed."""
-    from importlib.metadata import PackageNotFoundError, version
+    """Version of ONNX Runtime by the folder beside it, without importing it; empty: not known.
 
-    for name in ("onnxruntime", "onnxruntime-gpu"):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
+    importlib.metadata would say the same, and take longer to import than small graphs to group.
+    """
+    from importlib.util import find_spec
+
+    spec = find_spec("onnxruntime")
+    if spec is None or not spec.origin:
+        return ""
+    with suppress(OSError):
+        for name in sorted(os.listdir(os.path.dirname(os.path.dirname(spec.origin)))):
+            package, _, version = name.removesuffix(".dist-info").partition("-")
+            if package.partition("_")[0] == "onnxruntime" and version:
+                return version
     return ""
 
 

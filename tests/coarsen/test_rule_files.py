@@ -7,6 +7,7 @@ import copy
 import orjson
 import pytest
 
+from dnnp.coarsening import installed_version
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.rules import Absorb, Condition, Fold, Pattern, Sequence
 from dnnp.formats.rule_checks import unknown_operators
@@ -289,3 +290,8 @@ def test_versions_that_rules_were_compared_with(monkeypatch):
         note = f"compared with ONNX Runtime {', '.join(versions)}; 9.87.6 is installed"
         assert (note in result.err) == noted
         assert "compared with" not in dnnp("coarsen", "--rules", "moirai", stdin=stream).err
+
+
+def test_the_version_that_is_installed():
+    onnxruntime = pytest.importorskip("onnxruntime")
+    assert installed_version() == onnxruntime.__version__
