@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dnnp.caller import Bar, Caller
     from dnnp.core.methods import Method
 
-FEW = 100
+FEW = 300
 """Units up to which a search makes do with less where its kernels are not compiled."""
 
 USUAL = 40
@@ -28,7 +28,7 @@ USUAL = 40
 MANY = 400
 """Units from which on kernels are surely worth loading."""
 
-PATIENCE = 3.0
+PATIENCE = 1.5
 """Times as long as compiling takes that such a search would rather not compile."""
 
 _told: WeakSet[Caller] = WeakSet()

@@ -5,6 +5,11 @@ problem asks of it takes less in plain Python. Nobody knows beforehand how long 
 loops count: where a call goes more rounds than are allowed it ends, the arrays that it was given
 are as before, and compiled code does the same from the start. Both find the same bytes, and what is
 counted does not depend on the machine.
+
+To index a numpy array from Python takes longer than most of what is done with what it holds. So a
+kernel gets views of its arrays (`memoryview`), which hand out numbers of Python, and what it makes
+itself are views as well. A view cannot do all that an array can: where a kernel asks for more, the
+call starts again, and from then on only arrays of fewer dimensions are views.
 """
 
 from __future__ import annotations
@@ -12,8 +17,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable
-from threading import local
+from collections.abc import Callable, Container, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -22,9 +26,15 @@ import numpy as np
 COPIED = 1 << 10
 """Bytes of arrays that are copied, to have them as before, in the time of about one round."""
 
-_NAME = "_rounds_left"
-_rounds_left = local()
-"""Its `count`, of the call that is under way in a thread."""
+VIEWED = "?bhilqd"
+"""Types of arrays that are viewed, as numpy names them: Python computes with what they hold as
+compiled code does, with 64 bits. Not so unsigned numbers, which wrap, and short floats."""
+
+DIMENSIONS = 3
+"""Most that a view has."""
+
+_ROUNDS = "_rounds"
+"""Name of a first argument that all functions hand on: a list of how many rounds are left."""
 
 
 class OverrunError(Exception):
@@ -34,8 +44,13 @@ class OverrunError(Exception):
 class Twin:
     """A kernel as plain Python, with those that it calls."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    def __init__(self, function: FunctionType, code: CodeType, called: Mapping[str, Twin]) -> None:
+        self.name = function.__name__
+        self._original = function
+        self._code = code
+        self._called = called
+        self._made: dict[int, Callable[..., Any]] = {}
+        self._dimensions = DIMENSIONS
 
     def call(self, arguments: tuple[Any, ...], most: int) -> tuple[Any, int]:
         """What the kernel returns, and the rounds it went; nothing is said about overflow.
@@ -45,49 +60,99 @@ class Twin:
         OverrunError
             It would go more than `most` rounds; the arguments are as they were.
         """
+        dimensions = self._dimensions
         before: list[tuple[np.ndarray, np.ndarray]] = []
-        given = tuple(_given(argument, before) for argument in arguments)
-        _rounds_left.count = most - sum(copy.nbytes for _, copy in before) // COPIED
+        given = [_given(argument, before, dimensions) for argument in arguments]
+        rounds = [most - sum(copy.nbytes for _, copy in before) // COPIED]
         try:
             with np.errstate(all="ignore"):
-                answer = _returned(self.function(*given))
+                answer = _returned(self.function(dimensions)(rounds, *given))
         except OverrunError:
-            for array, copy in before:
-                array[...] = copy
+            _restore(before)
             raise
-        return answer, most - _rounds_left.count
+        except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
+            if not dimensions:
+                raise
+            _restore(before)
+            # A view has no parts of fewer dimensions; whatever else fails needs an array.
+            fewer = dimensions - 1 if isinstance(error, NotImplementedError) else 0
+            self._dimensions = min(self._dimensions, fewer)
+            return self.call(arguments, most)
+        return answer, most - rounds[0]
+
+    def function(self, dimensions: int) -> Callable[..., Any]:
+        """The function where arrays of so many dimensions at most are views."""
+        if dimensions not in self._made:
+            names = dict(self._original.__globals__)
+            names |= {name: one.function(dimensions) for name, one in self._called.items()}
+            names[OverrunError.__name__] = OverrunError
+            if names.get("np") is np:
+                names["np"] = _Numpy(dimensions)
+            original = self._original
+            self._made[dimensions] = FunctionType(
+                self._code, names, original.__name__, original.__defaults__
+            )
+        return self._made[dimensions]
+
+
+class _Numpy:
+    """The package numpy for kernels: the arrays that they make are views."""
+
+    def __init__(self, dimensions: int) -> None:
+        self._dimensions = dimensions
+
+    def __getattr__(self, name: str) -> Any:
+        found: Any = getattr(np, name)
+        if name in ("empty", "full", "ones", "zeros"):
+            make = found
+
+            def found(*arguments: Any, **options: Any) -> Any:
+                return _view(make(*arguments, **options), self._dimensions)
+
+        setattr(self, name, found)
+        return found
 
 
 def twin_of(function: FunctionType) -> Twin | None:
     """A kernel as plain Python that counts; None: its source is not at hand, or it is a closure."""
-    code = None if function.__closure__ else _counting(function)
-    if code is None:
-        return None
-    names = dict(function.__globals__)
+    called: dict[str, Twin] = {}
     for name in function.__code__.co_names:
-        value: Any = names.get(name)
+        value: Any = function.__globals__.get(name)
         if hasattr(value, "twin"):
             if value.twin is None:
                 return None
-            names[name] = value.twin.function
-    names[_NAME] = _rounds_left
-    names[OverrunError.__name__] = OverrunError
-    return Twin(FunctionType(code, names, function.__name__, function.__defaults__))
+            called[name] = value.twin
+    code = None if function.__closure__ else _counting(function, called)
+    return None if code is None else Twin(function, code, called)
 
 
-def _given(argument: Any, before: list[tuple[np.ndarray, np.ndarray]]) -> Any:
+def _view(array: np.ndarray, dimensions: int) -> Any:
+    """An array as a view, if it can be one."""
+    viewed = array.ndim <= dimensions and array.dtype.char in VIEWED
+    return array.data if viewed else array
+
+
+def _given(argument: Any, before: list[tuple[np.ndarray, np.ndarray]], dimensions: int) -> Any:
     """An argument as compiled code would take it; notes arrays, with copies of what they hold."""
     if isinstance(argument, np.ndarray):
         if argument.flags.writeable:
             before.append((argument, argument.copy()))
-        return argument
+        return _view(argument, dimensions)
     if isinstance(argument, tuple):
-        return _like(argument, [_given(part, before) for part in argument])
+        return _like(argument, [_given(part, before, dimensions) for part in argument])
     return _number(argument)
 
 
+def _restore(before: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Have arrays as they were."""
+    for array, copy in before:
+        array[...] = copy
+
+
 def _returned(value: Any) -> Any:
-    """What compiled code would return: numbers of Python."""
+    """What compiled code would return: arrays, and numbers of Python."""
+    if isinstance(value, memoryview):
+        return np.asarray(value)
     if isinstance(value, tuple):
         return _like(value, [_returned(part) for part in value])
     return _number(value)
@@ -104,8 +169,9 @@ def _like(one: tuple[Any, ...], parts: list[Any]) -> tuple[Any, ...]:
     return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
 
 
-def _counting(function: FunctionType) -> CodeType | None:
-    """The code of a function whose loops count; None: its source is not at hand."""
+def _counting(function: FunctionType, called: Container[str]) -> CodeType | None:
+    """The code of a function whose loops count, and which hands on what they count with to those
+    that it calls; None: its source is not at hand."""
     try:
         source = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
@@ -115,9 +181,13 @@ def _counting(function: FunctionType) -> CodeType | None:
     if not isinstance(found, ast.FunctionDef):
         return None
     found.decorator_list = []
-    for loop in ast.walk(found):
-        if isinstance(loop, ast.For | ast.While):
-            loop.body[:0] = _count(loop)
+    found.args.args.insert(0, ast.arg(_ROUNDS))
+    for node in [*ast.walk(found)]:
+        if isinstance(node, ast.For | ast.While):
+            node.body[:0] = _count(node)
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", None) in called:
+            node.args.insert(0, ast.Name(_ROUNDS, ast.Load()))
+    ast.fix_missing_locations(found)
     whole = compile(tree, function.__code__.co_filename, "exec", dont_inherit=True)
     inner = [c for c in whole.co_consts if isinstance(c, CodeType) and c.co_name == found.name]
     return inner[0]
@@ -125,7 +195,7 @@ def _counting(function: FunctionType) -> CodeType | None:
 
 def _count(loop: ast.For | ast.While) -> list[ast.stmt]:
     """What a loop does first in every round."""
-    text = f"{_NAME}.count -= 1\nif {_NAME}.count < 0:\n    raise {OverrunError.__name__}"
+    text = f"{_ROUNDS}[0] -= 1\nif {_ROUNDS}[0] < 0:\n    raise {OverrunError.__name__}"
     body = ast.parse(text).body
     for statement in body:
         for node in ast.walk(statement):

@@ -18,13 +18,14 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 
 from dnnp.core.cost.interpreted import OverrunError, Twin, twin_of
+from dnnp.core.cost.kernel_folders import had_files, has_files
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-WARM_ROUNDS = 300_000
+WARM_ROUNDS = 400_000
 """Rounds after which to load compiled code: about what loading numba and some kernels takes."""
 
-COLD_ROUNDS = 500
+COLD_ROUNDS = 2000
 """Rounds after which to compile, for each byte of Python's code: about what compiling takes."""
 
 _waiting: list[Callable[[], None]] = []
@@ -137,7 +138,12 @@ class Kernel:
 
     def is_cold(self) -> bool:
         """Whether it has no compiled form on disk yet, so that compiling takes seconds."""
-        return not self._kept or self.dispatcher._cache.is_empty()
+        # Numba takes long to load: it is asked only where there is something.
+        return not (self._kept and has_files(self.py_func)) or self.dispatcher._cache.is_empty()
+
+    def is_new(self) -> bool:
+        """Whether that is so at a glance."""
+        return not (self._kept and had_files(self.py_func))
 
     def compiled(self, *arguments: Any) -> Any:
         """Call it, compiled, from now on."""
@@ -195,7 +201,7 @@ def _first_call(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
     """Call a kernel that is not loaded."""
     gone = _Allowance.gone
     most = _Allowance.warm_rounds - gone[None]
-    if most <= 0 and kernel.is_cold():
+    if kernel.is_new() or (most <= 0 and kernel.is_cold()):
         most = int(_Allowance.patience * kernel.cold_rounds) - gone[kernel]
     twin = None if most <= 0 or _Allowance.always_compiled else kernel.twin
     if twin is None:

@@ -20,7 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.core.cost.kernel_folders import Target, folders, made_by, set_name, targets
+from dnnp.core.cost.kernel_folders import (
+    Target,
+    folders,
+    made_by,
+    name_of,
+    set_name,
+    targets,
+)
 
 _DIGEST = hashlib.sha256().digest_size
 """Bytes of a digest. A file is the digest of the code, that of all, and the pickle."""
@@ -49,8 +56,7 @@ class KernelCache:
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
         self._function = function
         self._options = options
-        module = function.__module__.removeprefix("dnnp.").removeprefix("core.")
-        self.name = f"{module}.{function.__qualname__}".replace("<", "").replace(">", "")
+        self.name = name_of(function)
         """What the names of its files begin with."""
 
     @property

@@ -7,10 +7,10 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 Target = tuple[str, str, str]
@@ -57,8 +57,35 @@ def folders() -> list[Path]:
     return [OWN, *users]
 
 
+def name_of(function: Callable[..., Any]) -> str:
+    """What the names of a kernel's files begin with."""
+    module = function.__module__.removeprefix("dnnp.").removeprefix("core.")
+    return f"{module}.{function.__qualname__}".replace("<", "").replace(">", "")
+
+
+def has_files(function: Callable[..., Any]) -> bool:
+    """Whether a kernel has files, for whatever machine and versions; numba is not asked."""
+    return name_of(function) in _names(tuple(folders()))
+
+
+def had_files(function: Callable[..., Any]) -> bool:
+    """Whether it had when this was first asked of any kernel, which is quick to say."""
+    return name_of(function) in _first_names(tuple(folders()))
+
+
+def _names(places: tuple[Path, ...]) -> frozenset[str]:
+    """The kernels that have files."""
+    files = (file for folder in places for file in folder.glob("*/*.nbc"))
+    return frozenset(file.name.rsplit(".", 2)[0] for file in files)
+
+
+_first_names = cache(_names)
+
+
 def writable() -> Path | None:
     """The folder that kernels are written to; None: there is none."""
+    from tempfile import TemporaryFile
+
     for folder in folders():
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)

@@ -96,7 +96,8 @@ def decide(p, lattice, goal, memo, walk, first, budget):  # type: ignore[no-unty
                 continue
             # Enter the block where it is the best way to its end so far. A kernel of its own would
             # call others, so that numba counted references to 60 arrays for every block.
-            walk.fuller[:] = -1
+            for c in range(n_classes):
+                walk.fuller[c] = -1
             for s in range(least.shape[1]):
                 a = least[ideal, s]
                 if a == NONE:

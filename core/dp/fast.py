@@ -27,7 +27,7 @@ class Plain(NamedTuple):
     cpu_work: Floats
     """f64[n], time on a CPU."""
     cost: Floats
-    """f64[p], of each net."""
+    """f64[1, p], of each net."""
     item_ptr: Ints
     item_net: Ints
     net_size: Ints
@@ -80,7 +80,7 @@ def decide_plain(p, lattice, goal, memo, walk, first, budget):  # type: ignore[n
     child_ptr, child_item, child_ideal = lattice.child_ptr, lattice.child_item, lattice.child_ideal
     where, child, load, sure, alone = walk.where, walk.child, walk.load, walk.sure, walk.alone
     least, came, how = memo.least, memo.came, memo.how
-    rest, weights, cpu_work = p.rest[0], p.weights, plain.cpu_work
+    rest, weights, cpu_work = p.rest, p.weights, plain.cpu_work
     target, above = goal.target[0], goal.above
     main = len(p.counts) - 1
     payer, spare, most = plain.payer, p.counts[0] if main > 0 else 0, p.counts[main]
@@ -137,7 +137,7 @@ def decide_plain(p, lattice, goal, memo, walk, first, budget):  # type: ignore[n
                     room = weights[main] * (most - b)
                     if main > 0:
                         room += weights[0] * (spare - t)
-                    owed = rest[j] * (1 - MARGIN)
+                    owed = rest[0, j] * (1 - MARGIN)
                     if owed > target * room:
                         if room > 0.0:
                             above[0] = min(above[0], owed / room)
@@ -169,7 +169,7 @@ def _plain_of(p):  # type: ignore[no-untyped-def]
         payer,
         p.work[payer, 0],
         p.work[other, 0],
-        p.net_cost[0],
+        p.net_cost,
         p.item_ptr,
         p.item_net,
         p.net_size,
@@ -204,11 +204,11 @@ def _add(plain, walk, d, v):  # type: ignore[no-untyped-def]
         count = walk.inside[e] + 1
         walk.inside[e] = count
         if count == 1:
-            paid += plain.cost[e]
+            paid += plain.cost[0, e]
             if walk.before[e] > 0 or plain.net_always[e]:
-                certain += plain.cost[e]
+                certain += plain.cost[0, e]
         if count == plain.net_size[e] and not plain.net_always[e]:
-            paid -= plain.cost[e]
+            paid -= plain.cost[0, e]
     walk.load[d], walk.sure[d] = paid, certain
     walk.added[d] = v
 
@@ -245,9 +245,9 @@ def _load_with(plain, walk, d, x):  # type: ignore[no-untyped-def]
         whole = walk.inside[e] + 1 == plain.net_size[e] and not plain.net_always[e]
         if walk.inside[e] == 0:
             if not whole:
-                load += plain.cost[e]
+                load += plain.cost[0, e]
         elif whole:
-            load -= plain.cost[e]
+            load -= plain.cost[0, e]
     return load
 
 
@@ -272,7 +272,7 @@ def _gain(plain, walk, x):  # type: ignore[no-untyped-def]
         here = walk.before[e] + walk.inside[e]
         if here == 0:
             if plain.net_size[e] > 1:
-                gain -= plain.cost[e]
+                gain -= plain.cost[0, e]
         elif here == plain.net_size[e] - 1:
-            gain += plain.cost[e]
+            gain += plain.cost[0, e]
     return gain

@@ -43,7 +43,7 @@ SPLITS = by_name(
         ORDERED,
         ("order", "effort", "seed", "max-replicas"),
         heavy="dnnp.core.local.sweep:sweep",
-        little=0.01,
+        little=0.03,
         more="Graphs of 10,000 groups and more are split by levels. Each part has its turn once; "
         "with `--time-limit` they go on from other seeds until the time is over.",
     ),
@@ -126,7 +126,7 @@ SPLITS = by_name(
         ("free", "ordered"),
         ("order", "effort", "seed", "max-replicas"),
         heavy="dnnp.core.local.sweep:sweep",
-        little=0.003,
+        little=0.006,
         more="Starts from the best ordered split that is found quickly. Its splits are free: their "
         "stages may wait for each other (2020 paper, 5.2), so that `dnnp-run` needs a schedule by "
         "`dnnp-schedule`, which lets each device take turns with parts of its stage. With "

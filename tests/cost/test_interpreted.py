@@ -6,6 +6,7 @@ import importlib
 import pickle
 import pkgutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from dnnp.core.cost.kernel import (
     interpreted,
     kernel,
 )
+from dnnp.core.cost.kernel_folders import had_files, has_files, name_of
 
 
 class Pair(NamedTuple):
@@ -109,8 +111,87 @@ def test_numbers_of_few_bits_become_those_of_python() -> None:
     assert type(answer) is int
 
 
+@kernel
+def seen(pair, numbers):  # type: ignore[no-untyped-def]
+    """Notes what numbers it meets, and what it makes itself."""
+    own = np.zeros(2, np.int64)
+    own[1] = pair.left[0, 1]
+    return [type(pair.left[0, 1]), type(pair.right[0]), type(numbers[0]), type(own[1])], own
+
+
+def test_numbers_in_arrays_are_those_of_python() -> None:
+    pair = Pair(np.array([[1, 7]], np.int32), np.array([True]))
+    kinds, own = seen.twin.call((pair, np.array([2**64 - 1], np.uint64)), 0)[0]
+    assert kinds == [int, bool, np.uint64, int]
+    assert own.tolist() == [0, 7]
+
+
+@kernel
+def needs_rows(matrix, vector):  # type: ignore[no-untyped-def]
+    """Adds to a vector before it asks for what a view is not able to."""
+    for i in range(len(vector)):
+        vector[i] += 1.0
+    return matrix[1].sum() + vector[0]
+
+
+@kernel
+def needs_copies(vector):  # type: ignore[no-untyped-def]
+    """The same of vectors."""
+    vector[0] += 1.0
+    return vector.copy(), vector
+
+
+def test_what_views_cannot_starts_again_with_arrays() -> None:
+    for _ in range(2):
+        matrix, vector = np.arange(6.0).reshape(2, 3), np.zeros(3)
+        assert needs_rows.twin.call((matrix, vector), 3) == (13.0, 3)
+        assert vector.tolist() == [1.0] * 3
+        copied, given = needs_copies.twin.call((vector,), 0)[0]
+        assert (copied == given).all()
+        assert np.shares_memory(given, vector)
+        assert vector.tolist() == [2.0, 1.0, 1.0]
+    with pytest.raises(ZeroDivisionError):
+        inverse.twin.call((np.zeros(1),), 0)
+
+
+@kernel
+def inverse(values):  # type: ignore[no-untyped-def]
+    """As compiled code, where numpy would say inf."""
+    return 1.0 / values[0]
+
+
+def test_new_kernels_are_interpreted_without_loading_first(
+    fresh: None, monkeypatch: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    new = Kernel(add_up.py_func, kept=True)
+    monkeypatch.setattr(Kernel, "dispatcher", None)  # nobody asks numba
+    assert new.is_new()
+    assert new.is_cold()
+    most = WARM_ROUNDS // 4
+    assert new.cold_rounds > WARM_ROUNDS
+    assert new(nested(), most)[0] == most
+
+
+def test_kernels_with_files_are_not_new(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / f"{name_of(add_up.py_func)}.{'0' * 16}.nbc").touch()
+    assert has_files(add_up.py_func)
+    assert had_files(add_up.py_func)
+    assert not Kernel(add_up.py_func, kept=True).is_new()
+    assert Kernel(add_up.py_func).is_new()
+    assert Kernel(product.py_func, kept=True).is_new()
+
+
+def cold_but_add_up(monkeypatch: Any) -> None:
+    """One of the kernels here counts as compiled."""
+    for name in ("is_cold", "is_new"):
+        monkeypatch.setattr(Kernel, name, lambda self: self.py_func is not add_up.py_func)
+
+
 def test_compiled_from_when_the_rounds_are_over(fresh: None, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Kernel, "is_cold", lambda self: self.py_func is not add_up.py_func)
+    cold_but_add_up(monkeypatch)
     interpret_again(patience=1e6)
     loaded, cold = Kernel(add_up.py_func), Kernel(product.py_func)
     values = np.array([3, 4])
@@ -129,7 +210,7 @@ def test_compiled_from_when_the_rounds_are_over(fresh: None, monkeypatch: Any) -
 
 
 def test_large_problems_load_at_once_what_is_compiled(fresh: None, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Kernel, "is_cold", lambda self: self.py_func is not add_up.py_func)
+    cold_but_add_up(monkeypatch)
     interpret_again(load_soon=True)
     loaded, cold = Kernel(add_up.py_func), Kernel(product.py_func)
     assert loaded(nested(), 1)[0] == 1

@@ -48,11 +48,11 @@ def relocate(fixed, state, i, label):  # type: ignore[no-untyped-def]
     elif not fixed.pooled[i]:
         state.wrong[0] += 1
     if da != db:
-        spread = state.spread[fixed.group[i]]
-        spread[da] -= 1
-        state.wrong[1] -= spread[da] == 0
-        state.wrong[1] += spread[db] == 0
-        spread[db] += 1
+        spread, g = state.spread, fixed.group[i]
+        spread[g, da] -= 1
+        state.wrong[1] -= spread[g, da] == 0
+        state.wrong[1] += spread[g, db] == 0
+        spread[g, db] += 1
     for q in range(fixed.in_ptr[i], fixed.in_ptr[i + 1]):
         e = fixed.in_idx[q]
         m = fixed.maker[e]
