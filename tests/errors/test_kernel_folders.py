@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from dnnp.caller import Caller
 from dnnp.core.cost import kernel_cache, kernel_folders
 from dnnp.core.cost.kernel import kernel
 from dnnp.searching import note_compiling
-from support.run import PATIENCE_S
+from support.run import PATIENCE_S, dnnp, executable
 
 TRIPLED = (
     "from dnnp.core.cost.kernel import compile_always, kernel\n"
@@ -135,6 +136,36 @@ def test_a_user_without_a_name_or_a_home() -> None:
         except PermissionError:
             pytest.skip(f"{sys.executable} is for its owner alone")
         assert run(folder, user=54321) == "6 0"
+
+
+NOBODY = (
+    *("setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups"),
+    *("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"),
+)
+"""Runs a program as somebody unknown, who may read everything: Python may be in root's home."""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become somebody else")
+def test_commands_where_nobody_has_a_name_a_home_or_a_place_to_write_to() -> None:
+    if shutil.which("setpriv") is None or subprocess.run([*NOBODY, "true"]).returncode:
+        pytest.skip("setpriv gives no capabilities here")
+    env = {k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH")}
+    touch = [*NOBODY, "touch", str(kernel_folders.OWN.parent / "mine")]
+    assert subprocess.run(touch, capture_output=True).returncode
+    stream = dnnp("import", "--synthetic", "--nodes", "12").out
+    for words in ("partition -k 3 --bandwidth 10", "bound", "schedule -n 4", "check"):
+        name, *options = words.split()
+        done = subprocess.run(
+            [*NOBODY, sys.executable, executable(name), *options],
+            env={**env, "TMPDIR": "/proc"},
+            cwd="/",
+            input=stream,
+            capture_output=True,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        assert b"ermission" not in done.stderr
+        stream = done.stdout or stream
 
 
 def test_code_for_a_baseline_is_loaded_where_it_runs(tmp_path: Path) -> None:
