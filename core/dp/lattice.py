@@ -7,6 +7,8 @@ order, so the other children of an ideal are found among those already made.
 
 from __future__ import annotations
 
+from collections import deque
+from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,9 @@ MOST_WORDS = 20_000_000
 
 MOST_CHILDREN = 60_000_000
 """Pairs of an ideal and one with an item more; 8 bytes each."""
+
+_refused: deque[bytes] = deque(maxlen=8)
+"""What had too many ideals lately: a search with a better split mostly asks for the same again."""
 
 
 class Lattice(NamedTuple):
@@ -54,11 +59,17 @@ def make_lattice(n: int, tail: Ints, head: Ints, most: int) -> Lattice | None:
 
     Returns None if there are more than `most` of them, or they take too much memory.
     """
+    asked = sha256(repr((n, most)).encode() + tail.tobytes() + head.tobytes()).digest()
+    if asked in _refused:
+        return None
     succ_ptr, succ = csr(tail, head, n)
     pred_ptr, pred = csr(head, tail, n)
     succ_ptr, succ, pred_ptr, pred = plain(succ_ptr, succ, pred_ptr, pred)
     found = _enumerate(n, succ_ptr, succ, pred_ptr, pred, most)
-    return Lattice(*found) if len(found[0]) else None
+    if len(found[0]):
+        return Lattice(*found)
+    _refused.append(asked)
+    return None
 
 
 @kernel
