@@ -34,4 +34,3 @@ def test_too_many_ideals_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> No
         assert more is not None
         assert more.size == 4 * 2**3
     assert asked == [(6, 40), (6, 48), (6, 40), (6, 40)]
-    assert make_lattice(6, head, tail, 40) is None
