@@ -71,6 +71,20 @@ def test_runs(tmp_path: Path, options: tuple[str, ...]) -> None:
     assert false_ones("run", result.out, 1, ("run",)) == []
 
 
+@pytest.mark.parametrize("options", [("blocking",), ("non-blocking", "--emulate-links")])
+def test_runs_with_transfers(tmp_path: Path, options: tuple[str, ...]) -> None:
+    way, *more = options
+    plan = planned(network(), tmp_path, SPLIT)
+    moving = ["--transfers", way, "--transfer-time", "1e-3"]
+    stream = dnnp("schedule", "-q", "-n", "3", *moving, stdin=plan).out
+    result = dnnp("run", "-q", "--warmup", "1", *more, stdin=stream)
+    assert result.status == 0, result.err
+    records = records_in(result.out)
+    found = [f for f in forge("moves", records, 1, ("run",)) if "transfers" in f.field]
+    assert {f.field for f in found} >= {"transfers.share_predicted", "transfers.moves[].pass"}
+    assert [str(one) for one in found if one.accepted and not one.reason] == []
+
+
 def test_a_choice_by_measurement(tmp_path: Path) -> None:
     stream = planned(network(), tmp_path, SPLIT)
     cut = dnnp("partition", "-q", "-k", "2", "--method", "uniform", stdin=stream)

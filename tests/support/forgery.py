@@ -151,6 +151,9 @@ HARMLESS: dict[tuple[str, str], tuple[Rule, str]] = {
     ("run", "latency_p99_s"): MEASURED,
     ("run", "stages[].measured_s"): MEASURED,
     ("run", "stages[].bubble"): MEASURED,
+    ("run", "transfers.share_measured"): MEASURED,
+    ("run", "transfers.moves[].bytes"): MEASURED,
+    ("run", "transfers.moves[].measured_s"): MEASURED,
     ("run", "k"): (_any, "how many copies of the model ran, or fitted; nothing follows from it"),
 }
 """Type and field -> which changes are not false, or cannot be found out, and why."""

@@ -90,6 +90,9 @@ def streams(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
         yield "run", piped(plain, cut, "run -n 12 --verify --compare")
         yield "choice", piped(plain, cut, "run -n 12 --choose")
         yield "scheduled run", piped(plain, cut, "schedule -n 5", "run --verify --compare")
+        for way, more in (("blocking", ""), ("non-blocking", " --emulate-links")):
+            moving = f"schedule -n 5 --transfers {way} --transfer-time 1e-3"
+            yield f"run with {way} transfers", piped(plain, cut, moving, f"run{more}")
         late = "partition -k 2 --objective latency"
         yield "latency run", piped(plain, late, "run -n 5 --verify")
         yield "replicated run", piped(plain, f"{cut} --max-replicas 2 -k 4", "run -n 12")
