@@ -268,6 +268,8 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
             watch=watch,
         )
         _warn_of_other_devices(caller, pipeline)
+        if plan.links and not options.emulate_links:
+            caller.note("the loads were predicted with links that the stages here do not have")
         load = Load(
             samples, measured, warmup, options.queue, window, program, options.warmup is None
         )

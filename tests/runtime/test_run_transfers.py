@@ -340,6 +340,46 @@ def test_delays_are_not_emulated(plan: bytes) -> None:
     assert "links are emulated without the delays (--latency) of the schedule" in result.err
 
 
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The network, priced for two classes."""
+    path = tmp_path_factory.mktemp("unlike") / "net.onnx"
+    path.write_bytes(network().SerializeToString())
+    classes = ["--device", "cpu-core", "--device", "cpu-core-avx512"]
+    result = dnnp("profile", "-q", *classes, stdin=dnnp("import", "-q", path).out)
+    assert result.status == 0, result.err
+    return result.out
+
+
+LINKED = {
+    "ordered": ["--method", "uniform"],
+    "overlap": ["--method", "uniform", "--comm", "overlap"],
+    "searched": ["--effort", "0.1"],
+    "operators": ["--objective", "latency", "--execution", "operators", "--effort", "0.1"],
+    "edges": ["--objective", "latency", "--transfers", "edge", "--method", "heft"],
+    "blocks": ["--objective", "latency", "--execution", "blocks", "--effort", "0.1"],
+}
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_plans_with_links_between_unlike_devices(unlike: bytes, name: str) -> None:
+    devices = ["--devices", "cpu-core:2,cpu-core-avx512:1"]
+    links = ["--link", "cpu-core,cpu-core-avx512=1G,1us", "--link", "cpu-core/0,cpu-core/1=2G"]
+    plan = dnnp("partition", "-q", *devices, *links, *LINKED[name], stdin=unlike)
+    assert plan.status == 0, plan.err
+    if "uniform" in LINKED[name]:
+        assert len(plan.records("stage")) == 3
+    streams = [plan.out]
+    if "latency" not in LINKED[name]:
+        more = ["--transfers", "blocking", "--transfer-time", "1e-5"]
+        streams.append(dnnp("schedule", "-q", "-n", "3", *more, stdin=plan.out).out)
+    for stream in streams:
+        result = dnnp("run", "--verify", "--warmup", "0", "-n", "3", stdin=stream)
+        assert result.status == 0, result.err
+        assert "predicted with links that the stages here do not have" in result.err
+        assert dnnp("check", stdin=result.out).status == 0
+
+
 def stated() -> dict[str, list[Record]]:
     """Two devices and a link; F0, a blocking transfer, F1, one over the link: 10 s, 4 samples."""
     passes = [
