@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dnnp.choices import EXPORTS, FOLDERS
+from dnnp.cmds.shell.arguments import count
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
 from dnnp.core.model.errors import UsageError
@@ -17,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=EXPORTS,
         required=True,
         help="stages: a folder with an ONNX model for each stage, and a manifest; "
+        "triton: the same as a model repository for Triton; "
         "msr-split: the split as JSON, in the format of the 2020 device-placement paper",
     )
     parser.add_argument(
@@ -24,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         default="-",
         metavar="PATH",
-        help="with --to stages the folder to write (required), empty or from an earlier export; "
-        "otherwise the file to write (default: standard output)",
+        help="the folder to write (required), empty or from an earlier export; with --to msr-split "
+        "the file to write (default: standard output)",
     )
     parser.add_argument(
         "--model", metavar="PATH", help="the ONNX model, if it is not where the stream says"
@@ -35,6 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="make hard links to the external weight files instead of copying into the folder of "
         "each stage what it reads",
+    )
+    parser.add_argument(
+        "--max-batch-size",
+        type=count,
+        default=0,
+        metavar="N",
+        help="with --to triton: the largest batch, along the first dimension of every tensor, "
+        "which must be free in all of them (default: 0, tensors are as in the model)",
     )
 
 

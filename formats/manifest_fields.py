@@ -136,9 +136,11 @@ TRITON = {
     "max_batch_size": count("as in all configurations; 0: none batches"),
     "handed_through": many(
         "string",
-        "outputs that are inputs of the model, which an ensemble has not got",
+        "outputs that are inputs of the model, which the ensemble does not have",
         required=True,
     ),
+    "unused": many("string", "inputs that no output depends on, likewise", required=True),
+    "idle": many("id", "stages that no output depends on, likewise", required=True),
 }
 
 SETTINGS = {

@@ -20,18 +20,30 @@ if TYPE_CHECKING:
     from dnnp.formats.stream import Stream
     from dnnp.graph import Graph
 
+MOST = 2**31 - 1
+"""Largest number of Triton's configurations."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(Options):
     """What is written."""
 
     to: str = option("stages", choices=EXPORTS)
-    """`stages`: a folder with an ONNX model for each stage, and a manifest; `msr-split`: the split
-    as JSON, in the format of the 2020 device-placement paper."""
+    """`stages`: a folder with an ONNX model for each stage, and a manifest; `triton`: a model
+    repository for Triton; `msr-split`: the split as JSON, in the format of the 2020
+    device-placement paper."""
     model: str | None = option()
     """The ONNX model, if it is not where the graph says."""
     link_weights: bool = option(False)
     """Make hard links to external weight files instead of copying."""
+    max_batch_size: int = option(0, least=0, most=MOST)
+    """With `triton`: largest batch, along the first dimension of every tensor; 0: none."""
+
+    def check(self) -> None:
+        """Refuse what makes no sense."""
+        super().check()
+        if self.max_batch_size and self.to != "triton":
+            raise UsageError(f"--max-batch-size is for --to triton, not for --to {self.to}")
 
 
 def export(
@@ -41,6 +53,7 @@ def export(
     to: str = "stages",
     model: str | None = None,
     link_weights: bool = False,
+    max_batch_size: int = 0,
     caller: Caller = CALLER,
 ) -> None:
     """Write the plan of a graph for others.
@@ -50,13 +63,16 @@ def export(
     path
         Folder of the stages, empty or from an earlier export; or the file of the split.
     to
-        `stages`: an ONNX model for each stage, and a manifest, see dnnp-stages(5); `msr-split`: the
-        split as JSON, in the format of the 2020 device-placement paper.
+        `stages`: an ONNX model for each stage, and a manifest, see dnnp-stages(5); `triton`: the
+        same as a model repository for Triton; `msr-split`: the split as JSON, in the format of
+        the 2020 device-placement paper.
     model
         The ONNX model, if it is not where the graph says.
     link_weights
         Make hard links to external weight files instead of copying into the folder of each stage
         what it reads.
+    max_batch_size
+        With `triton`: largest batch, along the first dimension of every tensor; 0: none.
 
     Raises
     ------
@@ -69,7 +85,9 @@ def export(
     """
     from dnnp.formats.unfinished import atomic_output
 
-    options = ExportOptions(to=to, model=model, link_weights=link_weights, caller=caller)
+    options = ExportOptions(
+        to=to, model=model, link_weights=link_weights, max_batch_size=max_batch_size, caller=caller
+    )
     options.check()
     stream, name = graph.stream(), os.fspath(path)
     if to in FOLDERS:
@@ -114,7 +132,7 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
             nodes = [role.stage.nodes for role in parts.roles]
             stages = split_model(model, nodes, types_of(stream))
             manifest = manifest_of(stages, model, parts.roles, known, planned_sizes(stream))
-            units, extras = lay_out(options.to, manifest, stages, model)
+            units, extras = lay_out(options.to, manifest, stages, options.max_batch_size, caller)
             weights = write_export(
                 units,
                 manifest,
