@@ -19,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="stages: a folder with an ONNX model for each stage, and a manifest; "
         "triton: the same as a model repository for Triton; "
+        "ort-layers: the whole model, with stages as layers for ONNX Runtime; "
+        "onnx-devices: with stages as device configurations of ONNX; "
         "msr-split: the split as JSON, in the format of the 2020 device-placement paper",
     )
     parser.add_argument(

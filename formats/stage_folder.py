@@ -15,6 +15,7 @@ from dnnp.core.model.errors import InputFileError
 from dnnp.core.model.standing import Standing
 from dnnp.formats.export_folder import MANIFEST, replaced_folder
 from dnnp.formats.manifest import Record, weights_entry
+from dnnp.formats.manifest_fields import MODEL
 from dnnp.formats.onnx_stages import StageModel
 from dnnp.formats.onnx_weights import Span, spans_of
 from dnnp.formats.stage_weights import (
@@ -66,6 +67,11 @@ class Extras:
 def stage_units(stages: Sequence[StageModel]) -> list[Unit]:
     """The stages, each in the folder `stage-0`, `stage-1` and so on."""
     return [Unit(i, stage.model, f"stage-{i}") for i, stage in enumerate(stages)]
+
+
+def whole_unit(model: onnx.ModelProto) -> Unit:
+    """All of the model, in the folder `model`."""
+    return Unit(MODEL, model, MODEL)
 
 
 def write_export(

@@ -23,7 +23,7 @@ MEASURED = "measured"
 """Stands for the only class which a graph prices."""
 
 PROVIDERS = ("cpu", "cuda")
-FOLDERS = ("stages", "triton")
+FOLDERS = ("stages", "triton", "ort-layers", "onnx-devices")
 """What dnnp-export writes to a folder."""
 EXPORTS = (*FOLDERS, "msr-split")
 OPTIMIZATIONS = ("disable", "basic", "extended", "all")

@@ -30,8 +30,9 @@ class ExportOptions(Options):
 
     to: str = option("stages", choices=EXPORTS)
     """`stages`: a folder with an ONNX model for each stage, and a manifest; `triton`: a model
-    repository for Triton; `msr-split`: the split as JSON, in the format of the 2020
-    device-placement paper."""
+    repository for Triton; `ort-layers`, `onnx-devices`: the whole model with the stages on its
+    nodes, as layers for ONNX Runtime or device configurations of ONNX; `msr-split`: the split as
+    JSON, in the format of the 2020 device-placement paper."""
     model: str | None = option()
     """The ONNX model, if it is not where the graph says."""
     link_weights: bool = option(False)
@@ -64,8 +65,9 @@ def export(
         Folder of the stages, empty or from an earlier export; or the file of the split.
     to
         `stages`: an ONNX model for each stage, and a manifest, see dnnp-stages(5); `triton`: the
-        same as a model repository for Triton; `msr-split`: the split as JSON, in the format of
-        the 2020 device-placement paper.
+        same as a model repository for Triton; `ort-layers`, `onnx-devices`: the whole model with
+        the stages on its nodes, as layers for ONNX Runtime or as device configurations of ONNX;
+        `msr-split`: the split as JSON, in the format of the 2020 device-placement paper.
     model
         The ONNX model, if it is not where the graph says.
     link_weights
@@ -115,7 +117,7 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
     from dnnp.formats.onnx_stages import split_model
     from dnnp.formats.onnx_types import types_of
     from dnnp.formats.stage_folder import write_export
-    from dnnp.layouts import lay_out
+    from dnnp.layouts import Content, lay_out
     from dnnp.runnable import parts_of
     from dnnp.source import open_source
 
@@ -132,7 +134,8 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
             nodes = [role.stage.nodes for role in parts.roles]
             stages = split_model(model, nodes, types_of(stream))
             manifest = manifest_of(stages, model, parts.roles, known, planned_sizes(stream))
-            units, extras = lay_out(options.to, manifest, stages, options.max_batch_size, caller)
+            content = Content(manifest, stages, model)
+            units, extras = lay_out(options.to, content, options.max_batch_size, caller)
             weights = write_export(
                 units,
                 manifest,
