@@ -221,3 +221,35 @@ def test_what_is_lost_is_said(tmp_path: Path) -> None:
         done = command("export", "--to", to, "-o", tmp_path / to, stdin=stream)
         assert done.status == 0
         assert "that replicas take turns with samples is lost" in done.err
+
+
+@pytest.mark.parametrize("to", ["stages", "triton", "ort-layers", "onnx-devices"])
+def test_a_full_disk_leaves_what_was_there(
+    to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exports appear whole or not at all, whatever file is the one for which there is no room."""
+    stream, out = plan_of_kind("replicas", tmp_path), tmp_path / "out"
+    exported(stream, out)
+    before = files(out)
+    write, count = Path.write_bytes, [0]
+
+    def full(path: Path, data: bytes) -> int:
+        count[0] += 1
+        if count[0] == last:
+            write(path, data[: len(data) // 2])
+            raise OSError(28, "No space left on device", str(path))
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    for last in range(1, 9):
+        count[0] = 0
+        for target in (out, tmp_path / "new"):
+            done = command("export", "-q", "--to", to, "-o", target, stdin=stream)
+            if count[0] < last:
+                assert done.status == 0
+                return
+            assert done.status == 1
+            assert done.err.endswith("No space left on device\n")
+            assert files(out) == before
+            assert not (tmp_path / "new").exists()
+            count[0] = 0

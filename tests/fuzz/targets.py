@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-from fuzz import calibrations, mutate, onnx_models
+from fuzz import calibrations, exports, mutate, onnx_models
 from fuzz.mutate import Mutation
 from fuzz.oracle import schema_fault
 from onnx import TensorProto, helper, numpy_helper
@@ -481,5 +481,7 @@ TARGETS = [
     Target("costgraph", mutate.TEXT, lambda: [COSTGRAPH], import_text("costgraph"), 5),
     Target("onnx", ONNX, _onnx_files, import_model, 12, USAGE),
     Target("stages", ONNX, _onnx_files, export_stages, 3, USAGE),
+    Target("manifest", mutate.DOCUMENT, exports.manifests, exports.read_manifests, 4),
+    Target("frame", mutate.BYTES, exports.frames, exports.read_frames, 3, (1, 3)),
     Target("tensors", mutate.BYTES, _tensor_seeds, read_tensors, 5),
 ]
