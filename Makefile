@@ -19,7 +19,7 @@ PIPELINE := dnnp-import build/models/$(or $(MODEL),resnet50-small).onnx | dnnp-c
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint bench truth agree attack fuzz man readme install-man models-check weights-check warm warm-check wheel clean distclean
+.PHONY: help demo test lint bench truth gpu-check agree attack fuzz man readme install-man models-check weights-check warm warm-check wheel clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | expand -t 14
@@ -75,6 +75,10 @@ agree: $(READY) ## compare solvers, slicing (1,000 graphs), bounds (2,000), late
 	$(BIN)/python tests/tools/agree_schedules.py --count 300
 	$(BIN)/python tests/tools/agree_bounds.py --count 2000
 	$(BIN)/python tests/tools/agree_latency.py --count 200
+
+gpu-check: $(if $(WHEELS),,$(READY)) ## check everything on a GPU, update BENCHMARKS.md; WHEELS=DIR makes an environment of wheels
+	@python=$(BIN)/python; $(if $(WHEELS),python=$$($(find_python));) \
+	$$python tests/tools/gpu_check.py $(if $(WHEELS),--wheels $(WHEELS)) $(GPU)
 
 attack: $(READY) ## forge the numbers of results, and end every command by 400 signals; two hours
 	$(BIN)/python tests/tools/forge.py --count 29

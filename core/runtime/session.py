@@ -42,6 +42,8 @@ _RUNNING = re.compile(r"Non-zero status code returned while running (\w+) node\.
                       r"Status Message: ")  # fmt: skip
 _OPTION = re.compile(r"(Unknown provider option: .*|Failed to parse provider option .*)")
 """What ONNX Runtime says of options."""
+_FAILURE = re.compile(r"CUDA failure \d+: [^;]*[^; ]")
+"""What it says of CUDA, between the names of its functions."""
 _SILENT = 4
 """ONNX Runtime's log level for fatal messages only: failures come as exceptions anyway."""
 
@@ -189,7 +191,7 @@ def require_provider(provider: str) -> None:
         raise UnavailableError(
             f"provider '{provider}' is not in this build of onnxruntime (it has: {have}){hint}"
         )
-    if cuda:
+    if short_name(provider_name(provider)) in MEMORIES:
         load_libraries()
 
 
@@ -388,8 +390,9 @@ def _blame_provider(provider: str, error: BaseException) -> None:
     option = _OPTION.search(text)
     if option and "CUDA failure" not in text:
         raise UsageError(f"--provider-option: provider '{provider}': {option[1]}") from None
-    if any(word in text for word in ("CUDA", "cuda", "cudnn", "CUDNN", "cublas")):
-        raise not_started(provider, first_line(error)) from None
+    if any(word in text.lower() for word in ("cuda", "cudnn", "cublas", provider)):
+        failure = _FAILURE.search(text)
+        raise not_started(provider, failure[0] if failure else first_line(error)) from None
 
 
 def _options(config: SessionConfig, place: Place, alone: bool) -> Any:

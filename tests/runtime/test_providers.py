@@ -263,7 +263,14 @@ PARSED = (
             f'{PARSED}provider_options_utils.h:187 Parse Failed to parse provider option "device_id'
             '": CUDA failure 36: API call is not supported in the installed CUDA driver ; GPU=-1',
             UnavailableError,
-            "provider 'cuda' does not start: ",
+            "provider 'cuda' does not start: CUDA failure 36: API call is not supported in the "
+            "installed CUDA driver",
+        ),
+        (
+            "Please install TensorRT libraries as mentioned in the GPU requirements page, make "
+            "sure they're in the PATH or LD_LIBRARY_PATH, and that your GPU is supported.",
+            UnavailableError,
+            "provider 'tensorrt' does not start: Please install TensorRT libraries",
         ),
     ],
 )
@@ -273,11 +280,12 @@ def test_options_that_the_provider_refuses(
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError(said)
 
-    both = [CUDA, "CPUExecutionProvider"]
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: both)
+    names = [CUDA, "TensorrtExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
     monkeypatch.setattr(onnxruntime, "InferenceSession", refuse)
+    provider = "tensorrt" if "TensorRT" in said else "cuda"
     with pytest.raises(kind) as error:
-        make_session(network(), HERE, SessionConfig("cuda"))
+        make_session(network(), HERE, SessionConfig(provider))
     assert shown in str(error.value)
     assert "\n" not in str(error.value).rstrip()
 

@@ -1,0 +1,234 @@
+"""Check dnnp on a machine with a GPU, end to end, in nine minutes.
+
+    python tests/tools/gpu_check.py [--provider cuda] [--wheels DIR] [STEP ...]
+    python tests/tools/gpu_check.py --collect DIR [--for 3.12]
+    python tests/tools/gpu_check.py --provider cpu
+
+Runs the steps of `tests/tools/gpu_steps.py`, each in a process of its own with a limit of its own;
+later ones run though an earlier one failed. What they found becomes a table, which goes into
+BENCHMARKS.md. With the provider `cpu` it is a rehearsal: all steps run on the CPU, where what is
+there of GPUs only is left out, and the table is printed alone.
+
+With --wheels an environment is made of the wheels in a folder, with onnxruntime-gpu in place of
+onnxruntime; whatever is not there is taken from the interpreter that runs this. CUDA 13 and cuDNN 9
+come from wheels, from the packages that PyTorch brings, or from the system. --collect downloads
+what such a folder needs besides these two, for Linux on x86-64.
+
+Ends with 0 if all steps passed, with 1 if some did not, and with 7 where there is no GPU. Needs
+nothing but Python's own library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import datetime
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+import venv
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = ROOT / "build" / "gpu-check"
+STEPS = {
+    "versions": 30, "models": 40, "fallback": 40, "verify": 80, "stages": 150, "mixed": 120,
+    "overlap": 40, "links": 40, "memory": 50, "failures": 50,
+}  # fmt: skip
+"""Step -> seconds that it may take."""
+LIMIT_S = 520.0
+"""Of all together."""
+TAIL = 12
+"""Lines of the output of a step that failed."""
+NO_GPU = 7
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    step: str
+    what: str
+    found: str
+    ok: bool
+
+
+def gpus() -> tuple[int, str]:
+    """How many GPUs the CUDA driver shows; if none, why."""
+    count = ctypes.c_int(0)
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    except (OSError, AttributeError) as error:
+        return 0, str(error)
+    return (0, f"the driver says {status}") if status else (count.value, "the driver shows none")
+
+
+def run_step(
+    name: str, python: Path, provider: str, limit_s: float, env: dict[str, str]
+) -> list[Row]:
+    """Run a step; its rows, and one more if it failed."""
+    words = [python, ROOT / "tests/tools/gpu_steps.py", name, provider, HERE / "work"]
+    begin = time.monotonic()
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=limit_s, env=env, errors="replace"
+        )
+        out, err, status = done.stdout, done.stderr, f"ended with {done.returncode}"
+        failed = done.returncode != 0
+    except subprocess.TimeoutExpired as error:
+        out, err = (_text(part) for part in (error.stdout, error.stderr))
+        failed, status = True, f"took longer than {limit_s:.0f} s"
+    rows = [
+        Row(name, what, found, ok)
+        for what, found, ok in (
+            json.loads(line[4:]) for line in out.splitlines() if line[:4] == "ROW "
+        )
+    ]
+    spent = time.monotonic() - begin
+    failed = failed or not rows
+    print(f"{name}: {'FAILED, ' + status if failed else 'done'}, {spent:.1f} s", file=sys.stderr)
+    if failed or not all(row.ok for row in rows):
+        lines = [line for line in (out + err).splitlines() if line[:4] != "ROW "]
+        print("\n".join(f"    {line}" for line in lines[-TAIL:]), file=sys.stderr)
+    return [*rows, Row(name, "the step", status, False)] if failed else rows
+
+
+def _text(part: str | bytes | None) -> str:
+    return part.decode(errors="replace") if isinstance(part, bytes) else part or ""
+
+
+def environment(python: Path) -> dict[str, str]:
+    """Variables for the steps: where dnnp is, and the libraries of CUDA."""
+    package = HERE / "path" / "dnnp"
+    shutil.rmtree(package, ignore_errors=True)
+    package.mkdir(parents=True)
+    for part in (
+        *(ROOT / name for name in ("cmds", "core", "formats", "samples")),
+        *(ROOT / "core/api").glob("*.py"),
+    ):
+        (package / part.name).symlink_to(part)
+    code = "import site, sys; print(*site.getsitepackages(), *sys.path, sep='\\n')"
+    said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    folders = dict.fromkeys(Path(line) for line in said.stdout.splitlines() if line)
+    found = [path for folder in folders for path in sorted(folder.glob("nvidia/*/lib"))]
+    found += sorted(Path("/usr/local").glob("cuda*/lib64"))
+    libraries = [str(path) for path in found] + os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(package.parent), str(ROOT / "tests")]),
+        "LD_LIBRARY_PATH": ":".join(filter(None, libraries)),
+        "XDG_CACHE_HOME": str(HERE / "cache"),
+    }
+
+
+def make_venv(wheels: Path) -> Path:
+    """An environment with the wheels of a folder; its interpreter."""
+    folder = HERE / "venv"
+    venv.create(folder, system_site_packages=True, clear=True, with_pip=False)
+    python = folder / "bin" / "python"
+    files = sorted(wheels.glob("*.whl"))
+    if any(file.name.startswith("onnxruntime_gpu-") for file in files):
+        files = [file for file in files if not file.name.startswith("onnxruntime-")]
+    if not files:
+        raise SystemExit(f"{wheels}: no wheels there")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    words = [*pip, "--no-index", "--no-deps", "--no-compile", *map(str, files)]
+    if subprocess.run(words).returncode:
+        print("pip cannot install the wheels: they are unpacked", file=sys.stderr)
+        target = next((folder / "lib").glob("python*/site-packages"))
+        for file in files:
+            with zipfile.ZipFile(file) as archive:
+                archive.extractall(target)
+    return python
+
+
+def collect(folder: Path, version: str) -> int:
+    """Download the wheels that --wheels needs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [re.sub(r"^onnxruntime\b", "onnxruntime-gpu", n) for n in project["dependencies"]]
+    tags = [f"manylinux_2_{n}_x86_64" for n in (28, 27, 24, 17)] + ["manylinux2014_x86_64"]
+    platforms = [word for tag in tags for word in ("--platform", tag)]
+    words = [sys.executable, "-m", "pip", "download", "--only-binary=:all:", "-d", str(folder)]
+    return subprocess.run([*words, "--python-version", version, *platforms, *names]).returncode
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown."""
+    lines = ["| step | what | found | |", "|---|---|---|---|"]
+    lines += [f"| {r.step} | {r.what} | {r.found} | {'ok' if r.ok else '**no**'} |" for r in rows]
+    return "\n".join(lines)
+
+
+def machine() -> str:
+    """One line about date and processor; the first step has the rest."""
+    cpuinfo = Path("/proc/cpuinfo")
+    found = (
+        re.search(r"^model name\s*: (.*)$", cpuinfo.read_text(), re.M) if cpuinfo.exists() else None
+    )
+    model = found.group(1) if found else platform.machine()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    day, version = datetime.date.today().isoformat(), platform.python_version()
+    return f"{day}: {model}, {cores} cores, Python {version}."
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Check dnnp on a machine with a GPU.")
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=f"of {', '.join(STEPS)}")
+    parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--wheels", type=Path, metavar="DIR", help="make an environment of these")
+    parser.add_argument("--collect", type=Path, metavar="DIR", help="download wheels to DIR")
+    parser.add_argument(
+        "--for", dest="version", default="3.12", metavar="VERSION", help="of Python"
+    )
+    args = parser.parse_args()
+    if not set(args.steps) <= set(STEPS):
+        parser.error(f"there is only {', '.join(STEPS)}")
+    return args
+
+
+def main() -> int:
+    """Run the steps."""
+    begin = time.monotonic()
+    args = _arguments()
+    if args.collect:
+        return collect(args.collect, args.version)
+    if args.provider == "cuda":
+        count, reason = gpus()
+        if not count:
+            print(f"no GPU: {reason}", file=sys.stderr)
+            return NO_GPU
+    shutil.rmtree(HERE / "work", ignore_errors=True)
+    (HERE / "work").mkdir(parents=True)
+    end = begin + LIMIT_S
+    python = make_venv(args.wheels) if args.wheels else Path(sys.executable)
+    env, rows = environment(python), []
+    # Without models no other step has anything to do.
+    for name in [n for n in STEPS if n in args.steps or not args.steps or n == "models"]:
+        limit_s = min(STEPS[name], end - time.monotonic())
+        if limit_s <= 1:
+            rows.append(Row(name, "the step", "there was no time left", False))
+            continue
+        rows += run_step(name, python, args.provider, limit_s, env)
+    text = f"{table(rows)}\n\n{machine()}"
+    print(text)
+    if args.provider == "cuda":
+        sys.path.insert(0, str(ROOT / "tests" / "bench"))
+        from run import replaced
+
+        target = ROOT / "BENCHMARKS.md"
+        target.write_text(replaced(target.read_text(), "gpu", text))
+    return 0 if all(row.ok for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
