@@ -41,7 +41,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "build" / "gpu-check"
 STEPS = {
-    "versions": 30, "models": 40, "fallback": 40, "verify": 80, "stages": 150, "mixed": 120,
+    "versions": 30, "models": 60, "fallback": 60, "verify": 100, "stages": 170, "mixed": 120,
     "overlap": 40, "links": 40, "memory": 50, "failures": 50,
 }  # fmt: skip
 """Step -> seconds that it may take."""

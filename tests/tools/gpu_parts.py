@@ -1,9 +1,14 @@
-"""Models and clocks for `tests/tools/gpu_steps.py`."""
+"""Commands, models and clocks for `tests/tools/gpu_steps.py`."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -11,7 +16,46 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+Record = dict[str, Any]
+
 LAYERS = 16
+SAID = {"import": "import_"}
+"""Command -> its module, where they differ."""
+
+
+class FailedError(Exception):
+    """Something ended with another status than expected."""
+
+
+def row(what: str, found: str, ok: bool = True) -> None:
+    print("ROW " + json.dumps([what, found, bool(ok)]), flush=True)
+
+
+def dnnp(command: str, *words: str | Path, status: int = 0) -> str:
+    """Run a command, which must end with this status; what it said."""
+    module = SAID.get(command, command)
+    code = f"import sys; from dnnp.cmds.{module} import main; sys.exit(main())"
+    arguments = [sys.executable, "-c", code, *map(str, words)]
+    done = subprocess.run(arguments, capture_output=True, text=True, errors="replace")
+    print(done.stderr, file=sys.stderr)
+    if done.returncode != status:
+        last = (done.stderr.strip().splitlines() or [""])[-1]
+        raise FailedError(f"dnnp-{command} ends with {done.returncode}, not {status}: {last}")
+    return done.stderr
+
+
+@contextmanager
+def tried(what: str) -> Iterator[None]:
+    """Inside, a command that ends otherwise than expected is a row, and the step goes on."""
+    try:
+        yield
+    except FailedError as error:
+        row(what, str(error), ok=False)
+
+
+def records(path: Path, kind: str) -> list[Record]:
+    found = map(json.loads, path.read_text().splitlines())
+    return [record for record in found if record["type"] == kind]
 
 
 def mlp(width: int, batch: int, kind: type) -> onnx.ModelProto:

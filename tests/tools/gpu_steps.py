@@ -22,22 +22,25 @@ from typing import Any
 
 import numpy as np
 import onnx
-from gpu_parts import at_once, mlp, reshaped, smallest, timed
-
-Record = dict[str, Any]
+from gpu_parts import (
+    FailedError,
+    at_once,
+    dnnp,
+    mlp,
+    records,
+    reshaped,
+    row,
+    smallest,
+    timed,
+    tried,
+)
 
 CLASSES = ("h200", "h100", "a100", "v100", "t4", "p4", "p100", "rtx2080ti", "rtx3060ti")
 """Devices that come along; a GPU whose name has none of them in it counts as the first."""
-SAID = {"import": "import_"}
-"""Command -> its module, where they differ."""
 OFF = 0.3
 """What predicted and measured bottlenecks may differ by, as a share."""
 SHARE = 0.8
 """Of the weights that the GPU may hold where a plan is to use the CPU too."""
-
-
-class FailedError(Exception):
-    """Something ended with another status than expected."""
 
 
 @dataclass(frozen=True)
@@ -81,28 +84,6 @@ class Setting:
         return self.folder / name
 
 
-def row(what: str, found: str, ok: bool = True) -> None:
-    print("ROW " + json.dumps([what, found, bool(ok)]), flush=True)
-
-
-def dnnp(command: str, *words: str | Path, status: int = 0) -> str:
-    """Run a command, which must end with this status; what it said."""
-    module = SAID.get(command, command)
-    code = f"import sys; from dnnp.cmds.{module} import main; sys.exit(main())"
-    arguments = [sys.executable, "-c", code, *map(str, words)]
-    done = subprocess.run(arguments, capture_output=True, text=True, errors="replace")
-    print(done.stderr, file=sys.stderr)
-    if done.returncode != status:
-        last = (done.stderr.strip().splitlines() or [""])[-1]
-        raise FailedError(f"dnnp-{command} ends with {done.returncode}, not {status}: {last}")
-    return done.stderr
-
-
-def records(path: Path, kind: str) -> list[Record]:
-    found = map(json.loads, path.read_text().splitlines())
-    return [record for record in found if record["type"] == kind]
-
-
 # --- models
 
 
@@ -125,10 +106,10 @@ def models(setting: Setting) -> None:
     onnx.save(mlp(width, batch, np.float32), setting.file("mlp.onnx"))
     onnx.save(mlp(width, batch, np.float16), setting.file("half.onnx"))
     onnx.save(reshaped(), setting.file("shapes.onnx"))
-    write("resnet50-small", setting.file("conv.onnx"))
+    write("resnet50-small", setting.folder).rename(setting.file("conv.onnx"))
     for name, words in (("mlp", ()), ("half", ()), ("conv", ()), ("shapes", ("--dim", "n=8"))):
         dnnp("import", setting.file(f"{name}.onnx"), *words, "-o", setting.file(f"{name}.dnnp"))
-        plan(setting, name, 2)
+        plan(setting, name, 1 if name == "shapes" else 2)
     row("models", "products in float32 and float16, convolutions, computed shapes")
 
 
@@ -164,12 +145,18 @@ def versions(setting: Setting) -> None:
 
 def fallback(setting: Setting) -> None:
     """Nodes that the provider leaves to the CPU are named, those of shapes are not."""
+    from onnxruntime import get_available_providers
+
     words = ("-n", "8", "--warmup", "1", "-o", os.devnull)
     for name in ("mlp", "half", "conv"):
-        dnnp("run", *words, *setting.placed, setting.file(f"{name}.plan2"))
-        row(f"provider of all nodes of {name}", setting.provider)
+        with tried(f"all nodes of {name} by the provider"):
+            dnnp("run", *words, *setting.placed, setting.file(f"{name}.plan2"))
+            row(f"provider of all nodes of {name}", setting.provider)
+    if not setting.on_gpu and "AzureExecutionProvider" not in get_available_providers():
+        row("a node without a kernel", "left out: this build has the CPU alone")
+        return
     place = setting.placed if setting.on_gpu else ["--place", "rehearsal=azure"]
-    stream = setting.file("shapes.plan2")
+    stream = setting.file("shapes.plan1")
     said = dnnp("run", *words, *place, stream, status=7)
     line = said.strip().splitlines()[-1]
     row(
@@ -188,36 +175,36 @@ def fallback(setting: Setting) -> None:
 
 def verify(setting: Setting) -> None:
     """Outputs against those of the CPU, to the tolerance that dnnp-run would take."""
-    from dnnp.core.runtime.verify import Tolerance, compare_values, tolerance_for
-
     cases = [(name, ("default",)) for name in ("mlp", "half", "conv")]
     if setting.on_gpu:
         cases += [
             (name, ("use_tf32=0", "--provider-option", "use_tf32=0")) for name in ("mlp", "conv")
         ]
     for name in ("mlp", "half", "conv"):
-        outputs(setting, name, "cpu", ["--place", f"{setting.kind}=cpu"])
+        with tried(f"{name} on the CPU"):
+            outputs(setting, name, "cpu", ["--place", f"{setting.kind}=cpu"])
     for name, (how, *options) in cases:
-        got = outputs(setting, name, how, [*setting.placed, *options])
-        expected = np.load(setting.file(f"{name}.cpu.npz"))
-        tf32 = setting.on_gpu and how == "default"
-        limits = tolerance_for(
-            onnx.load(setting.file(f"{name}.onnx"), load_external_data=False), tf32=tf32
-        )
-        differences = [compare_values(expected[key], got[key], limits) for key in expected.files]
-        worst = max(d.max_rel for d in differences)
-        fault = next((d.fault for d in differences if d.fault), "")
-        row(
-            f"{name}, {how}, against the CPU",
-            f"largest error {worst:.2g} of the largest value; rtol {limits.rtol:g}, atol "
-            f"{limits.atol:g} {fault}".strip(),
-            not fault,
-        )
-        exact = Tolerance(1e-4, 1e-5)
-        if how == "default" and any(
-            compare_values(expected[k], got[k], exact).fault for k in expected.files
-        ):
-            row(f"{name}, {how}", "needs more than the tolerance of float32")
+        with tried(f"{name}, {how}"):
+            got = outputs(setting, name, how, [*setting.placed, *options])
+            tf32 = setting.on_gpu and how == "default"
+            agrees(setting, name, how, got, tf32=tf32)
+
+
+def agrees(setting: Setting, name: str, how: str, got: Any, *, tf32: bool) -> None:
+    """Compare outputs with those of the CPU."""
+    from dnnp.core.runtime.verify import Tolerance, compare_values, tolerance_for
+
+    expected = np.load(setting.file(f"{name}.cpu.npz"))
+    model = onnx.load(setting.file(f"{name}.onnx"), load_external_data=False)
+    limits = tolerance_for(model, tf32=tf32)
+    differences = [compare_values(expected[key], got[key], limits) for key in expected.files]
+    worst = max(d.max_rel for d in differences)
+    fault = next((d.fault for d in differences if d.fault), "")
+    said = f"largest error {worst:.2g} of the largest value; rtol {limits.rtol:g}, atol "
+    row(f"{name}, {how}, against the CPU", f"{said}{limits.atol:g} {fault}".strip(), not fault)
+    plain = Tolerance(1e-4, 1e-5)
+    if tf32 and any(compare_values(expected[k], got[k], plain).fault for k in expected.files):
+        row(f"{name}, {how}", "is beyond the tolerance of float32")
 
 
 def outputs(setting: Setting, name: str, how: str, words: Sequence[str]) -> Any:
@@ -229,33 +216,25 @@ def outputs(setting: Setting, name: str, how: str, words: Sequence[str]) -> Any:
 
 def stages(setting: Setting) -> None:
     """One, two and four stages on one device, priced by measuring as they will run."""
-    for name, counts in (("mlp", (1, 2, 4)), ("conv", (2,))):
-        for k in counts:
-            priced, planned = (
-                setting.file(f"{name}.timed{k}"),
-                setting.file(f"{name}.timed-plan{k}"),
-            )
-            dnnp(
-                "profile",
-                *setting.timed,
-                "--beside",
-                str(k - 1),
-                setting.file(f"{name}.dnnp"),
-                "-o",
-                priced,
-            )
-            dnnp("partition", "-q", "-k", str(k), priced, "-o", planned)
-            made = setting.file(f"{name}.run{k}")
-            dnnp("run", "--verify", "--compare", *setting.placed, planned, "-o", made)
-            compared(f"{name}, {k} stage{'s' * (k > 1)} on one device", made)
-            kinds = {link["how"] for link in records(made, "run")[0].get("links", ())}
-            expected = {"device"} if setting.on_gpu else {"shared"}
-            if kinds:
-                row(
-                    f"{name}, {k} stages: tensors between them",
-                    ", ".join(sorted(kinds)),
-                    kinds == expected,
-                )
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0"  # parts that are measured take all GPUs in turn
+    for name, k in (("mlp", 1), ("mlp", 2), ("mlp", 4), ("conv", 2)):
+        with tried(f"{name}, {k} on one device"):
+            on_one(setting, name, k)
+
+
+def on_one(setting: Setting, name: str, k: int) -> None:
+    """Measure, plan, and run so many stages on one device."""
+    priced, planned, made = (setting.file(f"{name}.{part}{k}") for part in ("timed", "best", "run"))
+    words = (*setting.timed, "--beside", str(k - 1), setting.file(f"{name}.dnnp"))
+    dnnp("profile", *words, "-o", priced)
+    dnnp("partition", "-q", "-k", str(k), priced, "-o", planned)
+    dnnp("run", "--verify", "--compare", *setting.placed, planned, "-o", made)
+    what = f"{name}, {k} stage{'s' * (k > 1)} on one device"
+    compared(what, made)
+    kinds = {link["how"] for link in records(made, "run")[0].get("links", ())}
+    if kinds:
+        right = kinds == {"device" if setting.on_gpu else "shared"}
+        row(f"{what}: tensors between them", ", ".join(sorted(kinds)), right)
 
 
 def compared(what: str, made: Path, off: float = OFF) -> None:
@@ -302,25 +281,30 @@ def mixed(setting: Setting) -> None:
         json.dumps([{**devices[kind], "count": 1, "memory_bytes": m} for kind, m in limits.items()])
     )
     for comm in ("sum", "overlap"):
-        planned, made = setting.file(f"mixed.{comm}"), setting.file(f"mixed.{comm}.run")
-        dnnp("partition", "-q", "--comm", comm, "--devices", cluster, priced[2], "-o", planned)
-        dnnp("run", "--verify", *setting.placed, planned, "-o", made)
-        compared(f"CPU and device, --comm {comm}", made)
-        run = records(made, "run")[0]
-        used = {s["device"].split("/")[0] for s in run["stages"]}
-        row(f"--comm {comm}: classes that run", ", ".join(sorted(used)), used == set(limits))
-        kinds = ", ".join(sorted({link["how"] for link in run.get("links", ())}))
-        row(
-            f"--comm {comm}: tensors between them",
-            kinds,
-            kinds == ("host" if setting.on_gpu else "shared"),
-        )
-        if setting.on_gpu and comm == "overlap":
-            row(
-                "copies by the threads of the CPU's stages",
-                "yes" if run.get("overlap") else "no",
-                run.get("overlap"),
-            )
+        with tried(f"CPU and device, --comm {comm}"):
+            on_both(setting, comm, cluster, priced[2])
+
+
+def on_both(setting: Setting, comm: str, cluster: Path, priced: Path) -> None:
+    """Plan for the CPU and the device, and run that."""
+    planned, made = setting.file(f"mixed.{comm}"), setting.file(f"mixed.{comm}.run")
+    dnnp("partition", "-q", "--comm", comm, "--devices", cluster, priced, "-o", planned)
+    dnnp("run", "--verify", *setting.placed, planned, "-o", made)
+    compared(f"CPU and device, --comm {comm}", made)
+    run = records(made, "run")[0]
+    used = {s["device"].split("/")[0] for s in run["stages"]}
+    row(
+        f"--comm {comm}: classes that run",
+        ", ".join(sorted(used)),
+        used == {"cpu-core", setting.kind},
+    )
+    kinds = {link["how"] for link in run.get("links", ())}
+    right = kinds == {"host" if setting.on_gpu else "shared"}
+    row(f"--comm {comm}: tensors between them", ", ".join(sorted(kinds)), right)
+    if setting.on_gpu:
+        by_cpu = bool(run.get("overlap"))
+        who = "those of the CPU's stages" if by_cpu else "those of the GPU's stages"
+        row(f"--comm {comm}: threads that copy", who, by_cpu == (comm == "overlap"))
 
 
 def overlap(setting: Setting) -> None:
