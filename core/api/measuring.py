@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from dnnp.formats.stream import Stream
 
 
+EVEN_S = 1e-4
+"""What everything counts as where no time of single nodes is known, to cut parts by, seconds."""
+
+
 @dataclass(frozen=True)
 class Timing:
     """How a model is timed."""
@@ -234,6 +238,12 @@ def _time_model(
     units, alone_s = ([[v] for v in ids], np.array([by_index[v] for v in ids]))
     if groups_alone is not None:
         units, alone_s = groups, np.array(groups_alone)
+    if not alone_s.any():
+        caller.warn(
+            f"'{timing.provider}' tells no times of single nodes: parts of equally many are timed, "
+            "and share their time out evenly"
+        )
+        alone_s = np.full(len(units), EVEN_S)
     first, found = _time_parts(stream, model, folder, units, alone_s, how, beside, caller)
     facts: dict[str, Any] = {
         "provider": timing.provider,

@@ -40,7 +40,7 @@ _PLACE = re.compile(r"/\S+\.(?:cc|cpp|h|cu|cuh):\d+ ")
 """Where a check of ONNX Runtime stands in its source."""
 _RUNNING = re.compile(r"Non-zero status code returned while running (\w+) node\. Name:'(.*?)' "
                       r"Status Message: ")  # fmt: skip
-_OPTION = re.compile(r"(Unknown provider option: .*|Failed to parse provider option .*)")
+_OPTION = re.compile(r"((?:Unknown provider|Failed to parse provider|Invalid \w+ EP) option[ :].*)")
 """What ONNX Runtime says of options."""
 _FAILURE = re.compile(r"CUDA failure \d+: [^;]*[^; ]")
 """What it says of CUDA, between the names of its functions."""

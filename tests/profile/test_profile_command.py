@@ -298,6 +298,19 @@ def test_any_provider_is_timed(
     assert facts.get("provider_options") == (["key=1"] if name == "azure" else None)
 
 
+def test_a_provider_that_runs_nodes_as_one(
+    tmp_path: Path, imported: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is timed in parts all the same, which share their time out evenly."""
+    monkeypatch.setattr(measure, "measure_nodes", lambda model, *_: [0.0] * len(model.graph.node))
+    result = measured(tmp_path, imported, "--beside", "1")
+    assert result.status == 0, result.err
+    assert "'cpu' tells no times of single nodes" in result.err
+    assert result.one("header")["measured"]["beside"] == 1
+    times = [r["time_s"]["cpu-core"] for r in result.records("node")]
+    assert min(times) > 0
+
+
 def test_what_other_processes_disturb_is_said_and_not_remembered(
     tmp_path: Path, imported: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

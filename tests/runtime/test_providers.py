@@ -267,6 +267,11 @@ PARSED = (
             "installed CUDA driver",
         ),
         (
+            "Invalid TensorRT EP option: device_typo\n",
+            UsageError,
+            "--provider-option: provider 'tensorrt': Invalid TensorRT EP option: device_typo",
+        ),
+        (
             "Please install TensorRT libraries as mentioned in the GPU requirements page, make "
             "sure they're in the PATH or LD_LIBRARY_PATH, and that your GPU is supported.",
             UnavailableError,
