@@ -40,6 +40,13 @@ _PLACE = re.compile(r"/\S+\.(?:cc|cpp|h|cu|cuh):\d+ ")
 """Where a check of ONNX Runtime stands in its source."""
 _RUNNING = re.compile(r"Non-zero status code returned while running (\w+) node\. Name:'(.*?)' "
                       r"Status Message: ")  # fmt: skip
+_GRAPH = "a graph would read the memory of its first sample again, and every sample has its own"
+_REFUSED = {
+    "enable_cuda_graph": _GRAPH,
+    "trt_cuda_graph_enable": _GRAPH,
+    "user_compute_stream": "every session has a stream of its own",
+}
+"""Options that would make results wrong -> why."""
 _OPTION = re.compile(r"((?:Unknown provider|Failed to parse provider|Invalid \w+ EP) option[ :].*)")
 """What ONNX Runtime says of options."""
 _FAILURE = re.compile(r"CUDA failure \d+: [^;]*[^; ]")
@@ -366,9 +373,12 @@ def provider_options(config: SessionConfig, place: Place) -> dict[str, str]:
     Raises
     ------
     UsageError
-        `device_id` is among the options: it follows from the place.
+        With one of the options nothing would be right.
     """
     options = dict(config.options)
+    for name, reason in _REFUSED.items():
+        if options.get(name, "0").lower() not in ("0", "false"):
+            raise UsageError(f"--provider-option {name}: {reason}")
     if Target(config.provider).is_numbered:
         if "device_id" in options:
             raise UsageError("--provider-option device_id: --place says which device is which GPU")

@@ -231,9 +231,27 @@ def test_a_rule_for_nothing() -> None:
         pipeline_of(targets={"cpu-cor": Target("cpu")})
 
 
-def test_the_number_of_a_device_is_no_option(made: list[tuple[str, dict]]) -> None:
-    with pytest.raises(UsageError, match="device_id: --place says"):
-        pipeline_of(provider="cuda", options=(("device_id", "1"),))
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("device_id", "1", "--place says"),
+        ("device_id", "0", "--place says"),
+        ("enable_cuda_graph", "1", "a graph would read the memory of its first sample"),
+        ("enable_cuda_graph", "True", "a graph would"),
+        ("user_compute_stream", "4711", "a stream of its own"),
+    ],
+)
+def test_options_that_would_make_results_wrong(
+    name: str, value: str, reason: str, made: list[tuple[str, dict]]
+) -> None:
+    with pytest.raises(UsageError, match=f"--provider-option {name}: .*{reason}"):
+        pipeline_of(provider="cuda", options=((name, value),))
+    assert not made
+
+
+def test_graphs_may_be_off(made: list[tuple[str, dict]]) -> None:
+    pipeline_of(provider="cuda", options=(("enable_cuda_graph", "0"),))
+    assert len(made) == 3
 
 
 SOURCE = "/onnxruntime_src/onnxruntime/core/"
