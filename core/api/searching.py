@@ -28,7 +28,7 @@ USUAL = 40
 MANY = 400
 """Units from which on kernels are surely worth loading."""
 
-PATIENCE = 1.5
+PATIENCE = 2.25
 """Times as long as compiling takes that such a search would rather not compile."""
 
 _told: WeakSet[Caller] = WeakSet()

@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 WARM_ROUNDS = 400_000
 """Rounds after which to load compiled code: about what loading numba and some kernels takes."""
 
-COLD_ROUNDS = 2000
+COLD_ROUNDS = 1250
 """Rounds after which to compile, for each byte of Python's code: about what compiling takes."""
 
 _waiting: list[Callable[[], None]] = []

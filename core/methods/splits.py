@@ -126,7 +126,7 @@ SPLITS = by_name(
         ("free", "ordered"),
         ("order", "effort", "seed", "max-replicas"),
         heavy="dnnp.core.local.sweep:sweep",
-        little=0.006,
+        little=0.01,
         more="Starts from the best ordered split that is found quickly. Its splits are free: their "
         "stages may wait for each other (2020 paper, 5.2), so that `dnnp-run` needs a schedule by "
         "`dnnp-schedule`, which lets each device take turns with parts of its stage. With "
