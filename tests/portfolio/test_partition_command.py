@@ -99,7 +99,7 @@ def test_golden_chain():
     assert said[:-2] in ([], ["dnnp-partition: " + COMPILING])
 
 
-@pytest.mark.parametrize("nodes", [12, 3000])
+@pytest.mark.parametrize("nodes", [12, 8000])
 def test_what_is_not_compiled_is_not_announced(tmp_path, nodes):
     """So few nodes need nothing compiled, and what is kept is not compiled again."""
     stream = dnnp("import", "--synthetic", "--nodes", str(nodes)).out
