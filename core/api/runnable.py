@@ -100,8 +100,15 @@ def parts_of(caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan) -> Pa
         stages, owners = program.stages, program.owners
     else:
         _, stages, owners, _ = one_by_one(caller, stream, graph, plan)
-    order = _in_turn(program) if program is not None else range(len(stages))
-    order = [i for i in order if stages[i].nodes]
+    before = waits_of(graph, stages)
+    if program is None:
+        # The parts of a device run in the order in which they stand.
+        for i, owner in enumerate(owners):
+            before[i] |= {j for j in range(i) if owners[j] == owner}
+    else:
+        for first, then in program.turns.of_nodes()[1]:
+            before[then].add(first)
+    order = [i for i in in_turn(before) if stages[i].nodes]
     roles = tuple(
         Role(stages[i], owners[i], len(stages[i].nodes) == len(plan.stages[owners[i]].nodes))
         for i in order
@@ -111,9 +118,9 @@ def parts_of(caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan) -> Pa
     place = {step: position for position, step in enumerate(order)}
     rows = []
     for row in program.turns.of_nodes()[0]:
-        first = roles[place[row[0].step]].devices[row[0].replica]
+        device = roles[place[row[0].step]].devices[row[0].replica]
         jobs = [[place[job.step], job.replica, job.sample] for job in row]
-        rows.append({"device": first, "jobs": jobs})
+        rows.append({"device": device, "jobs": jobs})
     return Parts(
         roles,
         {
@@ -125,13 +132,23 @@ def parts_of(caller: Caller, stream: Stream, graph: NodeGraph, plan: Plan) -> Pa
     )
 
 
-def _in_turn(program: Program) -> list[int]:
-    """Steps such that each comes after those that it waits for; else as they are numbered."""
-    before: list[set[int]] = [set() for _ in program.stages]
-    for first, then in program.turns.of_nodes()[1]:
-        before[then].add(first)
+def waits_of(graph: NodeGraph, stages: Sequence[Stage]) -> list[set[int]]:
+    """Stages whose tensors each stage reads. The stages of a plan for latency stand by device."""
+    stage_of = {node: i for i, stage in enumerate(stages) for node in stage.nodes}
+    before: list[set[int]] = [set() for _ in stages]
+    ids, (tail, head) = graph.node_ids.tolist(), graph.edges
+    for u, v in zip(tail.tolist(), head.tolist(), strict=True):
+        first, then = stage_of.get(ids[u]), stage_of.get(ids[v])
+        if first is not None and then is not None and first != then:
+            before[then].add(first)
+    return before
+
+
+def in_turn(before: Sequence[set[int]]) -> list[int]:
+    """Stages such that each comes after those before it; what is in a circle, as numbered."""
     order: list[int] = []
     while len(order) < len(before):
         done = {*order}
-        order.append(next(i for i, b in enumerate(before) if i not in done and b <= done))
+        left = [i for i in range(len(before)) if i not in done]
+        order.append(next((i for i in left if before[i] <= done), left[0]))
     return order

@@ -18,6 +18,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block, CostOptions, Plan
 from dnnp.formats.graph import graph_of
+from dnnp.runnable import in_turn, waits_of
 from support.graphs import random_stream
 
 
@@ -159,3 +160,23 @@ def test_parts_of_any_split_and_orders() -> None:
 def feeds(graph: Graph, nodes: list[int], node: int) -> bool:
     """Whether one of the nodes writes what `node` reads."""
     return any(graph.producer[t] in nodes for t in graph.reads(node).tolist())
+
+
+def test_parts_in_an_order_in_which_they_can_run() -> None:
+    """They are numbered as they begin, and a part may wait for one that begins later."""
+    moved = 0
+    for seed in range(200):
+        graph, plan = placed(seed)
+        parts, _ = runnable_parts(graph, singletons(graph), plan)
+        order = in_turn(waits_of(graph, parts))
+        assert sorted(order) == list(range(len(parts)))
+        at = {node: order.index(i) for i, part in enumerate(parts) for node in part.nodes}
+        ids = graph.node_ids.tolist()
+        for u, v in zip(*(end.tolist() for end in graph.edges), strict=True):
+            assert at[ids[u]] <= at[ids[v]]
+        moved += order != list(range(len(parts)))
+    assert moved > 10
+
+
+def test_what_waits_in_a_circle_stays_as_it_is() -> None:
+    assert in_turn([{1}, {0}, set()]) == [2, 0, 1]
