@@ -269,7 +269,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
         )
         _warn_of_other_devices(caller, pipeline)
         if plan.links and not options.emulate_links:
-            caller.note("the loads were predicted with links that the stages here do not have")
+            _warn_of_no_links(caller, pipeline)
         load = Load(
             samples, measured, warmup, options.queue, window, program, options.warmup is None
         )
@@ -375,6 +375,14 @@ def _samples(options: RunOptions, stream: Stream, model: ModelProto, total: int)
         return given
     distinct = min(DISTINCT, total)
     return [random_inputs(model, [options.seed, i], shapes=shapes) for i in range(distinct)]
+
+
+def _warn_of_no_links(caller: Caller, pipeline: Pipeline) -> None:
+    """Say when the loads were predicted with links, and no tensor goes over one."""
+    if all(place.provider == "cpu" for home in pipeline.homes for place in home):
+        caller.note(
+            "the loads were predicted with links; threads of one process hand tensors over without"
+        )
 
 
 def _warn_of_other_devices(caller: Caller, pipeline: Pipeline) -> None:
