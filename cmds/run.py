@@ -11,6 +11,7 @@ from dnnp.cmds.shell.arguments import count, positive
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
 from dnnp.cmds.shell.limits import limit_options, set_limits
+from dnnp.core.model.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,15 +62,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "disturb is then repeated)",
     )
     what.add_argument(
+        "--duration",
+        type=_seconds,
+        metavar="S",
+        help="in place of -n: samples set out, or arrive, for so many seconds",
+    )
+    what.add_argument(
+        "--rate",
+        type=_rate,
+        metavar="R",
+        help="samples that arrive a second, whatever becomes of those before them: latency counts "
+        "from the arrival (default: for 10 seconds, and at least 32). sweep: tables for rates of "
+        "10 to 120 %% of what the pipeline can do (for 2 seconds each, and at least 32)",
+    )
+    what.add_argument(
+        "--arrivals",
+        choices=("poisson", "uniform"),
+        default="poisson",
+        help="how they arrive: at random, or at equal distances (default: poisson)",
+    )
+    what.add_argument(
         "--inputs",
         action="append",
         default=[],
         metavar="FILE",
         help="one sample: .npz by name, .npy or .pb for one input, or a folder of input_0.pb, ...; "
-        "may be repeated (default: random inputs)",
+        "may be repeated. A folder of other such files, or - for names on standard input, one a "
+        "line: many samples, each of which goes through once (default: random inputs)",
     )
     what.add_argument(
-        "--seed", type=count, default=0, metavar="N", help="seed of random inputs (default: 0)"
+        "--null", action="store_true", help="names on standard input end with a NUL byte instead"
+    )
+    what.add_argument(
+        "--outputs",
+        metavar="DIR",
+        help="write the outputs of each input to a file of its name there, as .npz, and pass over "
+        "inputs whose outputs are there",
+    )
+    what.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="say which inputs fail, and go on with the others; the status is 1 then",
+    )
+    what.add_argument(
+        "--seed",
+        type=count,
+        default=0,
+        metavar="N",
+        help="seed of random inputs, and of arrivals at random (default: 0)",
     )
     what.add_argument(
         "--random-weights",
@@ -163,23 +203,46 @@ def _up_to(limit: int, least: int = 0) -> Callable[[str], int]:
     return parse
 
 
-def _tolerance(text: str) -> float:
+def _number(text: str) -> float:
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number") from None
+
+
+def _tolerance(text: str) -> float:
+    value = _number(text)
     if not (math.isfinite(value) and value >= 0):
         raise argparse.ArgumentTypeError(f"{text} is not a number of at least 0")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = _number(text)
+    if not 0 < value <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0 and up to 1e+06")
+    return value
+
+
+def _rate(text: str) -> float | str:
+    if text == "sweep":
+        return text
+    value = _number(text)
+    if not 0 < value <= 1e9:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0 and up to 1e+09")
     return value
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Run the plan of a stream."""
     from dnnp.cmds.shell.options import options_of
-    from dnnp.running import RunOptions, judge, run_stream, save_outputs
+    from dnnp.run_options import RunOptions
+    from dnnp.running import judge, run_stream, save_outputs
 
     set_limits(args)
     options = options_of(RunOptions, args, context)
+    if "-" in args.inputs and args.stream == "-":
+        raise UsageError("--inputs -: standard input is the stream; give that as a file")
     stream = context.read(args.stream)
     outcome = run_stream(stream, options)
     if args.save_outputs and not outcome.interrupted:

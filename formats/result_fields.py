@@ -5,6 +5,7 @@ from __future__ import annotations
 from dnnp.formats.fields import Field
 from dnnp.formats.graph_fields import DEVICE
 from dnnp.formats.record_fields import DIGEST, HEX, ids, number, string, unique_id
+from dnnp.formats.serving_fields import ARRIVALS, FILES, SWEEP
 
 PLAN_LINK = {
     "from": string("device that sends", required=True),
@@ -361,5 +362,13 @@ RUN = {
     ),
     "transfers": Field("object", "what the transfers of the schedule took", fields=TRANSFERS),
     "choice": Field("object", "--choose: what to deploy, and why", fields=CHOICE),
+    "duration_s": number("time in which samples set out, if that was asked for"),
+    "files": Field("object", "what became of inputs that went through once each", fields=FILES),
+    "arrivals": Field(
+        "object", "--rate: what became of samples that arrived at their own pace", fields=ARRIVALS
+    ),
+    "sweep": Field(
+        "object", "--rate sweep: the same at rates up to more than can be done", fields=SWEEP
+    ),
     "digest": Field("string", "digest of the plan that ran", required=True, pattern=HEX),
 }

@@ -14,7 +14,7 @@ import dnnp
 from dnnp.bounding import BoundOptions
 from dnnp.coarsening import CoarsenOptions
 from dnnp.profiling import ProfileOptions
-from dnnp.running import RunOptions
+from dnnp.run_options import RunOptions
 from dnnp.scheduling import ScheduleOptions
 from dnnp.split_options import SplitOptions
 

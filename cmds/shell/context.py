@@ -168,6 +168,12 @@ class Context(Caller):
             name = "<stdin>" if path == "-" else path
             raise InputFileError(f"{name}: {reason_of(error)}") from None
 
+    def standard_input(self, option: str) -> BinaryIO:
+        """Standard input; the command sees to it that the stream is not there."""
+        if self.stdin is None:
+            raise InputFileError("<stdin>: standard input is closed")
+        return self.stdin
+
     def read(self, path: str) -> Stream:
         """Read and check a stream. A first Ctrl-C while reading is for the commands before."""
         with self.interruptible():

@@ -13,8 +13,11 @@ from typing import Any
 from dnnp.cmds.shell.output import check_output
 from dnnp.core.model.errors import UsageError
 
-WRITTEN = ("output", "save_outputs", "calibrate", "svg")
+WRITTEN = ("output", "outputs", "save_outputs", "calibrate", "svg")
 """Options, by the attribute they set, that name a file or folder to write."""
+
+FOLDERS = ("output", "outputs")
+"""Those that may name a folder."""
 
 READ = (
     "stream", "model", "inputs", "devices", "device", "source", "against", "rules", "eval",
@@ -71,7 +74,7 @@ def declare(
     for dest in WRITTEN:
         for path in _paths(args, dest):
             outputs.add(names[dest], path)
-            if dest != "output":  # which may be a folder
+            if dest not in FOLDERS:
                 check_output(path)
     for dest in READ:
         for path in _paths(args, dest):

@@ -6,8 +6,13 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
+from dnnp.core.model.errors import UsageError
 from dnnp.core.model.standing import Standing as Standing
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
 
 
 class DnnpWarning(UserWarning):
@@ -70,6 +75,16 @@ class Caller:
         from dnnp.formats.files import read_file
 
         return read_file(path)
+
+    def standard_input(self, option: str) -> BinaryIO:
+        """What an option says to read from standard input.
+
+        Raises
+        ------
+        UsageError
+            There is nothing to read from, or it holds something else.
+        """
+        raise UsageError(f"{option}: only commands read standard input; give a list")
 
     def spare(self, path: str | os.PathLike[str], what: str) -> None:
         """Told the file or folder that is read, so that nothing is written there.

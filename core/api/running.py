@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
-from dnnp.choices import OPTIMIZATIONS, PROVIDERS
 from dnnp.core.model.errors import InputFileError, UsageError, VerificationError
 from dnnp.core.model.standing import Standing
+from dnnp.core.model.text import counted
 from dnnp.formats.header import stamped
 from dnnp.graph import Graph
+from dnnp.run_load import load_of, sweep_of
+from dnnp.run_options import SWEEP, RunOptions
 from dnnp.runnable import one_by_one, program_of_stream
 from dnnp.searching import Shown
-from dnnp.step import Options, option, shown_as
+from dnnp.step import shown_as
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from dnnp.caller import Caller
     from dnnp.core.model.plan import Stage
     from dnnp.core.runtime.execute import Pipeline
-    from dnnp.core.runtime.inputs import Sample
     from dnnp.core.runtime.load import Watch
     from dnnp.core.runtime.outcome import Outcome
     from dnnp.core.runtime.scheduled import Program
@@ -32,91 +30,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-SAMPLES = 32
-"""Samples that are measured at least where nothing says how many."""
-
-ENOUGH_S = 1.0
-"""Seconds that are measured at least where nothing says how many samples."""
-
-WARMUP = 3
-"""Samples before them where nothing says how many, for each replica of a stage; after those that
-go through until the rate is steady."""
-
 MEASURED = 0.1
 """Share of the whole work that measuring is taken for, where ways to run the model are compared."""
-
-DISTINCT = 4
-"""Random inputs drawn when none are given; samples take them in turn."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions(Options):
-    """What is run, how, and what is checked."""
-
-    provider: str = option("cpu")
-    """Execution provider of ONNX Runtime, by any name that it has; `cuda`: stages and replicas go
-    to GPUs in turn."""
-    place: Sequence[str] = option(())
-    """Where devices of the plan are if not with `provider`, such as `t4=cuda` or `t4/1=cuda:0`."""
-    provider_option: Sequence[str] = option(())
-    """Options of providers other than the CPU's, such as `use_tf32=0`."""
-    allow_fallback: bool = option(False)
-    """Let nodes that a provider cannot run run on the CPU, which is an error otherwise."""
-    samples: int | None = option(least=1, most=10_000_000)
-    """Samples to send through and measure; None: those of the schedule, or what takes a second, by
-    the rate of the warm-up, and at least 32."""
-    warmup: int | None = option(least=0, most=1_000_000)
-    """Samples before them for each replica of a stage; None: until the rate is steady."""
-    inputs: Sequence[str] = option(())
-    """Files of one sample each: .npz, .npy, .pb or a folder; none: random inputs."""
-    seed: int = option(0, least=0)
-    """Of random inputs."""
-    random_weights: int | None = option(least=0)
-    """Seed to draw the weights that the model makes from one constant, or that are missing."""
-    model: str | None = option()
-    """The ONNX model, if it is not where the graph says."""
-    verify: bool = option(False)
-    """Compare all outputs with those of the unsplit model."""
-    rtol: float | None = option(least=0)
-    """Allowed error relative to each value; None: by the model's precision."""
-    atol: float | None = option(least=0)
-    """Allowed error relative to the largest value of an output; None: likewise."""
-    compare: bool = option(False)
-    """Also time the whole model on all cores, and replicas of it on one core each."""
-    choose: bool = option(False)
-    """Compare them, until it is clear which is the fastest of those that fit the devices, and say
-    what to deploy."""
-    save_outputs: str | None = option()
-    """File to write the outputs of each distinct sample to, as .npz."""
-    calibrate: str | None = option()
-    """File to write what the run tells of the costs of operators to, for dnnp-profile."""
-    threads: int = option(1, least=1, most=1024)
-    """Threads of a stage, or of each replica."""
-    queue: int = option(2, least=1)
-    """Samples that may wait between neighbouring stages."""
-    no_pin: bool = option(False)
-    """Let the system move threads between cores."""
-    emulate_links: bool = option(False)
-    """Let transfers of the schedule take as long as it says, instead of copying."""
-    optimization: str = option("all", choices=OPTIMIZATIONS)
-    """ONNX Runtime's graph optimization level."""
-
-    def check(self) -> None:
-        """Refuse what makes no sense."""
-        super().check()
-        for flag, value in (("--place", self.place), ("--provider-option", self.provider_option)):
-            if isinstance(value, str):
-                raise UsageError(f"{flag} {value!r}: give a list")
-        if self.provider not in PROVIDERS or self.place:
-            from dnnp.core.runtime.placing import parse_places
-            from dnnp.core.runtime.session import provider_name
-
-            provider_name(self.provider)
-            parse_places(self.place)
-        if isinstance(self.inputs, str):
-            raise UsageError(f"--inputs {self.inputs!r}: give a list of files")
-        if any(x is not None and not math.isfinite(x) for x in (self.rtol, self.atol)):
-            raise UsageError("--rtol and --atol: must be finite")
 
 
 def run_stream(stream: Stream, options: RunOptions) -> Outcome:
@@ -179,12 +94,17 @@ def judge(outcome: Outcome, caller: Caller) -> None:
     ------
     VerificationError
         The outputs are not those of the whole model.
+    InputFileError
+        Some inputs failed, and the others went on.
     """
     verdict = outcome.verdict
     for message in verdict.warnings if verdict is not None else ():
         caller.warn(message)
     if verdict is not None and not verdict.ok:
         raise VerificationError(verdict.fault)
+    if outcome.files is not None and outcome.files.tally.failed:
+        failed = counted(outcome.files.tally.failed, "input")
+        raise InputFileError(f"{failed} failed, {outcome.files.tally.written} went through")
 
 
 def save_outputs(path: str, outcome: Outcome) -> None:
@@ -202,7 +122,7 @@ def save_outputs(path: str, outcome: Outcome) -> None:
 def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.choosing import offer_of
     from dnnp.core.runtime.execute import count_sessions, prepare
-    from dnnp.core.runtime.load import Load, widest
+    from dnnp.core.runtime.load import widest
     from dnnp.core.runtime.outcome import Checks, execute
     from dnnp.core.runtime.placing import may_use_tf32
     from dnnp.core.runtime.report import Forecast
@@ -242,18 +162,10 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     if options.emulate_links:
         _check_links(options, stream, program)
     check_runnable(plan, graph, "run dnnp-schedule first, it finds turns for them")
-    warmup = WARMUP if options.warmup is None else options.warmup
-    first = warmup * widest(plan.stages)
-    measured = max(SAMPLES, len(options.inputs)) if options.samples is None else options.samples
-    measured = measured if program is None else program.count
-    total = measured if program is not None else first + measured
-    samples = _samples(options, stream, model, total)
-    if len(samples) > total:
-        how = "raise -n" if program is None else "the schedule is for as many"
-        caller.note(f"only the first {total} of {len(samples)} inputs are used; {how}")
-        del samples[total:]
+    load = load_of(options, stream, model, widest(plan.stages), program)
     with caller.interruptible(), caller.progress("loading the stages") as bar:
-        watch = _watch(caller, Shown(bar, "loading the stages"), compare=compare)
+        more = compare or options.rate == SWEEP
+        watch = _watch(caller, Shown(bar, "loading the stages"), compare=more)
         weights = {}
         if options.random_weights is not None:
             weights = random_weights(model, options.random_weights, path.parent)
@@ -270,20 +182,19 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
         _warn_of_other_devices(caller, pipeline)
         if plan.links and not options.emulate_links:
             _warn_of_no_links(caller, pipeline)
-        load = Load(
-            samples, measured, warmup, options.queue, window, program, options.warmup is None
-        )
-        least_s = ENOUGH_S if options.samples is None else 0.0
-        load = replace(load, least_s=least_s, emulate=options.emulate_links)
+        load = replace(load, window=window, emulate=options.emulate_links)
         tolerance = None
         if options.verify:
             tf32 = may_use_tf32(pipeline.homes, config)
             tolerance = tolerance_for(model, options.rtol, options.atol, tf32=tf32)
-        return execute(
-            pipeline,
-            load,
-            Checks(tolerance, compare, offer, keep_outputs, forecast, owners),
+        checks = Checks(
+            tolerance, compare, offer, keep_outputs, forecast, owners, sweep_of(options)
         )
+        outcome = execute(pipeline, load, checks)
+    if load.files is not None and load.files.fault is not None:
+        caller.note(f"stopped; {counted(load.files.tally.written, 'input')} went through before")
+        raise load.files.fault
+    return outcome
 
 
 def _check_links(options: RunOptions, stream: Stream, program: Program | None) -> None:
@@ -340,41 +251,14 @@ def _watch(caller: Caller, shown: Shown, *, compare: bool) -> Watch:
     measured = MEASURED if compare else 1.0
 
     def progress(done: int, total: int) -> None:
-        share = measured * done / max(total, 1)
-        shown.take(Standing(f"running, {done} of {total} samples", share=share))
+        share = measured * done / total if total else None
+        of = f" of {total}" if total else ""
+        shown.take(Standing(f"running, {done}{of} samples", share=share))
 
     def checks(doing: str, share: float) -> None:
         shown.take(Standing(doing, share=measured + (1 - measured) * share))
 
     return Watch(caller.note, caller.detail, lambda: caller.interrupted, progress, checks)
-
-
-def _samples(options: RunOptions, stream: Stream, model: ModelProto, total: int) -> list[Sample]:
-    """The given inputs, or up to `total` random ones of the shapes that were imported."""
-    from functools import partial
-
-    from dnnp.core.runtime.inputs import bind_names, input_specs, random_inputs
-    from dnnp.formats.onnx_types import input_shapes
-    from dnnp.formats.tensors import read_inputs
-
-    caller = options.caller
-    specs, shapes = input_specs(model), input_shapes(stream)
-    if options.inputs:
-        given = []
-        for path in options.inputs:
-            bind = partial(bind_names, specs=specs, source=path)
-            given.append(bind(read_inputs(path, admit=bind)))
-        for path, sample in zip(options.inputs, given, strict=True):
-            for name, value in sample.items():
-                shape = list(getattr(value, "shape", ()))
-                if name in shapes and shape != shapes[name]:
-                    caller.note(
-                        f"{path}: input '{name}' has shape {shape}, the loads were predicted for "
-                        f"{shapes[name]}: expect other times"
-                    )
-        return given
-    distinct = min(DISTINCT, total)
-    return [random_inputs(model, [options.seed, i], shapes=shapes) for i in range(distinct)]
 
 
 def _warn_of_no_links(caller: Caller, pipeline: Pipeline) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dnnp.core.check.moves import check_transfers
+from dnnp.core.check.served import check_served
 from dnnp.core.check.violation import Violation, above, same
 
 Record = Mapping[str, Any]
@@ -31,6 +32,7 @@ def check_runs(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
     for number, run in enumerate(records.get("run", ())):
         subject = f"run {number}"
         found += _ranges(run, subject) + _figures(run, subject)
+        found += check_served(run, subject)
         if run["mode"] == "pipeline":
             found += _stages(run, records, subject) + _predicted(run, records, subject)
             found += _links(run, subject)

@@ -51,6 +51,7 @@ from dnnp.core.runtime.verify import (
     Verdict,
     exposed,
     first_difference,
+    verify_files,
     verify_outputs,
 )
 from dnnp.core.runtime.waits import with_threads
@@ -96,6 +97,10 @@ class Pipeline:
         """Samples of a trace that go before those that are measured."""
         return 0 if load.apart else load.warmup * widest(self.stages)
 
+    def warmup_apart(self, load: Load) -> int:
+        """Samples that go before a trace."""
+        return load.warmup * widest(self.stages) if load.apart and load.samples else 0
+
     def settle(self, load: Load) -> tuple[Load, Settled]:
         """Send samples through until the rate is steady, as far as the load asks for that.
 
@@ -136,9 +141,9 @@ class Pipeline:
 
     def _through(self, load: Load, sink: Sink) -> Trace:
         """Send warm-up and samples through, on their own or together."""
-        first = load.warmup * widest(self.stages)
         if not load.apart:
-            return self._send(load, load.source(first + load.count), sink, among=0)
+            return self._send(load, load.source(self.warmup(load) + load.count), sink, among=0)
+        first = self.warmup_apart(load)
         steered: dict[str, Any] = {}
         crew: Crew | None = None
         if load.program is not None:
@@ -148,12 +153,10 @@ class Pipeline:
             room = room_of(turns, edges, load.queue)
             steered = {"orders": turns.orders, "room": room, "waits": turns.waits}
             steered["steps"] = crew.steps
-        if first and load.samples:
+        if first:
             trace = self._send(load, Repeated(load.samples, first), among=0, after=load.expected)
             if trace.interrupted:
                 return trace.before(0)
-        else:
-            first = 0
         trace = self._send(load, load.source(load.count), sink, among=first, **steered)
         return trace if crew is None else crew.apart(trace)
 
@@ -206,9 +209,17 @@ class Pipeline:
         """Compare the outputs that a trace kept with those of the whole model."""
         self.watch.checks("verifying", 0.0)
         whole = self.whole(reference_config(self.homes, self.config), Place(), "the whole model")
+        stopped = self.watch.interrupted
+        if load.files is not None:
+            files, went = load.files, load.files.went or ()
+            verdict = verify_files(went, files.read, whole.run, tolerance, stopped)
+            if not verdict.ok and verdict.bad_sample is not None:
+                bad = files.read(went[verdict.bad_sample].path)
+                verdict.fault += f"; {self._locate(bad, tolerance)}"
+            return verdict
         reference = []
         for sample in load.samples:
-            if self.watch.interrupted():
+            if stopped():
                 break
             values = whole.run(dict(sample))
             reference.append({name: to_numpy(values[name]) for name in self.outputs})

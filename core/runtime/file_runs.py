@@ -77,7 +77,7 @@ class FileRun:
         keep_going: Callable[[str], None] | None = None,
         unique: bool = True,
     ) -> None:
-        self._items, self._read, self._most = items, read, most
+        self._items, self.read, self._most = items, read, most
         self._keep_going, self._unique = keep_going, unique
         self._began_ns = time.time_ns()
         self._ready: list[tuple[Item, Sample]] = []
@@ -90,8 +90,8 @@ class FileRun:
         """Why the run ended before its time."""
         self.items: dict[int, Item] = {}
         """Of the samples that are on their way."""
-        self.done: Callable[[Item], None] = lambda item: None
-        """Told of each file that went through."""
+        self.went: list[Item] | None = None
+        """What went through, where somebody wants to know."""
         self.source = FileSource(self)
         self.sink = FileSink(self)
 
@@ -124,7 +124,7 @@ class FileRun:
                     self.tally.skipped += 1
                     continue
                 try:
-                    return item, self._read(item.path)
+                    return item, self.read(item.path)
                 except DnnpError as error:
                     if not self.fails(error):
                         break
@@ -150,7 +150,25 @@ class FileRun:
         """Note that a sample is all done."""
         with self._lock:
             self.tally.written += 1
-        self.done(self.items.pop(number))
+            item = self.items.pop(number)
+            if self.went is not None:
+                self.went.append(item)
+
+    def record(self) -> dict[str, int]:
+        """What a run record says of it."""
+        return {
+            "written": self.tally.written,
+            "skipped": self.tally.skipped,
+            "failed": self.tally.failed,
+        }
+
+    def line(self) -> str:
+        """The same for people."""
+        tally = self.tally
+        said = f"files       {tally.written} went through"
+        if tally.skipped:
+            said += f", {tally.skipped} were done before"
+        return said + (f", {tally.failed} failed" if tally.failed else "")
 
     def fails(self, error: DnnpError) -> bool:
         """Note that a file fails; whether the others go on."""

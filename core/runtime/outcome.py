@@ -6,13 +6,15 @@ import gc
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dnnp.core.runtime.choice import Choice, Offer
 from dnnp.core.runtime.execute import Pipeline
+from dnnp.core.runtime.file_runs import FileRun
 from dnnp.core.runtime.load import Load, widest
 from dnnp.core.runtime.placing import providers_of, run_fields, stage_fields, where
+from dnnp.core.runtime.queueing import Queueing, queueing
 from dnnp.core.runtime.report import (
     NO_FORECAST,
     Forecast,
@@ -23,7 +25,9 @@ from dnnp.core.runtime.report import (
     transfer_table,
 )
 from dnnp.core.runtime.session import SessionConfig
+from dnnp.core.runtime.sources import Arrivals
 from dnnp.core.runtime.steady import STEADY, Settled, is_disturbed, worth_repeating
+from dnnp.core.runtime.sweep import Sweep, Swept, run_sweep
 from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.verify import Tolerance, Verdict
@@ -53,6 +57,8 @@ class Checks:
     """What was predicted besides the loads."""
     owners: Sequence[int] = ()
     """Stage of the plan that each stage of the pipeline is part of; empty: they are the same."""
+    sweep: Sweep | None = None
+    """Rates to try after the measurement."""
 
 
 @dataclass
@@ -77,6 +83,14 @@ class Outcome:
     settled: Settled = field(default_factory=Settled)
     tries: int = 1
     """Measurements, of which the one that was disturbed least counts."""
+    queueing: Queueing | None = None
+    """How long samples took that arrived at their own pace."""
+    swept: Swept | None = None
+    """The same for many rates."""
+    files: FileRun | None = None
+    """Inputs that went through once each."""
+    duration_s: float | None = None
+    """In how much time samples set out, if that was asked for in place of a number."""
 
     def records(self, digest: str) -> list[dict[str, Any]]:
         """Run records for the stream: the pipeline, then what it was compared with."""
@@ -123,6 +137,15 @@ class Outcome:
         ]
         if self.choice is not None:
             fields["choice"] = self.choice.record()
+        if self.duration_s is not None:
+            fields["duration_s"] = self.duration_s
+        for name, part in (
+            ("files", self.files),
+            ("arrivals", self.queueing),
+            ("sweep", self.swept),
+        ):
+            if part is not None:
+                fields[name] = part.record()
         fields["digest"] = digest
         records = [_record("pipeline", self.timing, self.pipeline.config, fields)]
         for mode, config, k, timing in self.others[1:]:
@@ -139,7 +162,11 @@ class Outcome:
         if self.timing.moved is not None:
             lines += ["", *transfer_table(self.timing.moved)]
         lines += ["", *timing_lines(self.timing, self.checks.forecast)]
+        if self.queueing is not None:
+            lines += self.queueing.lines()
         lines += self._sample_lines()
+        if self.files is not None:
+            lines.append(self.files.line())
         if self.verdict is not None:
             lines.append(self._verdict_line(self.verdict))
         if self.others:
@@ -156,6 +183,8 @@ class Outcome:
             ]
         if self.choice is not None:
             lines.append(self.choice.line())
+        if self.swept is not None:
+            lines += ["", *self.swept.lines()]
         return lines
 
     def _sample_lines(self) -> list[str]:
@@ -230,17 +259,28 @@ def execute(pipeline: Pipeline, load: Load, checks: Checks) -> Outcome:
     warmup, distinct = pipeline.warmup(load), len(load.samples)
     total, checked = warmup + load.count, max(distinct, widest(pipeline.stages))
     keep: Callable[[int], bool] = lambda s: False  # noqa: E731
-    if checks.tolerance is not None or checks.keep:
+    if load.files is not None and checks.tolerance is not None:
+        load.files.went = []
+    elif load.seconds is not None:
+        keep = lambda s: s < checked  # noqa: E731
+    elif checks.tolerance is not None or checks.keep:
         keep = lambda s: s < checked or s >= total - checked  # noqa: E731
     outcome = _measure(pipeline, load, checks, keep)
     outcome.settled = settled
     outcome.discarded += settled.samples
     trace = outcome.trace
+    outcome.files, outcome.duration_s = load.files, load.seconds
+    if load.arrivals is not None:
+        outcome.queueing = queueing(trace, load.arrivals)
     outcome.outputs = {s: values for s, values in trace.outputs.items() if s < distinct}
     stop = pipeline.watch.interrupted
     if checks.tolerance is not None and not stop():
         outcome.verdict = pipeline.verify(trace, load, checks.tolerance)
+    if checks.sweep is not None and not stop():
+        outcome.swept = _sweep(pipeline, load, checks.sweep, outcome.timing.throughput_per_s)
     if checks.compare and not stop():
+        if load.seconds is not None:
+            load = replace(load, count=outcome.timing.samples, seconds=None)
         outcome.others = pipeline.compare(load, outcome.timing, checks.offer)
         outcome.timing = outcome.others[0][3]
         outcome.discarded += (outcome.timing.rounds - 1) * load.warmup * widest(pipeline.stages)
@@ -250,6 +290,16 @@ def execute(pipeline: Pipeline, load: Load, checks: Checks) -> Outcome:
     if outcome.interrupted and outcome.verdict is not None and not outcome.verdict.samples:
         outcome.verdict = None
     return outcome
+
+
+def _sweep(pipeline: Pipeline, load: Load, sweep: Sweep, capacity_per_s: float) -> Swept:
+    """Send samples through at all rates of a sweep, each after a warm-up."""
+
+    def measure(arrivals: Arrivals, count: int) -> Queueing | None:
+        trace = pipeline.run(replace(load, count=count, seconds=None, arrivals=arrivals))
+        return None if trace.interrupted else queueing(trace, arrivals)
+
+    return run_sweep(sweep, capacity_per_s, measure, pipeline.watch.checks)
 
 
 def _measure(
@@ -263,7 +313,7 @@ def _measure(
         trace = pipeline.run(load, keep)
         timing = pipeline.summarize(trace, load)
         tries += 1
-        through += len(trace.done_ns)
+        through += trace.done + pipeline.warmup_apart(load)
         if best is None or (not trace.interrupted and timing.lost < best.timing.lost):
             best = Outcome(pipeline, checks, trace, timing)
         spent = time.perf_counter() - begin

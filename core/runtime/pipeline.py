@@ -179,7 +179,7 @@ class _PipelineRun:
     """State that the threads of one run share."""
 
     def __init__(self, steps: Sequence[Step], edges: Sequence[Edge], ends: Ends) -> None:
-        self.steps, self.ends = steps, ends
+        self.steps, self.ends, self.count = steps, ends, ends.source.count
         self.channels: list[Channel] = []
         self.inboxes: list[list[Callable[[int], Values]]] = [[] for _ in steps]
         """What gives each step tensors of a sample."""
@@ -195,9 +195,7 @@ class _PipelineRun:
                 self.outboxes[edge.tail].append((channel.put, edge.names))
             elif edge.tail != SOURCE:
                 self.outboxes[edge.tail].append((ends.put, edge.names))
-        self.start_ns, self.end_ns, self.waited_ns = (
-            Log(len(steps), ends.source.count) for _ in range(3)
-        )
+        self.start_ns, self.end_ns, self.waited_ns = (Log(len(steps), self.count) for _ in range(3))
 
     def drop(self) -> int:
         """Drop times that are too old; the first sample whose times are kept."""
@@ -218,7 +216,7 @@ class _PipelineRun:
 
     def work(self, i: int, replica: int = 0) -> None:
         """Run one stage, or one of its replicas on the samples that fall to it."""
-        count, step = self.ends.source.count, len(self.steps[i].workers)
+        count, step = self.count, len(self.steps[i].workers)
         turns = itertools.count(replica, step) if count is None else range(replica, count, step)
         self.follow(Job(i, replica, s) for s in turns)
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dnnp.core.model.errors import FormatError
 from dnnp.core.runtime.values import Values, to_numpy
+from dnnp.formats.tensors import named_arrays, read_inputs
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from dnnp.core.runtime.file_runs import Item
     from dnnp.core.runtime.pipeline import Call, Step
 
 Array = NDArray[Any]
@@ -151,6 +154,10 @@ def _compare_lists(expected: Any, got: Any, tolerance: Tolerance) -> Difference:
     )
 
 
+FEW = 16
+"""Files whose outputs are compared with each other too."""
+
+
 @dataclass
 class Verdict:
     """Outcome of a verification."""
@@ -164,6 +171,23 @@ class Verdict:
     bad_sample: int | None = None
     """Input that gave the worst mismatch."""
     warnings: list[str] = field(default_factory=list)
+    _worst: float = -1.0
+
+    def take(
+        self, number: int, shown: str, expected: Values, got: Values, tolerance: Tolerance
+    ) -> None:
+        """Compare the outputs of a sample of input `number`, which messages call `shown`."""
+        self.samples += 1
+        for name, value in got.items():
+            found = compare_values(expected[name], value, tolerance)
+            self.max_abs = max(self.max_abs, found.max_abs)
+            self.max_rel = max(self.max_rel, found.max_rel)
+            if found.fault and found.max_rel > self._worst:
+                self._worst = found.max_rel
+                self.bad_sample = number
+                self.fault = (
+                    f"output '{name}' of {shown}: {found.fault} (largest error {found.max_abs:.3g})"
+                )
 
     @property
     def ok(self) -> bool:
@@ -183,22 +207,45 @@ def verify_outputs(
     got
         The pipeline's outputs by sample; sample s has input `s % len(reference)`.
     """
-    verdict = Verdict(samples=len(got))
-    worst = -1.0
+    verdict = Verdict()
     for s, values in sorted(got.items()):
-        expected = reference[s % len(reference)]
-        for name, value in values.items():
-            found = compare_values(expected[name], value, tolerance)
-            verdict.max_abs = max(verdict.max_abs, found.max_abs)
-            verdict.max_rel = max(verdict.max_rel, found.max_rel)
-            if found.fault and found.max_rel > worst:
-                worst = found.max_rel
-                verdict.bad_sample = s % len(reference)
-                verdict.fault = (
-                    f"output '{name}' of sample {s}: {found.fault} "
-                    f"(largest error {found.max_abs:.3g})"
-                )
+        number = s % len(reference)
+        verdict.take(number, f"sample {s}", reference[number], values, tolerance)
     verdict.warnings.extend(weak_points(reference, tolerance))
+    return verdict
+
+
+def verify_files(
+    items: Sequence[Item],
+    read: Callable[[str], Mapping[str, Any]],
+    whole: Call,
+    tolerance: Tolerance,
+    stopped: Callable[[], bool],
+) -> Verdict:
+    """Compare what stands in the files of outputs with the whole model's outputs, one by one.
+
+    Raises
+    ------
+    DnnpError
+        A file cannot be read any more.
+    """
+    verdict = Verdict()
+    first: list[Values] = []
+    for number, item in enumerate(items):
+        if stopped():
+            return Verdict()
+        values = whole(dict(read(item.path)))
+        expected: Values = dict(named_arrays({n: to_numpy(v) for n, v in values.items()}))
+        stored = read_inputs(item.target or "")
+        got: Values = dict(stored) if isinstance(stored, dict) else {}
+        if got.keys() != expected.keys():
+            raise FormatError("does not hold the outputs of the model", item.target)
+        for name, value in got.items():
+            if value.dtype.kind == "V":  # a type that numpy itself does not know
+                got[name] = value.view(expected[name].dtype)
+        verdict.take(number, item.path, expected, got, tolerance)
+        first += [expected] if number < FEW else []
+    verdict.warnings.extend(weak_points(first, tolerance))
     return verdict
 
 

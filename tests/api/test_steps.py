@@ -20,7 +20,7 @@ from dnnp.cmds import bound, check, coarsen, export, partition, profile, run, sc
 from dnnp.coarsening import CoarsenOptions
 from dnnp.exporting import ExportOptions
 from dnnp.profiling import ProfileOptions
-from dnnp.running import RunOptions
+from dnnp.run_options import RunOptions
 from dnnp.samples import build
 from dnnp.scheduling import ScheduleOptions
 from dnnp.split_options import SplitOptions

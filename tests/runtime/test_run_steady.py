@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dnnp import running as command
+from dnnp import run_load as command
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime import outcome as outcomes
 from dnnp.core.runtime import pipeline as pipelines
