@@ -152,6 +152,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--save-outputs", metavar="FILE", help="write the outputs of each distinct sample as .npz"
     )
     checks.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write a timeline of what was measured, for Perfetto or chrome://tracing",
+    )
+    checks.add_argument(
         "--calibrate",
         metavar="FILE",
         help="write what the measured loads tell of the costs of operators there, for "
@@ -237,7 +242,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Run the plan of a stream."""
     from dnnp.cmds.shell.options import options_of
     from dnnp.run_options import RunOptions
-    from dnnp.running import judge, run_stream, save_outputs
+    from dnnp.running import judge, run_stream, save_files
 
     set_limits(args)
     options = options_of(RunOptions, args, context)
@@ -245,8 +250,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         raise UsageError("--inputs -: standard input is the stream; give that as a file")
     stream = context.read(args.stream)
     outcome = run_stream(stream, options)
-    if args.save_outputs and not outcome.interrupted:
-        save_outputs(args.save_outputs, outcome)
+    save_files(options, outcome, stream)
     context.show(outcome.lines())
     context.write(stream)
     judge(outcome, context)

@@ -13,7 +13,7 @@ from typing import Any
 from dnnp.cmds.shell.output import check_output
 from dnnp.core.model.errors import UsageError
 
-WRITTEN = ("output", "outputs", "save_outputs", "calibrate", "svg")
+WRITTEN = ("output", "outputs", "save_outputs", "trace", "calibrate", "svg")
 """Options, by the attribute they set, that name a file or folder to write."""
 
 FOLDERS = ("output", "outputs")

@@ -67,6 +67,8 @@ class RunOptions(Options):
     what to deploy."""
     save_outputs: str | None = option()
     """File to write the outputs of each distinct sample to, as .npz."""
+    trace: str | None = option()
+    """File to write a timeline of what was measured to, in the Trace Event Format."""
     calibrate: str | None = option()
     """File to write what the run tells of the costs of operators to, for dnnp-profile."""
     threads: int = option(1, least=1, most=1024)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, BinaryIO, Concatenate, ParamSpec
 
 from dnnp.core.model.errors import InputFileError, UsageError, VerificationError
 from dnnp.core.model.standing import Standing
@@ -75,8 +76,7 @@ def _public(kind: Callable[P, RunOptions]) -> Callable[Concatenate[Graph, P], Gr
         options.check()
         stream = graph.stream()
         outcome = run_stream(stream, options)
-        if options.save_outputs and not outcome.interrupted:
-            save_outputs(options.save_outputs, outcome)
+        save_files(options, outcome, stream)
         judge(outcome, options.caller)
         stream.header = stamped(stream.header, "dnnp-run", options.words())
         return Graph(stream)
@@ -107,14 +107,37 @@ def judge(outcome: Outcome, caller: Caller) -> None:
         raise InputFileError(f"{failed} failed, {outcome.files.tally.written} went through")
 
 
-def save_outputs(path: str, outcome: Outcome) -> None:
-    """Write the outputs, as a whole or not at all."""
+def save_files(options: RunOptions, outcome: Outcome, stream: Stream) -> None:
+    """Write outputs and timeline to the files that the options name, each as a whole or not at
+    all; outputs only of a run that was not interrupted.
+
+    Raises
+    ------
+    InputFileError
+        One of them cannot be written.
+    """
     from dnnp.formats.tensors import write_outputs
+    from dnnp.formats.trace_events import write_trace
+
+    if options.save_outputs and not outcome.interrupted:
+        with _written(options.save_outputs) as file:
+            write_outputs(file, outcome.outputs)
+    if options.trace:
+        header, plan = stream.header, stream.get("plan")[0]
+        about = {"tool": "dnnp-run", "model": header.get("model"), "plan": plan["digest"]}
+        about |= {"interrupted": outcome.interrupted, "provider": options.provider}
+        with _written(options.trace) as file:
+            write_trace(file, outcome.timeline(), about)
+
+
+@contextmanager
+def _written(path: str) -> Iterator[BinaryIO]:
+    """A file that takes the place of what is there, when all went well."""
     from dnnp.formats.unfinished import atomic_output
 
     try:
         with atomic_output(os.fspath(path)) as file:
-            write_outputs(file, outcome.outputs)
+            yield file
     except OSError as error:
         raise InputFileError(f"{path}: {error.strerror}") from None
 

@@ -24,13 +24,16 @@ from dnnp.core.runtime.report import (
     timing_lines,
     transfer_table,
 )
+from dnnp.core.runtime.scheduled import Program
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.core.runtime.sources import Arrivals
 from dnnp.core.runtime.steady import STEADY, Settled, is_disturbed, worth_repeating
 from dnnp.core.runtime.sweep import Sweep, Swept, run_sweep
+from dnnp.core.runtime.timeline import timeline
 from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.verify import Tolerance, Verdict
+from dnnp.formats.trace_events import Timeline
 
 SHOWN = 0.01
 """What other processes took from a stage is shown from this share of its time on."""
@@ -91,6 +94,18 @@ class Outcome:
     """Inputs that went through once each."""
     duration_s: float | None = None
     """In how much time samples set out, if that was asked for in place of a number."""
+    program: Program | None = None
+    """The schedule that was followed."""
+    warmup: int = 0
+    """Samples of the trace that do not count."""
+
+    def timeline(self) -> Timeline:
+        """When each device had which sample."""
+        orders = None if self.program is None else self.program.turns.orders
+        ran = self.pipeline
+        return timeline(
+            self.trace, ran.steps, ran.stages, ran.outputs, orders=orders, warmup=self.warmup
+        )
 
     def records(self, digest: str) -> list[dict[str, Any]]:
         """Run records for the stream: the pipeline, then what it was compared with."""
@@ -270,6 +285,7 @@ def execute(pipeline: Pipeline, load: Load, checks: Checks) -> Outcome:
     outcome.discarded += settled.samples
     trace = outcome.trace
     outcome.files, outcome.duration_s = load.files, load.seconds
+    outcome.program, outcome.warmup = load.program, warmup
     if load.arrivals is not None:
         outcome.queueing = queueing(trace, load.arrivals)
     outcome.outputs = {s: values for s, values in trace.outputs.items() if s < distinct}

@@ -1,0 +1,79 @@
+"""The timeline of a run: which device had which sample, when, and what waited in between."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dnnp.core.model.plan import Stage
+from dnnp.core.runtime.pipeline import Job, Step, route
+from dnnp.core.runtime.trace import Trace
+from dnnp.formats.trace_events import Edge, Move, Timeline, Work
+
+
+def timeline(
+    trace: Trace,
+    steps: Sequence[Step],
+    stages: Sequence[Stage],
+    outputs: Sequence[str],
+    *,
+    orders: Sequence[Sequence[Job]] | None = None,
+    warmup: int = 0,
+) -> Timeline:
+    """Put a trace in order for people.
+
+    Parameters
+    ----------
+    steps, stages
+        What ran, in the order of the rows of the trace, and where.
+    outputs
+        Of the model.
+    orders
+        What each device ran by a schedule; its steps share a track. None: each replica of each
+        stage has a thread of its own.
+    warmup
+        Samples of the trace that do not count.
+    """
+    samples = np.arange(trace.first, trace.done)
+    shared = Counter(stage.device for stage in stages)
+    numbers: dict[str, int] = {}
+    works = []
+    for i, (step, stage) in enumerate(zip(steps, stages, strict=True)):
+        names = [_device(stage, j) for j in range(stage.replicas)]
+        if orders is None and shared[stage.device] > 1:
+            names = [f"{name}, {step.name}" for name in names]
+        tracks = np.array([numbers.setdefault(name, len(numbers)) for name in names])
+        replicas = samples % stage.replicas if orders is None else _replicas(orders, i, samples)
+        works.append(Work(step.name, tracks[replicas], trace.start_ns[i], trace.end_ns[i]))
+    pairs = [(edge.tail, edge.head) for edge in route(steps, outputs)]
+    moved = trace.moved
+    moves = [] if moved is None else zip(moved.transfers, moved.start_ns, moved.end_ns, strict=True)
+    return Timeline(
+        tracks=list(numbers),
+        works=works,
+        edges=[Edge(t, h) for t, h in pairs if t >= 0 and h < len(steps)],
+        done_ns=trace.done_ns,
+        arrived_ns=trace.arrived_ns,
+        moves=[Move(transfer.name, start, end) for transfer, start, end in moves],
+        first=trace.first,
+        warmup=warmup,
+    )
+
+
+def _device(stage: Stage, replica: int) -> str:
+    """The device of a replica: those of a stage follow each other."""
+    kind, _, number = stage.device.rpartition("/")
+    if not number.isdecimal():
+        return stage.device if stage.replicas == 1 else f"{stage.device}, replica {replica}"
+    return f"{kind}/{int(number) + replica}"
+
+
+def _replicas(
+    orders: Sequence[Sequence[Job]], step: int, samples: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Which replica of a step a schedule has run each sample on."""
+    found = {job.sample: job.replica for order in orders for job in order if job.step == step}
+    return np.array([found[int(sample)] for sample in samples], dtype=np.int64)
