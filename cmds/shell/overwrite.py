@@ -55,6 +55,15 @@ class Outputs:
             if option != but and (_same(path, output) or _inside(path, output)):
                 raise UsageError(f"{option} {output} would overwrite {what}: {path}")
 
+    def spare_entries(self, folder: str, what: str) -> None:
+        """The same for what is in a folder, which may be very much."""
+        # A folder for outputs may be among the inputs: nothing in it is read.
+        known = [path for _, path in self._known if not os.path.isdir(path)]
+        numbers = {os.stat(path).st_ino for path in known if os.path.exists(path)}
+        for entry in os.scandir(folder):
+            if entry.inode() in numbers or entry.is_symlink():
+                self.spare(entry.path, what)
+
 
 def declare(
     parser: argparse.ArgumentParser, args: argparse.Namespace, outputs: Outputs, *, in_place: bool
@@ -80,8 +89,7 @@ def declare(
         for path in _paths(args, dest):
             outputs.spare(path, names[dest], "-o" if in_place and dest == "stream" else "")
             if os.path.isdir(path):
-                for entry in os.scandir(path):
-                    outputs.spare(entry.path, names[dest])
+                outputs.spare_entries(path, names[dest])
 
 
 def _paths(args: argparse.Namespace, dest: str) -> list[str]:

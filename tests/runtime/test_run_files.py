@@ -220,6 +220,14 @@ def test_inputs_that_would_have_one_output(plan: Path, inputs: Path, tmp_path: P
     assert (result.status, "standard input is the stream" in result.err) == (2, True)
     result = dnnp("run", plan, "--inputs", inputs, "--outputs", inputs)
     assert (result.status, "would overwrite" in result.err) == (2, True)
+    os.unlink(inputs / "0.npy")
+    for _ in range(2):
+        inside = ["--inputs", inputs, "--outputs", inputs / "out", "-n", "2"]
+        result = dnnp("run", plan, *inside)
+        assert result.one("run")["files"]["written"] == 2, result.err
+    assert sorted(os.listdir(inputs / "out")) == ["0.npz", "1.npz", "2.npz", "3.npz"]
+    written = dnnp("run", plan, "--inputs", inputs, "--outputs", out, "-o", inputs / "1.npz")
+    assert (written.status, "would overwrite" in written.err) == (2, True)
     assert dnnp("run", plan, "--inputs", inputs, "--verify").status == 2
     plain = dnnp("run", plan, "--inputs", other)
     assert plain.one("run")["files"] == {"written": 1, "skipped": 0, "failed": 0}
