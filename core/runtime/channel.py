@@ -165,8 +165,8 @@ class Ends:
 
     def spoil(self, sample: int, error: DnnpError) -> bool:
         """Told that a stage fails on a sample; whether it goes on through the others unused."""
-        if not self.sink.failed(sample, error):
-            return False
+        if self._closed or not self.sink.failed(sample, error):
+            return False  # what is ended from outside fails, too
         with self._changed:
             self._spoilt.add(sample)
         return True

@@ -312,6 +312,25 @@ def test_a_run_that_is_broken_off_goes_on_where_it_was(
     assert last.check() == names
 
 
+def test_what_is_ended_from_outside_is_no_bad_file(tmp_path: Path) -> None:
+    """An interruption ends the call that is under way, which says that it fails."""
+    files, ended = Files(tmp_path, 9), threading.Event()
+    run = FileRun(files.items(), files.sample)
+
+    def call(values: dict) -> dict:
+        if values["x"][0] == 3:
+            ended.wait(60)
+            raise InputFileError("ended")
+        return {"y": 3 * values["x"]}
+
+    steps = [step_of("stage 0", "x", "y", call, stop=ended.set)]
+    trace = send(steps, run.source, run.sink, ["y"], interrupted=lambda: len(files.read) > 3)
+    run.sink.close()
+    assert (trace.interrupted, trace.done) == (True, 3)
+    assert (run.tally.failed, run.fault) == (0, None)
+    assert files.check() == {f"{i:05}.npz" for i in range(3)}
+
+
 def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
     files = Files(tmp_path, 300)
     steps = [step_of("stage 0", "x", "a", dict), step_of("stage 1", "xa", "y", dict)]

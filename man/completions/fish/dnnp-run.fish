@@ -22,6 +22,7 @@ complete -c dnnp-run -l atol -x -d 'allowed error relative to the largest value 
 complete -c dnnp-run -l compare -d 'also time the whole model on all cores, and replicas of it on one core each, at most as many as the plan uses devices'
 complete -c dnnp-run -l choose -d 'compare so, until it is clear which is the fastest of those that fit the memory of the plan\'s devices, and say what to deploy (implies --compare)'
 complete -c dnnp-run -l save-outputs -r -F -d 'write the outputs of each distinct sample as .npz'
+complete -c dnnp-run -l trace -r -F -d 'write a timeline of what was measured, for Perfetto or chrome://tracing'
 complete -c dnnp-run -l calibrate -r -F -d 'write what the measured loads tell of the costs of operators there, for dnnp-profile --from-run'
 complete -c dnnp-run -l stage-timeout -x -d 'end with status 5 when one run of a stage, or of the model, or the making of its session takes longer; 0: never'
 complete -c dnnp-run -l max-memory -x -d 'end with status 5 when more memory is needed (suffixes K, M, G, Ki..; default: 90 % of what is free)'
