@@ -25,6 +25,8 @@ SMALLER = {
     "--nodes 100": "--nodes 16",
     "--seed 7": "--nodes 16",
     "--time-limit 5": "--time-limit 1",
+    "--duration 60": "--duration 0.5",
+    "--rate sweep": "--rate sweep -n 8",
 }
 """What takes long in the examples, and what stands for it here."""
 
@@ -80,6 +82,10 @@ def file_of(page: str, start: str) -> str:
 def folder(tmp_path: Path) -> Path:
     """The files that examples start from; those that pages show are taken from there."""
     (tmp_path / "m.onnx").write_bytes(layers(4))
+    for number, name in enumerate(("images", "more")):
+        (tmp_path / name).mkdir()
+        sample = np.full((4, WIDTH), number, np.float32)
+        np.savez(tmp_path / name / f"{number}.npz", x0=sample)
     (tmp_path / "dynamic.onnx").write_bytes(layers("batch", "sequence"))
     (tmp_path / "workload.json").write_text(workload(training=False))
     (tmp_path / "train.json").write_text(workload(training=True))
