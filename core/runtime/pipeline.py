@@ -243,6 +243,10 @@ class _PipelineRun:
         except ClosedError:
             return
 
+    def nothing(self, i: int) -> Values:
+        """What a step hands over of a sample on which it, or one before it, has failed."""
+        return dict.fromkeys(name for _, names in self.outboxes[i] for name in names)
+
     def do(self, job: Job, worker: Worker) -> int:
         """Wait for the inputs of a job, run it, and hand over what it makes; when it ended."""
         i, s = job.step, job.sample
@@ -250,16 +254,15 @@ class _PipelineRun:
         for take in self.inboxes[i]:
             values.update(take(s))
         spoilt = self.ends.is_spoilt(s)
-        nothing = dict.fromkeys(name for _, names in self.outboxes[i] for name in names)
         self.start_ns[i, s] = time.perf_counter_ns()
         try:
-            values = nothing if spoilt else worker.run(values)
+            values = self.nothing(i) if spoilt else worker.run(values)
         except DnnpError as error:
             error = type(error)(f"{worker.name}: {error}")
             error = blamed(error, self.ends.source.sample(s) or {})
             if not self.ends.spoil(s, error):
                 raise error from None
-            values = nothing
+            values = self.nothing(i)
         ended_ns = time.perf_counter_ns()
         self.end_ns[i, s] = ended_ns
         for put, names in self.outboxes[i]:
