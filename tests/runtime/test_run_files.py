@@ -13,7 +13,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from dnnp.core.model.errors import FormatError, InputFileError
+import dnnp as package
+from dnnp.caller import DnnpWarning
+from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.runtime import log as logs
 from dnnp.core.runtime.file_runs import AHEAD, BEHIND, WRITERS, FileRun, Item
 from dnnp.core.runtime.inputs import Sample, random_inputs
@@ -201,6 +203,25 @@ def test_what_does_not_go_with_files(
     assert result.status == 2
     assert message in result.err
     assert not (tmp_path / "out").exists()
+
+
+def test_from_python(plan: Path, folder: Path, inputs: Path, tmp_path: Path) -> None:
+    spoil(inputs)
+    graph, out = package.load(plan), tmp_path / "out"
+    words = {"inputs": [str(inputs)], "outputs": str(out), "keep_going": True}
+    with pytest.warns(DnnpWarning), pytest.raises(InputFileError, match="2 inputs failed, 3 went"):
+        package.run(graph, **words)
+    check_outputs(folder, inputs, out, ["0.npz", "2.npz", "4.npz"])
+    ran = package.run(graph, inputs=[str(inputs / "0.npz")], outputs=str(out))
+    assert ran.runs[0]["files"] == {"written": 0, "skipped": 1, "failed": 0}
+    with pytest.raises(UsageError, match="only commands read standard input"):
+        package.run(graph, inputs=["-"])
+    rated = package.run(graph, rate=1000, samples=5, trace=str(tmp_path / "t.json"))
+    assert rated.runs[0]["arrivals"]["samples"] == 5
+    assert (tmp_path / "t.json").stat().st_size > 0
+    for rate in ("fast", 0.0, float("inf")):
+        with pytest.raises(UsageError, match="--rate"):
+            package.run(graph, rate=rate)
 
 
 def test_inputs_that_would_have_one_output(plan: Path, inputs: Path, tmp_path: Path) -> None:
