@@ -22,9 +22,10 @@ from dnnp.core.check.runs import check_runs
 from dnnp.core.model.errors import UnavailableError, UsageError
 from dnnp.core.runtime import cuda
 from dnnp.core.runtime import session as sessions
-from dnnp.core.runtime.execute import Load, Pipeline, Watch, prepare
+from dnnp.core.runtime.execute import Pipeline, prepare
 from dnnp.core.runtime.fallback import Left, shape_nodes
 from dnnp.core.runtime.inputs import random_inputs
+from dnnp.core.runtime.load import Load, Watch
 from dnnp.core.runtime.placing import (
     copied_outputs,
     link_kind,
