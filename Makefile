@@ -80,9 +80,10 @@ gpu-check: $(if $(WHEELS),,$(READY)) ## check everything on a GPU, update BENCHM
 	@python=$(BIN)/python; $(if $(WHEELS),python=$$($(find_python));) \
 	$$python tests/tools/gpu_check.py $(if $(WHEELS),--wheels $(WHEELS)) $(GPU)
 
-attack: $(READY) ## forge the numbers of results, and end every command by 400 signals; two hours
+attack: $(READY) ## forge the numbers of results, end every command by 400 signals, and workers in 200 ways; two hours
 	$(BIN)/python tests/tools/forge.py --count 29
 	$(BIN)/python tests/tools/signals.py --count 100
+	$(BIN)/python tests/tools/faults.py --count 200
 
 models-check: $(READY) ## take many real models from import to a verified run
 	$(BIN)/python tests/tools/models_check.py $(if $(MODELS),--models $(MODELS))

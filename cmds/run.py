@@ -6,7 +6,7 @@ import argparse
 import math
 from collections.abc import Callable
 
-from dnnp.choices import OPTIMIZATIONS
+from dnnp.choices import ENGINES, OPTIMIZATIONS, WORKERS
 from dnnp.cmds.shell.arguments import count, positive
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
@@ -187,6 +187,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument(
         "--no-pin", action="store_true", help="let the system move threads between cores"
+    )
+    how.add_argument(
+        "--workers",
+        choices=WORKERS,
+        default="thread",
+        help="what computes a stage: a thread of this process, or a process of its own, which gets "
+        "tensors through shared memory (default: thread)",
+    )
+    how.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="local",
+        help="local: stages run here, by --workers; ray: as actors on a Ray cluster (needs the "
+        "extra 'ray') (default: local)",
+    )
+    how.add_argument(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="the cluster, as HOST:PORT, or auto for the one of this machine (default: one that is "
+        "started, and shut down at the end)",
+    )
+    how.add_argument(
+        "--retries",
+        type=_up_to(1000),
+        default=0,
+        metavar="N",
+        help="start each worker that is lost again, N times at most; the samples that it had are "
+        "computed again (default: 0)",
     )
     how.add_argument(
         "--optimization",

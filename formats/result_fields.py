@@ -205,6 +205,9 @@ BOUND = {
 MODES = ("pipeline", "whole", "replicas")
 """What may run: the stages of the plan, or the whole model in one session or several."""
 
+WORKERS = ("process", "ray")
+"""What computes stages, if it is no thread."""
+
 CHOICE = {
     "mode": string("what to deploy: the fastest of those that ran", required=True, enum=MODES),
     "ratio": number("its throughput over that of the pipeline", required=True),
@@ -361,6 +364,26 @@ RUN = {
         ),
     ),
     "transfers": Field("object", "what the transfers of the schedule took", fields=TRANSFERS),
+    "workers": string(
+        "what computed a stage: a process, or an actor of Ray; absent: a thread of the process "
+        "that ran all",
+        enum=WORKERS,
+    ),
+    "restarts": Field(
+        "list",
+        "workers that were lost and started again; what they had was computed again",
+        items=Field(
+            "object",
+            "",
+            fields={
+                "worker": string("which: stage 2, or replica 1 of stage 2", required=True),
+                "sample": Field(
+                    "int", "what it computed, in its pass through the pipeline", required=True
+                ),
+                "reason": string("how it was lost", required=True),
+            },
+        ),
+    ),
     "choice": Field("object", "--choose: what to deploy, and why", fields=CHOICE),
     "duration_s": number("time in which samples set out, if that was asked for"),
     "files": Field("object", "what became of inputs that went through once each", fields=FILES),

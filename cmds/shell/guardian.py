@@ -198,7 +198,8 @@ class _Watch:
             if now > due:
                 return f"{what}: not done after {seconds:g} s (--stage-timeout)"
         limit = self._board.memory_bytes
-        if limit < float("inf") and held_bytes(self._child) > limit:
+        held = sum(map(held_bytes, (self._child, *self._board.others())))
+        if limit < float("inf") and held > limit:
             what = f"{tasks[0][0]}: " if tasks else ""
             return f"{what}more than {limit:.3g} bytes of memory are needed (--max-memory)"
         return ""

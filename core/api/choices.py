@@ -23,6 +23,8 @@ MEASURED = "measured"
 """Stands for the only class which a graph prices."""
 
 PROVIDERS = ("cpu", "cuda")
+WORKERS = ("thread", "process")
+ENGINES = ("local", "ray")
 FOLDERS = ("stages", "triton", "ort-layers", "onnx-devices")
 """What dnnp-export writes to a folder."""
 EXPORTS = (*FOLDERS, "msr-split")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dnnp.choices import OPTIMIZATIONS, PROVIDERS
+from dnnp.choices import ENGINES, OPTIMIZATIONS, PROVIDERS, WORKERS
 from dnnp.core.model.errors import UsageError
 from dnnp.step import Options, option
 
@@ -77,6 +77,14 @@ class RunOptions(Options):
     """Samples that may wait between neighbouring stages."""
     no_pin: bool = option(False)
     """Let the system move threads between cores."""
+    workers: str = option("thread", choices=WORKERS)
+    """What computes a stage: a thread of this process, or a process of its own."""
+    engine: str = option("local", choices=ENGINES)
+    """Where stages run: here, by `workers`, or as actors on a Ray cluster."""
+    ray_address: str | None = option()
+    """The Ray cluster, as `host:port`, or `auto`; None: one that is started, and shut down."""
+    retries: int = option(0, least=0, most=1000)
+    """How often a worker that is lost is started again; what it had is computed again."""
     emulate_links: bool = option(False)
     """Let transfers of the schedule take as long as it says, instead of copying."""
     optimization: str = option("all", choices=OPTIMIZATIONS)
@@ -100,6 +108,23 @@ class RunOptions(Options):
         self._check_load()
         if any(x is not None and not math.isfinite(x) for x in (self.rtol, self.atol)):
             raise UsageError("--rtol and --atol: must be finite")
+        self._check_workers()
+
+    @property
+    def kind(self) -> str:
+        """What computes a stage: a thread, a process or an actor of Ray."""
+        return "ray" if self.engine == "ray" else self.workers
+
+    def _check_workers(self) -> None:
+        """Refuse what does not go with the kind of workers."""
+        if self.ray_address is not None and self.engine != "ray":
+            raise UsageError("--ray-address: is for --engine ray")
+        if self.engine == "ray" and self.workers != "thread":
+            raise UsageError(f"--workers {self.workers}: with --engine ray stages are actors")
+        if self.allow_fallback and self.kind != "thread":
+            raise UsageError("--allow-fallback: only threads say what a provider leaves to the CPU")
+        if self.retries and self.kind == "thread":
+            raise UsageError("--retries: a thread cannot be lost; say --workers process")
 
     def _check_inputs(self) -> None:
         """Refuse inputs and outputs that do not go together."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dnnp.core.runtime.outcome import Outcome
     from dnnp.core.runtime.scheduled import Program
     from dnnp.core.runtime.session import SessionConfig
+    from dnnp.core.runtime.workers.staff import Rules
     from dnnp.formats.stream import Stream
 
 P = ParamSpec("P")
@@ -151,6 +152,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.core.runtime.report import Forecast
     from dnnp.core.runtime.verify import tolerance_for
     from dnnp.core.runtime.weights import random_weights
+    from dnnp.core.runtime.workers.staffing import staff_of
     from dnnp.formats.graph import graph_of, units_of
     from dnnp.formats.onnx_plan import check_runnable
     from dnnp.formats.onnx_types import types_of
@@ -186,7 +188,11 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
         _check_links(options, stream, program)
     check_runnable(plan, graph, "run dnnp-schedule first, it finds turns for them")
     load = load_of(options, stream, model, widest(plan.stages), program)
-    with caller.interruptible(), caller.progress("loading the stages") as bar:
+    with (
+        caller.interruptible(),
+        caller.progress("loading the stages") as bar,
+        staff_of(options.kind, _rules(options), options.ray_address) as staff,
+    ):
         more = compare or options.rate == SWEEP
         watch = _watch(caller, Shown(bar, "loading the stages"), compare=more)
         weights = {}
@@ -201,6 +207,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
             known=types_of(stream),
             weights=weights,
             watch=watch,
+            staff=staff,
         )
         _warn_of_other_devices(caller, pipeline)
         if plan.links and not options.emulate_links:
@@ -263,6 +270,17 @@ def _config(options: RunOptions, *, overlap: bool) -> SessionConfig:
         options=parse_options(options.provider_option, providers),
         allow_fallback=options.allow_fallback,
         overlap=overlap,
+    )
+
+
+def _rules(options: RunOptions) -> Rules:
+    """What holds for workers that are no threads."""
+    from dnnp.core.runtime.limits import allowed_bytes, allowed_seconds
+    from dnnp.core.runtime.workers.staff import Rules
+
+    caller = options.caller
+    return Rules(
+        options.retries, allowed_seconds(), allowed_bytes(), caller.note, lambda: caller.interrupted
     )
 
 

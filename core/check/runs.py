@@ -38,6 +38,7 @@ def check_runs(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
             found += _links(run, subject)
         if "transfers" in run:
             found += check_transfers(run, records, subject)
+        found += _restarts(run, subject)
         if "choice" in run:
             found += _choice(run, records["run"], subject)
     return found + _counts(records)
@@ -62,6 +63,29 @@ def _ranges(run: Record, subject: str) -> list[Violation]:
             found.append(Violation("value", subject, f"{name} is {run[name]}", 1, run[name]))
     if run["mode"] == "whole" and run.get("k", 1) != 1:
         found.append(_wrong(subject, "k", run["k"], 1))
+    return found
+
+
+def _restarts(run: Record, subject: str) -> list[Violation]:
+    """Workers that were started again are workers of the run, and had a sample."""
+    entries = _entries(run)
+    known = set()
+    for i, entry in enumerate(entries):
+        copies = entry.get("replicas", 1)
+        known |= {f"replica {j} of stage {i}" for j in range(copies)} if copies > 1 else {
+            f"stage {i}"
+        }  # fmt: skip
+    found = []
+    for i, loss in enumerate(run.get("restarts", ())):
+        if loss["worker"] not in known:
+            message = f"restart {i} names {loss['worker']!r}, which is no worker of the run"
+            found.append(Violation("value", subject, message))
+        if loss["sample"] < 0:
+            message = f"restart {i} names sample {loss['sample']}"
+            found.append(Violation("value", subject, message))
+    if run.get("restarts") and "workers" not in run:
+        message = "says that workers were started again, but threads cannot be lost"
+        found.append(Violation("value", subject, message))
     return found
 
 
@@ -177,6 +201,10 @@ def _links(run: Record, subject: str) -> list[Violation]:
             "peer": None in gpus or (gpus[0] == gpus[1] and len(gpus[0] or ()) == 1),
             "host": on_cpu,
         }
+        if run.get("workers") is not None:  # nothing stays on a GPU; Ray may cross machines
+            remote = run["workers"] == "ray"
+            wrong |= {"device": True, "peer": True, "host": on_cpu and not remote}
+            wrong["shared"] = remote or not on_cpu
         if wrong[link["how"]]:
             message = f"{name} is '{link['how']}', which is not how its stages could hand over"
             found.append(Violation("value", subject, message, None, link["how"]))

@@ -30,7 +30,7 @@ from dnnp.core.runtime.inputs import Sample
 from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.load import Load, Watch, widest
 from dnnp.core.runtime.moving import Crew, crew_of
-from dnnp.core.runtime.pipeline import Step, Worker, route, send
+from dnnp.core.runtime.pipeline import Step, Worker, send
 from dnnp.core.runtime.placing import (
     copied_outputs,
     homes_of,
@@ -38,6 +38,7 @@ from dnnp.core.runtime.placing import (
     reference_config,
 )
 from dnnp.core.runtime.report import Timing, median_timing, summarize, summarize_schedule
+from dnnp.core.runtime.routes import route
 from dnnp.core.runtime.scheduled import room_of
 from dnnp.core.runtime.session import Place, SessionConfig, make_session, places
 from dnnp.core.runtime.sinks import Sink
@@ -56,6 +57,8 @@ from dnnp.core.runtime.verify import (
 )
 from dnnp.core.runtime.waits import with_threads
 from dnnp.core.runtime.weights import use_weights
+from dnnp.core.runtime.workers.hiring import Common, hire_step
+from dnnp.core.runtime.workers.staff import Staff
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -87,6 +90,8 @@ class Pipeline:
     """Of each step, one place a replica."""
     left: list[Left] = field(default_factory=list)
     """What the provider of each step left to the CPU."""
+    staff: Staff | None = None
+    """Where the workers of the stages come from; None: they are threads of this process."""
 
     @property
     def devices(self) -> int:
@@ -368,8 +373,11 @@ def prepare(
     known: Mapping[str, TensorType] | None = None,
     weights: Mapping[str, NDArray[np.generic]] | None = None,
     watch: Watch | None = None,
+    staff: Staff | None = None,
 ) -> Pipeline:
     """Split a model by a plan and make a session for every replica of every stage.
+
+    `staff` makes the workers; None: they are threads of this process.
 
     Raises
     ------
@@ -402,9 +410,19 @@ def prepare(
         watch=watch,
         crowded=spread * config.threads > len(available_cores()),
         homes=homes,
+        staff=staff,
     )
     for i, (part, spots) in enumerate(zip(parts, homes, strict=True)):
-        pipeline.steps.append(make_step(pipeline, f"stage {i}", part, spots))
+        name = f"stage {i}"
+        if staff is None:
+            step = make_step(pipeline, name, part, spots)
+        else:
+            common = Common(folder, config, pipeline.weights)
+            step = hire_step(staff, name, part, spots, used[i].device, common)
+            pipeline.left.append(Left())
+        pipeline.steps.append(step)
+    if staff is not None:
+        staff.ready()
     return pipeline
 
 

@@ -36,16 +36,20 @@ SHARE = 0.9
 
 _HEAD = struct.Struct("=qd")
 _TIMES = struct.Struct("=dd")
+_NUMBER = struct.Struct("=i")
 _ROOM = 128
+_OTHERS = _HEAD.size + SLOTS * _ROOM
+"""Where the numbers of other processes begin, up to a 0."""
 
 
 class Board:
     """What is under way, and the limits; shared by a process and its child."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, _HEAD.size + SLOTS * _ROOM)
+        self._memory = mmap.mmap(-1, _OTHERS + (SLOTS + 1) * _NUMBER.size)
         self._free = list(range(SLOTS))[::-1]
         self._lock = allocate_lock()
+        self._others: list[int] = []
         self.seconds = math.inf
         """That each thing may take from now on."""
 
@@ -86,6 +90,30 @@ class Board:
                 text = self._memory[at + _TIMES.size : at + _ROOM]
                 yield text.rstrip(b"\0").decode(errors="replace"), due, seconds
 
+    def join(self, process: int) -> None:
+        """Count the memory of another process too, until `part`."""
+        with self._lock:
+            self._others.append(process)
+            self._write_others()
+
+    def part(self, process: int) -> None:
+        """Count it no more."""
+        with self._lock:
+            if process in self._others:
+                self._others.remove(process)
+                self._write_others()
+
+    def _write_others(self) -> None:
+        row = self._others[:SLOTS]
+        struct.pack_into(f"={len(row) + 1}i", self._memory, _OTHERS, *row, 0)
+
+    def others(self) -> Iterator[int]:
+        """The other processes whose memory counts."""
+        at = _OTHERS
+        while number := int(_NUMBER.unpack_from(self._memory, at)[0]):
+            yield number
+            at += _NUMBER.size
+
     def _used(self) -> int:
         return int(_HEAD.unpack_from(self._memory, 0)[0])
 
@@ -119,6 +147,28 @@ def set_limits(seconds: float | None, memory_bytes: float | None) -> None:
         free = free_bytes()
         memory_bytes = held_bytes(os.getpid()) + SHARE * free
     _board.set_limits(STAGE_TIMEOUT_S if seconds is None else seconds or math.inf, memory_bytes)
+
+
+def join(process: int) -> None:
+    """Count the memory of a process that this one has started, until `part`."""
+    if _board is not None:
+        _board.join(process)
+
+
+def part(process: int) -> None:
+    """Count it no more."""
+    if _board is not None:
+        _board.part(process)
+
+
+def allowed_seconds() -> float:
+    """What each thing under way may take; infinite if nobody watches."""
+    return math.inf if _board is None else _board.seconds
+
+
+def allowed_bytes() -> float:
+    """What this process may hold besides what it holds; infinite if nobody watches."""
+    return math.inf if _board is None else _board.memory_bytes - held_bytes(os.getpid())
 
 
 @contextmanager

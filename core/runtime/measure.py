@@ -23,8 +23,9 @@ import orjson
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime.inputs import Sample, random_inputs
 from dnnp.core.runtime.limits import making_session, watched
+from dnnp.core.runtime.model_files import absent_files
 from dnnp.core.runtime.resolve import owners_of, resolved_model
-from dnnp.core.runtime.session import SessionConfig, absent_files, make_session
+from dnnp.core.runtime.session import SessionConfig, make_session
 from dnnp.core.runtime.stages import CpuStage
 from dnnp.core.runtime.waits import DISTURBED, WaitClock, with_threads
 from dnnp.core.runtime.weights import Weights, random_weights, use_weights

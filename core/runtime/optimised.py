@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import InputFileError, UnavailableError
 from dnnp.core.runtime.cuda import not_started
-from dnnp.core.runtime.session import PROVIDERS, absent_files, first_line, ort_errors
+from dnnp.core.runtime.model_files import absent_files
+from dnnp.core.runtime.session import PROVIDERS, first_line, ort_errors
 from dnnp.formats.unfinished import scratch_folder
 
 if TYPE_CHECKING:

@@ -150,6 +150,10 @@ class Outcome:
             }
             for i, stage in enumerate(pipeline.stages)
         ]
+        staff = self.pipeline.staff
+        if staff is not None:
+            fields["workers"] = staff.kind
+            fields["restarts"] = [loss._asdict() for loss in staff.losses]
         if self.choice is not None:
             fields["choice"] = self.choice.record()
         if self.duration_s is not None:

@@ -20,21 +20,22 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnp.core.model.errors import DnnpError, FormatError, LimitError
+from dnnp.core.model.errors import DnnpError, LimitError
 from dnnp.core.runtime.channel import Channel, ClosedError, Ends
 from dnnp.core.runtime.inputs import blamed
 from dnnp.core.runtime.limits import watched
 from dnnp.core.runtime.log import Log
+from dnnp.core.runtime.relay import Answer, Relay, Remote
+from dnnp.core.runtime.routes import SOURCE, Edge, route
 from dnnp.core.runtime.sinks import Kept, Sink
 from dnnp.core.runtime.sources import Repeated, Source
 from dnnp.core.runtime.trace import Trace
@@ -43,7 +44,6 @@ from dnnp.core.runtime.waits import StealClock, WaitClock, waits_are_known
 
 Call = Callable[[Values], Values]
 _Put = Callable[[int, Values], None]
-SOURCE = -1
 _POLL_S = 0.1
 """How often the main thread looks whether it was interrupted, seconds."""
 _WAITS_NS = 50_000_000
@@ -64,9 +64,13 @@ class Worker:
     """Makes a call that is under way end soon."""
     threads: tuple[int, ...] = ()
     """Other threads that compute with this one, by the system's numbers."""
+    remote: Remote | None = None
+    """Who computes, if it is no thread of this process."""
 
     def run(self, values: Values) -> Values:
         """Compute, within the limits of time and memory."""
+        if self.remote is not None:  # it has limits of its own
+            return self.call(values)
         with watched(self.name):
             return self.call(values)
 
@@ -99,82 +103,6 @@ class Job(NamedTuple):
     sample: int
 
 
-@dataclass(frozen=True)
-class Edge:
-    """Tensors that go from one step to another; -1 is the source, len(steps) the sink."""
-
-    tail: int
-    head: int
-    names: tuple[str, ...]
-    capacity: int
-    """Samples it can hold."""
-
-
-def route(
-    steps: Sequence[Step],
-    outputs: Sequence[str],
-    queue: int = 2,
-    waits: Collection[tuple[int, int]] = (),
-) -> list[Edge]:
-    """Edges of a pipeline, sorted by tail and head.
-
-    Every step has an edge from somewhere and to somewhere, if need be one without tensors.
-    What no step makes comes from the source. There is an edge for each of `waits` too, (step,
-    step that comes after it).
-
-    Raises
-    ------
-    FormatError
-        The steps wait for each other in a circle.
-    """
-    sink = len(steps)
-    maker = {name: i for i, step in enumerate(steps) for name in step.outputs}
-    carried: dict[tuple[int, int], list[str]] = {}
-    wanted = [*((step.inputs, step.takes) for step in steps), (tuple(outputs), {})]
-    for head, (names, takes) in enumerate(wanted):
-        for name in dict.fromkeys(names):
-            tail = takes.get(name, maker.get(name, SOURCE))
-            carried.setdefault((tail, head), []).append(name)
-    for pair in waits:
-        carried.setdefault(pair, [])
-    for i in range(sink):
-        if all(h != i for _, h in carried):
-            carried[SOURCE, i] = []
-        if all(t != i for t, _ in carried):
-            carried[i, sink] = []
-    replicas = {SOURCE: 1, sink: 1} | {i: len(step.workers) for i, step in enumerate(steps)}
-    room = {(t, h): max(queue, replicas[t], replicas[h]) for t, h in carried}
-    enter = _ahead(room, replicas, sink)
-    edges = []
-    for (tail, head), held in sorted(carried.items()):
-        left = 0 if tail == SOURCE else enter[tail] + replicas[tail]
-        edges.append(Edge(tail, head, tuple(held), enter[head] - left))
-    return edges
-
-
-def _ahead(
-    room: Mapping[tuple[int, int], int], replicas: Mapping[int, int], sink: int
-) -> dict[int, int]:
-    """Samples that fit between the source and each step, on the way that holds most.
-
-    `room` is what an edge holds between neighbours; a step holds one sample a replica.
-    """
-    tails: dict[int, list[int]] = {i: [] for i in range(sink + 1)}
-    for tail, head in room:
-        tails[head].append(tail)
-    left = {SOURCE: 0}
-    enter: dict[int, int] = {}
-    try:
-        for i in TopologicalSorter(tails).static_order():
-            if i != SOURCE:
-                enter[i] = max((left[t] + room[t, i] for t in tails[i]), default=0)
-                left[i] = enter[i] + replicas[i]
-    except CycleError as error:
-        waiting = sorted({*error.args[1]})
-        raise FormatError(f"stages {waiting} wait for each other in a circle") from None
-    return enter
-
-
 class _PipelineRun:
     """State that the threads of one run share."""
 
@@ -195,6 +123,7 @@ class _PipelineRun:
                 self.outboxes[edge.tail].append((channel.put, edge.names))
             elif edge.tail != SOURCE:
                 self.outboxes[edge.tail].append((ends.put, edge.names))
+        self.relays: list[Relay[Job]] = []
         self.start_ns, self.end_ns, self.waited_ns = (Log(len(steps), self.count) for _ in range(3))
 
     def drop(self) -> int:
@@ -206,6 +135,8 @@ class _PipelineRun:
         self.ends.close()
         for channel in self.channels:
             channel.close()
+        for relay in self.relays:
+            relay.close()
 
     def hand_through(self) -> None:
         """Do without any step."""
@@ -214,11 +145,44 @@ class _PipelineRun:
                 self.ends.get(s, ())
                 self.ends.put(s, {})
 
+    def tasks(self, orders: Sequence[Sequence[Job]] | None) -> list[Callable[[], object]]:
+        """What the threads of this run do; `orders` as in `send`."""
+        tasks: list[Callable[[], object]] = []
+        if orders is not None:
+            for jobs in orders:
+                remote = any(self.worker(job).remote for job in jobs)
+                tasks += self._relay(jobs) if remote else [partial(self.follow, jobs)]
+            return tasks or [self.hand_through]
+        for i, step in enumerate(self.steps):
+            for j, worker in enumerate(step.workers):
+                if worker.remote is None:
+                    tasks.append(partial(self.work, i, j))
+                else:
+                    tasks += self._relay(self._turns(i, j))
+        return tasks or [self.hand_through]
+
+    def _relay(self, jobs: Iterable[Job]) -> list[Callable[[], object]]:
+        """What two threads do for jobs that are computed elsewhere."""
+        relay = Relay(jobs, self._remote, self._send, self._take)
+        self.relays.append(relay)
+        return [relay.feed, partial(self._gather, relay)]
+
     def work(self, i: int, replica: int = 0) -> None:
         """Run one stage, or one of its replicas on the samples that fall to it."""
+        self.follow(self._turns(i, replica))
+
+    def _turns(self, i: int, replica: int) -> Iterator[Job]:
+        """The samples that fall to one replica of a stage."""
         count, step = self.count, len(self.steps[i].workers)
         turns = itertools.count(replica, step) if count is None else range(replica, count, step)
-        self.follow(Job(i, replica, s) for s in turns)
+        return (Job(i, replica, s) for s in turns)
+
+    def worker(self, job: Job) -> Worker:
+        """Who does a job."""
+        return self.steps[job.step].workers[job.replica]
+
+    def _remote(self, job: Job) -> Remote | None:
+        return self.worker(job).remote
 
     def follow(self, jobs: Iterable[Job]) -> None:
         """Run jobs one after the other."""
@@ -228,7 +192,7 @@ class _PipelineRun:
         waits, asked_ns, steals = WaitClock(), time.perf_counter_ns(), StealClock()
         try:
             for job in jobs:
-                worker = self.steps[job.step].workers[job.replica]
+                worker = self.worker(job)
                 if worker.cores != cores:
                     worker.pin()
                     cores = worker.cores
@@ -250,24 +214,76 @@ class _PipelineRun:
     def do(self, job: Job, worker: Worker) -> int:
         """Wait for the inputs of a job, run it, and hand over what it makes; when it ended."""
         i, s = job.step, job.sample
-        values: Values = {}
-        for take in self.inboxes[i]:
-            values.update(take(s))
+        values = self._inputs(job)
         spoilt = self.ends.is_spoilt(s)
         self.start_ns[i, s] = time.perf_counter_ns()
         try:
             values = self.nothing(i) if spoilt else worker.run(values)
         except DnnpError as error:
-            error = type(error)(f"{worker.name}: {error}")
-            error = blamed(error, self.ends.source.sample(s) or {})
-            if not self.ends.spoil(s, error):
-                raise error from None
-            values = self.nothing(i)
+            values = self._without(job, error)
         ended_ns = time.perf_counter_ns()
         self.end_ns[i, s] = ended_ns
-        for put, names in self.outboxes[i]:
-            put(s, {name: values[name] for name in names})
+        self._hand_over(job, values)
         return ended_ns
+
+    def _inputs(self, job: Job) -> Values:
+        """Wait for the inputs of a job."""
+        values: Values = {}
+        for take in self.inboxes[job.step]:
+            values.update(take(job.sample))
+        return values
+
+    def _without(self, job: Job, error: DnnpError) -> Values:
+        """What stands for the outputs of a job that fails, if the others go on; else raises."""
+        s = job.sample
+        error = type(error)(f"{self.worker(job).name}: sample {s}: {error}")
+        error = blamed(error, self.ends.source.sample(s) or {})
+        if not self.ends.spoil(s, error):
+            raise error from None
+        return self.nothing(job.step)
+
+    def _hand_over(self, job: Job, values: Values) -> None:
+        for put, names in self.outboxes[job.step]:
+            put(job.sample, {name: values[name] for name in names})
+
+    def _send(self, job: Job) -> Answer | None:
+        """Wait for the inputs of a job and send it; its answer, if that is known at once."""
+        values, worker = self._inputs(job), self.worker(job)
+        start_ns = time.perf_counter_ns()
+        try:
+            if self.ends.is_spoilt(job.sample):
+                values = self.nothing(job.step)
+            elif worker.remote is None:  # a transfer, between jobs that are computed elsewhere
+                values = worker.run(values)
+            else:
+                worker.remote.submit(values, job.sample)
+                return None
+        except DnnpError as error:
+            values = self._without(job, error)
+        return Answer(values, start_ns, time.perf_counter_ns())
+
+    def _take(self, job: Job, known: Answer | None) -> None:
+        """Wait for what comes of a job and hand it over."""
+        remote = self.worker(job).remote
+        try:
+            answer = known if known is not None or remote is None else remote.result()
+        except DnnpError as error:
+            now_ns = time.perf_counter_ns()
+            answer = Answer(self._without(job, error), now_ns, now_ns)
+        if answer is None:
+            raise TypeError(f"{self.worker(job).name}: nobody computes sample {job.sample}")
+        values, start_ns, end_ns, waited_ns = answer
+        i, s = job.step, job.sample
+        self.start_ns[i, s], self.end_ns[i, s], self.waited_ns[i, s] = start_ns, end_ns, waited_ns
+        self._hand_over(job, values)
+
+    def _gather(self, relay: Relay[Job]) -> None:
+        """Take what comes of the jobs of a relay."""
+        steals = StealClock()
+        last = relay.collect()
+        if last is not None:
+            used = self.worker(last).cores[:1]
+            self.waited_ns[last.step, last.sample] += steals.passed_ns(used)
 
 
 def run_pipeline(
@@ -345,21 +361,17 @@ def send(
     ends = Ends(source, sink, window=window, through=through)
     ends.parts = max(len(last) - bool(through), 1)
     run = _PipelineRun(steps, edges, ends)
-    began_ns, began_own_ns = time.perf_counter_ns(), time.thread_time_ns()
-    failed: list[Future[None]] = []
+    tasks = run.tasks(orders)
+    # If others compute, all threads of this process watch and bring.
+    own_time_ns = time.process_time_ns if run.relays else time.thread_time_ns
+    began_ns, began_own_ns = time.perf_counter_ns(), own_time_ns()
+    failed: list[Future[object]] = []
 
-    def watch(future: Future[None]) -> None:
+    def watch(future: Future[object]) -> None:
         if future.exception() is not None:
             failed.append(future)
             run.stop()
 
-    if orders is None:
-        workers = ((i, j) for i, step in enumerate(steps) for j in range(len(step.workers)))
-        tasks: list[Callable[[], None]] = [partial(run.work, i, j) for i, j in workers]
-    else:
-        tasks = [partial(run.follow, order) for order in orders]
-    if not tasks:
-        tasks = [run.hand_through]
     with ThreadPoolExecutor(len(tasks), thread_name_prefix="stage") as pool:
         try:
             if not interrupted():
@@ -376,7 +388,8 @@ def send(
     if failed and not ends.whole and not interrupted():
         failed[0].result()
     progress(done)
-    own_ns = time.thread_time_ns() - began_own_ns
+    own_ns = own_time_ns() - began_own_ns
+    run.relays.clear()  # they refer to the run: without them all values go with it
     return Trace(
         run.start_ns.array(first, done),
         run.end_ns.array(first, done),
@@ -401,8 +414,8 @@ def room_in(edges: Sequence[Edge], steps: Sequence[Step]) -> int:
 
 def _start(
     pool: ThreadPoolExecutor,
-    tasks: Sequence[Callable[[], None]],
-    watch: Callable[[Future[None]], None],
+    tasks: Sequence[Callable[[], object]],
+    watch: Callable[[Future[object]], None],
 ) -> None:
     """Give each task a thread."""
     try:

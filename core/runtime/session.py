@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from dnnp.core.model.similar import instead
 from dnnp.core.model.text import counted
 from dnnp.core.runtime.cuda import count_gpus, how_to_install, load_libraries, not_started
 from dnnp.core.runtime.fallback import CPU, RECORD, left_to_cpu
+from dnnp.core.runtime.model_files import model_bytes, supplied_weights
 from dnnp.core.runtime.values import to_ort_value
 
 if TYPE_CHECKING:
@@ -261,24 +263,6 @@ def _gpu_numbers(targets: Sequence[Target], what: str) -> tuple[list[int], list[
     return numbers, shared
 
 
-def absent_files(model: ModelProto, folder: Path, given: Iterable[str] = ()) -> dict[str, str]:
-    """Weight files that a model names but its folder lacks: location -> one tensor in it.
-
-    Weights in `given` need no file.
-    """
-    from dnnp.formats.onnx_scope import held_tensors
-    from dnnp.formats.onnx_weights import external_fields
-
-    known = set(given)
-    absent: dict[str, str] = {}
-    for tensor in held_tensors(model):
-        fields = external_fields(tensor)
-        location = fields.get("location", "")
-        if fields and tensor.name not in known and not os.path.isfile(folder / location):
-            absent.setdefault(location, tensor.name)
-    return absent
-
-
 def make_session(
     model: ModelProto,
     folder: Path,
@@ -316,25 +300,33 @@ def make_session(
     InputFileError
         Weights are missing, or ONNX Runtime cannot load the model.
     """
+    require_provider(config.at(place).provider)
+    supplied = supplied_weights(model, folder, weights or {})
+    data = model_bytes(model)
+    return open_session(data, folder, config, place, supplied, alone=alone, profile=profile)
+
+
+def open_session(
+    model: bytes,
+    folder: Path,
+    config: SessionConfig,
+    place: Place | None = None,
+    supplied: Mapping[str, NDArray[np.generic]] | None = None,
+    *,
+    alone: bool = False,
+    profile: str = "",
+) -> Any:
+    """`make_session` of the bytes of a model, with weights that it all wants."""
     import onnxruntime
 
     config, place = config.at(place), place or Place()
     require_provider(config.provider)
     onnxruntime.set_default_logger_severity(_SILENT)
-    wanted = {t.name for t in model.graph.initializer}
-    supplied = {name: value for name, value in (weights or {}).items() if name in wanted}
-    absent = absent_files(model, folder, supplied)
-    if absent:
-        location, tensor = next(iter(absent.items()))
-        raise InputFileError(
-            f"{folder / location}: no such file; it holds weights of the model ('{tensor}'); "
-            "dnnp-run --random-weights SEED draws others"
-        )
     options = _options(config, place, alone)
     if profile:
         options.enable_profiling = True
         options.profile_file_prefix = profile
-    keep = {name: to_ort_value(value) for name, value in supplied.items()}
+    keep = {name: to_ort_value(value) for name, value in (supplied or {}).items()}
     if keep:
         options.add_external_initializers(list(keep), list(keep.values()))
     options.add_session_config_entry(
@@ -349,7 +341,7 @@ def make_session(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a provider that is absent: checked below
             session = onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=providers, enable_fallback=0
+                model, options, providers=providers, enable_fallback=0
             )
     except ort_errors() as error:
         if name != CPU:
@@ -359,7 +351,9 @@ def make_session(
         used = session.get_providers()[0]
         raise not_started(config.provider, f"ONNX Runtime uses {used} instead")
     if name != CPU and not config.allow_fallback:
-        left = left_to_cpu(session, lambda: model)
+        from onnx import load_model_from_string
+
+        left = left_to_cpu(session, partial(load_model_from_string, model))
         if left is not None and left.nodes:
             raise UnavailableError(
                 f"{left.words(config.provider)}; --allow-fallback lets them run there"

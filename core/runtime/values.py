@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 Values = dict[str, Any]
-"""Tensor name -> numpy array, list of arrays, or OrtValue."""
+"""Tensor name -> numpy array, list of arrays, or OrtValue; or what lies with workers elsewhere and
+has a method `fetch`."""
 
 _BY_NUMPY_ONLY_AS_BYTES = frozenset({16, 17, 18, 19, 20})
 """ONNX element types bfloat16 and float8: ONNX Runtime hands out no arrays of them."""
@@ -32,6 +33,8 @@ def to_ort_value(value: Any) -> Any:
 
 def to_numpy(value: Any) -> Any:
     """An array, from whatever a stage handed out; lists and arrays stay as they are."""
+    if hasattr(value, "fetch"):
+        return value.fetch()
     if isinstance(value, np.ndarray | list) or not hasattr(value, "data_ptr"):
         return value
     element = value.element_type() if value.is_tensor() else 0

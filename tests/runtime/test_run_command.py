@@ -203,7 +203,7 @@ def test_a_model_without_inputs(tmp_path: Path) -> None:
         ({"x": None}, 3, "in.npz: input 'x' is missing"),
         ({"x": np.ones((5, 8))}, 3, "in.npz: input 'x': dtype float64, expected float32"),
         ({"x": np.ones((8, 5), np.float32)}, 3, "input 'x': shape [8, 5], expected [5, 8]"),
-        ({"ids": np.array([0, 1, 2, 3, 99])}, 1, "stage 0: ONNX Runtime fails: "),
+        ({"ids": np.array([0, 1, 2, 3, 99])}, 1, "stage 0: sample 0: ONNX Runtime fails: "),
     ],
 )
 def test_wrong_inputs(

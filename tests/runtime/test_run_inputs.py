@@ -367,4 +367,5 @@ def test_a_sample_that_fails_is_named(tmp_path: Path) -> None:
     given = [word for name in ("good", "bad") for word in ("--inputs", tmp_path / f"{name}.npz")]
     done = dnnp("run", "-q", *given, stdin=plan.out)
     assert done.status == 1
-    assert done.err.startswith(f"dnnp-run: {tmp_path / 'bad.npz'}: stage 0: ONNX Runtime fails: ")
+    where = f"dnnp-run: {tmp_path / 'bad.npz'}: stage 0: sample 1: "
+    assert done.err.startswith(f"{where}ONNX Runtime fails: ")

@@ -12,14 +12,9 @@ import pytest
 
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.core.runtime.channel import Channel, ClosedError, Ends
-from dnnp.core.runtime.pipeline import (
-    SOURCE,
-    Edge,
-    Step,
-    route,
-    run_pipeline,
-)
+from dnnp.core.runtime.pipeline import Step, run_pipeline
 from dnnp.core.runtime.report import median_timing, seconds, summarize
+from dnnp.core.runtime.routes import SOURCE, Edge, route
 from dnnp.core.runtime.sinks import Kept, Sink
 from dnnp.core.runtime.sources import Repeated
 from support.run import PATIENCE_S
@@ -115,7 +110,7 @@ def test_a_failing_stage_stops_the_others_at_once(bad: int, error: Exception) ->
     assert max(calls) <= 5 + sum(edge.capacity for edge in route(DIAMOND, ["y"]))
     assert threading.active_count() <= threads
     if isinstance(error, InputFileError):
-        assert str(caught.value) == f"stage {bad}: no luck"
+        assert str(caught.value) == f"stage {bad}: sample 4: no luck"
 
 
 def test_the_first_failure_is_the_one_reported() -> None:
@@ -133,7 +128,7 @@ def test_the_first_failure_is_the_one_reported() -> None:
         step_of("stage 0", "x", "a", patient, stop=stopped.set),
         step_of("stage 1", "z", "b", fail, stop=stopped.set),
     ]
-    with pytest.raises(InputFileError, match="stage 1: the real reason"):
+    with pytest.raises(InputFileError, match="stage 1: sample 0: the real reason"):
         run_pipeline(steps, SAMPLES, 3, ["a", "b"])
 
 

@@ -22,8 +22,9 @@ from dnnp.core.runtime.execute import Pipeline, prepare
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.load import Load, Watch
 from dnnp.core.runtime.outcome import Checks, execute
-from dnnp.core.runtime.pipeline import SOURCE, Edge, Step, route, run_pipeline
+from dnnp.core.runtime.pipeline import Step, run_pipeline
 from dnnp.core.runtime.report import summarize
+from dnnp.core.runtime.routes import SOURCE, Edge, route
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.core.runtime.verify import Tolerance
 from dnnp.formats.plan import plan_digest
@@ -185,7 +186,7 @@ def test_a_dying_replica_stops_the_others_at_once(error: Exception, dies_at: int
     assert all(told)
     assert threading.active_count() <= threads
     if isinstance(error, DnnpError):
-        assert str(caught.value) == "replica 1 of stage 1: no luck"
+        assert str(caught.value) == f"replica 1 of stage 1: sample {dies_at}: no luck"
 
 
 def test_an_interruption_ends_the_calls_of_all_replicas() -> None:
@@ -369,7 +370,7 @@ def test_a_replica_that_dies_on_its_sample(stream: bytes, tmp_path: Path) -> Non
     for i, ids in enumerate(([0, 1, 2, 3, 4], [0, 1, 2, 3, 99])):
         paths += ["--inputs", tmp_path / f"{i}.npz"]
         np.savez(paths[-1], **random_inputs(network(), i) | {"ids": np.array(ids)})
-    line = fails(1, "replica 1 of stage 1: ONNX Runtime fails: ", *paths, stdin=stream)
+    line = fails(1, "replica 1 of stage 1: sample 1: ONNX Runtime fails: ", *paths, stdin=stream)
     assert "99" in line
 
 

@@ -20,8 +20,9 @@ from dnnp.core.model.plan import Plan
 from dnnp.core.runtime.execute import Pipeline, prepare
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.load import Load, Watch
-from dnnp.core.runtime.pipeline import Job, Step, Trace, route, run_pipeline
+from dnnp.core.runtime.pipeline import Job, Step, Trace, run_pipeline
 from dnnp.core.runtime.report import Timing, summarize_schedule, timing_lines
+from dnnp.core.runtime.routes import route
 from dnnp.core.runtime.scheduled import Program, program_of, room_of
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.core.runtime.turns import Turns
@@ -244,7 +245,7 @@ def test_a_sample_that_makes_a_stage_fail(stream: bytes, tmp_path: Path) -> None
     for i, ids in enumerate(([0, 1, 2, 3, 4], [0, 1, 2, 3, 99])):
         paths += ["--inputs", tmp_path / f"{i}.npz"]
         np.savez(paths[-1], **random_inputs(network(), i) | {"ids": np.array(ids)})
-    fails(1, "stage 1: ONNX Runtime fails: ", "--warmup", "0", *paths, stdin=stream)
+    fails(1, "stage 1: sample 1: ONNX Runtime fails: ", "--warmup", "0", *paths, stdin=stream)
 
 
 def test_memory_above_the_limit_is_no_reason(stream: bytes) -> None:

@@ -330,7 +330,9 @@ def test_what_fails_while_running_is_one_line() -> None:
     at = value("i", [1], TensorProto.INT64)
     model = make(graph(nodes, "m", [at], [value("y", [1])], [array("W", [1, 2])]))
     pipeline = ready(model, [[0], [1]])
-    with pytest.raises(InputFileError, match=r"stage 1: ONNX Runtime fails: .*Gather") as caught:
+    with pytest.raises(
+        InputFileError, match=r"stage 1: sample \d: ONNX .* fails: .*Gather"
+    ) as caught:
         pipeline.run(Load([{"i": np.array([9])}], 5, 0))
     assert "\n" not in str(caught.value)
 

@@ -285,5 +285,5 @@ def test_all_inputs_are_used_where_nothing_says_how_many(
 
 def test_a_stage_that_fails_while_the_rate_settles(pipeline: Pipeline) -> None:
     bad = random_inputs(network(), 0) | {"ids": np.array([0, 1, 2, 3, 99])}
-    with pytest.raises(InputFileError, match="stage 1: ONNX Runtime fails"):
+    with pytest.raises(InputFileError, match="stage 1: sample 0: ONNX Runtime fails"):
         execute(pipeline, Load([bad], 5, settle=True), Checks())

@@ -1,0 +1,189 @@
+"""A process that computes: `python -P -m dnnp.core.runtime.workers.child FD PARENT`.
+
+Over the socket FD comes what it is to make, then job after job; see `process.py`. It ends with its
+parent, or with the one that holds the other end of the socket, whatever it does at the moment.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from dnnp.core.model.errors import DnnpError, InputFileError
+from dnnp.core.model.orphan import die_with_parent
+from dnnp.core.runtime.values import Values
+from dnnp.core.runtime.waits import WaitClock, with_threads
+from dnnp.core.runtime.workers.memory import reserve, view
+from dnnp.core.runtime.workers.messages import Begin, Done, Failed, Job, Offer, Ready
+from dnnp.core.runtime.workers.tensors import (
+    BlockId,
+    Plain,
+    Ref,
+    array_at,
+    layout,
+    nbytes,
+    plain,
+    value_at,
+    write_at,
+)
+from dnnp.core.runtime.workers.wire import receive, send
+
+if TYPE_CHECKING:
+    from dnnp.core.runtime.workers.recipes import Form, Stage
+
+WAITS_NS = 50_000_000
+"""How often the system is asked how long this thread has waited, at most."""
+
+
+def main() -> None:
+    """Compute until nobody asks any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sees to it
+    parent = int(sys.argv[2])
+    die_with_parent()
+    if os.getppid() != parent:
+        return
+    with socket.socket(fileno=int(sys.argv[1])) as link:
+        worker = _Worker(link)
+        threading.Thread(target=worker.listen, daemon=True).start()
+        with suppress(OSError):
+            worker.serve()
+
+
+class _Worker:
+    """What the process knows."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._messages: SimpleQueue[Any] = SimpleQueue()
+        self._blocks: dict[BlockId, memoryview] = {}
+        self._numbers = itertools.count()
+        self._made: list[tuple[BlockId, int, int]] = []
+        """Blocks that the parent does not know: number, bytes, descriptor."""
+
+    def listen(self) -> None:
+        """Receive messages while something is computed, and end when the socket is closed."""
+        with suppress(EOFError, OSError):
+            while True:
+                self._messages.put(self._receive())
+        os._exit(0)
+
+    def serve(self) -> None:
+        """Make the stage, and do one job after the other."""
+        begin = self._messages.get()
+        try:
+            stage, threads = self._begin(begin)
+        except DnnpError as error:
+            send(self._link, Failed(type(error).__name__, str(error)))
+            return
+        except Exception as error:  # a stage may be anybody's code
+            send(self._link, Failed(InputFileError.__name__, _said(error)))
+            return
+        send(self._link, Ready(threads))
+        waits, asked_ns = WaitClock(), time.perf_counter_ns()
+        while True:
+            job = self._messages.get()
+            start_ns = time.perf_counter_ns()
+            try:
+                outputs = self._do(stage, job)
+            except DnnpError as error:
+                send(self._link, Failed(type(error).__name__, str(error)))
+                continue
+            except Exception as error:  # a stage may be anybody's code
+                send(self._link, Failed(InputFileError.__name__, _said(error)))
+                continue
+            end_ns, waited_ns = time.perf_counter_ns(), 0
+            if end_ns - asked_ns > WAITS_NS:
+                waited_ns, asked_ns = waits.passed_ns(threads), end_ns
+            made = self._made
+            self._made = []
+            answer = Done(outputs, start_ns, end_ns, waited_ns, [entry[:2] for entry in made])
+            send(self._link, answer, [fd for _, _, fd in made])
+            for _, _, fd in made:
+                os.close(fd)
+
+    def _receive(self) -> Any:
+        """The next message, with the blocks that come along in view."""
+        message, fds = receive(self._link)
+        offer: Offer = message.offer
+        for number in offer.gone:
+            self._blocks.pop(number, None)
+        for (number, size, write), fd in zip(offer.blocks, fds, strict=True):
+            self._blocks[number] = view(fd, size, write=write)
+            os.close(fd)
+        return message
+
+    def _begin(self, begin: Begin) -> tuple[Stage, tuple[int, ...]]:
+        sys.path[:] = begin.path
+        recipe = pickle.loads(begin.recipe)
+        values = self._values(begin.values)
+        stage, threads = with_threads(lambda: recipe.make(values))
+        if begin.cores and hasattr(os, "sched_setaffinity"):
+            with suppress(OSError):  # a core that was taken away meanwhile
+                os.sched_setaffinity(0, begin.cores[:1])
+        return stage, threads
+
+    def _values(self, refs: Mapping[str, Ref]) -> Values:
+        return {name: value_at(self._blocks[ref.block], ref) for name, ref in refs.items()}
+
+    def _do(self, stage: Stage, job: Job) -> dict[str, Ref]:
+        values = self._values(job.values)
+        forms = stage.forms
+        if forms is not None:
+            refs = self._room(forms, job.room)
+            stage.write(values, {n: array_at(self._blocks[r.block], r) for n, r in refs.items()})
+            return refs
+        outputs = {name: plain(value) for name, value in stage(values).items()}
+        refs = self._room(outputs, job.room)
+        for name, ref in refs.items():
+            write_at(self._blocks[ref.block], ref, outputs[name].data)
+        return refs
+
+    def _room(
+        self, outputs: Mapping[str, Form | Plain], room: Sequence[tuple[BlockId, int]]
+    ) -> dict[str, Ref]:
+        """Where outputs go: into blocks that the parent offers, or into new ones."""
+        sizes = [
+            out.data.nbytes if isinstance(out, Plain) else nbytes(out.dtype, out.shape)
+            for out in outputs.values()
+        ]
+        places, needs = layout(sizes)
+        free = list(room)
+        blocks = []
+        for need in needs:
+            fit = next((entry for entry in free if entry[1] >= need), None)
+            if fit is None:
+                blocks.append(self._make(need))
+            else:
+                free.remove(fit)
+                blocks.append(fit[0])
+        return {
+            name: Ref(blocks[i], offset, out.dtype, out.shape)
+            for (name, out), (i, offset) in zip(outputs.items(), places, strict=True)
+        }
+
+    def _make(self, size: int) -> BlockId:
+        size = -(-size // 4096) * 4096
+        fd = reserve(size)
+        number = f"{os.getpid()}.{next(self._numbers)}"
+        self._blocks[number] = view(fd, size, write=True)
+        self._made.append((number, size, fd))
+        return number
+
+
+def _said(error: Exception) -> str:
+    text = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+if __name__ == "__main__":
+    main()

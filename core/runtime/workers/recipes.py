@@ -1,0 +1,130 @@
+"""What a worker elsewhere makes of the bytes of a model: a session, and how it takes tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dnnp.core.model.errors import InputFileError
+from dnnp.core.runtime.session import Place, SessionConfig, first_line, open_session, ort_errors
+from dnnp.core.runtime.stages import CpuStage, make_stage
+from dnnp.core.runtime.values import Values, to_numpy
+
+Array = NDArray[Any]
+
+_NUMBERS = {
+    "float": "f4", "double": "f8", "float16": "f2", "bool": "?", "int8": "i1", "int16": "i2",
+    "int32": "i4", "int64": "i8", "uint8": "u1", "uint16": "u2", "uint32": "u4", "uint64": "u8",
+}  # fmt: skip
+"""Element type of ONNX Runtime -> of numpy, where these are the same numbers."""
+
+
+class Form(NamedTuple):
+    """What an output is, whatever the inputs hold."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+class Stage(Protocol):
+    """Computes in a worker."""
+
+    @property
+    def forms(self) -> Mapping[str, Form] | None:
+        """Of all outputs; None: not known before they are computed."""
+
+    def __call__(self, values: Values) -> Values:
+        """Compute; raises `DnnpError`."""
+
+    def write(self, values: Values, outputs: Mapping[str, Array]) -> None:
+        """Compute right into arrays of these forms; raises `DnnpError`."""
+
+
+class Recipe(Protocol):
+    """Makes a stage in the process of its worker; it is pickled on the way there."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of what the stage computes."""
+
+    def make(self, values: Values) -> Stage:
+        """The stage, of values that it keeps as long as it lives; raises `DnnpError`."""
+
+
+MODEL = ""
+"""Name of the bytes of a model among the values of `SessionRecipe`; the others are weights."""
+
+
+@dataclass(frozen=True)
+class SessionRecipe:
+    """A session of ONNX Runtime."""
+
+    outputs: tuple[str, ...]
+    folder: str
+    """Where the model's external data are."""
+    config: SessionConfig
+    place: Place
+
+    def make(self, values: Values) -> Stage:
+        """Make the session."""
+        weights = {name: value for name, value in values.items() if name != MODEL}
+        session = open_session(
+            values[MODEL].tobytes(), Path(self.folder), self.config, self.place, weights
+        )
+        stage = make_stage(session, self.outputs, self.outputs, self.config, self.place)
+        return _SessionStage(stage, weights)
+
+
+@dataclass
+class _SessionStage:
+    stage: Any
+    weights: Values
+    """The session uses their memory."""
+    forms: Mapping[str, Form] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.forms = _forms(self.stage)
+
+    def __call__(self, values: Values) -> Values:
+        return {name: to_numpy(value) for name, value in self.stage(values).items()}
+
+    def write(self, values: Values, outputs: Mapping[str, Array]) -> None:
+        session = self.stage.session
+        binding = session.io_binding()
+        try:
+            for name, value in values.items():
+                binding.bind_cpu_input(name, np.ascontiguousarray(value))
+            for name, into in outputs.items():
+                binding.bind_output(name, "cpu", 0, into.dtype, into.shape, into.ctypes.data)
+            session.run_with_iobinding(binding)
+        except ort_errors() as error:
+            raise InputFileError(f"ONNX Runtime fails: {first_line(error)}") from None
+
+
+def _forms(stage: Any) -> dict[str, Form] | None:
+    """The forms of all outputs, if the session states them and can write where it is told to."""
+    if type(stage) is not CpuStage:
+        return None
+    known: dict[str, Form] = {}
+    types = {value.name: value for value in stage.session.get_outputs()}
+    for name in stage.outputs:
+        form = _form(types[name].type, types[name].shape)
+        if form is None:
+            return None
+        known[name] = form
+    plain = all(_form(value.type, ()) is not None for value in stage.session.get_inputs())
+    return known if plain else None
+
+
+def _form(kind: str, shape: Sequence[Any]) -> Form | None:
+    element = _NUMBERS.get(kind.removeprefix("tensor(").removesuffix(")"))
+    if not kind.startswith("tensor(") or element is None:
+        return None
+    if not all(isinstance(size, int) and size > 0 for size in shape):
+        return None
+    return Form(np.dtype(element), tuple(shape))

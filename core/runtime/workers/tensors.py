@@ -1,0 +1,101 @@
+"""Tensors in shared memory: where each one lies, written and read without a copy of its own."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dnnp.core.runtime.values import to_numpy
+
+ALIGN = 64
+"""Tensors begin at multiples of this, bytes."""
+
+OWN = 1 << 16
+"""Tensors of so many bytes have a block of their own, so that they leave with their last reader."""
+
+BlockId = int | str
+
+
+class Ref(NamedTuple):
+    """Where a value lies."""
+
+    block: BlockId
+    offset: int
+    dtype: np.dtype[Any] | None
+    """None: not a tensor of numbers, but what `pickle` made of it."""
+    shape: tuple[int, ...]
+
+
+class Plain(NamedTuple):
+    """A value as bytes."""
+
+    data: NDArray[Any]
+    dtype: np.dtype[Any] | None
+    shape: tuple[int, ...]
+
+
+def plain(value: Any) -> Plain:
+    """The bytes of an array of numbers as they are; of strings, sequences and so on, a pickle."""
+    value = to_numpy(value)
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        array = np.ascontiguousarray(value).reshape(value.shape)
+        return Plain(array.view(np.uint8) if array.ndim else array, array.dtype, array.shape)
+    data = np.frombuffer(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), dtype=np.uint8)
+    return Plain(data, None, data.shape)
+
+
+def nbytes(dtype: np.dtype[Any], shape: Sequence[int]) -> int:
+    """Bytes of a tensor."""
+    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+
+
+def array_at(memory: memoryview, ref: Ref) -> NDArray[Any]:
+    """The array that lies there, sharing the memory."""
+    dtype = np.dtype(np.uint8) if ref.dtype is None else ref.dtype
+    size = nbytes(dtype, ref.shape)
+    raw = np.frombuffer(memory, dtype=np.uint8, count=size, offset=ref.offset)
+    return raw.view(dtype).reshape(ref.shape)
+
+
+def value_at(memory: memoryview, ref: Ref) -> Any:
+    """The value that lies there; an array shares the memory."""
+    array = array_at(memory, ref)
+    return pickle.loads(array.data) if ref.dtype is None else array
+
+
+def write_at(memory: memoryview, ref: Ref, data: NDArray[Any]) -> None:
+    """Copy bytes there."""
+    size = data.nbytes
+    target = np.frombuffer(memory, dtype=np.uint8, count=size, offset=ref.offset)
+    np.copyto(target, np.frombuffer(data.reshape(-1).view(np.uint8), dtype=np.uint8))
+
+
+def layout(sizes: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
+    """(block, offset) of tensors of so many bytes, and the bytes of each block.
+
+    Small tensors share one, and so do those without any bytes.
+
+    >>> layout([10, 65536, 100])
+    ([(0, 0), (1, 0), (0, 64)], [164, 65536])
+    >>> layout([70000])
+    ([(0, 0)], [70000])
+    """
+    places: list[tuple[int, int]] = []
+    blocks: list[int] = []
+    common = -1
+    for size in sizes:
+        if size >= OWN:
+            places.append((len(blocks), 0))
+            blocks.append(size)
+            continue
+        if common < 0:
+            common = len(blocks)
+            blocks.append(0)
+        offset = -(-blocks[common] // ALIGN) * ALIGN
+        places.append((common, offset))
+        blocks[common] = offset + size
+    return places, [max(size, 1) for size in blocks]

@@ -1,0 +1,254 @@
+"""Workers in processes: the same outputs, figures and rules as with threads."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from dnnp.core.check.runs import check_runs
+from dnnp.core.model.errors import DnnpError, InputFileError
+from dnnp.core.runtime import limits
+from dnnp.core.runtime.execute import prepare
+from dnnp.core.runtime.pipeline import Job, Step, run_pipeline, send
+from dnnp.core.runtime.report import summarize
+from dnnp.core.runtime.session import SessionConfig
+from dnnp.core.runtime.sinks import Kept
+from dnnp.core.runtime.sources import Repeated
+from dnnp.core.runtime.values import to_numpy
+from dnnp.core.runtime.workers.hiring import worker_of
+from dnnp.core.runtime.workers.process import ProcessStaff
+from dnnp.core.runtime.workers.staff import Post, Rules
+from dnnp.core.runtime.workers.staffing import staff_of
+from dnnp.formats.stream import read_bytes
+from support.run import dnnp
+from support.running import SPLIT, check_figures, network, planned, stage_of
+from support.split_models import graph, make, node, value
+from support.workers import Fail, Sleep, children
+
+
+@pytest.fixture
+def staff() -> Iterator[ProcessStaff]:
+    """Processes, all of which are gone after the test, as are their files."""
+    before = len(os.listdir("/proc/self/fd"))
+    staff = ProcessStaff(Rules())
+    yield staff
+    staff.close()
+    gc.collect()  # exceptions hold what the threads had
+    assert not children()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def chain(staff: ProcessStaff, *stages: Sequence[Sleep | Fail]) -> list[Step]:
+    """Stages one after the other, each with a worker for each recipe."""
+    steps = []
+    for i, recipes in enumerate(stages):
+        name, shared = f"stage {i}", staff.share({})
+        names = [f"replica {j} of {name}" for j in range(len(recipes))]
+        names = names if len(recipes) > 1 else [name]
+        pairs = zip(names, recipes, strict=True)
+        workers = tuple(worker_of(staff, Post(n), recipe, shared) for n, recipe in pairs)
+        steps.append(Step(name, (f"t{i}",), (f"t{i + 1}",), workers))
+    staff.ready()
+    return steps
+
+
+def one(i: int, seconds: float = 0.0, size: int = 1) -> Sleep:
+    return Sleep(seconds, (f"t{i + 1}",), (size,))
+
+
+def samples(size: int = 1) -> list[dict[str, np.ndarray]]:
+    return [{"t0": np.full(size, 10 * i, np.float32)} for i in range(3)]
+
+
+def test_each_sample_comes_out_once_in_order(staff: ProcessStaff) -> None:
+    steps = chain(staff, [one(0)], [one(1, 0.002), one(1), one(1)], [one(2, size=50_000)])
+    for _ in range(2):
+        trace = run_pipeline(
+            steps, samples(), 60, ["t3"], queue=1, keep=lambda s: True, convert=to_numpy
+        )
+        assert sorted(trace.outputs) == list(range(60))
+        for s, values in trace.outputs.items():
+            assert values["t3"].shape == (50_000,)
+            assert values["t3"][0] == 10 * (s % 3) + 3
+        assert (trace.end_ns >= trace.start_ns).all()
+        assert (trace.start_ns[1:] >= trace.end_ns[:-1]).all()
+        assert (np.diff(trace.done_ns) >= 0).all()
+        check_figures(summarize(trace, 10), trace, 10)
+
+
+def test_a_window_of_one_sends_nothing_ahead(staff: ProcessStaff) -> None:
+    steps = chain(staff, [one(0)], [one(1)])
+    trace = run_pipeline(steps, samples(), 20, ["t2"], window=1)
+    assert (trace.start_ns[0, 1:] >= trace.done_ns[:-1]).all()
+
+
+def test_a_device_runs_its_jobs_one_after_the_other(staff: ProcessStaff) -> None:
+    steps = chain(staff, [one(0, 0.001)], [one(1, 0.001)])
+    order = [
+        Job(i, 0, s) for pair in range(0, 12, 3) for i in (0, 1) for s in range(pair, pair + 3)
+    ]
+    trace = run_pipeline(steps, samples(), 12, ["t2"], orders=[order], keep=lambda s: True)
+    times = [(trace.start_ns[j.step, j.sample], trace.end_ns[j.step, j.sample]) for j in order]
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(times))
+    assert sorted(trace.outputs) == list(range(12))
+
+
+def test_a_stage_that_raises_names_itself_and_the_sample(staff: ProcessStaff) -> None:
+    steps = chain(staff, [one(0)], [one(1), Fail("bug", 5, ("t2",))])
+    with pytest.raises(InputFileError) as caught:
+        run_pipeline(steps, samples(), 100, ["t2"])
+    assert str(caught.value) == "replica 1 of stage 1: sample 9: ValueError: no luck"
+
+
+class Lenient(Kept):
+    """Goes on without the samples that fail."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda s: True, to_numpy)
+        self.failures: dict[int, str] = {}
+
+    def failed(self, sample: int, error: DnnpError) -> bool:
+        self.failures[sample] = str(error)
+        return True
+
+
+@pytest.mark.parametrize(("how", "failing"), [("raise", {9}), ("exit", {*range(9, 20, 2)})])
+def test_others_may_go_on_without_a_sample(
+    staff: ProcessStaff, how: str, failing: set[int]
+) -> None:
+    steps = chain(staff, [one(0)], [one(1), Fail(how, 5, ("t2",))], [one(2)])
+    sink = Lenient()
+    trace = send(steps, Repeated(samples(), 20), sink, ["t3"])
+    assert (trace.done, sink.failures.keys()) == (20, failing)
+    assert sink.outputs(20).keys() == {*range(20)} - failing
+    assert sink.failures[9].startswith("replica 1 of stage 1: sample 9: ")
+
+
+def test_a_recipe_that_fails_is_one_line(staff: ProcessStaff) -> None:
+    with pytest.raises(InputFileError, match=r"^ValueError: not to be made$"):
+        chain(staff, [Fail("make", 0, ("t1",))])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("workers")
+
+
+def run(stream: bytes, folder: Path, *options: str) -> tuple[dict, dict[str, np.ndarray]]:
+    """The run record and the outputs of a verified run in processes."""
+    path = folder / "out.npz"
+    words = ("--workers", "process", "--verify", "--save-outputs", path, "--warmup", "1")
+    result = dnnp("run", *words, *options, stdin=stream)
+    assert result.status == 0, result.err
+    assert not check_runs(read_bytes(result.out).records)
+    assert not children()
+    record = result.one("run")
+    assert (record["verified"], record["workers"], record["restarts"]) == (True, "process", [])
+    return record, dict(np.load(path))
+
+
+@pytest.mark.parametrize("replicas", [(1, 1, 1), (1, 3, 2)])
+def test_a_model_computes_what_it_computes_in_threads(
+    folder: Path, replicas: tuple[int, ...]
+) -> None:
+    stream = planned(network(), folder, SPLIT, replicas=replicas)
+    record, got = run(stream, folder, "-n", "12")
+    assert record["samples"] == 12
+    assert all(stage["measured_s"] > 0 for stage in record["stages"])
+    result = dnnp("run", "--save-outputs", folder / "threads.npz", "-n", "12", stdin=stream)
+    assert "workers" not in result.one("run")
+    expected = dict(np.load(folder / "threads.npz"))
+    assert sorted(got) == sorted(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(got[name], array)
+
+
+def test_schedules_and_weights_that_are_drawn(folder: Path) -> None:
+    stream = planned(network(), folder, SPLIT)
+    for transfers in ("none", "blocking"):
+        scheduled = dnnp("schedule", "-n", "6", "--transfers", transfers, stdin=stream)
+        assert scheduled.status == 0, scheduled.err
+        record, _ = run(scheduled.out, folder, "--random-weights", "3")
+        assert record["makespan_measured_s"] > 0
+
+
+def test_outputs_whose_shapes_depend_on_the_inputs(folder: Path) -> None:
+    nodes = [node("NonZero", ["x"], ["i"]), node("Add", ["i", "i"], ["y"])]
+    model = make(graph(nodes, "m", [value("x", [4])], [value("y", [1, "n"], TensorProto.INT64)]))
+    stream = planned(model, folder, [[0], [1]])
+    paths = []
+    for i, x in enumerate(([0, 1, 0, 2], [1, 1, 1, 1], [0, 0, 0, 0])):
+        paths += ["--inputs", str(folder / f"{i}.npy")]
+        np.save(paths[-1], np.array(x, np.float32))
+    _, got = run(stream, folder, "-n", "9", *paths)
+    assert sorted(a.shape for a in got.values()) == [(1, 0), (1, 2), (1, 4)]
+
+
+def test_strings_between_stages(folder: Path) -> None:
+    nodes = [
+        node("Where", ["c", "a", "b"], ["t"]),
+        node("Equal", ["t", "a"], ["y"]),
+    ]
+    stored = [helper.make_tensor(n, TensorProto.STRING, [2], t) for n, t in
+              (("a", [b"ab", b"c"]), ("b", [b"ab", b"d"]))]  # fmt: skip
+    ends = [value(n, [2], TensorProto.BOOL) for n in "cy"]
+    model = make(graph(nodes, "m", ends[:1], ends[1:], stored), opset=19)
+    np.save(folder / "c.npy", np.array([False, False]))
+    stream = planned(model, folder, [[0], [1]])
+    _, got = run(stream, folder, "-n", "3", "--inputs", str(folder / "c.npy"))
+    assert [list(a) for a in got.values()] == [[True, False]]
+
+
+def test_the_memory_of_processes_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    board = limits.Board()
+    monkeypatch.setattr(limits, "_board", board)
+    staff = ProcessStaff(Rules())
+    chain(staff, [one(0), one(0)], [one(1)])
+    assert sorted(board.others()) == children()
+    staff.close()
+    assert not [*board.others()]
+
+
+def test_retries_need_workers_that_can_be_lost(folder: Path) -> None:
+    stream = planned(network(), folder, SPLIT)
+    result = dnnp("run", "--retries", "2", stdin=stream)
+    assert result.status == 2
+    assert "--retries: a thread cannot be lost; say --workers process" in result.err
+
+
+def test_the_checker_knows_what_can_be_restarted(folder: Path) -> None:
+    result = dnnp("run", "--workers", "process", "-n", "3", stdin=planned(network(), folder, SPLIT))
+    loss = {"worker": "stage 1", "sample": 3, "reason": "its process was killed (SIGKILL)"}
+    bad = [
+        ({"worker": "stage 3"}, "which is no worker of the run"),
+        ({"worker": "replica 0 of stage 1"}, "which is no worker of the run"),
+        ({"sample": -1}, "names sample -1"),
+        ({}, ""),
+    ]
+    for change, message in bad:
+        records = read_bytes(result.out).records
+        records["run"][0]["restarts"] = [loss | change]
+        found = " ".join(map(str, check_runs(records)))
+        assert (message in found) if message else not found
+    del records["run"][0]["workers"]
+    assert "threads cannot be lost" in " ".join(map(str, check_runs(records)))
+
+
+def test_a_model_that_cannot_be_loaded_is_one_line(folder: Path) -> None:
+    nodes = [node("Identity", ["x"], ["t"]), node("NoSuchOp", ["t"], ["y"])]
+    model = make(graph(nodes, "m", [value("x")], [value("y")]))
+    stages = [stage_of([0]), stage_of([1], 1)]
+    with (
+        staff_of("process", Rules()) as staff,
+        pytest.raises(InputFileError, match=r"cannot load the model: .*NoSuchOp") as caught,
+    ):
+        prepare(model, folder, stages, SessionConfig(), staff=staff)
+    assert "\n" not in str(caught.value)
+    assert not children()
