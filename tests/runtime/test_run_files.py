@@ -173,7 +173,7 @@ def test_keep_going_names_all_bad_files(
     assert [line.split(": ")[1].rpartition("/")[2] for line in lines[:3]] == [
         "1.npz", "2.npz", "3.npz",
     ]  # fmt: skip
-    assert "stage 1: ONNX Runtime fails" in lines[1]
+    assert "stage 1: sample 1: ONNX Runtime fails" in lines[1]
     assert lines[3] == "dnnp-run: 3 inputs failed, 2 went through"
     assert result.one("run")["files"] == {"written": 2, "skipped": 0, "failed": 3}
     check_outputs(folder, inputs, out, ["0.npz", "4.npz"])
