@@ -20,8 +20,9 @@ from dnnp.core.pipeline.transfers import global_order, with_transfers
 from dnnp.core.pipeline.wanted import Wanted
 from dnnp.core.runtime.moved import share_of
 from dnnp.core.runtime.moving import crew_of
-from dnnp.core.runtime.pipeline import route, run_pipeline
+from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.report import summarize_schedule
+from dnnp.core.runtime.routes import route
 from dnnp.core.runtime.scheduled import room_of
 from dnnp.core.runtime.turns import turns_of
 from dnnp.core.runtime.values import Values

@@ -20,7 +20,8 @@ from dnnp.core.runtime import log as logs
 from dnnp.core.runtime.file_runs import AHEAD, BEHIND, WRITERS, FileRun, Item
 from dnnp.core.runtime.inputs import Sample, random_inputs
 from dnnp.core.runtime.log import CHUNK, Log
-from dnnp.core.runtime.pipeline import room_in, route, send
+from dnnp.core.runtime.pipeline import room_in, send
+from dnnp.core.runtime.routes import route
 from dnnp.run_load import names_in
 from support.run import dnnp
 from support.running import SPLIT, network, planned, step_of
