@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from dnnp.core.check.runs import check_runs
-from dnnp.core.runtime.workers.cluster import resources
+from dnnp.core.model.errors import LimitError
+from dnnp.core.runtime.workers.cluster import Seat, seats
 from dnnp.core.runtime.workers.staff import Post
 from dnnp.formats.stream import read_bytes
 from support.faults import Case, check
@@ -30,13 +31,15 @@ class Nodes:
         self._nodes = nodes
 
     def nodes(self) -> list[dict]:
-        return [{"Alive": True, "Labels": {}, **node} for node in self._nodes]
+        return [
+            {"NodeID": str(i), "Alive": True, "Labels": {}, **node}
+            for i, node in enumerate(self._nodes)
+        ]
 
 
-def asked(nodes: Nodes, *posts: Post) -> list[dict]:
+def seated(nodes: Nodes, *posts: Post) -> tuple[list[str], list[Seat]]:
     said: list[str] = []
-    found = resources(nodes, posts, said.append)
-    return [{"said": said, **entry} for entry in found]
+    return said, seats(nodes, posts, said.append)
 
 
 def test_actors_go_where_their_device_is() -> None:
@@ -45,22 +48,37 @@ def test_actors_go_where_their_device_is() -> None:
         {"Resources": {"CPU": 2.0}, "Labels": {"dnnp-device": "cpu-core.1"}},
         {"Resources": {"CPU": 2.0, "t4": 1.0, "GPU": 1.0}},
     )
-    posts = [Post("a", device="cpu-core/0"), Post("b", device="cpu-core/1"),
-             Post("c", device="t4/0", gpus=1), Post("d", device="a100/0", threads=3)]  # fmt: skip
-    a, b, c, d = asked(nodes, *posts)
-    assert a == {"said": [], "label_selector": {"dnnp-class": "cpu-core"}, "num_cpus": 1}
-    assert b["label_selector"] == {"dnnp-device": "cpu-core.1"}
-    assert (c["resources"], c["num_gpus"], c["scheduling_strategy"]) == ({"t4": 1}, 1, "SPREAD")
-    assert (d["num_cpus"], d["scheduling_strategy"]) == (3, "SPREAD")
+    posts = [Post("d", device="a100/0", threads=3), Post("a", device="cpu-core/0"),
+             Post("b", device="cpu-core/1"), Post("c", device="t4/0", gpus=1)]  # fmt: skip
+    said, found = seated(nodes, *posts)
+    assert found == [
+        Seat("0", False, {"num_cpus": 3}),
+        Seat("0", True, {"num_cpus": 1}),
+        Seat("1", True, {"num_cpus": 1}),
+        Seat("2", True, {"num_cpus": 1, "num_gpus": 1}),
+    ]
+    assert not said
+    with pytest.raises(LimitError, match=r"^e: no node of the cluster has a GPU for it"):
+        seated(nodes, Post("e", gpus=2))
+
+
+def test_those_that_can_go_anywhere_leave_room() -> None:
+    nodes = Nodes({"Resources": {"CPU": 2.0}},
+                  {"Resources": {"CPU": 2.0}, "Labels": {"dnnp-device": "x.1"}})  # fmt: skip
+    posts = [Post("a", device="x/0"), *[Post("b", device="x/1")] * 2, Post("c", device="x/2")]
+    said, found = seated(nodes, *posts)
+    assert [seat.node for seat in found] == ["0", "1", "1", "0"]
+    assert {seat.options["num_cpus"] for seat in found} == {1}
+    assert not said
 
 
 def test_actors_share_processors_where_there_are_few() -> None:
     nodes = Nodes({"Resources": {"CPU": 1.0}}, {"Resources": {"CPU": 1.0}},
                   {"Resources": {"CPU": 9.0}, "Alive": False})  # fmt: skip
-    found = asked(nodes, *(Post(str(i)) for i in range(3)))
-    assert [entry["num_cpus"] for entry in found] == [0.6666] * 3
-    assert found[0]["said"] == ["3 workers of 3 threads share 2 processors of Ray"]
-    assert asked(nodes, Post("wide", threads=2))[0]["num_cpus"] == 1
+    said, found = seated(nodes, *(Post(str(i)) for i in range(3)))
+    assert sorted(seat.options["num_cpus"] for seat in found) == [0.5, 0.5, 1]
+    assert said == ["3 workers of 3 threads share processors of Ray, 2 in all"]
+    assert seated(nodes, Post("wide", threads=2))[1][0].options["num_cpus"] == 1
 
 
 def test_without_ray_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ import math
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from dnnp.core.model.errors import LimitError, UnavailableError
 from dnnp.core.model.processors import available_cores
+from dnnp.core.model.text import counted
 from dnnp.core.runtime.workers.staff import Post, Rules
 
 DEVICE, KIND = "dnnp-device", "dnnp-class"
@@ -125,44 +126,65 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def resources(ray: Any, posts: Sequence[Post], note: Callable[[str], None]) -> list[dict[str, Any]]:
-    """What each actor asks Ray for: processors, GPUs, and nodes by their labels.
+class Seat(NamedTuple):
+    """Where an actor goes, and what it asks for there."""
 
-    Where there are fewer processors than threads, actors share them.
+    node: str
+    """The node's number in the cluster."""
+    bound: bool
+    """It belongs there, by a label or resource of the node; else it may go elsewhere too."""
+    options: dict[str, Any]
+    """Processors, GPUs and other resources."""
+
+
+def seats(ray: Any, posts: Sequence[Post], note: Callable[[str], None]) -> list[Seat]:
+    """A node for each actor: one for its device if there is any, else the one with most room.
+
+    Where a node has fewer processors than its actors have threads, they share them.
 
     Raises
     ------
     LimitError
-        No node has what an actor needs.
+        No node has the GPU that an actor needs.
     """
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    wanted = sum(post.threads for post in posts)
-    total = sum(node["Resources"].get("CPU", 0.0) for node in nodes)
-    share = min(1.0, total / wanted) if wanted else 1.0
-    if share < 1.0:
-        note(f"{len(posts)} workers of {wanted} threads share {total:g} processors of Ray")
-    return [_asked(post, nodes, share) for post in posts]
+    nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    mine = [_candidates(post, nodes) for post in posts]
+    load = dict.fromkeys(nodes, 0)
+    homes = [""] * len(posts)
+    # Those that can go anywhere come last, so that they leave room for the others.
+    for i in sorted(range(len(posts)), key=lambda i: not mine[i][1]):
+        threads = posts[i].threads
+        homes[i] = min(mine[i][0], key=lambda n: (load[n] + threads) / max(_cpus(nodes[n]), 1e-3))
+        load[homes[i]] += threads
+    if any(load[n] > _cpus(nodes[n]) for n in nodes):
+        total = sum(map(_cpus, nodes.values()))
+        note(f"{counted(len(posts), 'worker')} of {sum(load.values())} threads share processors of "
+             f"Ray, {total:g} in all")  # fmt: skip
+    found = []
+    for post, home, (_, bound) in zip(posts, homes, mine, strict=True):
+        share = post.threads * min(1.0, _cpus(nodes[home]) / load[home])
+        # Ray counts whole processors, or parts of one.
+        cpus = math.floor(share) if share >= 1 else math.floor(share * 1e4) / 1e4
+        options: dict[str, Any] = {"num_cpus": cpus}
+        if post.gpus:
+            options["num_gpus"] = post.gpus
+        found.append(Seat(home, bound, options))
+    return found
 
 
-def _asked(post: Post, nodes: Sequence[Any], share: float) -> dict[str, Any]:
-    asked: dict[str, Any] = {}
+def _cpus(node: Mapping[str, Any]) -> float:
+    return float(node["Resources"].get("CPU", 0.0))
+
+
+def _candidates(post: Post, nodes: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """Nodes that an actor can go to, and whether they are for its device."""
+    able = [n for n in nodes if nodes[n]["Resources"].get("GPU", 0.0) >= post.gpus]
+    if not able:
+        raise LimitError(f"{post.name}: no node of the cluster has a GPU for it")
     kind, _, number = post.device.rpartition("/")
     for label, value in ((DEVICE, f"{kind}.{number}"), (KIND, kind)):
-        mine = [node for node in nodes if node.get("Labels", {}).get(label) == value]
-        if mine and kind:
-            nodes, asked["label_selector"] = mine, {label: value}
-            break
-    mine = [node for node in nodes if kind and node["Resources"].get(kind, 0.0) > 0]
-    if mine and not asked:
-        nodes, asked["resources"] = mine, {kind: 1}
-    most = max((node["Resources"].get("CPU", 0.0) for node in nodes), default=0.0)
-    cpus = min(post.threads * share, most)
-    # Ray counts whole processors, or parts of one.
-    asked["num_cpus"] = math.floor(cpus) if cpus >= 1 else math.floor(cpus * 1e4) / 1e4
-    if post.gpus:
-        asked["num_gpus"] = post.gpus
-        if not any(node["Resources"].get("GPU", 0.0) >= post.gpus for node in nodes):
-            raise LimitError(f"{post.name}: no node of the cluster has a GPU for it")
-    if "label_selector" not in asked:
-        asked["scheduling_strategy"] = "SPREAD"
-    return asked
+        mine = [n for n in able if kind and nodes[n].get("Labels", {}).get(label) == value]
+        if mine:
+            return mine, True
+    mine = [n for n in able if kind and nodes[n]["Resources"].get(kind, 0.0) > 0]
+    return (mine, True) if mine else (able, False)

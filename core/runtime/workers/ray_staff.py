@@ -24,7 +24,7 @@ from dnnp.core.runtime.relay import Answer
 from dnnp.core.runtime.session import Place
 from dnnp.core.runtime.values import Values, to_numpy
 from dnnp.core.runtime.workers.actor import Computer, Home, machine
-from dnnp.core.runtime.workers.cluster import connected, resources
+from dnnp.core.runtime.workers.cluster import Seat, connected, seats
 from dnnp.core.runtime.workers.recipes import Recipe
 from dnnp.core.runtime.workers.staff import Loss, Losses, Post, Recent, Rules, error_of, pick
 
@@ -81,7 +81,7 @@ class RayWorker:
         self._outputs = tuple(recipe.outputs)
         self._recipe, self._values = pickle.dumps(recipe), values
         self._staff = staff
-        self._asked: dict[str, Any] = {}
+        self._seat = Seat("", False, {})
         self._jobs: deque[_Sent] = deque()
         self._lock = Lock()
         self._answered_s = 0.0
@@ -96,12 +96,15 @@ class RayWorker:
         self._ahead_ns = 0
         """How far the clock of the actor is ahead of the one here."""
 
-    def begin(self, asked: dict[str, Any]) -> None:
+    def begin(self, seat: Seat) -> None:
         """Have the actor made; `ready` waits for it."""
-        self._asked, self._sent = asked, 0
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self._seat, self._sent = seat, 0
+        where = NodeAffinitySchedulingStrategy(seat.node, soft=not seat.bound)
         ray, values = self._staff.ray, self._values
         how = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": AHEAD + 1}
-        kind = ray.remote(Computer).options(**how, **asked)
+        kind = ray.remote(Computer).options(**how, **seat.options, scheduling_strategy=where)
         refs = [value.ref for value in values.values()]
         self._actor = kind.remote(self._recipe, sys.path, self.post, list(values), *refs)
         self._made = self._actor.make.remote()
@@ -222,7 +225,7 @@ class RayWorker:
                 self._lost += 1
                 self._staff.lost.add(Loss(self.name, sample, str(loss)), len(self._jobs))
                 try:
-                    self.begin(self._asked)
+                    self.begin(self._seat)
                     self._await_made()
                 except _LostError as another:
                     loss = another
@@ -271,9 +274,9 @@ class RayStaff:
 
     def ready(self) -> None:
         """Have all actors made, and wait for them."""
-        asked = resources(self.ray, [w.post for w in self.workers], self._note)
-        for worker, resource in zip(self.workers, asked, strict=True):
-            worker.begin(resource)
+        found = seats(self.ray, [worker.post for worker in self.workers], self._note)
+        for worker, seat in zip(self.workers, found, strict=True):
+            worker.begin(seat)
         for worker in self.workers:
             worker.ready()
 
