@@ -30,7 +30,7 @@ from dnnp.formats.stream import read_bytes
 from support.run import dnnp
 from support.running import SPLIT, check_figures, network, planned, stage_of
 from support.split_models import graph, make, node, value
-from support.workers import Fail, Sleep, children
+from support.workers import Fail, Otherwise, Sleep, children
 
 
 @pytest.fixture
@@ -129,6 +129,13 @@ def test_others_may_go_on_without_a_sample(
     assert (trace.done, sink.failures.keys()) == (20, failing)
     assert sink.outputs(20).keys() == {*range(20)} - failing
     assert sink.failures[9].startswith("replica 1 of stage 1: sample 9: ")
+
+
+def test_outputs_that_are_not_what_the_model_says(staff: ProcessStaff) -> None:
+    steps = chain(staff, [Otherwise(0.0, ("t1",))], [one(1)])
+    trace = run_pipeline(steps, samples(), 5, ["t1", "t2"], keep=lambda s: True, convert=to_numpy)
+    assert [v["t1"].shape for v in trace.outputs.values()] == [(3,)] * 5
+    assert [v["t2"][0] for v in trace.outputs.values()] == [2, 12, 22, 2, 12]
 
 
 def test_a_recipe_that_fails_is_one_line(staff: ProcessStaff) -> None:

@@ -27,6 +27,7 @@ from dnnp.core.runtime.workers.memory import reserve, view
 from dnnp.core.runtime.workers.messages import Begin, Done, Failed, Job, Offer, Ready
 from dnnp.core.runtime.workers.tensors import (
     BlockId,
+    OtherwiseError,
     Plain,
     Ref,
     array_at,
@@ -140,9 +141,15 @@ class _Worker:
         forms = stage.forms
         if forms is not None:
             refs = self._room(forms, job.room)
-            stage.write(values, {n: array_at(self._blocks[r.block], r) for n, r in refs.items()})
-            return refs
-        outputs = {name: plain(value) for name, value in stage(values).items()}
+            into = {n: array_at(self._blocks[r.block], r) for n, r in refs.items()}
+            try:
+                stage.write(values, into)
+                return refs
+            except OtherwiseError as error:
+                found = error.values
+        else:
+            found = stage(values)
+        outputs = {name: plain(value) for name, value in found.items()}
         refs = self._room(outputs, job.room)
         for name, ref in refs.items():
             write_at(self._blocks[ref.block], ref, outputs[name].data)

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.errors import InputFileError
-from dnnp.core.runtime.session import Place, SessionConfig, first_line, open_session, ort_errors
+from dnnp.core.runtime.session import Place, SessionConfig, open_session, ort_errors
 from dnnp.core.runtime.stages import CpuStage, make_stage
 from dnnp.core.runtime.values import Values, to_numpy
+from dnnp.core.runtime.workers.tensors import OtherwiseError
 
 Array = NDArray[Any]
 
@@ -42,7 +42,7 @@ class Stage(Protocol):
         """Compute; raises `DnnpError`."""
 
     def write(self, values: Values, outputs: Mapping[str, Array]) -> None:
-        """Compute right into arrays of these forms; raises `DnnpError`."""
+        """Compute right into arrays of these forms; raises `DnnpError`, or `OtherwiseError`."""
 
 
 class Recipe(Protocol):
@@ -102,8 +102,10 @@ class _SessionStage:
             for name, into in outputs.items():
                 binding.bind_output(name, "cpu", 0, into.dtype, into.shape, into.ctypes.data)
             session.run_with_iobinding(binding)
-        except ort_errors() as error:
-            raise InputFileError(f"ONNX Runtime fails: {first_line(error)}") from None
+        except ort_errors():
+            # A loop, for one, wants to make its outputs itself; what really fails fails again.
+            self.forms = None
+            raise OtherwiseError(self(values)) from None
 
 
 def _forms(stage: Any) -> dict[str, Form] | None:

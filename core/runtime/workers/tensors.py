@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.runtime.values import to_numpy
+from dnnp.core.runtime.values import Values, to_numpy
 
 ALIGN = 64
 """Tensors begin at multiples of this, bytes."""
@@ -28,6 +28,14 @@ class Ref(NamedTuple):
     dtype: np.dtype[Any] | None
     """None: not a tensor of numbers, but what `pickle` made of it."""
     shape: tuple[int, ...]
+
+
+class OtherwiseError(Exception):
+    """A stage has computed its outputs, but not where it was told to."""
+
+    def __init__(self, values: Values) -> None:
+        super().__init__()
+        self.values = values
 
 
 class Plain(NamedTuple):
