@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ _LEAST_S = 1e-6
 """Groups that take less say nothing of what is in them."""
 _OPEN = 0.1
 """What a block of operators counts beside groups of models: it tells what these leave open."""
+_GROUPS = "groups of "
+"""How kinds of blocks begin that are groups of a model."""
 _FAR = 10
 """Blocks of both chains, whose weights share the caches."""
 
@@ -145,7 +147,7 @@ def group_blocks(path: str, threads: int) -> Measured:
         if inside.starts.any():
             weight = min(float(times[g] / times.mean()) ** 0.5, 1.0)
             blocks.append(Block(inside, nothing, 1, float(times[g]), weight))
-    kind = f"groups of {stream.header.get('model', path)}"
+    kind = f"{_GROUPS}{stream.header.get('model', path)}"
     return Measured(blocks, [kind] * len(blocks))
 
 
@@ -252,11 +254,14 @@ def _record(options: FitOptions, found: Fit, seen: Measured) -> Record:
 def _notes(options: FitOptions, found: Fit, seen: Measured) -> list[str]:
     """What was fitted, on what, and how well."""
     seconds = np.array([block.seconds for block in seen.blocks])
-    off = np.abs(found.predicted_s / seconds - 1)
-    kinds = sorted(zip(seen.kinds, off.tolist(), strict=True))
+    errors = np.abs(found.predicted_s / seconds - 1).tolist()
+    # Beside groups, blocks of operators count little, as they take less than in a model.
+    heeded = [k.startswith(_GROUPS) or not options.streams for k in seen.kinds]
+    kinds = sorted(itertools.compress(zip(seen.kinds, errors, strict=True), heeded))
+    off = np.array([error for _, error in kinds])
     by_kind = [
-        f"{kind} {np.median([error for _, error in errors]):.0%}"
-        for kind, errors in ((k, list(e)) for k, e in groupby(kinds, key=lambda pair: pair[0]))
+        f"{kind} {np.median([error for _, error in pairs]):.0%}"
+        for kind, pairs in itertools.groupby(kinds, key=lambda pair: pair[0])
     ]
     notes = [
         "kind: a pipeline stage on a core pays for transfers and has a capacity, so it is an "

@@ -85,7 +85,7 @@ def test_groups_of_measured_streams_count_most(measured: Path, tmp_path: Path) -
         assert 0.7 < ratio < 1.4
     notes = " ".join(json.loads(path.read_text())["notes"])
     assert "and groups of 1 models as they run" in notes
-    assert "groups of gnmt-small" in notes
+    assert "by kind of block: groups of gnmt-small" in notes
 
 
 def group_times(path: Path) -> list[float]:
