@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 CHUNK = 4096
 """Samples that get room at once."""
 
-MOST = 1 << 18
+MOST = 1 << 16
 """Samples whose times are kept where nobody knows how many will come: the last ones."""
 
 
