@@ -16,7 +16,13 @@ from dnnp.core.model.errors import UsageError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    what = parser.add_argument_group("what to run")
+    _what_to_run(parser.add_argument_group("what to run"))
+    _checks(parser.add_argument_group("checks"))
+    limit_options(parser)
+    _how_to_run(parser.add_argument_group("how to run it"))
+
+
+def _what_to_run(what: argparse._ArgumentGroup) -> None:
     what.add_argument(
         "--provider",
         default="cpu",
@@ -120,7 +126,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--model", metavar="PATH", help="the ONNX model, if it is not where the stream says"
     )
-    checks = parser.add_argument_group("checks")
+
+
+def _checks(checks: argparse._ArgumentGroup) -> None:
     checks.add_argument(
         "--verify", action="store_true", help="compare all outputs with those of the unsplit model"
     )
@@ -162,8 +170,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write what the measured loads tell of the costs of operators there, for "
         "dnnp-profile --from-run",
     )
-    limit_options(parser)
-    how = parser.add_argument_group("how to run it")
+
+
+def _how_to_run(how: argparse._ArgumentGroup) -> None:
     how.add_argument(
         "--threads",
         type=_up_to(1024, 1),
