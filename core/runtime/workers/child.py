@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
 import signal
 import socket
 import sys
@@ -19,12 +18,11 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.model.orphan import die_with_parent
 from dnnp.core.runtime.values import Values
-from dnnp.core.runtime.waits import WaitClock, with_threads
+from dnnp.core.runtime.workers.computing import Computing
 from dnnp.core.runtime.workers.memory import reserve, view
-from dnnp.core.runtime.workers.messages import Begin, Done, Failed, Job, Offer, Ready
+from dnnp.core.runtime.workers.messages import Begin, Done, Job, Offer, Ready, failure_of
 from dnnp.core.runtime.workers.tensors import (
     BlockId,
     OtherwiseError,
@@ -41,9 +39,6 @@ from dnnp.core.runtime.workers.wire import receive, send
 
 if TYPE_CHECKING:
     from dnnp.core.runtime.workers.recipes import Form, Stage
-
-WAITS_NS = 50_000_000
-"""How often the system is asked how long this thread has waited, at most."""
 
 
 def main() -> None:
@@ -80,31 +75,22 @@ class _Worker:
 
     def serve(self) -> None:
         """Make the stage, and do one job after the other."""
-        begin = self._messages.get()
         try:
-            stage, threads = self._begin(begin)
-        except DnnpError as error:
-            send(self._link, Failed(type(error).__name__, str(error)))
-            return
+            computing = self._begin(self._messages.get())
         except Exception as error:  # a stage may be anybody's code
-            send(self._link, Failed(InputFileError.__name__, _said(error)))
+            send(self._link, failure_of(error))
             return
-        send(self._link, Ready(threads))
-        waits, asked_ns = WaitClock(), time.perf_counter_ns()
+        send(self._link, Ready(computing.threads))
         while True:
             job = self._messages.get()
             start_ns = time.perf_counter_ns()
             try:
-                outputs = self._do(stage, job)
-            except DnnpError as error:
-                send(self._link, Failed(type(error).__name__, str(error)))
+                outputs = self._do(computing.stage, job)
+            except Exception as error:  # as above
+                send(self._link, failure_of(error))
                 continue
-            except Exception as error:  # a stage may be anybody's code
-                send(self._link, Failed(InputFileError.__name__, _said(error)))
-                continue
-            end_ns, waited_ns = time.perf_counter_ns(), 0
-            if end_ns - asked_ns > WAITS_NS:
-                waited_ns, asked_ns = waits.passed_ns(threads), end_ns
+            end_ns = time.perf_counter_ns()
+            waited_ns = computing.waited_ns(end_ns)
             made = self._made
             self._made = []
             answer = Done(outputs, start_ns, end_ns, waited_ns, [entry[:2] for entry in made])
@@ -123,15 +109,9 @@ class _Worker:
             os.close(fd)
         return message
 
-    def _begin(self, begin: Begin) -> tuple[Stage, tuple[int, ...]]:
+    def _begin(self, begin: Begin) -> Computing:
         sys.path[:] = begin.path
-        recipe = pickle.loads(begin.recipe)
-        values = self._values(begin.values)
-        stage, threads = with_threads(lambda: recipe.make(values))
-        if begin.cores and hasattr(os, "sched_setaffinity"):
-            with suppress(OSError):  # a core that was taken away meanwhile
-                os.sched_setaffinity(0, begin.cores[:1])
-        return stage, threads
+        return Computing(begin.recipe, self._values(begin.values), begin.cores)
 
     def _values(self, refs: Mapping[str, Ref]) -> Values:
         return {name: value_at(self._blocks[ref.block], ref) for name, ref in refs.items()}
@@ -185,11 +165,6 @@ class _Worker:
         self._blocks[number] = view(fd, size, write=True)
         self._made.append((number, size, fd))
         return number
-
-
-def _said(error: Exception) -> str:
-    text = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 if __name__ == "__main__":

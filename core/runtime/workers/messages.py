@@ -1,10 +1,12 @@
-"""What a process that computes is told, and what it answers."""
+"""What a process that computes is told, and what it answers; actors fail by the same words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from dnnp.core.model import errors
+from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.runtime.workers.tensors import BlockId, Ref
 
 
@@ -65,3 +67,20 @@ class Done(NamedTuple):
     waited_ns: int
     made: Sequence[tuple[BlockId, int]]
     """Numbers and bytes of blocks that the process has made for it."""
+
+
+def failure_of(error: Exception) -> Failed:
+    """What is said about an error; of one that is not ours its kind and first line."""
+    if isinstance(error, DnnpError):
+        return Failed(type(error).__name__, str(error))
+    kind = type(error).__name__
+    text = (str(error).strip().splitlines() or [""])[0]
+    return Failed(InputFileError.__name__, f"{kind}: {text}" if text else kind)
+
+
+def error_of(failed: Failed) -> DnnpError:
+    """The error of ours that a worker reports."""
+    found = getattr(errors, failed.kind, None)
+    if isinstance(found, type) and issubclass(found, DnnpError):
+        return found(failed.reason)
+    return InputFileError(failed.reason)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from dnnp.core.model import errors
-from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.runtime.relay import Remote
 from dnnp.core.runtime.session import Place
 from dnnp.core.runtime.values import Values
@@ -133,16 +131,3 @@ class Recent(Generic[S]):
         """Forget all."""
         with self._lock:
             self._held.clear()
-
-
-def error_of(kind: str, reason: str) -> DnnpError:
-    """The error of ours that a worker reports by the name of its class."""
-    found = getattr(errors, kind, None)
-    if isinstance(found, type) and issubclass(found, DnnpError):
-        return found(reason)
-    return InputFileError(reason)
-
-
-def pick(values: Mapping[str, Any], kind: type[S], copy: Callable[[Any], S]) -> dict[str, S]:
-    """Values as workers take them: those of this kind as they are, copies of the others."""
-    return {n: v if isinstance(v, kind) else copy(v) for n, v in values.items()}
