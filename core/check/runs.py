@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dnnp.core.check.arrivals import Redrawn
 from dnnp.core.check.moves import check_transfers
 from dnnp.core.check.served import check_served
 from dnnp.core.check.violation import Violation, above, same
@@ -28,11 +29,11 @@ def check_runs(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
     records
         Record type -> its records: runs, the plan, its stages and its schedule are looked at.
     """
-    found = []
+    found, redrawn = [], Redrawn()
     for number, run in enumerate(records.get("run", ())):
         subject = f"run {number}"
         found += _ranges(run, subject) + _figures(run, subject)
-        found += check_served(run, subject)
+        found += check_served(run, redrawn, subject)
         if run["mode"] == "pipeline":
             found += _stages(run, records, subject) + _predicted(run, records, subject)
             found += _links(run, subject)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dnnp.core.check.asked import check_asked
 from dnnp.core.check.fields import printable
 from dnnp.core.check.offer import check_made
 from dnnp.core.check.passes import check_passes
@@ -69,6 +70,7 @@ def check_stream(
         for schedule in records.get("schedule", ()):
             found += check_passes(schedule, records)
         found += check_runs(records)
+        found += check_asked(header, records.get("run", ()))
     return found + _provenance(header, records)
 
 

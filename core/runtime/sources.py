@@ -38,7 +38,9 @@ class Arrivals:
         if self.process == UNIFORM:
             times = np.arange(count) / self.rate_per_s
         else:
-            gaps = np.random.default_rng(self.seed).standard_exponential(max(count - 1, 0))
+            # Words of a generator stay the same in all versions of numpy; its distributions do not.
+            words = np.random.PCG64(self.seed).random_raw(max(count - 1, 0)) >> np.uint64(11)
+            gaps = -np.log1p(words * -(2.0**-53))
             times = np.concatenate([[0.0], np.cumsum(gaps) / self.rate_per_s])[:count]
         return np.asarray(np.round(times * 1e9), dtype=np.int64)
 

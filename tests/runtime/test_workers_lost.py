@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support.faults import HOWS, Case, check
-from support.run import PATIENCE_S, Result, executable
 from support.running import SPLIT, network, planned
-from support.workers import is_worker, workers_of
+from support.struck import begun, struck, until
+from support.workers import workers_of
 
 
 @pytest.mark.parametrize("how", HOWS["process"])
@@ -38,36 +34,6 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lost")
     (folder / "plan").write_bytes(planned(network(), folder, SPLIT))
     return folder / "plan"
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def begun(process: int) -> bool:
-    """Whether a worker computes: it has waited often, as it does before and after each sample."""
-    status = Path(f"/proc/{process}/status").read_text()
-    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) > 300
-
-
-def struck(plan: Path, act: Callable[[int, list[int]], object], *words: str) -> Result:
-    """What a long run in processes leaves to whose workers something happens."""
-    words = ("--workers", "process", "--warmup", "1", "-n", "300000", *words)
-    process = subprocess.Popen(
-        [sys.executable, executable("run"), *words, plan],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    until(lambda: len(workers_of(process.pid)) == 3)
-    workers = workers_of(process.pid)
-    until(lambda: all(map(begun, workers)))
-    act(process.pid, workers)
-    out, err = process.communicate(timeout=PATIENCE_S)
-    until(lambda: not any(map(is_worker, workers)))
-    return Result(process.returncode, out, err.decode())
 
 
 def test_a_worker_that_is_killed_ends_the_command_with_one_line(plan: Path) -> None:

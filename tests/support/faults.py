@@ -39,7 +39,7 @@ HOWS = {
 `slow`: whoever takes the outputs takes his time; `interrupt`: Ctrl-C."""
 
 SAMPLES = 30
-LIMIT_S = {"thread": 0.0, "process": 2.0, "ray": 8.0}
+LIMIT_S = {"thread": 0.0, "process": 2.0, "ray": 15.0}
 """A job takes no longer where one hangs, by --stage-timeout; nor may a worker that starts."""
 PATIENT_S = 60.0
 """The same where nothing hangs."""

@@ -51,7 +51,8 @@ WHOLE: dict[str, Callable[[int], int]] = {
 COUNTS = (
     "id", "k", "count", "cluster_size", "max_replicas", "invocations", "replicas", "nodes",
     "stage", "homes", "pass", "unroll", "micro_batches", "micro_batch", "units", "samples",
-    "threads", "tensors", "rounds", "stages", "devices",
+    "threads", "tensors", "rounds", "stages", "devices", "seed", "backlog", "sample", "written",
+    "skipped", "failed", "discarded",
 )  # fmt: skip
 """Fields that hold whole numbers."""
 
@@ -79,6 +80,14 @@ def _tiny(_: Record, before: float, after: float) -> bool:
     return abs(after - before) < 1e-9
 
 
+def _nanosecond(_: Record, before: float, after: float) -> bool:
+    return abs(after - before) <= 2e-9
+
+
+def _some_failed(record: Record, before: float, after: float) -> bool:
+    return int(record["files"]["failed"]) > 0
+
+
 def _searched(record: Record, before: float, after: float) -> bool:
     """A pipeline that is not the plan, and not better; the plan is the fastest of its ways."""
     values = sorted(way["value"] for way in record["ways"] if "value" in way)
@@ -94,6 +103,7 @@ UNPROVEN = (
     "a bound without a certificate: the checker compares it with what is reached, no more",
 )
 MEASURED = (_any, "a measurement that no other figure of the record determines")
+FILES = (_any, "nothing else in the stream counts files that were not sent through")
 OFFERED = (_any, "what may be used; no number of the plan depends on it")
 SEARCHED = (
     _searched,
@@ -101,6 +111,13 @@ SEARCHED = (
 )
 CHOSEN = (_any, "an option of the run; nothing follows from it")
 PROBLEM = (_any, "a part of the problem that the schedule states and solves")
+
+SERVED = ("arrivals", "sweep.rates[]")
+TIMES = (
+    "throughput_per_s", "latency_mean_s", "latency_p50_s", "latency_p90_s", "latency_p99_s",
+    "latency_p999_s", "latency_max_s", "backlog",
+)  # fmt: skip
+"""What is measured of samples that arrive at a rate."""
 
 HARMLESS: dict[tuple[str, str], tuple[Rule, str]] = {
     ("plan", "bound"): (_any, "up to the value, with its gap; its proof is what a certificate is"),
@@ -154,6 +171,15 @@ HARMLESS: dict[tuple[str, str], tuple[Rule, str]] = {
     ("run", "transfers.share_measured"): MEASURED,
     ("run", "transfers.moves[].bytes"): MEASURED,
     ("run", "transfers.moves[].measured_s"): MEASURED,
+    ("run", "restarts[].sample"): (_any, "any of those that went through may have been lost"),
+    ("run", "files.skipped"): FILES,
+    ("run", "files.failed"): FILES,
+    ("run", "files.written"): (_some_failed, "one that failed may have got as far as a stage"),
+    **{
+        ("run", f"{where}.span_s"): (_nanosecond, "arrivals are at whole nanoseconds")
+        for where in SERVED
+    },
+    **{("run", f"{where}.{name}"): MEASURED for where in SERVED for name in TIMES},
     ("run", "k"): (_any, "how many copies of the model ran, or fitted; nothing follows from it"),
 }
 """Type and field -> which changes are not false, or cannot be found out, and why."""

@@ -4,11 +4,11 @@
 
 Streams of every kind are made by the commands themselves: throughput, training, replicas, ways to
 use the devices, latency of blocks and of operators, schedules of plans and of shapes with
-transfers, repetends and trade-offs, verified runs, and choices by measurement. `--count` graphs are
-drawn for each kind. Every number of a result is changed in up to ten ways, or `--most` numbers of
-each field in a stream; digests and gaps are made to fit. dnnp-check must refuse all of it but what
-is no false statement, or what nothing in the stream contradicts; those are listed with their
-reasons in `support.forgery.HARMLESS`.
+transfers, repetends and trade-offs, verified runs, choices by measurement, and runs that serve.
+`--count` graphs are drawn for each kind. Every number of a result is changed in up to ten ways, or
+`--most` numbers of each field in a stream; digests and gaps are made to fit. dnnp-check must refuse
+all of it but what is no false statement, or what nothing in the stream contradicts; those are
+listed with their reasons in `support.forgery.HARMLESS`.
 
 Prints for each type and field how many forgeries were made and accepted, and why (after Ctrl-C
 those so far); exits with 1 if any was accepted without a reason.
@@ -31,6 +31,7 @@ from support import forgery, seeds, training
 from support.forgery import Forgery, records_in
 from support.run import dnnp
 from support.running import SPLIT, network, planned
+from support.struck import serving
 
 CLUSTERS = ("cluster_size", "inner_bandwidth_bytes_per_s")
 """Of a device: the objective gpipe knows none."""
@@ -95,6 +96,7 @@ def streams(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
             yield f"run with {way} transfers", piped(plain, cut, moving, f"run{more}")
         late = "partition -k 2 --objective latency"
         yield "latency run", piped(plain, late, "run -n 5 --verify")
+        yield from serving(Path(folder))
         yield "replicated run", piped(plain, f"{cut} --max-replicas 2 -k 4", "run -n 12")
 
 
