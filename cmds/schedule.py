@@ -11,7 +11,7 @@ from dnnp.cmds.shell.context import Context
 from dnnp.cmds.shell.output import atomic_output
 from dnnp.core.methods import SCHEDULES, lines
 from dnnp.core.model.errors import InputFileError, UsageError
-from dnnp.core.pipeline.shapes import SHAPES
+from dnnp.core.pipeline.shapes import ALL
 
 if TYPE_CHECKING:
     from dnnp.formats.stream import Record
@@ -81,9 +81,12 @@ def _add_placement_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to schedule, instead of the plan of a stream")
     what.add_argument(
         "--shape",
-        choices=SHAPES,
+        choices=ALL,
         help="a placement from the literature: V: one stage a device; X: V and its mirror image; "
-        "M: V between shared blocks; NN: M with another one in the middle; K: two branches",
+        "M: V between shared blocks; NN: M with another one in the middle; K: two branches; "
+        "NN-eager: NN with that one after the first stage; multi-modal: after the last stage; "
+        "fine-tuning: M whose first block is not trained; AlphaFold: three passes, the last one "
+        "trained; VV: two stages a device, there and back",
     )
     what.add_argument(
         "--devices", type=count, metavar="D", help="devices of the shape (default: 4)"
@@ -95,7 +98,10 @@ def _add_placement_arguments(parser: argparse.ArgumentParser) -> None:
         "--forward-time", type=seconds, metavar="T", help="forward block of a shape (default: 1)"
     )
     what.add_argument(
-        "--backward-time", type=seconds, metavar="T", help="backward block of a shape (default: 3)"
+        "--backward-time",
+        type=seconds,
+        metavar="T",
+        help="backward block of a shape (default: 3, fine-tuning: 2, AlphaFold: 1)",
     )
     what.add_argument(
         "--shared-time",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from dnnp.core.methods import SCHEDULES
 from dnnp.core.model.errors import UsageError
-from dnnp.core.pipeline.shapes import SHAPES
+from dnnp.core.pipeline.shapes import ALL
 from dnnp.formats.placement import MOST_DEVICES
 from dnnp.graph import Graph
 from dnnp.searching import run_of, with_bar
@@ -35,7 +35,7 @@ class ScheduleOptions(Options):
 
     micro_batches: int = option(32, least=1)
     """Micro-batches, or samples, to schedule."""
-    shape: str | None = option(choices=SHAPES)
+    shape: str | None = option(choices=ALL)
     """Instead of the plan of a graph: a placement from the literature; see dnnp-schedule(1)."""
     devices: int | None = option(least=0)
     """Devices of the shape; None: 4."""
@@ -44,7 +44,7 @@ class ScheduleOptions(Options):
     forward_time: float | None = option(least=0)
     """Forward block of a shape; None: 1."""
     backward_time: float | None = option(least=0)
-    """Backward block of a shape; None: 3."""
+    """Backward block of a shape; None: 3, of fine-tuning 2, of AlphaFold 1."""
     shared_time: float | None = option(least=0)
     """Block of a shape that all devices share; None: 1."""
     placement: str | os.PathLike[str] | None = option()
@@ -112,7 +112,7 @@ class ScheduleOptions(Options):
                 4 if self.devices is None else self.devices,
                 inference=self.inference,
                 forward_s=1.0 if self.forward_time is None else self.forward_time,
-                backward_s=3.0 if self.backward_time is None else self.backward_time,
+                backward_s=self.backward_time,
                 shared_s=1.0 if self.shared_time is None else self.shared_time,
             )
         if self.placement is None:

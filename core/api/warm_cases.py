@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from dnnp.caller import Caller
 from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, RECIPES, SEARCHES, SPLITS
 from dnnp.core.methods.method import Method
+from dnnp.core.pipeline.recipes.classics import SPLIT
 from dnnp.core.pipeline.shapes import SHAPES
 from dnnp.formats.records import FORMAT, VERSION
 from dnnp.formats.stream import Record, Stream
@@ -168,9 +169,9 @@ def _schedules() -> Iterator[Case]:
             options = {"shape": shape, "method": method.name, "micro_batches": 4, "devices": 4}
             yield Case("schedule", method.name, shape, None, (("schedule", options),))
     for method in RECIPES.values():
-        shape = "X" if method.name == "chimera" else "V"
+        shape = {"chimera": "X", "dualpipe": "X", "zb-v": "VV"}.get(method.name, "V")
         options = {"shape": shape, "method": method.name, "micro_batches": 4}
-        if method.name == "zb-h1":
+        if method.name in SPLIT:
             options["split_backward"] = 0.5
         if method.name == "inference":
             options["inference"] = True

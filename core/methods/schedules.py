@@ -79,9 +79,26 @@ RECIPES = by_name(
     Method(
         "zb-h1",
         "zero bubble: passes that only weights need fill the gaps (`--split-backward`)",
-        "dnnp.core.pipeline.recipes.classics:zb_h1",
+        "dnnp.core.pipeline.recipes.zero_bubble:zb_h1",
         source="Qi et al. 2023, section 2",
         more="Needs backward blocks that are split.",
+    ),
+    Method(
+        "zb-v",
+        "zero bubble with two stages a device, there and back (shape VV)",
+        "dnnp.core.pipeline.recipes.zero_bubble:zb_v",
+        source="Qi et al. 2023, section 6; Qi et al. 2024, V-ZB",
+        more="Needs backward blocks that are split. Where all blocks take the same time, no device "
+        "ever waits after its first block, from twice as many micro-batches as devices on, in "
+        "the memory of 1f1b.",
+    ),
+    Method(
+        "dualpipe",
+        "two pipelines from both ends (shape X), split backward passes",
+        "dnnp.core.pipeline.recipes.zero_bubble:dualpipe",
+        source="DeepSeek-V3 2024, section 3.2.1",
+        more="Needs backward blocks that are split. A micro-batch is one of each pipeline. Forward "
+        "and backward passes that the published schedule overlaps run one after the other.",
     ),
     Method(
         "inference",

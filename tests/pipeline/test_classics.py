@@ -15,12 +15,12 @@ from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.pipeline.cycle import Arcs, least_period
 from dnnp.core.pipeline.problem import faults, peak_memory, problem_of, span_of
-from dnnp.core.pipeline.recipes.classics import Classic, classic
+from dnnp.core.pipeline.recipes.classics import SPLIT, Classic, classic
 from dnnp.core.pipeline.recipes.rate import classic_rate
 from dnnp.core.pipeline.shapes import SHAPES, shape
 from dnnp.core.pipeline.split_backward import split_backward
 from dnnp.core.pipeline.transfers import with_transfers, without_transfers
-from support.placements import random_placement
+from support.placements import on_groups, random_placement
 
 Homes = tuple[tuple[int, ...], ...]
 
@@ -179,7 +179,7 @@ def test_bubble_rates_of_tessel() -> None:
 def test_inference_needs_no_more_than_the_load(form: str, devices: int) -> None:
     placement = shape(form, devices, inference=True)
     load = problem_of(placement, 1).load().max()
-    for name in set(RECIPES) - {"sequential", "zb-h1"}:
+    for name in set(RECIPES) - {"sequential", *SPLIT}:
         assert classic_rate(placement, name) == pytest.approx(load)
         judged(placement, name, 5)
     spans = [judged(placement, "sequential", n)[0] for n in (1, 3)]
@@ -240,6 +240,33 @@ def test_replicas_of_equal_load_are_all_kept_busy() -> None:
     peak = judged(placement, "1f1b", 30)[1]
     # PipeDream: 6 devices from the first stage on, 3 of which take turns; then 3; then 2 by 2.
     assert peak.tolist() == [2, 2, 2, 3, 1, 1]
+
+
+@pytest.mark.parametrize("form", ["V", "M", "NN", "NN-eager", "multi-modal"])
+@pytest.mark.parametrize("width", [2, 3])
+def test_1f1b_plus_of_groups(form: str, width: int) -> None:
+    """Stages on groups of devices run as those on one device do; shared ones on all groups."""
+    placement = shape(form, 4)
+    wide = on_groups(placement, width)
+    made, plain = classic(wide, "1f1b+", 9), classic(placement, "1f1b+", 9)
+    assert made.start.tolist() == plain.start.tolist()
+    assert faults(made.problem, made.start) == []
+    assert classic_rate(wide, "1f1b+") == classic_rate(placement, "1f1b+")
+
+
+def test_1f1b_plus_of_uneven_groups() -> None:
+    """Groups of one to three devices, shared by all, and by the first two groups."""
+    groups = [(0,), (1, 2), (3, 4, 5)]
+    homes: list[Homes] = [(tuple(range(6)),), (groups[0],), ((0, 1, 2),), (groups[1],)]
+    placement = chain([*homes, (groups[2],)], [(1.0, 1.0), (2.0, 4.0)] * 2 + [(2.0, 4.0)])
+    span, peak = judged(placement, "1f1b+", 7)
+    assert span >= problem_of(placement, 7).load().max()
+    made = classic(placement, "1f1b+", 7)
+    assert names(made, placement, 5) == (
+        "F0.0 F0.1 F4.0 B4.0 F0.2 F4.1 B4.1 B0.0 F0.3 F4.2 B4.2 B0.1 F0.4 F4.3 B4.3 B0.2 "
+        "F0.5 F4.4 B4.4 B0.3 F0.6 F4.5 B4.5 B0.4 F4.6 B4.6 B0.5 B0.6"
+    )
+    assert peak.max() <= 12
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
@@ -43,3 +45,20 @@ def random_placement(
     return Placement(
         f"random-{seed}", tuple(Unit(f"device/{d}") for d in range(devices)), tuple(blocks)
     )
+
+
+def on_groups(placement: Placement, width: int) -> Placement:
+    """The same where every device is a group of `width`, all of which run its blocks at once."""
+    units = tuple(
+        replace(unit, name=f"{unit.name}.{i}") for unit in placement.units for i in range(width)
+    )
+    blocks = tuple(
+        replace(
+            block,
+            homes=tuple(
+                tuple(d * width + i for d in home for i in range(width)) for home in block.homes
+            ),
+        )
+        for block in placement.blocks
+    )
+    return replace(placement, units=units, blocks=blocks)

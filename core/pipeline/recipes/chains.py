@@ -137,17 +137,33 @@ def one_stage_each(placement: Placement, chain: Sequence[Stage], name: str) -> N
 
 
 def shared_stages(placement: Placement, chain: Sequence[Stage]) -> tuple[list[int], list[int]]:
-    """Positions of stages on devices of their own, apart from shared ones, and of shared ones.
+    """Positions of stages on devices of their own, one or a group, and of shared ones.
 
-    Shared is a stage on several devices at once some of which run other stages, too.
+    Shared is a stage whose devices are those of another stage and more.
     """
-    homes = [placement.blocks[stage.forward].homes for stage in chain]
-    users = np.zeros(len(placement.units), dtype=np.int64)
-    for home in homes:
-        users[sorted({d for part in home for d in part})] += 1
-    shared = [
-        s
-        for s, home in enumerate(homes)
-        if any(len(part) > 1 and (users[list(part)] > 1).any() for part in home)
+    homes = [
+        frozenset(d for part in placement.blocks[stage.forward].homes for d in part)
+        for stage in chain
     ]
+    shared = [s for s, home in enumerate(homes) if any(other < home for other in set(homes))]
     return [s for s in range(len(chain)) if s not in set(shared)], shared
+
+
+def opposite_chains(placement: Placement, name: str) -> list[list[Stage]]:
+    """The two chains; the devices of one are those of the other backwards."""
+    found = [chain_of(placement, part, name) for part in parts(placement)]
+    homes = [[placement.blocks[stage.forward].homes for stage in chain] for chain in found]
+    if len(found) != 2 or homes[0] != homes[1][::-1] or any(len(h) > 1 for h in homes[0]):
+        raise UsageError(f"{name} needs two chains of stages in opposite directions")
+    if len(found[0]) % 2:
+        raise UsageError(f"{name} needs an even number of stages, not {len(found[0])}")
+    one_stage_each(placement, found[0], name)
+    return found
+
+
+def fill(rank: Ints, stage: Stage, turn: Ints, warm: int, lag: int) -> None:
+    """`warm` forwards, then backward, weight (`lag` later) and forward in turn."""
+    rank[:, stage.forward] = 3 * (turn - warm) + 2
+    rank[:, stage.backward] = 3 * turn
+    if stage.weight >= 0:
+        rank[:, stage.weight] = 3 * (turn + lag) + 1

@@ -9,13 +9,13 @@
     interleaved-1f1b  1f1b with several stages on each device (Megatron-LM, Narayanan et al. 2021)
     chimera           two chains in opposite directions, groups of micro-batches one after
                       another (Chimera with direct concatenation, Li and Hoefler 2021)
-    zb-h1             1f1b with split backward passes: weight blocks fill the gaps within the
-                      memory of 1f1b (Qi et al. 2023, section 2)
+    zb-h1, zb-v, dualpipe
+                      split backward passes, see `core.pipeline.recipes.zero_bubble`
     inference         forward passes alone: micro-batches in order, the latest stage first
 
 A recipe gives every block of every micro-batch a *rank*; each device runs its blocks by rank, as
 early as that allows. None of them looks at times or limits of memory.
-Placements without backward blocks run as `inference` under every name but `zb-h1`.
+Placements without backward blocks run as `inference` under every name but those of `SPLIT`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.placement import Placement
 from dnnp.core.pipeline.problem import ScheduleProblem, problem_of, span_of
 from dnnp.core.pipeline.recipes.chains import (
-    Stage,
-    chain_of,
+    fill,
     levels,
     one_stage_each,
     only_chain,
-    parts,
+    opposite_chains,
     shared_stages,
     topological,
 )
 from dnnp.core.pipeline.shift import left_shift, merged
 from dnnp.core.pipeline.transfers import without_transfers
+
+SPLIT = ("zb-h1", "zb-v", "dualpipe")
+"""Recipes for split backward passes."""
 
 MOST_BLOCKS = 20_000_000
 """Blocks of all micro-batches; more would fill the memory."""
@@ -86,7 +88,7 @@ def classic(placement: Placement, name: str, micro_batches: int) -> Classic:
     if name == "sequential":
         return sequential(placement, micro_batches)
     recipe = RECIPES[name].function()
-    if "backward" not in kinds and name != "zb-h1":
+    if "backward" not in kinds and name not in SPLIT:
         recipe = inference
     core, kept = without_transfers(placement)
     problem = problem_of(core, micro_batches)
@@ -147,35 +149,8 @@ def one_f_one_b(placement: Placement, count: int) -> Ints:
     for stage in reversed(chain):
         homes = len(placement.blocks[stage.forward].homes)
         devices += homes
-        _fill(rank, stage, np.arange(count) // homes, -(-devices // homes), 0)
+        fill(rank, stage, np.arange(count) // homes, -(-devices // homes), 0)
     return rank
-
-
-def zb_h1(placement: Placement, count: int) -> Ints:
-    """1f1b where stage d does its weight blocks d micro-batches late.
-
-    Every stage has as many micro-batches between forward and weight block as the first one.
-    """
-    if all(block.kind != "weight" for block in placement.blocks):
-        raise UsageError("zb-h1 needs weight blocks: split the backward blocks")
-    chain = only_chain(placement, "zb-h1")
-    one_stage_each(placement, chain, "zb-h1")
-    if any(stage.weight < 0 for stage in chain):
-        raise UsageError("zb-h1 needs a weight block for each backward block")
-    if any(len(placement.blocks[stage.forward].homes) > 1 for stage in chain):
-        raise UsageError("zb-h1 knows no stages whose devices take turns")
-    rank = np.zeros((count, len(placement.blocks)), dtype=np.int64)
-    for d, stage in enumerate(chain):
-        _fill(rank, stage, np.arange(count), len(chain) - d, d)
-    return rank
-
-
-def _fill(rank: Ints, stage: Stage, turn: Ints, warm: int, lag: int) -> None:
-    """`warm` forwards, then backward, weight (`lag` later) and forward in turn."""
-    rank[:, stage.forward] = 3 * (turn - warm) + 2
-    rank[:, stage.backward] = 3 * turn
-    if stage.weight >= 0:
-        rank[:, stage.weight] = 3 * (turn + lag) + 1
 
 
 def interleaved(placement: Placement, count: int) -> Ints:
@@ -227,7 +202,7 @@ def chimera(placement: Placement, count: int) -> Ints:
     slots for each stage apart (Chimera, direct concatenation). Devices run their blocks in the
     order of these slots.
     """
-    chains = chimera_chains(placement)
+    chains = opposite_chains(placement, "chimera")
     depth = len(chains[0])
     rank = np.zeros((count, len(placement.blocks)), dtype=np.int64)
     group, place = np.divmod(np.arange(count), depth // 2)
@@ -239,18 +214,6 @@ def chimera(placement: Placement, count: int) -> Ints:
             if stage.weight >= 0:
                 rank[:, stage.weight] = 2 * backward + 1
     return rank
-
-
-def chimera_chains(placement: Placement) -> list[list[Stage]]:
-    """The two chains; the devices of one are those of the other backwards."""
-    found = [chain_of(placement, part, "chimera") for part in parts(placement)]
-    homes = [[placement.blocks[stage.forward].homes for stage in chain] for chain in found]
-    if len(found) != 2 or homes[0] != homes[1][::-1] or any(len(h) > 1 for h in homes[0]):
-        raise UsageError("chimera needs two chains of stages in opposite directions")
-    if len(found[0]) % 2:
-        raise UsageError(f"chimera needs an even number of stages, not {len(found[0])}")
-    one_stage_each(placement, found[0], "chimera")
-    return found
 
 
 def one_f_one_b_plus(placement: Placement, count: int) -> Ints:

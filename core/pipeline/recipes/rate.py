@@ -10,10 +10,9 @@ from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.model.placement import Placement
 from dnnp.core.pipeline.cycle import Arcs, least_period
 from dnnp.core.pipeline.problem import span_of
-from dnnp.core.pipeline.recipes.chains import levels
+from dnnp.core.pipeline.recipes.chains import levels, opposite_chains
 from dnnp.core.pipeline.recipes.classics import (
     Classic,
-    chimera_chains,
     classic,
     interleaved_devices,
 )
@@ -71,7 +70,7 @@ def group_of(placement: Placement, name: str) -> int:
     if all(block.kind != "backward" for block in core.blocks):
         return turns
     if name == "chimera":
-        return math.lcm(turns, len(chimera_chains(core)[0]) // 2)
+        return math.lcm(turns, len(opposite_chains(core, "chimera")[0]) // 2)
     if name == "interleaved-1f1b":
         return math.lcm(turns, interleaved_devices(core)[0])
     return turns
