@@ -1,8 +1,12 @@
-"""Values that the programs here take on the command line."""
+"""What the programs here have in common: values on the command line, and how they end."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable
+
+from dnnp import DnnpError, InputFileError
 
 
 def seconds(text: str) -> float:
@@ -21,3 +25,18 @@ def count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
     return int(text)
+
+
+def status_of(prog: str, work: Callable[[], None]) -> int:
+    """Do the work of a program: its exit status, as of the commands; one line says what fails."""
+    try:
+        work()
+    except DnnpError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return error.exit_status
+    except OSError as error:
+        print(f"{prog}: {error.strerror}", file=sys.stderr)
+        return InputFileError.exit_status
+    except KeyboardInterrupt:
+        return 130
+    return 0

@@ -17,6 +17,7 @@ import numpy as np
 
 import dnnp
 from dnnp import DnnpError, InputFileError, Stages
+from dnnp.samples.arguments import status_of
 from dnnp.samples.frames import Frame, address, connect, listen, receive, send
 
 
@@ -102,22 +103,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="outputs, as .npz")
     args = parser.parse_args(arguments)
-    try:
-        stages = dnnp.load_stages(args.folder, stages=[])
-        samples = [_load(path) for path in args.samples]
-        with listen(address(args.listen)) as server:
-            found = through(stages, samples, address(args.first), server)
-        named = {f"{i}/{name}": value for i, row in enumerate(found) for name, value in row.items()}
-        np.savez(args.output, **named)
-    except DnnpError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return error.exit_status
-    except OSError as error:
-        print(f"{parser.prog}: {error.strerror}", file=sys.stderr)
-        return InputFileError.exit_status
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return status_of(parser.prog, lambda: _send_files(args))
+
+
+def _send_files(args: argparse.Namespace) -> None:
+    """Send the files that were named, and save what comes back."""
+    stages = dnnp.load_stages(args.folder, stages=[])
+    samples = [_load(path) for path in args.samples]
+    with listen(address(args.listen)) as server:
+        found = through(stages, samples, address(args.first), server)
+    named = {f"{i}/{name}": value for i, row in enumerate(found) for name, value in row.items()}
+    np.savez(args.output, **named)
 
 
 def _load(path: str) -> dict[str, Any]:

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Sequence
 
 import dnnp
-from dnnp import DnnpError, InputFileError, Stages
+from dnnp import DnnpError, Stages
+from dnnp.samples.arguments import status_of
 from dnnp.samples.frames import Frame, address, connect, listen, receive, send
 
 
@@ -33,7 +34,7 @@ def serve(stages: Stages, number: int, source: socket.socket, target: socket.soc
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Load the stage, and serve one connection after the other; exit status as of the commands."""
+    """Serve; exit status as of the commands."""
     parser = argparse.ArgumentParser(
         prog="python -m dnnp.samples.serve_stage",
         description="Run a stage of an export on samples that come over TCP, and pass them on.",
@@ -54,34 +55,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if args.threads < 1:
         parser.error("--threads: must be at least 1")
-    try:
-        here, there = address(args.listen), address(args.next)
-        stages = dnnp.load_stages(
-            args.folder, stages=[args.stage], provider=args.provider, threads=args.threads
-        )
-        with listen(here) as server:
-            host, port = server.getsockname()[:2]
-            print(f"stage {args.stage} listens on {host}:{port}", file=sys.stderr, flush=True)
-            while True:
-                source, _ = server.accept()
-                try:
-                    with source, connect(there, args.patience) as target:
-                        count = serve(stages, args.stage, source, target)
-                    print(f"stage {args.stage}: {count} samples", file=sys.stderr, flush=True)
-                except DnnpError as error:
-                    if args.once:
-                        raise
-                    print(f"stage {args.stage}: {error}", file=sys.stderr, flush=True)
+    return status_of(parser.prog, lambda: _serve_all(args))
+
+
+def _serve_all(args: argparse.Namespace) -> None:
+    """Load the stage, and serve one connection after the other."""
+    here, there = address(args.listen), address(args.next)
+    stages = dnnp.load_stages(
+        args.folder, stages=[args.stage], provider=args.provider, threads=args.threads
+    )
+    with listen(here) as server:
+        host, port = server.getsockname()[:2]
+        print(f"stage {args.stage} listens on {host}:{port}", file=sys.stderr, flush=True)
+        while True:
+            source, _ = server.accept()
+            try:
+                with source, connect(there, args.patience) as target:
+                    count = serve(stages, args.stage, source, target)
+                print(f"stage {args.stage}: {count} samples", file=sys.stderr, flush=True)
+            except DnnpError as error:
                 if args.once:
-                    return 0
-    except DnnpError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return error.exit_status
-    except OSError as error:
-        print(f"{parser.prog}: {error.strerror}", file=sys.stderr)
-        return InputFileError.exit_status
-    except KeyboardInterrupt:
-        return 130
+                    raise
+                print(f"stage {args.stage}: {error}", file=sys.stderr, flush=True)
+            if args.once:
+                return
 
 
 if __name__ == "__main__":

@@ -145,10 +145,10 @@ def _written(path: str) -> Iterator[BinaryIO]:
 
 def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.choosing import offer_of
-    from dnnp.core.runtime.execute import count_sessions, prepare
     from dnnp.core.runtime.load import widest
     from dnnp.core.runtime.outcome import Checks, execute
     from dnnp.core.runtime.placing import may_use_tf32
+    from dnnp.core.runtime.prepare import count_sessions, prepare
     from dnnp.core.runtime.report import Forecast
     from dnnp.core.runtime.verify import tolerance_for
     from dnnp.core.runtime.weights import random_weights

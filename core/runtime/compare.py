@@ -7,18 +7,44 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dnnp.core.model.errors import DnnpError
+from dnnp.core.model.processors import available_cores
+from dnnp.core.runtime.choice import (
+    MOST_ROUNDS,
+    PIPELINE,
+    REPLICAS,
+    WHOLE,
+    Choice,
+    Offer,
+    choose,
+    is_clear,
+)
+from dnnp.core.runtime.load import Load
 from dnnp.core.runtime.pipeline import Worker
-from dnnp.core.runtime.report import Timing, timing_of
+from dnnp.core.runtime.placing import main_config
+from dnnp.core.runtime.report import Timing, median_timing, timing_of
+from dnnp.core.runtime.session import Place, SessionConfig, places
 from dnnp.core.runtime.waits import StealClock, WaitClock, waits_are_known
+
+if TYPE_CHECKING:
+    from dnnp.core.runtime.execute import Pipeline
 
 ROUNDS = 3
 """Each way runs this often, in turn; medians are reported."""
 _POLL_S = 0.1
+
+
+class Compared(NamedTuple):
+    """A way to run a model, and how it went."""
+
+    mode: str
+    config: SessionConfig
+    sessions: int
+    timing: Timing
 
 
 def run_replicas(
@@ -103,3 +129,89 @@ def _stop(replicas: Sequence[Worker]) -> None:
     for replica in replicas:
         if replica.stop is not None:
             replica.stop()
+
+
+def compare(
+    pipeline: Pipeline, load: Load, first: Timing, offer: Offer | None = None
+) -> list[Compared]:
+    """Time the pipeline, the whole model and replicas of it, on as many devices, in turn.
+
+    `first` is a round of the pipeline already run. The whole model's threads spin while they wait,
+    or not, whichever is faster here. With `offer`, what fits the memory of the devices, until it is
+    clear which is the fastest.
+    """
+    others = _others(pipeline, load, offer or Offer())
+    modes = {PIPELINE: (pipeline.config, len(pipeline.steps))}
+    modes |= {mode: (config, len(workers)) for mode, (config, workers) in others.items()}
+    rounds: dict[str, list[Timing]] = {PIPELINE: [first]} | {mode: [] for mode in others}
+    least, most = ROUNDS, ROUNDS if offer is None else MOST_ROUNDS
+    stop = pipeline.watch.interrupted
+    for number in range(most):
+        figures = {mode: median_timing(timings) for mode, timings in rounds.items() if timings}
+        if number >= least and is_clear(figures):
+            break
+        of = f"of {least}" if number < least else f"of {most} at most"
+        pipeline.watch.detail(f"comparison, round {number + 1} {of}")
+        pipeline.watch.checks(f"comparing, round {number + 1} {of}", number / most)
+        if number and not stop():
+            rounds[PIPELINE].append(pipeline.summarize(pipeline.run(load), load))
+        for mode, (_, workers) in others.items():
+            if not stop():
+                rounds[mode].append(
+                    run_replicas(workers, load.samples, load.count, load.warmup, stop)
+                )
+    return [
+        Compared(mode, *modes[mode], median_timing(timings))
+        for mode, timings in rounds.items()
+        if timings
+    ]
+
+
+def _others(
+    pipeline: Pipeline, load: Load, offer: Offer
+) -> dict[str, tuple[SessionConfig, list[Worker]]]:
+    """Mode -> sessions of the whole model, in one configuration."""
+    cores = len(available_cores())
+    config = main_config(pipeline.homes, pipeline.config)
+    whole = replace(config, threads=cores, pin=False)
+    single = replace(config, threads=1)
+    spots, _ = places(pipeline.devices, single)
+    if config.provider == "cpu":
+        spots = spots[:cores]
+    else:
+        spots = spots[: len({spot.device_id for spot in spots})]
+    found = {}
+    if WHOLE not in offer.ruled_out:
+        found[WHOLE] = (whole, [_fastest_whole(pipeline, whole, load)])
+    if REPLICAS not in offer.ruled_out:
+        spots = spots[: offer.copies]
+        copies = [pipeline.whole(single, spot, f"replica {i}") for i, spot in enumerate(spots)]
+        found[REPLICAS] = (single, copies)
+    return found
+
+
+def chosen(pipeline: Pipeline, others: Sequence[Compared], offer: Offer) -> Choice | None:
+    """The fastest of the ways that `compare` timed, beside what was predicted of it."""
+    gpu = main_config(pipeline.homes, pipeline.config).provider != "cpu"
+    predicted = {
+        # A stage stands for a device of the plan: one GPU, or as many cores as it has threads.
+        mode: offer.predicted(
+            mode,
+            sessions,
+            as_planned=not pipeline.crowded and (gpu or config.threads == pipeline.config.threads),
+        )
+        for mode, config, sessions, _ in others
+    }
+    return choose({mode: timing for mode, _, _, timing in others}, offer, predicted)
+
+
+def _fastest_whole(pipeline: Pipeline, config: SessionConfig, load: Load) -> Worker:
+    """The whole model on all cores, with threads that wait in the better way."""
+    workers = [
+        pipeline.whole(config, Place(), "the whole model", alone=alone) for alone in (False, True)
+    ]
+    trial = [
+        run_replicas([w], load.samples, min(load.count, 8), 2, pipeline.watch.interrupted)
+        for w in workers
+    ]
+    return max(zip(trial, workers, strict=True), key=lambda pair: pair[0].throughput_per_s)[1]

@@ -1,46 +1,31 @@
-"""Put a plan to work: stage sessions, the pipeline, verification, comparison."""
+"""A split model at work: samples go through it, and outputs are compared with the whole model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.errors import DnnpError, LimitError
+from dnnp.core.model.errors import DnnpError
 from dnnp.core.model.plan import Stage
-from dnnp.core.model.processors import available_cores
-from dnnp.core.runtime.choice import (
-    MOST_ROUNDS,
-    REPLICAS,
-    WHOLE,
-    Choice,
-    Offer,
-    choose,
-    is_clear,
-)
-from dnnp.core.runtime.compare import ROUNDS, run_replicas
-from dnnp.core.runtime.fallback import Left, note_provider
+from dnnp.core.runtime.fallback import Left
 from dnnp.core.runtime.inputs import Sample
 from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.load import Load, Watch, widest
 from dnnp.core.runtime.moving import Crew, crew_of
 from dnnp.core.runtime.pipeline import Step, Worker, send
 from dnnp.core.runtime.placing import (
-    copied_outputs,
-    homes_of,
-    main_config,
     reference_config,
 )
-from dnnp.core.runtime.report import Timing, median_timing, summarize, summarize_schedule
+from dnnp.core.runtime.report import Timing, summarize, summarize_schedule
 from dnnp.core.runtime.routes import route
 from dnnp.core.runtime.scheduled import room_of
-from dnnp.core.runtime.session import Place, SessionConfig, make_session, places
+from dnnp.core.runtime.session import Place, SessionConfig, make_session
 from dnnp.core.runtime.sinks import Sink
 from dnnp.core.runtime.sources import Repeated, Source
 from dnnp.core.runtime.stages import make_stage
@@ -57,17 +42,12 @@ from dnnp.core.runtime.verify import (
 )
 from dnnp.core.runtime.waits import with_threads
 from dnnp.core.runtime.weights import use_weights
-from dnnp.core.runtime.workers.hiring import Common, hire_step
 from dnnp.core.runtime.workers.staff import Staff
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from dnnp.formats.onnx_stages import StageModel
-    from dnnp.formats.onnx_types import TensorType
-
-MAX_SESSIONS = 4096
-"""Sessions, and threads, of one pipeline."""
 
 
 @dataclass
@@ -265,186 +245,3 @@ class Pipeline:
             )
         stage = make_stage(session, outputs, outputs, config, place)
         return Worker(name, stage, place.cores, stage.stop, threads)
-
-    def compare(
-        self, load: Load, first: Timing, offer: Offer | None = None
-    ) -> list[tuple[str, SessionConfig, int, Timing]]:
-        """Time the pipeline, the whole model and replicas of it, on as many devices, in turn.
-
-        Returns (mode, configuration, number of sessions, figures) for each; `first` is a
-        round of the pipeline already run. The whole model's threads spin while they wait, or
-        not, whichever is faster here. With `offer`, what fits the memory of the devices, until
-        it is clear which is the fastest.
-        """
-        others = self._others(load, offer or Offer())
-        modes = {"pipeline": (self.config, len(self.steps))}
-        modes |= {mode: (config, len(workers)) for mode, (config, workers) in others.items()}
-        rounds: dict[str, list[Timing]] = {"pipeline": [first]} | {mode: [] for mode in others}
-        least, most = ROUNDS, ROUNDS if offer is None else MOST_ROUNDS
-        stop = self.watch.interrupted
-        for number in range(most):
-            figures = {mode: median_timing(timings) for mode, timings in rounds.items() if timings}
-            if number >= least and is_clear(figures):
-                break
-            of = f"of {least}" if number < least else f"of {most} at most"
-            self.watch.detail(f"comparison, round {number + 1} {of}")
-            self.watch.checks(f"comparing, round {number + 1} {of}", number / most)
-            if number and not stop():
-                rounds["pipeline"].append(self.summarize(self.run(load), load))
-            for mode, (_, workers) in others.items():
-                if not stop():
-                    rounds[mode].append(
-                        run_replicas(workers, load.samples, load.count, load.warmup, stop)
-                    )
-        return [
-            (mode, *modes[mode], median_timing(timings))
-            for mode, timings in rounds.items()
-            if timings
-        ]
-
-    def _others(self, load: Load, offer: Offer) -> dict[str, tuple[SessionConfig, list[Worker]]]:
-        """Mode -> sessions of the whole model, in one configuration."""
-        cores = len(available_cores())
-        config = main_config(self.homes, self.config)
-        whole = replace(config, threads=cores, pin=False)
-        single = replace(config, threads=1)
-        spots, _ = places(self.devices, single)
-        if config.provider == "cpu":
-            spots = spots[:cores]
-        else:
-            spots = spots[: len({spot.device_id for spot in spots})]
-        found = {}
-        if WHOLE not in offer.ruled_out:
-            found[WHOLE] = (whole, [self._fastest_whole(whole, load)])
-        if REPLICAS not in offer.ruled_out:
-            spots = spots[: offer.copies]
-            copies = [self.whole(single, spot, f"replica {i}") for i, spot in enumerate(spots)]
-            found[REPLICAS] = (single, copies)
-        return found
-
-    def choose(
-        self, others: Sequence[tuple[str, SessionConfig, int, Timing]], offer: Offer
-    ) -> Choice | None:
-        """The fastest of the ways that `compare` timed, beside what was predicted of it."""
-        gpu = main_config(self.homes, self.config).provider != "cpu"
-        predicted = {
-            # A stage stands for a device of the plan: one GPU, or as many cores as it has threads.
-            mode: offer.predicted(
-                mode,
-                sessions,
-                as_planned=not self.crowded and (gpu or config.threads == self.config.threads),
-            )
-            for mode, config, sessions, _ in others
-        }
-        return choose({mode: timing for mode, _, _, timing in others}, offer, predicted)
-
-    def _fastest_whole(self, config: SessionConfig, load: Load) -> Worker:
-        """The whole model on all cores, with threads that wait in the better way."""
-        workers = [
-            self.whole(config, Place(), "the whole model", alone=alone) for alone in (False, True)
-        ]
-        trial = [
-            run_replicas([w], load.samples, min(load.count, 8), 2, self.watch.interrupted)
-            for w in workers
-        ]
-        return max(zip(trial, workers, strict=True), key=lambda pair: pair[0].throughput_per_s)[1]
-
-
-def count_sessions(stages: Sequence[Stage]) -> int:
-    """Sessions that it takes to run stages, one for each replica.
-
-    Raises
-    ------
-    LimitError
-        Too many.
-    """
-    count = sum(stage.replicas for stage in stages if stage.nodes)
-    if count > MAX_SESSIONS:
-        raise LimitError(f"the plan needs {count} sessions; at most {MAX_SESSIONS} are made")
-    return count
-
-
-def prepare(
-    model: ModelProto,
-    folder: Path,
-    stages: Sequence[Stage],
-    config: SessionConfig,
-    *,
-    known: Mapping[str, TensorType] | None = None,
-    weights: Mapping[str, NDArray[np.generic]] | None = None,
-    watch: Watch | None = None,
-    staff: Staff | None = None,
-) -> Pipeline:
-    """Split a model by a plan and make a session for every replica of every stage.
-
-    `staff` makes the workers; None: they are threads of this process.
-
-    Raises
-    ------
-    FormatError
-        The plan does not fit the model, or its stages depend on each other in a circle.
-    LimitError
-        Too many sessions.
-    InputFileError, UnavailableError
-        See `make_session`.
-    """
-    from dnnp.formats.onnx_stages import split_model
-
-    watch = watch or Watch()
-    used = [stage for stage in stages if stage.nodes]
-    parts = split_model(model, [stage.nodes for stage in used], known)
-    count_sessions(used)
-    spread = sum({stage.device: stage.replicas for stage in used}.values())
-    homes, notices = homes_of(used, config)
-    for notice in notices:
-        watch.note(notice)
-    pipeline = Pipeline(
-        model=model,
-        folder=folder,
-        config=config,
-        weights=weights or {},
-        parts=parts,
-        steps=[],
-        stages=used,
-        outputs=tuple(value.name for value in model.graph.output),
-        watch=watch,
-        crowded=spread * config.threads > len(available_cores()),
-        homes=homes,
-        staff=staff,
-    )
-    for i, (part, spots) in enumerate(zip(parts, homes, strict=True)):
-        name = f"stage {i}"
-        if staff is None:
-            step = make_step(pipeline, name, part, spots)
-        else:
-            common = Common(folder, config, pipeline.weights)
-            step = hire_step(staff, name, part, spots, used[i].device, common)
-            pipeline.left.append(Left())
-        pipeline.steps.append(step)
-    if staff is not None:
-        staff.ready()
-    return pipeline
-
-
-def make_step(pipeline: Pipeline, name: str, part: StageModel, spots: Sequence[Place]) -> Step:
-    """Sessions for one stage; an interruption leaves out replicas, as nothing will run."""
-    config, weights = pipeline.config, pipeline.weights
-    model = use_weights(part.model, weights) if weights else part.model
-    host, ahead = copied_outputs(part.targets, pipeline.homes, overlap=config.overlap)
-    workers = []
-    for j, spot in enumerate(spots):
-        if j and pipeline.watch.interrupted():
-            break
-        shown = f"replica {j} of {name}" if len(spots) > 1 else name
-        with making_session(shown):
-            session, threads = with_threads(
-                partial(make_session, model, pipeline.folder, config, spot, weights)
-            )
-        stage = make_stage(session, part.outputs, host, config, spot, ahead)
-        workers.append(Worker(shown, stage, spot.cores, stage.stop, threads))
-    provider, options = config.at(spots[0]).provider, dict(config.options)
-    left = note_provider(name, provider, session, model, options, pipeline.watch.note)
-    pipeline.left.append(left)
-    ready = f"{len(workers)} sessions" if len(spots) > 1 else "session"
-    pipeline.watch.detail(f"{name}: {len(part.nodes)} nodes, {ready} ready")
-    return Step(name, part.inputs, part.outputs, tuple(workers))

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dnnp.core.model.errors import FormatError
-from dnnp.core.runtime.execute import Pipeline, make_step
+from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.inputs import Sample
 from dnnp.core.runtime.measure import Measurement, distinct_inputs, prepare, with_unique_names
 from dnnp.core.runtime.pipeline import Job, Step, run_pipeline
+from dnnp.core.runtime.prepare import make_step
 from dnnp.core.runtime.report import Timing, summarize
 from dnnp.core.runtime.routes import route
 from dnnp.core.runtime.segments import Floats, Part, carried, coarser, expanded, spreads

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dnnp.core.runtime.choice import Choice, Offer
+from dnnp.core.runtime.compare import Compared, chosen, compare
 from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.file_runs import FileRun
 from dnnp.core.runtime.load import Load, widest
@@ -40,8 +41,6 @@ SHOWN = 0.01
 
 OTHERS = "other processes or the host"
 """Who takes processors away; the host is that of a virtual machine."""
-
-Compared = tuple[str, SessionConfig, int, Timing]
 
 
 @dataclass(frozen=True)
@@ -301,11 +300,11 @@ def execute(pipeline: Pipeline, load: Load, checks: Checks) -> Outcome:
     if checks.compare and not stop():
         if load.seconds is not None:
             load = replace(load, count=outcome.timing.samples, seconds=None)
-        outcome.others = pipeline.compare(load, outcome.timing, checks.offer)
-        outcome.timing = outcome.others[0][3]
+        outcome.others = compare(pipeline, load, outcome.timing, checks.offer)
+        outcome.timing = outcome.others[0].timing
         outcome.discarded += (outcome.timing.rounds - 1) * load.warmup * widest(pipeline.stages)
         if checks.offer is not None and not stop():
-            outcome.choice = pipeline.choose(outcome.others, checks.offer)
+            outcome.choice = chosen(pipeline, outcome.others, checks.offer)
     outcome.interrupted = trace.interrupted or stop()
     if outcome.interrupted and outcome.verdict is not None and not outcome.verdict.samples:
         outcome.verdict = None

@@ -16,9 +16,10 @@ from pathlib import Path
 import onnx
 
 from dnnp.core.model.processors import available_cores
-from dnnp.core.runtime.execute import Pipeline, prepare
+from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.inputs import Sample, random_inputs
 from dnnp.core.runtime.pipeline import Worker, run_pipeline
+from dnnp.core.runtime.prepare import prepare
 from dnnp.core.runtime.report import summarize
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.core.runtime.values import Values

@@ -22,7 +22,7 @@ from dnnp.core.check.runs import check_runs
 from dnnp.core.model.errors import UnavailableError, UsageError
 from dnnp.core.runtime import cuda
 from dnnp.core.runtime import session as sessions
-from dnnp.core.runtime.execute import Pipeline, prepare
+from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.fallback import Left, shape_nodes
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.load import Load, Watch
@@ -34,6 +34,7 @@ from dnnp.core.runtime.placing import (
     parse_places,
     run_fields,
 )
+from dnnp.core.runtime.prepare import prepare
 from dnnp.core.runtime.session import Place, SessionConfig, Target, make_session, places
 from dnnp.core.runtime.stages import BoundStage, CpuStage, HostStage
 from dnnp.core.runtime.values import to_numpy

@@ -12,7 +12,7 @@ import pytest
 
 import dnnp as python
 from dnnp.core.check.runs import check_runs
-from dnnp.core.runtime import execute as executing
+from dnnp.core.runtime import compare, execute, prepare
 from dnnp.core.runtime.choice import MOST_ROUNDS, Choice, Offer, choose, is_clear, ordered
 from dnnp.core.runtime.compare import ROUNDS
 from dnnp.core.runtime.report import Timing, median_timing
@@ -117,7 +117,7 @@ Patch = pytest.MonkeyPatch
 
 def sleeping(monkeypatch: Patch, stage_s: float, whole_s: Callable[[], float]) -> None:
     """Let each stage, and the whole model, take known times."""
-    make_stage = executing.make_stage
+    make_stage = execute.make_stage
 
     def made(session: Any, outputs: Sequence[str], *rest: Any) -> Any:
         stage = make_stage(session, outputs, *rest)
@@ -129,8 +129,10 @@ def sleeping(monkeypatch: Patch, stage_s: float, whole_s: Callable[[], float]) -
         call.stop = stage.stop  # type: ignore[attr-defined]
         return call
 
-    monkeypatch.setattr(executing, "make_stage", made)
-    monkeypatch.setattr(executing, "available_cores", lambda: (0, 1))
+    for module in (execute, prepare):
+        monkeypatch.setattr(module, "make_stage", made)
+    for module in (compare, prepare):
+        monkeypatch.setattr(module, "available_cores", lambda: (0, 1))
 
 
 def chosen(result: Result) -> dict[str, Any]:
@@ -170,7 +172,7 @@ def test_rounds_go_on_until_the_order_is_clear(tmp_path: Path, monkeypatch: Patc
     sleeping(monkeypatch, 0.0, lambda: 0.0)
     words = ("run", "--choose", "-n", "4", "--warmup", "1", "--no-pin")
     for clear, rounds in ((False, MOST_ROUNDS), (True, ROUNDS)):
-        monkeypatch.setattr(executing, "is_clear", lambda figures, clear=clear: clear)
+        monkeypatch.setattr(compare, "is_clear", lambda figures, clear=clear: clear)
         result = dnnp(*words, stdin=stream)
         chosen(result)
         assert [run["rounds"] for run in result.records("run")] == [rounds] * 3

@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import DnnpError, InputFileError, LimitError
-from dnnp.core.runtime import execute as executing
 from dnnp.core.runtime import pipeline as pipelines
+from dnnp.core.runtime import prepare as preparing
 from dnnp.core.runtime import session as sessions
-from dnnp.core.runtime.execute import Pipeline, prepare
+from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.load import Load, Watch
 from dnnp.core.runtime.outcome import Checks, execute
 from dnnp.core.runtime.pipeline import Step, run_pipeline
+from dnnp.core.runtime.prepare import prepare
 from dnnp.core.runtime.report import summarize
 from dnnp.core.runtime.routes import SOURCE, Edge, route
 from dnnp.core.runtime.session import SessionConfig
@@ -294,7 +295,7 @@ def test_outputs_do_not_depend_on_replicas(
     """Also where all workers share one core."""
     few = sessions.available_cores()[:cores]
     monkeypatch.setattr(sessions, "available_cores", lambda: few)
-    monkeypatch.setattr(executing, "available_cores", lambda: few)
+    monkeypatch.setattr(preparing, "available_cores", lambda: few)
     model = network()
     samples = [random_inputs(model, [1, i]) for i in range(5)]
     load = Load(samples, 23, 1)
@@ -332,7 +333,7 @@ def test_every_replica_is_warmed_up_and_verified(
     stream = planned(network(), folder, SPLIT, replicas=(1, 4, 1))
     path = folder / "input.npz"
     np.savez(path, **random_inputs(network(), 5))
-    make_stage, calls = executing.make_stage, [0, 0, 0, 0]
+    make_stage, calls = preparing.make_stage, [0, 0, 0, 0]
     bent = [False]
 
     def made(session: Any, outputs: Sequence[str], *rest: Any) -> Any:
@@ -350,7 +351,7 @@ def test_every_replica_is_warmed_up_and_verified(
         call.stop = stage.stop  # type: ignore[attr-defined]
         return call
 
-    monkeypatch.setattr(executing, "make_stage", made)
+    monkeypatch.setattr(preparing, "make_stage", made)
     arguments = ("run", "--inputs", path, "-n", "2", "--warmup", "2", "--verify")
     result = dnnp(*arguments, stdin=stream)
     assert result.status == 0, result.err

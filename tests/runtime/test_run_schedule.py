@@ -17,10 +17,11 @@ import pytest
 
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.core.model.plan import Plan
-from dnnp.core.runtime.execute import Pipeline, prepare
+from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.load import Load, Watch
 from dnnp.core.runtime.pipeline import Job, Step, Trace, run_pipeline
+from dnnp.core.runtime.prepare import prepare
 from dnnp.core.runtime.report import Timing, summarize_schedule, timing_lines
 from dnnp.core.runtime.routes import route
 from dnnp.core.runtime.scheduled import Program, program_of, room_of

@@ -18,9 +18,10 @@ from onnx import TensorProto
 from dnnp.core.model.errors import FormatError, InputFileError, UnavailableError, UsageError
 from dnnp.core.runtime import cuda
 from dnnp.core.runtime import session as sessions
-from dnnp.core.runtime.execute import Pipeline, prepare
+from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.load import Load
+from dnnp.core.runtime.prepare import prepare
 from dnnp.core.runtime.session import Place, SessionConfig, make_session, places
 from dnnp.core.runtime.stages import BoundStage, CpuStage, HostStage, make_stage
 from dnnp.core.runtime.values import to_numpy

@@ -16,11 +16,12 @@ from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime import outcome as outcomes
 from dnnp.core.runtime import pipeline as pipelines
 from dnnp.core.runtime import steady, waits
-from dnnp.core.runtime.execute import Pipeline, prepare
+from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.load import Load
 from dnnp.core.runtime.outcome import Checks, execute
 from dnnp.core.runtime.pipeline import Trace, run_pipeline
+from dnnp.core.runtime.prepare import prepare
 from dnnp.core.runtime.report import Timing, median_timing, summarize
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.core.runtime.steady import Settled, count_for, settle, worth_repeating

@@ -14,9 +14,10 @@ import pytest
 from onnx import TensorProto
 
 from dnnp.core.runtime import pipeline as pipelines
-from dnnp.core.runtime.execute import Pipeline, prepare
+from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.load import Load
+from dnnp.core.runtime.prepare import prepare
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.core.runtime.verify import (
     Tolerance,

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper
 from dnnp.core.check.runs import check_runs
 from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.runtime import limits
-from dnnp.core.runtime.execute import prepare
 from dnnp.core.runtime.pipeline import Job, Step, run_pipeline, send
+from dnnp.core.runtime.prepare import prepare
 from dnnp.core.runtime.report import summarize
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.core.runtime.sinks import Kept
