@@ -8,7 +8,7 @@ bodies of `If`, `Loop` and `Scan`: they go where their node goes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import onnx
 
@@ -112,25 +112,6 @@ def _place(node: onnx.NodeProto, stage: int, devices: Sequence[int]) -> None:
         else:
             spec.device.append(-1)  # stands for a group: numbers from 0 on are devices
             spec.index_to_device_group_map.add(key=-1, value=devices)
-
-
-def placed_stages(model: onnx.ModelProto) -> Mapping[int, tuple[int, tuple[str, ...]]]:
-    """Stage and devices of each node, read from the configuration that is written here."""
-    found = {}
-    names = next((list(c.device) for c in model.configuration if c.name == CONFIGURATION), [])
-    for v, node in enumerate(model.graph.node):
-        for mine in node.device_configurations:
-            if mine.configuration_id == CONFIGURATION:
-                found[v] = mine.pipeline_stage, tuple(names[i] for i in _devices(mine))
-    return found
-
-
-def _devices(mine: onnx.NodeDeviceConfigurationProto) -> list[int]:
-    """Numbers of the devices of a node."""
-    for spec in mine.sharding_spec[:1]:
-        groups = {entry.key: list(entry.value) for entry in spec.index_to_device_group_map}
-        return [device for key in spec.device for device in groups.get(key, [key])]
-    return []
 
 
 def _raise_ir(model: onnx.ModelProto, version: int) -> None:

@@ -214,7 +214,7 @@ def start_of_machine() -> Machine:
 
 def _record(options: FitOptions, found: Fit, seen: Measured) -> Record:
     from dnnp.core.runtime.hardware import cache_sizes, copy_rate, memory_size
-    from dnnp.core.runtime.session import ort_version
+    from dnnp.core.runtime.providers import ort_version
     from dnnp.formats.cost_cache import cpu_model
 
     machine = found.machine

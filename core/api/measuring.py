@@ -57,7 +57,7 @@ def price_measured(stream: Stream, device: DeviceSpec, timing: Timing, caller: C
     check_units(stream)
     from pathlib import Path
 
-    from dnnp.core.runtime.session import require_provider, short_name
+    from dnnp.core.runtime.providers import require_provider, short_name
     from dnnp.formats import cost_cache
     from dnnp.formats.graph import clustering_of, graph_of
     from dnnp.formats.onnx_types import input_shapes
@@ -142,7 +142,7 @@ def _facts(
     """Everything that the measured times depend on."""
     from dnnp.core.model.processors import available_cores
     from dnnp.core.runtime.cuda import gpu_name
-    from dnnp.core.runtime.session import MEMORIES, ort_version
+    from dnnp.core.runtime.providers import MEMORIES, ort_version
     from dnnp.formats.cost_cache import cpu_model, groups_digest
 
     others: dict[str, Any] = {}
@@ -190,7 +190,7 @@ def _time_model(
     import numpy as np
 
     from dnnp.core.runtime.measure import Measurement, measure_groups, measure_nodes
-    from dnnp.core.runtime.session import PROVIDERS, provider_name
+    from dnnp.core.runtime.providers import PROVIDERS, provider_name
     from dnnp.formats.cost_cache import MeasuredCosts
     from dnnp.formats.costs_onnxruntime import where_it_ran
     from dnnp.formats.onnx_types import input_shapes, types_of

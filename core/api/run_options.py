@@ -98,7 +98,7 @@ class RunOptions(Options):
                 raise UsageError(f"{flag} {value!r}: give a list")
         if self.provider not in PROVIDERS or self.place:
             from dnnp.core.runtime.placing import parse_places
-            from dnnp.core.runtime.session import provider_name
+            from dnnp.core.runtime.providers import provider_name
 
             provider_name(self.provider)
             parse_places(self.place)

@@ -250,12 +250,8 @@ def _config(options: RunOptions, *, overlap: bool) -> SessionConfig:
         This build has not got a provider.
     """
     from dnnp.core.runtime.placing import parse_options, parse_places
-    from dnnp.core.runtime.session import (
-        SessionConfig,
-        provider_name,
-        require_provider,
-        short_name,
-    )
+    from dnnp.core.runtime.providers import provider_name, require_provider, short_name
+    from dnnp.core.runtime.session import SessionConfig
 
     provider, targets = short_name(provider_name(options.provider)), parse_places(options.place)
     providers = dict.fromkeys([*(t.provider for t in targets.values()), provider])

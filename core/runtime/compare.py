@@ -24,10 +24,10 @@ from dnnp.core.runtime.choice import (
     is_clear,
 )
 from dnnp.core.runtime.load import Load
-from dnnp.core.runtime.pipeline import Worker
 from dnnp.core.runtime.placing import main_config
 from dnnp.core.runtime.report import Timing, median_timing, timing_of
 from dnnp.core.runtime.session import Place, SessionConfig, places
+from dnnp.core.runtime.steps import Worker
 from dnnp.core.runtime.waits import StealClock, WaitClock, waits_are_known
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from dnnp.core.runtime.inputs import Sample
 from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.load import Load, Watch, widest
 from dnnp.core.runtime.moving import Crew, crew_of
-from dnnp.core.runtime.pipeline import Step, Worker, send
+from dnnp.core.runtime.pipeline import send
 from dnnp.core.runtime.placing import (
     reference_config,
 )
@@ -30,6 +30,7 @@ from dnnp.core.runtime.sinks import Sink
 from dnnp.core.runtime.sources import Repeated, Source
 from dnnp.core.runtime.stages import make_stage
 from dnnp.core.runtime.steady import Settled, count_for, settle
+from dnnp.core.runtime.steps import Step, Worker
 from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.values import to_numpy
 from dnnp.core.runtime.verify import (

@@ -21,13 +21,14 @@ from dnnp.core.model.errors import FormatError
 from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.inputs import Sample
 from dnnp.core.runtime.measure import Measurement, distinct_inputs, prepare, with_unique_names
-from dnnp.core.runtime.pipeline import Job, Step, run_pipeline
+from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.prepare import make_step
 from dnnp.core.runtime.report import Timing, summarize
 from dnnp.core.runtime.routes import route
 from dnnp.core.runtime.segments import Floats, Part, carried, coarser, expanded, spreads
 from dnnp.core.runtime.session import SessionConfig, places
 from dnnp.core.runtime.steady import is_disturbed
+from dnnp.core.runtime.steps import Job, Step
 from dnnp.core.runtime.values import Values
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.runtime.moved import Moved
-from dnnp.core.runtime.pipeline import Step, Worker
+from dnnp.core.runtime.steps import Step, Worker
 from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.turns import Turns
 from dnnp.core.runtime.values import Values, to_numpy

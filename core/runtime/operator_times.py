@@ -14,7 +14,8 @@ import numpy as np
 
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime.operator_chains import TYPES, Case
-from dnnp.core.runtime.session import Place, SessionConfig, first_line, make_session, ort_errors
+from dnnp.core.runtime.providers import first_line, ort_errors
+from dnnp.core.runtime.session import Place, SessionConfig, make_session
 
 SHORT, LONG = 2, 8
 """Blocks of the two chains."""

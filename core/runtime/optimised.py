@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dnnp.core.model.errors import InputFileError, UnavailableError
 from dnnp.core.runtime.cuda import not_started
 from dnnp.core.runtime.model_files import absent_files
-from dnnp.core.runtime.session import PROVIDERS, first_line, ort_errors
+from dnnp.core.runtime.providers import PROVIDERS, first_line, ort_errors
 from dnnp.formats.unfinished import scratch_folder
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def optimised_model(
         import onnxruntime
     except ImportError as error:
         raise UnavailableError(f"onnxruntime cannot be imported: {error}") from None
-    from dnnp.core.runtime.session import require_provider
+    from dnnp.core.runtime.providers import require_provider
 
     require_provider(provider)
     options = onnxruntime.SessionOptions()

@@ -18,89 +18,34 @@ then there is one thread a device, whatever stages it runs.
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dnnp.core.model.errors import DnnpError, LimitError
 from dnnp.core.runtime.channel import Channel, ClosedError, Ends
 from dnnp.core.runtime.inputs import blamed
-from dnnp.core.runtime.limits import watched
 from dnnp.core.runtime.log import Log
 from dnnp.core.runtime.relay import Answer, Relay, Remote
 from dnnp.core.runtime.routes import SOURCE, Edge, route
 from dnnp.core.runtime.sinks import Kept, Sink
 from dnnp.core.runtime.sources import Repeated, Source
+from dnnp.core.runtime.steps import Job, Step, Worker
 from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.waits import StealClock, WaitClock, waits_are_known
 
-Call = Callable[[Values], Values]
 _Put = Callable[[int, Values], None]
 _POLL_S = 0.1
 """How often the main thread looks whether it was interrupted, seconds."""
 _WAITS_NS = 50_000_000
 """How often a thread asks the system how long it has waited, at most; asking takes some 50 us."""
-
-
-@dataclass(frozen=True)
-class Worker:
-    """A thread that computes: one replica of a stage, or a whole model."""
-
-    name: str
-    """For messages: `stage 2`, or `replica 1 of stage 2`."""
-    call: Call
-    """Computes the outputs of one sample."""
-    cores: tuple[int, ...] = ()
-    """The thread runs on the first of these; empty: anywhere."""
-    stop: Callable[[], None] | None = None
-    """Makes a call that is under way end soon."""
-    threads: tuple[int, ...] = ()
-    """Other threads that compute with this one, by the system's numbers."""
-    remote: Remote | None = None
-    """Who computes, if it is no thread of this process."""
-
-    def run(self, values: Values) -> Values:
-        """Compute, within the limits of time and memory."""
-        if self.remote is not None:  # it has limits of its own
-            return self.call(values)
-        with watched(self.name):
-            return self.call(values)
-
-    def pin(self) -> None:
-        """Keep the calling thread on the first core."""
-        if self.cores and hasattr(os, "sched_setaffinity"):
-            with suppress(OSError):  # a core that was taken away meanwhile
-                os.sched_setaffinity(0, self.cores[:1])
-
-
-@dataclass(frozen=True)
-class Step:
-    """One stage of a pipeline."""
-
-    name: str
-    """For messages: `stage 2`."""
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    workers: tuple[Worker, ...]
-    """Its replicas; they take the samples in turn."""
-    takes: Mapping[str, int] = field(default_factory=dict)
-    """Inputs that come from another step than their maker -> that step, which has them too."""
-
-
-class Job(NamedTuple):
-    """One sample in one replica of a step: what a thread does in one go."""
-
-    step: int
-    replica: int
-    sample: int
 
 
 class _PipelineRun:

@@ -13,15 +13,9 @@ from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import Stage
 from dnnp.core.model.similar import instead
 from dnnp.core.runtime.fallback import Left
-from dnnp.core.runtime.pipeline import Step
-from dnnp.core.runtime.session import (
-    Place,
-    SessionConfig,
-    Target,
-    places,
-    provider_name,
-    short_name,
-)
+from dnnp.core.runtime.providers import Target, provider_name, short_name
+from dnnp.core.runtime.session import Place, SessionConfig, places
+from dnnp.core.runtime.steps import Step
 
 KINDS = ("shared", "device", "peer", "host")
 """How tensors move between two stages, the nearest first: `shared`, they lie in the memory of the

@@ -17,10 +17,10 @@ from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.fallback import Left, note_provider
 from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.load import Watch
-from dnnp.core.runtime.pipeline import Step, Worker
 from dnnp.core.runtime.placing import copied_outputs, homes_of
 from dnnp.core.runtime.session import Place, SessionConfig, make_session
 from dnnp.core.runtime.stages import make_stage
+from dnnp.core.runtime.steps import Step, Worker
 from dnnp.core.runtime.waits import with_threads
 from dnnp.core.runtime.weights import use_weights
 from dnnp.core.runtime.workers.hiring import Common, hire_step

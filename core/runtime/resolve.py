@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dnnp.core.runtime.limits import making_session
-from dnnp.core.runtime.session import ort_errors
+from dnnp.core.runtime.providers import ort_errors
 from dnnp.formats.unfinished import scratch_folder
 
 if TYPE_CHECKING:

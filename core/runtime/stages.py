@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dnnp.core.model.errors import InputFileError
-from dnnp.core.runtime.session import MEMORIES, Place, SessionConfig, first_line, ort_errors
+from dnnp.core.runtime.providers import MEMORIES, first_line, ort_errors
+from dnnp.core.runtime.session import Place, SessionConfig
 from dnnp.core.runtime.values import Values, to_device, to_numpy, to_ort_value
 
 Memory = tuple[str, int] | str | None

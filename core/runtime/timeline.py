@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.plan import Stage
-from dnnp.core.runtime.pipeline import Job, Step
 from dnnp.core.runtime.routes import route
+from dnnp.core.runtime.steps import Job, Step
 from dnnp.core.runtime.trace import Trace
 from dnnp.formats.trace_events import Edge, Move, Timeline, Work
 

@@ -18,7 +18,7 @@ from dnnp.core.model.errors import UnavailableError
 from dnnp.core.runtime.channel import Channel, ClosedError
 from dnnp.core.runtime.cuda import count_gpus
 from dnnp.core.runtime.link_sweep import Transfer
-from dnnp.core.runtime.session import require_provider
+from dnnp.core.runtime.providers import require_provider
 
 if TYPE_CHECKING:
     from multiprocessing.shared_memory import SharedMemory

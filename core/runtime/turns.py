@@ -18,7 +18,7 @@ import numpy as np
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.runtime.moved import Transfer
-from dnnp.core.runtime.pipeline import Job
+from dnnp.core.runtime.steps import Job
 
 Record = Mapping[str, Any]
 

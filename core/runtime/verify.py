@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from dnnp.core.runtime.file_runs import Item
-    from dnnp.core.runtime.pipeline import Call, Step
+    from dnnp.core.runtime.steps import Call, Step
 
 Array = NDArray[Any]
 

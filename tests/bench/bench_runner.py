@@ -8,8 +8,9 @@ from pathlib import Path
 
 import onnx.backend.test
 
-from dnnp.core.runtime.pipeline import Step, run_pipeline
+from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.report import seconds, summarize
+from dnnp.core.runtime.steps import Step
 from support.bench import table
 from support.run import Result, dnnp
 from support.running import known_time, step_of

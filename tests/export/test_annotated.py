@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 import dnnp
-from dnnp.formats.onnx_annotated import add_device_configurations, layer_settings, placed_stages
+from dnnp.formats.onnx_annotated import CONFIGURATION, add_device_configurations, layer_settings
 from dnnp.formats.stream import read_bytes
 from support.exports import KINDS, exported, plan_of_kind, same, sample
 from support.run import dnnp as command
@@ -24,6 +24,25 @@ OPTION = "session.layer_assignment_settings"
 
 def load(folder: Path) -> onnx.ModelProto:
     return onnx.load(folder / "model/model.onnx", load_external_data=False)
+
+
+def placed_stages(model: onnx.ModelProto) -> dict[int, tuple[int, tuple[str, ...]]]:
+    """Stage and devices of each node, by the configuration of ours."""
+    found = {}
+    names = next((list(c.device) for c in model.configuration if c.name == CONFIGURATION), [])
+    for v, annotated in enumerate(model.graph.node):
+        for mine in annotated.device_configurations:
+            if mine.configuration_id == CONFIGURATION:
+                found[v] = mine.pipeline_stage, tuple(names[i] for i in _devices(mine))
+    return found
+
+
+def _devices(mine: onnx.NodeDeviceConfigurationProto) -> list[int]:
+    """Numbers of the devices of a node."""
+    for spec in mine.sharding_spec[:1]:
+        groups = {entry.key: list(entry.value) for entry in spec.index_to_device_group_map}
+        return [device for key in spec.device for device in groups.get(key, [key])]
+    return []
 
 
 def session(folder: Path, settings: dict[str, Any] | None = None) -> ort.InferenceSession:

@@ -15,10 +15,10 @@ from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime import in_situ, session
 from dnnp.core.runtime.in_situ import Rounds, half_width, measure_parts
 from dnnp.core.runtime.measure import Measurement
-from dnnp.core.runtime.pipeline import Step
 from dnnp.core.runtime.report import Timing
 from dnnp.core.runtime.segments import Part
 from dnnp.core.runtime.session import SessionConfig
+from dnnp.core.runtime.steps import Step
 from support.split_models import array, make, value
 
 N = 96

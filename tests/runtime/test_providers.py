@@ -35,7 +35,8 @@ from dnnp.core.runtime.placing import (
     run_fields,
 )
 from dnnp.core.runtime.prepare import prepare
-from dnnp.core.runtime.session import Place, SessionConfig, Target, make_session, places
+from dnnp.core.runtime.providers import MEMORIES, Target
+from dnnp.core.runtime.session import Place, SessionConfig, make_session, places
 from dnnp.core.runtime.stages import BoundStage, CpuStage, HostStage
 from dnnp.core.runtime.values import to_numpy
 from dnnp.core.runtime.verify import Tolerance, tolerance_for
@@ -454,7 +455,7 @@ def test_tensors_through_every_mixture(
     on: Sequence[int], overlap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bound stages beside others; the device they are bound to is the CPU."""
-    monkeypatch.setitem(sessions.MEMORIES, "azure", "cpu")
+    monkeypatch.setitem(MEMORIES, "azure", "cpu")
     targets = {f"cpu-core/{i}": Target("azure") for i in on}
     pipeline = pipeline_of(targets=targets, allow_fallback=True, overlap=overlap)
     kinds = [type(step.workers[0].call) for step in pipeline.steps]

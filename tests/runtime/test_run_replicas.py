@@ -22,11 +22,12 @@ from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.load import Load, Watch
 from dnnp.core.runtime.outcome import Checks, execute
-from dnnp.core.runtime.pipeline import Step, run_pipeline
+from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.prepare import prepare
 from dnnp.core.runtime.report import summarize
 from dnnp.core.runtime.routes import SOURCE, Edge, route
 from dnnp.core.runtime.session import SessionConfig
+from dnnp.core.runtime.steps import Step
 from dnnp.core.runtime.verify import Tolerance
 from dnnp.formats.plan import plan_digest
 from dnnp.formats.stream import Stream, read_bytes

@@ -20,12 +20,14 @@ from dnnp.core.model.plan import Plan
 from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.load import Load, Watch
-from dnnp.core.runtime.pipeline import Job, Step, Trace, run_pipeline
+from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.prepare import prepare
 from dnnp.core.runtime.report import Timing, summarize_schedule, timing_lines
 from dnnp.core.runtime.routes import route
 from dnnp.core.runtime.scheduled import Program, program_of, room_of
 from dnnp.core.runtime.session import SessionConfig
+from dnnp.core.runtime.steps import Job, Step
+from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.turns import Turns
 from dnnp.formats.graph import graph_of
 from dnnp.formats.plan import plan_of

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from dnnp.core.model.errors import FormatError, InputFileError, UnavailableError, UsageError
-from dnnp.core.runtime import cuda
+from dnnp.core.runtime import cuda, providers
 from dnnp.core.runtime import session as sessions
 from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.inputs import random_inputs
@@ -180,12 +180,12 @@ def test_a_missing_provider_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_providers_by_any_name() -> None:
     for name in ("tensorrt", "TensorRT", "TensorrtExecutionProvider"):
-        assert sessions.provider_name(name) == "TensorrtExecutionProvider"
-    assert sessions.provider_name("CPUExecutionProvider") == sessions.provider_name("cpu")
+        assert providers.provider_name(name) == "TensorrtExecutionProvider"
+    assert providers.provider_name("CPUExecutionProvider") == providers.provider_name("cpu")
     with pytest.raises(UsageError, match="unknown provider 'cudda'; did you mean 'cuda'"):
-        sessions.provider_name("cudda")
+        providers.provider_name("cudda")
     with pytest.raises(UsageError, match=r"unknown provider 'gpu'; known: .*cuda"):
-        sessions.provider_name("gpu")
+        providers.provider_name("gpu")
 
 
 @pytest.mark.parametrize("installed", [("onnxruntime",), ("onnxruntime", "onnxruntime-gpu"), ()])
@@ -230,7 +230,7 @@ CODE = "/onnxruntime_src/onnxruntime/core/providers"
     ],
 )
 def test_what_the_runtime_says_comes_without_its_source(said: str, shown: str) -> None:
-    assert sessions.first_line(RuntimeError(said)) == shown
+    assert providers.first_line(RuntimeError(said)) == shown
 
 
 def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

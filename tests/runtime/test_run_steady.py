@@ -20,11 +20,12 @@ from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.load import Load
 from dnnp.core.runtime.outcome import Checks, execute
-from dnnp.core.runtime.pipeline import Trace, run_pipeline
+from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.prepare import prepare
 from dnnp.core.runtime.report import Timing, median_timing, summarize
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.core.runtime.steady import Settled, count_for, settle, worth_repeating
+from dnnp.core.runtime.trace import Trace
 from support.run import dnnp
 from support.running import SPLIT, known_time, network, planned, stage_of, step_of
 

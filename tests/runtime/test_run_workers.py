@@ -15,12 +15,13 @@ from onnx import TensorProto, helper
 from dnnp.core.check.runs import check_runs
 from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.runtime import limits
-from dnnp.core.runtime.pipeline import Job, Step, run_pipeline, send
+from dnnp.core.runtime.pipeline import run_pipeline, send
 from dnnp.core.runtime.prepare import prepare
 from dnnp.core.runtime.report import summarize
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.core.runtime.sinks import Kept
 from dnnp.core.runtime.sources import Repeated
+from dnnp.core.runtime.steps import Job, Step
 from dnnp.core.runtime.values import to_numpy
 from dnnp.core.runtime.workers.hiring import worker_of
 from dnnp.core.runtime.workers.process import ProcessStaff

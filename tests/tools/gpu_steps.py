@@ -132,7 +132,7 @@ def versions(setting: Setting) -> None:
     import onnxruntime
 
     from dnnp.core.runtime.cuda import count_gpus, gpu_name, load_libraries
-    from dnnp.core.runtime.session import require_provider
+    from dnnp.core.runtime.providers import require_provider
 
     row(
         "ONNX Runtime",
@@ -311,7 +311,8 @@ def on_both(setting: Setting, comm: str, cluster: Path, priced: Path) -> None:
 
 def overlap(setting: Setting) -> None:
     """Two sessions on one device, each with a stream and a thread of its own; copies too."""
-    from dnnp.core.runtime.session import MEMORIES, Place, SessionConfig, make_session
+    from dnnp.core.runtime.providers import MEMORIES
+    from dnnp.core.runtime.session import Place, SessionConfig, make_session
     from dnnp.core.runtime.stages import make_stage
     from dnnp.core.runtime.values import to_device
 

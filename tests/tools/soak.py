@@ -26,9 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from dnnp.core.runtime.limits import held_bytes
-from dnnp.core.runtime.pipeline import Step, Worker, send
+from dnnp.core.runtime.pipeline import send
 from dnnp.core.runtime.sinks import Sink
 from dnnp.core.runtime.sources import Repeated
+from dnnp.core.runtime.steps import Step, Worker
 from dnnp.core.runtime.values import Values, to_numpy
 from dnnp.core.runtime.workers.hiring import worker_of
 from dnnp.core.runtime.workers.staff import Post, Rules

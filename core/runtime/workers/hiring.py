@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.runtime.model_files import model_bytes, supplied_weights
-from dnnp.core.runtime.pipeline import Step, Worker
 from dnnp.core.runtime.relay import Remote
 from dnnp.core.runtime.session import Place, SessionConfig
 from dnnp.core.runtime.stages import Memory
+from dnnp.core.runtime.steps import Step, Worker
 from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.weights import use_weights
 from dnnp.core.runtime.workers.recipes import MODEL, Recipe, SessionRecipe

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.runtime.session import Place, SessionConfig, open_session, ort_errors
+from dnnp.core.runtime.providers import ort_errors
+from dnnp.core.runtime.session import Place, SessionConfig, open_session
 from dnnp.core.runtime.stages import CpuStage, make_stage
 from dnnp.core.runtime.values import Values, to_numpy
 from dnnp.core.runtime.workers.tensors import OtherwiseError
