@@ -44,8 +44,6 @@ from dnnp.core.runtime.waits import StealClock, WaitClock, waits_are_known
 _Put = Callable[[int, Values], None]
 _POLL_S = 0.1
 """How often the main thread looks whether it was interrupted, seconds."""
-_WAITS_NS = 50_000_000
-"""How often a thread asks the system how long it has waited, at most; asking takes some 50 us."""
 
 
 class _PipelineRun:
@@ -134,7 +132,7 @@ class _PipelineRun:
         cores: tuple[int, ...] = ()
         used: set[int] = set()
         last: Job | None = None
-        waits, asked_ns, steals = WaitClock(), time.perf_counter_ns(), StealClock()
+        waits, steals = WaitClock(), StealClock()
         try:
             for job in jobs:
                 worker = self.worker(job)
@@ -143,9 +141,8 @@ class _PipelineRun:
                     cores = worker.cores
                     used.update(cores[:1])
                 ended_ns = self.do(job, worker)
-                if ended_ns - asked_ns > _WAITS_NS:
-                    self.waited_ns[job.step, job.sample] = waits.passed_ns(worker.threads)
-                    asked_ns = ended_ns
+                waited_ns = waits.at_times_ns(ended_ns, worker.threads)
+                self.waited_ns[job.step, job.sample] = waited_ns
                 last = job
             if last is not None:
                 self.waited_ns[last.step, last.sample] += steals.passed_ns(used)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dnnp.core.model.processors import keep_on
 from dnnp.core.runtime.limits import watched
 from dnnp.core.runtime.relay import Remote
 from dnnp.core.runtime.values import Values
@@ -41,9 +40,7 @@ class Worker:
 
     def pin(self) -> None:
         """Keep the calling thread on the first core."""
-        if self.cores and hasattr(os, "sched_setaffinity"):
-            with suppress(OSError):  # a core that was taken away meanwhile
-                os.sched_setaffinity(0, self.cores[:1])
+        keep_on(self.cores[:1])
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ Each is a context that gives a `link_sweep.Transfer`. Where an answer comes back
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnnp.core.model.errors import UnavailableError
+from dnnp.core.model.processors import available_cores, keep_on
 from dnnp.core.runtime.channel import Channel, ClosedError
 from dnnp.core.runtime.cuda import count_gpus
 from dnnp.core.runtime.link_sweep import Transfer
@@ -29,23 +29,15 @@ _LINE = 64
 """Bytes of a line of a cache."""
 
 
-def _pin(core: int) -> None:
-    """Keep the calling thread on a core."""
-    if hasattr(os, "sched_setaffinity"):
-        with suppress(OSError):
-            os.sched_setaffinity(0, (core,))
-
-
 @contextmanager
 def _pinned(core: int) -> Iterator[None]:
     """Inside, the calling thread stays on a core."""
-    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-    _pin(core)
+    before = available_cores()
+    keep_on([core])
     try:
         yield
     finally:
-        if before is not None:
-            os.sched_setaffinity(0, before)
+        keep_on(before)
 
 
 @contextmanager
@@ -59,7 +51,7 @@ def between_threads(here: int, there: int) -> Iterator[Transfer]:
     count = 0
 
     def answer() -> None:
-        _pin(there)
+        keep_on([there])
         sample = 0
         with suppress(ClosedError):
             while True:
@@ -133,7 +125,7 @@ def _answer(pipe: Connection, name: str, largest: int, core: int) -> None:
     """The other process: takes what comes, and answers, until the pipe is closed."""
     from multiprocessing.shared_memory import SharedMemory
 
-    _pin(core)
+    keep_on([core])
     own = np.zeros(largest, dtype=np.uint8)
     memory = SharedMemory(name) if name else None
     pipe.send_bytes(b"")

@@ -8,6 +8,7 @@ be the work of others on the same host, which the kernel counts for every core (
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -16,6 +17,9 @@ T = TypeVar("T")
 
 DISTURBED = 0.03
 """Share of its time that a measurement may lose before it counts as disturbed."""
+
+OFTEN_NS = 50_000_000
+"""How often a thread asks the system how long it has waited, at most; asking takes some 50 us."""
 
 _TASKS = "/proc/self/task"
 _OWN = "/proc/thread-self"
@@ -45,6 +49,7 @@ class WaitClock:
 
     def __init__(self, helpers: Sequence[int] = ()) -> None:
         self._seen: dict[str, int] = {}
+        self._asked_ns = time.perf_counter_ns()
         self.passed_ns(helpers)
 
     def passed_ns(self, helpers: Sequence[int] = ()) -> int:
@@ -58,6 +63,13 @@ class WaitClock:
             total += now - self._seen.get(folder, now)
             self._seen[folder] = now
         return total // (1 + len(helpers))
+
+    def at_times_ns(self, now_ns: int, helpers: Sequence[int] = ()) -> int:
+        """The same, but 0, and asking nobody, until `OFTEN_NS` after this was last asked."""
+        if now_ns - self._asked_ns <= OFTEN_NS:
+            return 0
+        self._asked_ns = now_ns
+        return self.passed_ns(helpers)
 
 
 def _waited_ns(path: str) -> int:
