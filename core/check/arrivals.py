@@ -137,8 +137,8 @@ def _last_gap(row: Record, subject: str) -> Iterator[Violation]:
 
 def _backlog(row: Record, times_s: NDArray[np.float64], subject: str) -> Iterator[Violation]:
     """Who is not through at the last arrival came no longer ago than anybody took."""
-    since = times_s[-1] - row["latency_max_s"]
-    most = int((times_s >= since - 2e-9 - 1e-9 * times_s[-1]).sum())
+    last = float(times_s[-1])
+    most = int((times_s >= last - row["latency_max_s"] - 2e-9 - 1e-9 * last).sum())
     if not 1 <= row["backlog"] <= most:
         message = f"backlog is {row['backlog']}, but from 1, the last one, to {most} is possible: "
         message += "nobody took longer than latency_max_s"

@@ -12,11 +12,18 @@ from dnnp.core.check.violation import Fact, Violation, same
 
 Record = Mapping[str, Any]
 
+Words = Mapping[str, str]
+"""Option without its hyphens -> the word after it."""
+
 DEFAULTS = {"threads": 1.0, "seed": 0.0, "retries": 0.0}
 """Options that stand for a number where they are not given."""
 
 WARMUP = 3
 """Samples for each replica of a stage that go before files, where nothing says how many."""
+
+
+_SAMPLES = re.compile(r"-[qv]*n=?(.*)")
+"""The short form of `--samples`, among others or not."""
 
 
 def check_asked(header: Record, runs: Sequence[Record]) -> list[Violation]:
@@ -25,11 +32,12 @@ def check_asked(header: Record, runs: Sequence[Record]) -> list[Violation]:
     Where nothing says how they were made, nothing is known.
     """
     made = [e["arguments"] for e in header["provenance"] if e["tool"] == "dnnp-run"]
+    words = _said(made[-1]) if made else {}
     return [
         violation
         for number, run in enumerate(runs if made else ())
         if run["mode"] == "pipeline"
-        for violation in _asked(run, made[-1], f"run {number}")
+        for violation in _asked(run, words, f"run {number}")
     ]
 
 
@@ -38,7 +46,7 @@ def _wrong(subject: str, name: str, stated: Fact, expected: Fact, words: str) ->
     return Violation("value", subject, message, expected, stated)
 
 
-def _asked(run: Record, words: Sequence[str], subject: str) -> Iterator[Violation]:
+def _asked(run: Record, words: Words, subject: str) -> Iterator[Violation]:
     """Numbers that were given are those of the record."""
     served = run.get("arrivals") or run.get("sweep") or {}
     for flag, record, name in (
@@ -58,9 +66,9 @@ def _asked(run: Record, words: Sequence[str], subject: str) -> Iterator[Violatio
         yield from _files(run, words, subject)
 
 
-def _samples(run: Record, words: Sequence[str], subject: str) -> Iterator[Violation]:
+def _samples(run: Record, words: Words, subject: str) -> Iterator[Violation]:
     """As many samples as were asked for went through in each round, and at each rate."""
-    wanted = _number(words, "samples", "n")
+    wanted = _number(words, "samples")
     if wanted is None or run.get("interrupted") or "files" in run:
         return
     rows: Sequence[Record] = run.get("sweep", {}).get("rates", ())
@@ -70,7 +78,7 @@ def _samples(run: Record, words: Sequence[str], subject: str) -> Iterator[Violat
             yield _wrong(subject, "samples", count, wanted, "-n")
 
 
-def _restarts(run: Record, words: Sequence[str], subject: str) -> Iterator[Violation]:
+def _restarts(run: Record, words: Words, subject: str) -> Iterator[Violation]:
     """No worker was started again more often than allowed, nor for a sample that there was not."""
     most = _number(words, "retries")
     losses: Sequence[Record] = run.get("restarts", ())
@@ -86,14 +94,14 @@ def _restarts(run: Record, words: Sequence[str], subject: str) -> Iterator[Viola
             yield Violation("value", subject, message, max(passes), loss["sample"])
 
 
-def _files(run: Record, words: Sequence[str], subject: str) -> Iterator[Violation]:
+def _files(run: Record, words: Words, subject: str) -> Iterator[Violation]:
     """What became of files adds up to the samples that went through."""
     files = run["files"]
-    for name, flag in (("failed", "--keep-going"), ("skipped", "--outputs")):
-        if files[name] and not any(word.partition("=")[0] == flag for word in words):
-            message = f"{files[name]} files are {name}, which takes {flag}"
+    for name, flag in (("failed", "keep-going"), ("skipped", "outputs")):
+        if files[name] and flag not in words:
+            message = f"{files[name]} files are {name}, which takes --{flag}"
             yield Violation("value", subject, message, 0, files[name])
-    most = _number(words, "samples", "n")
+    most = _number(words, "samples")
     if most is not None and files["written"] > most:
         yield _wrong(subject, "files written", files["written"], most, "-n")
     through = run["samples"] + run.get("discarded", 0)
@@ -108,19 +116,22 @@ def _files(run: Record, words: Sequence[str], subject: str) -> Iterator[Violatio
             yield Violation("value", subject, message, through, files["written"])
 
 
-def _number(words: Sequence[str], flag: str, short: str = "") -> float | None:
-    """The number that an option was given last, or its default; None: it says no number."""
-    found: str | None = None
+def _said(words: Sequence[str]) -> Words:
+    """What stands after each option, the last time that it is there."""
+    found = {}
     for word, after in zip_longest(words, words[1:], fillvalue=""):
-        match = short and re.fullmatch(rf"-[qv]*{short}=?(.*)", word)
         name, equals, value = word.partition("=")
-        if match:
-            found = match[1] or after
-        elif name == f"--{flag}":
-            found = value if equals else after
-    if found is None:
-        return DEFAULTS.get(flag)
+        short = _SAMPLES.fullmatch(word)
+        if short:
+            found["samples"] = short[1] or after
+        elif name.startswith("--"):
+            found[name[2:]] = value if equals else after
+    return found
+
+
+def _number(words: Words, flag: str) -> float | None:
+    """The number that an option was given, or its default; None: it says no number."""
     try:
-        return float(found)
+        return float(words[flag]) if flag in words else DEFAULTS.get(flag)
     except ValueError:
         return None
