@@ -27,7 +27,7 @@ from dnnp.core.runtime.session import Place
 from dnnp.core.runtime.workers.messages import Begin, Done, Failed, Job, Offer, error_of
 from dnnp.core.runtime.workers.pool import Block, Budget, Lease, Pool, Shared
 from dnnp.core.runtime.workers.recipes import Recipe
-from dnnp.core.runtime.workers.replaced import LostError, ReplacedWorker, Replacing, Sent, finite
+from dnnp.core.runtime.workers.remote import LostError, RemoteStaff, RemoteWorker, Sent, finite
 from dnnp.core.runtime.workers.staff import Post, Rules
 from dnnp.core.runtime.workers.tensors import BlockId, plain
 from dnnp.core.runtime.workers.wire import receive, send
@@ -149,7 +149,7 @@ class _Sent(Sent):
     room: list[Lease] = field(default_factory=list)
 
 
-class ProcessWorker(ReplacedWorker[_Sent]):
+class ProcessWorker(RemoteWorker[_Sent]):
     """A stage in a process."""
 
     def __init__(
@@ -227,7 +227,7 @@ class ProcessWorker(ReplacedWorker[_Sent]):
         self._process.close()
 
 
-class ProcessStaff(Replacing[Shared, ProcessWorker]):
+class ProcessStaff(RemoteStaff[Shared, ProcessWorker]):
     """Processes of this machine."""
 
     kind = "process"

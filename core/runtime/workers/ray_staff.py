@@ -25,7 +25,7 @@ from dnnp.core.runtime.workers.actor import Computer, machine
 from dnnp.core.runtime.workers.cluster import Seat, connected, seats
 from dnnp.core.runtime.workers.messages import Failed, error_of
 from dnnp.core.runtime.workers.recipes import Recipe
-from dnnp.core.runtime.workers.replaced import LostError, ReplacedWorker, Replacing, Sent, finite
+from dnnp.core.runtime.workers.remote import LostError, RemoteStaff, RemoteWorker, Sent, finite
 from dnnp.core.runtime.workers.staff import Post, Rules
 
 _CLOCK_ROUNDS = 5
@@ -52,7 +52,7 @@ class _Sent(Sent):
     refs: list[Any] = field(default_factory=list)
 
 
-class RayWorker(ReplacedWorker[_Sent]):
+class RayWorker(RemoteWorker[_Sent]):
     """A stage in an actor."""
 
     def __init__(
@@ -151,7 +151,7 @@ class RayWorker(ReplacedWorker[_Sent]):
         self._kill()
 
 
-class RayStaff(Replacing[Stored, RayWorker]):
+class RayStaff(RemoteStaff[Stored, RayWorker]):
     """Actors of a Ray cluster."""
 
     kind = "ray"

@@ -43,10 +43,10 @@ class Sent:
 
 J = TypeVar("J", bound=Sent)
 S = TypeVar("S")
-W = TypeVar("W", bound="ReplacedWorker[Any]")
+W = TypeVar("W", bound="RemoteWorker[Any]")
 
 
-class Replacing(Generic[S, W]):
+class RemoteStaff(Generic[S, W]):
     """What the staffs have in common: rules, losses, workers, and inputs from outside."""
 
     def __init__(self, rules: Rules, kind: type[S], copy: Callable[[Any], S]) -> None:
@@ -84,13 +84,13 @@ class Replacing(Generic[S, W]):
         self._recent.clear()
 
 
-class ReplacedWorker(ABC, Generic[J]):
+class RemoteWorker(ABC, Generic[J]):
     """A stage in a worker of its own, and in another one when that is lost."""
 
     ahead = 3
     """Jobs that a worker holds: the next ones are there when one is done."""
 
-    def __init__(self, name: str, staff: Replacing[Any, Any]) -> None:
+    def __init__(self, name: str, staff: RemoteStaff[Any, Any]) -> None:
         self.name = name
         self._rules, self._losses, self._held = staff.rules, staff.lost, staff.held
         self._jobs: deque[J] = deque()
