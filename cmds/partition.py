@@ -115,6 +115,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="probability that a priority comes from the parent of the elite (default: 0.7)",
     )
     _add_latency_arguments(parser)
+    learned = parser.add_argument_group("learning (placeto)")
+    learned.add_argument(
+        "--policy",
+        metavar="FILE",
+        help="start from the policy in FILE; it is applied as it is, unless --train-on or "
+        "--episodes asks for training (default: one that has learned nothing is trained)",
+    )
+    learned.add_argument(
+        "--train-on",
+        metavar="FILE",
+        action="append",
+        help="train on the graph of the stream in FILE, not on the one that is placed; repeatable",
+    )
+    learned.add_argument(
+        "--episodes",
+        type=count,
+        metavar="N",
+        help="episodes of training (default: by effort and size)",
+    )
+    learned.add_argument(
+        "--save-policy", metavar="FILE", help="write the policy that placed the graph to FILE"
+    )
     cost = parser.add_argument_group("cost model")
     cost.add_argument(
         "--comm",
@@ -186,7 +208,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     from dnnp.split_options import SplitOptions
     from dnnp.splitting import split_stream
 
-    for option in ("eval", "sequence", "priorities"):
+    for option in ("eval", "sequence", "priorities", "policy"):
         if getattr(args, option) == "-" and args.stream == "-":
             raise UsageError(f"--{option} and the stream cannot both be standard input")
     options = options_of(SplitOptions, args, context)

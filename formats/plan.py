@@ -12,6 +12,7 @@ from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.learned import PolicyUsed
 from dnnp.core.model.link import Link
 from dnnp.core.model.plan import CostOptions, Plan, Stage, Transfer, Way
 from dnnp.formats.fields import MAX_NUMBER, shown
@@ -139,7 +140,12 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
         bound_method=record.get("bound_method", ""),
         ways=tuple(map(_way, record.get("ways", ()))),
         planned_by=record.get("planned_by", ""),
+        learned=_policy(record["policy"]) if "policy" in record else None,
     )
+
+
+def _policy(record: Record) -> PolicyUsed:
+    return PolicyUsed(*(record[name] for name in PolicyUsed._fields))
 
 
 def _way(record: Record) -> Way:
@@ -256,6 +262,8 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
         record["ways"] = [_way_record(way) for way in plan.ways]
     if plan.planned_by:
         record["planned_by"] = plan.planned_by
+    if plan.learned:
+        record["policy"] = plan.learned._asdict()
     stages: list[Record] = [
         {
             "type": "stage",

@@ -40,6 +40,23 @@ WAY = {
     ),
 }
 
+POLICY = {
+    "digest": Field("string", "SHA-256 of its sizes and weights", required=True, pattern=HEX),
+    "trained": Field("int", "episodes of training, all in all; 0: random weights", required=True),
+    "episodes": Field("int", "those of this run", required=True),
+    "asked": Field("int", "those that were to be", required=True),
+    "graphs": Field("int", "graphs that this run trained on", required=True),
+    "hops": Field("int", "rounds of message passing", required=True, positive=True),
+    "groups": Field("int", "groups that it placed", required=True, positive=True),
+    "colors": Field(
+        "int",
+        "operators, or those that must be together as one; if more than the groups, merged",
+        required=True,
+        positive=True,
+    ),
+    "rounds": Field("int", "in each of which it visited all groups", required=True, positive=True),
+}
+
 PLAN = {
     "id": Field("int", "0", required=True, const=0),
     "k": Field("int", "number of accelerators offered", required=True),
@@ -108,6 +125,7 @@ PLAN = {
         enum=("classes",),
     ),
     "bound_method": string("latency: argument that proves the bound"),
+    "policy": Field("object", "method placeto: the policy, and how it was trained", fields=POLICY),
     "ways": Field(
         "list",
         "--allow-replicas: the ways to use the devices that were compared, the simplest first; the "

@@ -13,7 +13,7 @@ from typing import Any
 from dnnp.cmds.shell.output import check_output
 from dnnp.core.model.errors import UsageError
 
-WRITTEN = ("output", "outputs", "save_outputs", "trace", "calibrate", "svg")
+WRITTEN = ("output", "outputs", "save_outputs", "trace", "calibrate", "svg", "save_policy")
 """Options, by the attribute they set, that name a file or folder to write."""
 
 FOLDERS = ("output", "outputs")
@@ -21,7 +21,8 @@ FOLDERS = ("output", "outputs")
 
 READ = (
     "stream", "model", "inputs", "devices", "device", "source", "against", "rules", "eval",
-    "sequence", "priorities", "placement", "costs", "from_run",
+    "sequence", "priorities", "placement", "costs", "from_run", "policy",
+    "train_on",
 )  # fmt: skip
 """Options that name a file to read. Where there is no file, it is the name of something else."""
 

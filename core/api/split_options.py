@@ -15,6 +15,9 @@ from dnnp.step import option
 _ORDERS = ("order", "sequence", "priorities")
 """Options of which each says what order to cut."""
 
+_LEARNING = ("policy", "train_on", "episodes", "save_policy")
+"""Options of methods that learn."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SplitOptions(DeviceOptions):
@@ -61,6 +64,15 @@ class SplitOptions(DeviceOptions):
     """Share of a generation that is drawn anew; None: 0.15."""
     bias: float | None = option(least=0, most=1)
     """Probability that a priority comes from the parent of the elite; None: 0.7."""
+    policy: str | os.PathLike[str] | None = option()
+    """Method `placeto`: file of the policy to start from, which is then applied as it is, unless
+    there is something to train it on; None: one that has learned nothing is trained."""
+    train_on: Sequence[str | os.PathLike[str]] | None = option()
+    """Method `placeto`: files of streams to train on, in place of this one."""
+    episodes: int | None = option(least=0)
+    """Method `placeto`: episodes of training; None: by effort, 0 for a policy given alone."""
+    save_policy: str | os.PathLike[str] | None = option()
+    """Method `placeto`: file for the policy."""
     execution: str | None = option(choices=("blocks", "operators"))
     """Latency: `blocks`: accelerators are invoked for whole blocks; `operators`: every unit is
     placed by itself; None: `blocks` where there are CPUs beside accelerators and no links."""
@@ -99,6 +111,12 @@ class SplitOptions(DeviceOptions):
             raise UsageError(f"give --{orders[0]} or --{orders[1]}, not both")
         if self.method != "slice" and orders not in ([], ["order"]):
             raise UsageError("--sequence and --priorities are for --method slice")
+        if self.method != "placeto":
+            for name in _LEARNING:
+                if getattr(self, name) is not None:
+                    raise UsageError(f"--{name.replace('_', '-')} is for --method placeto")
+        if isinstance(self.train_on, str | os.PathLike):
+            raise UsageError(f"--train-on {os.fspath(self.train_on)!r}: give a list of files")
         self.evolution.check()
 
     @property

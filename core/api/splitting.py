@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dnnp.choosing import fastest_plan, name_faster_replicas, ways_in_words, with_all_replicas
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import FormatError
+from dnnp.core.model.learned import Training
 from dnnp.core.model.text import counted
 from dnnp.idle import name_idle_options
 from dnnp.platform import platform_of
@@ -152,7 +153,7 @@ def _found_plan(problem: SplitProblem, options: SplitOptions, effort: float | No
     if options.allow_replicas:
         return _fastest_way(problem, asked, run, options.caller)
     find = _for_latency if options.objective == "latency" else _for_throughput
-    return find(problem, asked, run, options.caller)
+    return find(problem, asked, run, options)
 
 
 def _fastest_way(problem: SplitProblem, asked: Asked, run: Run, caller: Caller) -> Plan:
@@ -164,12 +165,13 @@ def _fastest_way(problem: SplitProblem, asked: Asked, run: Run, caller: Caller) 
         return fastest_plan(problem, asked, shown, digest, caller)
 
 
-def _for_throughput(problem: SplitProblem, asked: Asked, run: Run, caller: Caller) -> Plan:
+def _for_throughput(problem: SplitProblem, asked: Asked, run: Run, options: SplitOptions) -> Plan:
     """Find a split for the objectives throughput and gpipe."""
     from dnnp.core.cost.plan import make_plan
     from dnnp.core.portfolio.solve import solve
     from dnnp.formats.graph import digest_of
 
+    caller = options.caller
     with or_interrupted(caller), with_bar(caller, run) as shown:
         found = solve(problem, asked, shown)
     return make_plan(
@@ -183,15 +185,20 @@ def _for_throughput(problem: SplitProblem, asked: Asked, run: Run, caller: Calle
     )
 
 
-def _for_latency(problem: SplitProblem, asked: Asked, run: Run, caller: Caller) -> Plan:
-    """Find a split for the latency of one sample."""
+def _for_latency(problem: SplitProblem, asked: Asked, run: Run, options: SplitOptions) -> Plan:
+    """Find a split for the latency of one sample; save the policy that made it, if asked to."""
     from dnnp.core.cost.latency import latency_problem
     from dnnp.core.cost.latency_plan import make_latency_plan
     from dnnp.core.portfolio.latency import solve_latency
     from dnnp.formats.graph import digest_of
 
+    caller = options.caller
     with or_interrupted(caller), with_bar(caller, run) as shown:
         found = solve_latency(problem, asked, shown)
+    if options.save_policy is not None:
+        from dnnp.learning import save_policy
+
+        save_policy(options.save_policy, found.learned, caller)
     return make_latency_plan(
         problem,
         latency_problem(problem),
@@ -201,6 +208,7 @@ def _for_latency(problem: SplitProblem, asked: Asked, run: Run, caller: Caller) 
         bound_method=found.bound_method,
         digest=digest_of(problem.graph, problem.units),
         interrupted=caller.interrupted,
+        learned=found.learned,
     )
 
 
@@ -221,6 +229,11 @@ def _check_method(options: SplitOptions, problem: SplitProblem) -> None:
 def _asked(options: SplitOptions, problem: SplitProblem) -> Asked:
     """What is asked of the method."""
     sequence, priorities = _order_files(options, problem)
+    training = Training()
+    if options.method == "placeto":
+        from dnnp.learning import training_of
+
+        training = training_of(options, problem)
     return Asked(
         method=options.method,
         validity=options.validity,
@@ -229,6 +242,7 @@ def _asked(options: SplitOptions, problem: SplitProblem) -> Asked:
         priorities=priorities,
         samples=options.samples or Asked.samples,
         evolution=options.evolution,
+        training=training,
         solver=options.solver or "cbc",
         least_peak=options.memory_model == "peak",
     )

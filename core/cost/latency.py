@@ -10,6 +10,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.tasks import Tasks, tasks_of
 from dnnp.core.cost.timeline import Placement, check_placement, simulate
 from dnnp.core.model.errors import UsageError
+from dnnp.core.model.learned import Learned
 from dnnp.core.model.plan import CostOptions
 
 MOST_DEVICES = 1024
@@ -55,6 +56,8 @@ class LatencySolution:
     """The argument for the bound; empty: nothing was proven yet."""
     method: str = ""
     """What made it; empty: the method that was asked."""
+    learned: Learned | None = None
+    """The policy that made it; None: none did."""
 
 
 def latency_problem(problem: SplitProblem) -> LatencyProblem:

@@ -11,6 +11,7 @@ from dnnp.core.cost.timeline import TASK, Placement, check_placement, simulate
 from dnnp.core.cost.validity import validity_of
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.graph import Graph, Ints, distinct
+from dnnp.core.model.learned import Learned
 from dnnp.core.model.plan import CLOSED, Plan, Stage, Transfer
 
 
@@ -24,6 +25,7 @@ def make_latency_plan(
     bound_method: str,
     digest: str,
     interrupted: bool = False,
+    learned: Learned | None = None,
 ) -> Plan:
     """Price a split by the latency of one sample.
 
@@ -35,6 +37,8 @@ def make_latency_plan(
         Blocks, or a placement, as `options.execution` says.
     bound, bound_method
         A proven lower bound, and the argument for it.
+    learned
+        The policy that made the split, if one did.
 
     Raises
     ------
@@ -66,6 +70,7 @@ def make_latency_plan(
         digest=digest,
         links=problem.links,
         bound_method=bound_method,
+        learned=None if learned is None else learned.told(),
     )
 
 

@@ -151,11 +151,16 @@ LATENCY = by_name(
     ),
     Method(
         "placeto",
-        "baseline: a small policy gradient, in the manner of Placeto",
-        "dnnp.core.baselines.placing.placeto:placeto",
+        "baseline: a learned policy that improves a placement step by step; trained first, unless "
+        "`--policy` gives one",
+        "dnnp.core.baselines.placeto.method:placeto",
         OPERATORS,
         ("effort", "seed"),
         "Placeto, Addanki et al. 2019",
+        more="Rounds of message passing over the graph, and REINFORCE with a baseline for each "
+        "step; see below.",
+        heavy="dnnp.core.baselines.placeto.episode:play",
+        little=0.002,
     ),
 )
 """Name -> method."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.learned import Training
 from dnnp.core.model.plan import Block
 
 
@@ -75,6 +76,8 @@ class Asked:
     """How `brkga`, `mla` and `mla-weighted` evolve an order."""
     solver: str = "cbc"
     """Of integer programs: `cbc` or `highs`."""
+    training: Training = field(default_factory=Training)
+    """Of `placeto`: the policy that it starts from, and what that learns from."""
     least_peak: bool = False
     """Order the nodes of a stage for a small peak even where memory does not bind."""
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Ints
+from dnnp.core.model.learned import PolicyUsed
 from dnnp.core.model.link import Link
 
 CLOSED = 1e-9
@@ -153,6 +154,8 @@ class Plan:
     planned_by: str = ""
     """`classes`: the method knew the best link of each class only, and the plan was then priced
     with the links; empty: it heeded all that there is."""
+    learned: PolicyUsed | None = None
+    """The policy that made it, if one did."""
 
     @property
     def objective(self) -> str:

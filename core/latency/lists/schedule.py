@@ -35,12 +35,12 @@ def follow(net: Net, home: Ints, order: Ints, eager: bool) -> tuple[float, Ints]
     # First reader of each flow on each device, in the order.
     first = np.full((len(net.maker), count), n, dtype=np.int64)
     queue = np.full(len(net.maker) * count, 0, dtype=np.int64)
-    value, at = _follow(net, home, order, eager, state, first, queue)
+    value, at = follow_into(net, home, order, eager, state, first, queue)
     return value, state.events[:at].copy()
 
 
 @callee
-def _follow(
+def follow_into(
     net: Net, home: Ints, order: Ints, eager: bool, state: LaneState, first: Ints, queue: Ints
 ) -> tuple[float, int]:
     """`follow`, with room to work in; value and how many events."""

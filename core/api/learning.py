@@ -1,0 +1,91 @@
+"""Policies of methods that learn: what they are trained on, and the files that they are in."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from dnnp.core.model.errors import FormatError, InputFileError, UsageError
+from dnnp.core.model.learned import Learned, Policy, Training
+
+if TYPE_CHECKING:
+    from dnnp.caller import Caller
+    from dnnp.core.cost.latency import LatencyProblem
+    from dnnp.core.cost.problem import SplitProblem
+    from dnnp.split_options import SplitOptions
+
+
+def training_of(options: SplitOptions, problem: SplitProblem) -> Training:
+    """What the options say of a policy and of its training.
+
+    Raises
+    ------
+    InputFileError
+        A file cannot be read.
+    FormatError
+        A file holds no policy, or no stream.
+    UsageError
+        A graph to train on cannot be placed on the same devices.
+    """
+    policy = None if options.policy is None else _policy(options.policy, options.caller)
+    family = tuple(_other(path, options, problem) for path in options.train_on or ())
+    return Training(policy, family, options.episodes)
+
+
+def _policy(path: str | os.PathLike[str], caller: Caller) -> Policy:
+    from dnnp.core.baselines.placeto.layers import shape_of
+    from dnnp.formats.policy import parse_policy
+
+    name = os.fspath(path)
+    policy = parse_policy(caller.read_input(name), name)
+    wanted, found = int(shape_of(policy.devices, policy.width)[-1, 0]), len(policy.weights)
+    if wanted != found:
+        raise FormatError(f"{found} weights; its sizes ask for {wanted}", name, None, "weights")
+    return policy
+
+
+def _other(
+    path: str | os.PathLike[str], options: SplitOptions, problem: SplitProblem
+) -> LatencyProblem:
+    """Another graph, laid out by the same options."""
+    from dnnp.core.cost.latency import latency_problem
+    from dnnp.formats.stream import read_bytes
+    from dnnp.splitting import problem_of
+
+    name = os.fspath(path)
+    stream = read_bytes(options.caller.read_input(name), name)
+    try:
+        other = problem_of(stream, options)
+    except UsageError as error:
+        raise UsageError(f"--train-on {name}: {error}") from None
+    if [d.name for d in other.devices] != [d.name for d in problem.devices]:
+        raise UsageError(
+            f"--train-on {name}: its devices are {_names(other)}, not {_names(problem)}"
+        )
+    return latency_problem(other)
+
+
+def _names(problem: SplitProblem) -> str:
+    return ", ".join(device.name for device in problem.devices)
+
+
+def save_policy(path: str | os.PathLike[str], learned: Learned | None, caller: Caller) -> None:
+    """Write a policy, as a whole or not at all; say so where there is none.
+
+    Raises
+    ------
+    InputFileError
+        The file cannot be written.
+    """
+    from dnnp.formats.policy import policy_bytes
+    from dnnp.formats.unfinished import atomic_output
+
+    name = os.fspath(path)
+    if learned is None:
+        caller.warn(f"{name} is not written: no policy made the plan")
+        return
+    try:
+        with atomic_output(name) as file:
+            file.write(policy_bytes(learned.policy))
+    except OSError as error:
+        raise InputFileError(f"{name}: {error.strerror}") from None
