@@ -211,6 +211,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     for option in ("eval", "sequence", "priorities", "policy"):
         if getattr(args, option) == "-" and args.stream == "-":
             raise UsageError(f"--{option} and the stream cannot both be standard input")
+    if [args.stream, *(args.train_on or ())].count("-") > 1:
+        raise UsageError("--train-on - is standard input: it cannot be read twice")
     options = options_of(SplitOptions, args, context)
     stream = context.read(args.stream)
     with context.interruptible():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
@@ -12,11 +13,14 @@ if TYPE_CHECKING:
     from dnnp.caller import Caller
     from dnnp.core.cost.latency import LatencyProblem
     from dnnp.core.cost.problem import SplitProblem
+    from dnnp.formats.stream import Stream
     from dnnp.split_options import SplitOptions
 
+    LayOut = Callable[[Stream, SplitOptions], SplitProblem]
 
-def training_of(options: SplitOptions, problem: SplitProblem) -> Training:
-    """What the options say of a policy and of its training.
+
+def training_of(options: SplitOptions, problem: SplitProblem, lay_out: LayOut) -> Training:
+    """What the options say of a policy and of its training; `lay_out` makes problems of streams.
 
     Raises
     ------
@@ -28,7 +32,7 @@ def training_of(options: SplitOptions, problem: SplitProblem) -> Training:
         A graph to train on cannot be placed on the same devices.
     """
     policy = None if options.policy is None else _policy(options.policy, options.caller)
-    family = tuple(_other(path, options, problem) for path in options.train_on or ())
+    family = tuple(_other(path, options, problem, lay_out) for path in options.train_on or ())
     return Training(policy, family, options.episodes)
 
 
@@ -45,17 +49,16 @@ def _policy(path: str | os.PathLike[str], caller: Caller) -> Policy:
 
 
 def _other(
-    path: str | os.PathLike[str], options: SplitOptions, problem: SplitProblem
+    path: str | os.PathLike[str], options: SplitOptions, problem: SplitProblem, lay_out: LayOut
 ) -> LatencyProblem:
     """Another graph, laid out by the same options."""
     from dnnp.core.cost.latency import latency_problem
     from dnnp.formats.stream import read_bytes
-    from dnnp.splitting import problem_of
 
     name = os.fspath(path)
     stream = read_bytes(options.caller.read_input(name), name)
     try:
-        other = problem_of(stream, options)
+        other = lay_out(stream, options)
     except UsageError as error:
         raise UsageError(f"--train-on {name}: {error}") from None
     if [d.name for d in other.devices] != [d.name for d in problem.devices]:

@@ -233,7 +233,7 @@ def _asked(options: SplitOptions, problem: SplitProblem) -> Asked:
     if options.method == "placeto":
         from dnnp.learning import training_of
 
-        training = training_of(options, problem)
+        training = training_of(options, problem, problem_of)
     return Asked(
         method=options.method,
         validity=options.validity,
