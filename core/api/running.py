@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, Concatenate, ParamSpec
 
 from dnnp.core.model.errors import InputFileError, UsageError, VerificationError
@@ -20,13 +20,21 @@ from dnnp.searching import Shown
 from dnnp.step import shown_as
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from onnx import ModelProto
+
     from dnnp.caller import Caller
-    from dnnp.core.model.plan import Stage
+    from dnnp.core.model.graph import Graph as NodeGraph
+    from dnnp.core.model.plan import Plan, Stage
+    from dnnp.core.runtime.choice import Offer
     from dnnp.core.runtime.execute import Pipeline
     from dnnp.core.runtime.load import Watch
-    from dnnp.core.runtime.outcome import Outcome
+    from dnnp.core.runtime.outcome import Checks, Outcome
+    from dnnp.core.runtime.report import Forecast
     from dnnp.core.runtime.scheduled import Program
     from dnnp.core.runtime.session import SessionConfig
+    from dnnp.core.runtime.weights import Weights
     from dnnp.core.runtime.workers.staff import Rules
     from dnnp.formats.stream import Stream
 
@@ -146,12 +154,8 @@ def _written(path: str) -> Iterator[BinaryIO]:
 def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.choosing import offer_of
     from dnnp.core.runtime.load import widest
-    from dnnp.core.runtime.outcome import Checks, execute
-    from dnnp.core.runtime.placing import may_use_tf32
+    from dnnp.core.runtime.outcome import execute
     from dnnp.core.runtime.prepare import count_sessions, prepare
-    from dnnp.core.runtime.report import Forecast
-    from dnnp.core.runtime.verify import tolerance_for
-    from dnnp.core.runtime.weights import random_weights
     from dnnp.core.runtime.workers.staffing import staff_of
     from dnnp.formats.graph import graph_of, units_of
     from dnnp.formats.onnx_plan import check_runnable
@@ -160,8 +164,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.read_plan import refuse_contradictions
     from dnnp.source import open_source
 
-    caller, keep_outputs = options.caller, bool(options.save_outputs)
-    compare = options.compare or options.choose
+    caller = options.caller
     graph = graph_of(stream)
     plan = plan_of(stream, graph)
     if plan is None:
@@ -171,60 +174,103 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     offer = offer_of(plan, graph, units_of(stream, graph)) if options.choose else None
     config = _config(options, overlap=plan.options.comm != "sum")
     model, path, _ = open_source(caller, stream, options.model)
-    parts: Sequence[Stage] = plan.stages
-    owners: Sequence[int] = ()
-    window: int | None = None
-    forecast = Forecast()
-    program = program_of_stream(stream, plan, options.samples)
-    if program is not None:
-        parts, owners = program.stages, program.owners
-        plan = replace(plan, validity="ordered")
-        share = program.transfer_share if program.turns.transfers else None
-        forecast = Forecast(None, program.makespan_s, program.bubble, share)
-    elif plan.objective == "latency":
-        plan, parts, owners, window = one_by_one(caller, stream, graph, plan)
-        forecast = Forecast(latency_s=plan.value)
+    course = _course(stream, graph, plan, options)
     if options.emulate_links:
-        _check_links(options, stream, program)
-    check_runnable(plan, graph, "run dnnp-schedule first, it finds turns for them")
-    load = load_of(options, stream, model, widest(plan.stages), program)
+        _check_links(options, stream, course.program)
+    check_runnable(course.plan, graph, "run dnnp-schedule first, it finds turns for them")
+    load = load_of(options, stream, model, widest(course.plan.stages), course.program)
+    load = replace(load, window=course.window, emulate=options.emulate_links)
     with (
         caller.interruptible(),
         caller.progress("loading the stages") as bar,
         staff_of(options.kind, _rules(options), options.ray_address) as staff,
     ):
-        more = compare or options.rate == SWEEP
-        watch = _watch(caller, Shown(bar, "loading the stages"), compare=more)
-        weights = {}
-        if options.random_weights is not None:
-            weights = random_weights(model, options.random_weights, path.parent)
-            caller.note(f"{len(weights)} weights drawn with seed {options.random_weights}")
+        compare = options.compare or options.choose or options.rate == SWEEP
         pipeline = prepare(
             model,
             path.parent,
-            parts,
+            course.parts,
             config,
             known=types_of(stream),
-            weights=weights,
-            watch=watch,
+            weights=_weights(options, model, path.parent),
+            watch=_watch(caller, Shown(bar, "loading the stages"), compare=compare),
             staff=staff,
         )
         _warn_of_other_devices(caller, pipeline)
         if plan.links and not options.emulate_links:
             _warn_of_no_links(caller, pipeline)
-        load = replace(load, window=window, emulate=options.emulate_links)
-        tolerance = None
-        if options.verify:
-            tf32 = may_use_tf32(pipeline.homes, config)
-            tolerance = tolerance_for(model, options.rtol, options.atol, tf32=tf32)
-        checks = Checks(
-            tolerance, compare, offer, keep_outputs, forecast, owners, sweep_of(options)
-        )
-        outcome = execute(pipeline, load, checks)
+        outcome = execute(pipeline, load, _checks(options, pipeline, course, offer))
     if load.files is not None and load.files.fault is not None:
         caller.note(f"stopped; {counted(load.files.tally.written, 'input')} went through before")
         raise load.files.fault
     return outcome
+
+
+@dataclass(frozen=True)
+class _Course:
+    """What of a plan runs, and what is predicted of that."""
+
+    plan: Plan
+    parts: Sequence[Stage]
+    """Its stages, or parts of them."""
+    forecast: Forecast
+    owners: Sequence[int] = ()
+    """Stage of the plan that each part belongs to; empty: they are the same."""
+    window: int | None = None
+    """Samples on their way at once; None: as many as there is room for."""
+    program: Program | None = None
+    """The schedule that is followed."""
+
+
+def _course(stream: Stream, graph: NodeGraph, plan: Plan, options: RunOptions) -> _Course:
+    """By the schedule of the stream, one sample at a time for latency, or stage by stage."""
+    from dnnp.core.runtime.report import NO_FORECAST, Forecast
+
+    program = program_of_stream(stream, plan, options.samples)
+    if program is not None:
+        share = program.transfer_share if program.turns.transfers else None
+        forecast = Forecast(None, program.makespan_s, program.bubble, share)
+        plan = replace(plan, validity="ordered")
+        return _Course(plan, program.stages, forecast, program.owners, program=program)
+    if plan.objective == "latency":
+        forecast = Forecast(latency_s=plan.value)
+        plan, parts, owners, window = one_by_one(options.caller, stream, graph, plan)
+        return _Course(plan, parts, forecast, owners, window)
+    return _Course(plan, plan.stages, NO_FORECAST)
+
+
+def _weights(options: RunOptions, model: ModelProto, folder: Path) -> Weights:
+    """Weights that are drawn, if that was asked for."""
+    from dnnp.core.runtime.weights import random_weights
+
+    if options.random_weights is None:
+        return {}
+    weights = random_weights(model, options.random_weights, folder)
+    options.caller.note(f"{len(weights)} weights drawn with seed {options.random_weights}")
+    return weights
+
+
+def _checks(
+    options: RunOptions, pipeline: Pipeline, course: _Course, offer: Offer | None
+) -> Checks:
+    """What to do besides measuring."""
+    from dnnp.core.runtime.outcome import Checks
+    from dnnp.core.runtime.placing import may_use_tf32
+    from dnnp.core.runtime.verify import tolerance_for
+
+    tolerance = None
+    if options.verify:
+        tf32 = may_use_tf32(pipeline.homes, pipeline.config)
+        tolerance = tolerance_for(pipeline.model, options.rtol, options.atol, tf32=tf32)
+    return Checks(
+        tolerance,
+        options.compare or options.choose,
+        offer,
+        bool(options.save_outputs),
+        course.forecast,
+        course.owners,
+        sweep_of(options),
+    )
 
 
 def _check_links(options: RunOptions, stream: Stream, program: Program | None) -> None:

@@ -108,21 +108,10 @@ class Outcome:
 
     def records(self, digest: str) -> list[dict[str, Any]]:
         """Run records for the stream: the pipeline, then what it was compared with."""
-        fields: dict[str, Any] = {"k": len(self.pipeline.steps)}
-        if self.verdict is not None:
-            fields["verified"] = self.verdict.ok
-            errors = {
-                "max_abs_error": self.verdict.max_abs,
-                "max_rel_error": self.verdict.max_rel,
-            }
-            # JSON has no infinity: an error beyond all measure is left out.
-            fields |= {name: e for name, e in errors.items() if math.isfinite(e)}
-        tolerance = self.checks.tolerance
-        if self.verdict is not None and tolerance is not None:
-            fields |= {"rtol": tolerance.rtol, "atol": tolerance.atol}
+        ran, forecast = self.pipeline, self.checks.forecast
+        fields: dict[str, Any] = {"k": len(ran.steps), **self._verdict_fields()}
         if self.interrupted:
             fields["interrupted"] = True
-        forecast = self.checks.forecast
         if forecast.latency_s is not None:
             fields["latency_predicted_s"] = forecast.latency_s
         if forecast.makespan_s is not None:
@@ -132,32 +121,15 @@ class Outcome:
         if self.timing.moved is not None:
             fields["transfers"] = self.timing.moved.record(forecast.transfers or 0.0)
         fields["discarded"] = self.discarded
-        taken = self.timing.taken
-        pipeline = self.pipeline
-        fields |= run_fields(pipeline.steps, pipeline.homes, pipeline.config)
-        mixed = len(providers_of(pipeline.homes, pipeline.config)) > 1
-        fields["stages"] = [
-            {
-                "stage": self.checks.owners[i] if self.checks.owners else i,
-                "device": stage.device,
-                "predicted_s": stage.load_s,
-                "measured_s": self.timing.loads_s[i],
-                "bubble": self.timing.bubbles[i],
-                **({"taken": taken[i]} if taken else {}),
-                **({"replicas": stage.replicas} if stage.replicas > 1 else {}),
-                **stage_fields(pipeline.homes[i], pipeline.left[i], mixed=mixed),
-            }
-            for i, stage in enumerate(pipeline.stages)
-        ]
-        staff = self.pipeline.staff
-        if staff is not None:
-            fields["workers"] = staff.kind
-            fields["restarts"] = [loss._asdict() for loss in staff.losses]
-        if self.choice is not None:
-            fields["choice"] = self.choice.record()
+        fields |= run_fields(ran.steps, ran.homes, ran.config)
+        fields["stages"] = self._stage_fields()
+        if ran.staff is not None:
+            fields["workers"] = ran.staff.kind
+            fields["restarts"] = [loss._asdict() for loss in ran.staff.losses]
         if self.duration_s is not None:
             fields["duration_s"] = self.duration_s
         for name, part in (
+            ("choice", self.choice),
             ("files", self.files),
             ("arrivals", self.queueing),
             ("sweep", self.swept),
@@ -165,10 +137,39 @@ class Outcome:
             if part is not None:
                 fields[name] = part.record()
         fields["digest"] = digest
-        records = [_record("pipeline", self.timing, self.pipeline.config, fields)]
+        records = [_record("pipeline", self.timing, ran.config, fields)]
         for mode, config, k, timing in self.others[1:]:
             records.append(_record(mode, timing, config, {"k": k, "digest": digest}))
         return records
+
+    def _verdict_fields(self) -> dict[str, Any]:
+        """What the comparison with the whole model says."""
+        verdict, tolerance = self.verdict, self.checks.tolerance
+        if verdict is None:
+            return {}
+        errors = {"max_abs_error": verdict.max_abs, "max_rel_error": verdict.max_rel}
+        limits = {} if tolerance is None else {"rtol": tolerance.rtol, "atol": tolerance.atol}
+        # JSON has no infinity: an error beyond all measure is left out.
+        finite = {name: error for name, error in errors.items() if math.isfinite(error)}
+        return {"verified": verdict.ok, **finite, **limits}
+
+    def _stage_fields(self) -> list[dict[str, Any]]:
+        """What was predicted and measured of each stage of the pipeline."""
+        ran, timing = self.pipeline, self.timing
+        mixed = len(providers_of(ran.homes, ran.config)) > 1
+        return [
+            {
+                "stage": self.checks.owners[i] if self.checks.owners else i,
+                "device": stage.device,
+                "predicted_s": stage.load_s,
+                "measured_s": timing.loads_s[i],
+                "bubble": timing.bubbles[i],
+                **({"taken": timing.taken[i]} if timing.taken else {}),
+                **({"replicas": stage.replicas} if stage.replicas > 1 else {}),
+                **stage_fields(ran.homes[i], ran.left[i], mixed=mixed),
+            }
+            for i, stage in enumerate(ran.stages)
+        ]
 
     def lines(self) -> list[str]:
         """The tables and sentences for people."""
