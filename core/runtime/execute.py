@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +23,13 @@ from dnnp.core.runtime.placing import (
     reference_config,
 )
 from dnnp.core.runtime.report import Timing, summarize, summarize_schedule
-from dnnp.core.runtime.routes import route
-from dnnp.core.runtime.scheduled import room_of
+from dnnp.core.runtime.scheduled import steering
 from dnnp.core.runtime.session import Place, SessionConfig, make_session
 from dnnp.core.runtime.sinks import Sink
 from dnnp.core.runtime.sources import Repeated, Source
 from dnnp.core.runtime.stages import make_stage
 from dnnp.core.runtime.steady import Settled, count_for, settle
-from dnnp.core.runtime.steps import Step, Worker
+from dnnp.core.runtime.steps import Steered, Step, Worker
 from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.values import to_numpy
 from dnnp.core.runtime.verify import (
@@ -130,20 +129,18 @@ class Pipeline:
         if not load.apart:
             return self._send(load, load.source(self.warmup(load) + load.count), sink, among=0)
         first = self.warmup_apart(load)
-        steered: dict[str, Any] = {}
+        steered: Steered | None = None
         crew: Crew | None = None
         if load.program is not None:
-            turns = load.program.turns
-            crew = crew_of(self.steps, turns, emulate=load.emulate)
-            edges = route(crew.steps, self.outputs, waits=turns.waits)
-            room = room_of(turns, edges, load.queue)
-            steered = {"orders": turns.orders, "room": room, "waits": turns.waits}
-            steered["steps"] = crew.steps
+            crew = crew_of(self.steps, load.program.turns, emulate=load.emulate)
+            steered = steering(crew.turns, crew.steps, self.outputs, load.queue)
         if first:
             trace = self._send(load, Repeated(load.samples, first), among=0, after=load.expected)
             if trace.interrupted:
                 return trace.before(0)
-        trace = self._send(load, load.source(load.count), sink, among=first, **steered)
+        steps = self.steps if crew is None else crew.steps
+        source = load.source(load.count)
+        trace = self._send(load, source, sink, among=first, steps=steps, steered=steered)
         return trace if crew is None else crew.apart(trace)
 
     def _send(
@@ -155,7 +152,7 @@ class Pipeline:
         among: int | None = None,
         after: int = 0,
         steps: Sequence[Step] | None = None,
-        **steered: Any,
+        steered: Steered | None = None,
     ) -> Trace:
         """Send samples through.
 
@@ -178,7 +175,7 @@ class Pipeline:
             window=load.window,
             interrupted=self.watch.interrupted,
             progress=progress,
-            **steered,
+            steered=steered,
         )
 
     def summarize(self, trace: Trace, load: Load) -> Timing:

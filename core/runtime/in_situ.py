@@ -28,7 +28,7 @@ from dnnp.core.runtime.routes import route
 from dnnp.core.runtime.segments import Floats, Part, carried, coarser, expanded, spreads
 from dnnp.core.runtime.session import SessionConfig, places
 from dnnp.core.runtime.steady import is_disturbed
-from dnnp.core.runtime.steps import Job, Step
+from dnnp.core.runtime.steps import Job, Steered, Step
 from dnnp.core.runtime.values import Values
 
 if TYPE_CHECKING:
@@ -224,18 +224,14 @@ class _Line:
     def send(self, count: int, warmup: int) -> Timing:
         """Send samples through."""
         total = count + warmup
-        edges = route(self.steps, self.outputs)
-        trace = run_pipeline(
-            self.steps,
-            self.samples,
-            total,
-            self.outputs,
-            orders=[
-                [Job(step, 0, s) for s in range(total) for step in steps] for steps in self.devices
-            ],
-            # Room for a sample on every device between: nobody waits for a tensor that skips some.
-            room={(e.tail, e.head): 2 + len(self.devices) for e in edges},
-        )
+        orders = [
+            [Job(step, 0, s) for s in range(total) for step in steps] for steps in self.devices
+        ]
+        # Room for a sample on every device between: nobody waits for a tensor that skips some.
+        most = 2 + len(self.devices)
+        room = {(e.tail, e.head): most for e in route(self.steps, self.outputs)}
+        steered = Steered(orders, room)
+        trace = run_pipeline(self.steps, self.samples, total, self.outputs, steered=steered)
         timing = summarize(trace, warmup)
         return replace(timing, taken=()) if self.crowded else timing
 

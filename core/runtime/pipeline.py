@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -36,7 +36,7 @@ from dnnp.core.runtime.relay import Answer, Relay, Remote
 from dnnp.core.runtime.routes import SOURCE, Edge, route
 from dnnp.core.runtime.sinks import Kept, Sink
 from dnnp.core.runtime.sources import Repeated, Source
-from dnnp.core.runtime.steps import Job, Step, Worker
+from dnnp.core.runtime.steps import Job, Steered, Step, Worker
 from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.waits import StealClock, WaitClock, waits_are_known
@@ -89,7 +89,7 @@ class _PipelineRun:
                 self.ends.put(s, {})
 
     def tasks(self, orders: Sequence[Sequence[Job]] | None) -> list[Callable[[], object]]:
-        """What the threads of this run do; `orders` as in `send`."""
+        """What the threads of this run do; `orders` as in `Steered`, None: samples in turn."""
         tasks: list[Callable[[], object]] = []
         if orders is not None:
             for jobs in orders:
@@ -227,6 +227,22 @@ class _PipelineRun:
             used = self.worker(last).cores[:1]
             self.waited_ns[last.step, last.sample] += steals.passed_ns(used)
 
+    def trace(self, first: int, done: int, own_share: float) -> Trace:
+        """What happened to the samples from `first` on, of which `done` went through."""
+        ends = self.ends
+        return Trace(
+            self.start_ns.array(first, done),
+            self.end_ns.array(first, done),
+            ends.done_ns.array(first, done)[0],
+            np.array([len(step.workers) for step in self.steps], dtype=np.int64),
+            {},
+            not ends.whole,
+            self.waited_ns.array(first, done) if waits_are_known() else None,
+            own_share,
+            first,
+            ends.source.arrived_ns(first, done),
+        )
+
 
 def run_pipeline(
     steps: Sequence[Step],
@@ -255,9 +271,7 @@ def send(
     *,
     queue: int = 2,
     window: int | None = None,
-    orders: Sequence[Sequence[Job]] | None = None,
-    room: Mapping[tuple[int, int], int] = {},
-    waits: Collection[tuple[int, int]] = (),
+    steered: Steered | None = None,
     interrupted: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Trace:
@@ -275,13 +289,8 @@ def send(
         Samples that may wait between two neighbouring stages; at least one a replica may.
     window
         Samples that may be on their way at once; None: as many as there is room for.
-    orders
-        What each device runs, one job after the other; together every sample once in each step.
-        None: every replica runs its samples in turn.
-    room
-        With orders: samples that may wait between two steps; all, where it does not say.
-    waits
-        Steps that come after a step whether they read what it makes or not.
+    steered
+        What each device runs; None: every replica runs its samples in turn.
     interrupted, progress
         Asked every 0.1 s whether to stop; told then, and at the end, how many samples are done.
 
@@ -292,10 +301,10 @@ def send(
     LimitError
         The system does not give as many threads as there are replicas.
     """
-    edges = route(steps, outputs, queue, waits)
-    if orders is not None:
+    edges = route(steps, outputs, queue, () if steered is None else steered.waits)
+    if steered is not None:
         most = source.count or 0
-        edges = [replace(e, capacity=room.get((e.tail, e.head), most)) for e in edges]
+        edges = [replace(e, capacity=steered.room.get((e.tail, e.head), most)) for e in edges]
     elif window is None:
         window = room_in(edges, steps)
     last = [e for e in edges if e.head == len(steps)]
@@ -303,7 +312,7 @@ def send(
     ends = Ends(source, sink, window=window, through=through)
     ends.parts = max(len(last) - bool(through), 1)
     run = _PipelineRun(steps, edges, ends)
-    tasks = run.tasks(orders)
+    tasks = run.tasks(None if steered is None else steered.orders)
     # If others compute, all threads of this process watch and bring.
     own_time_ns = time.process_time_ns if run.relays else time.thread_time_ns
     began_ns, began_own_ns = time.perf_counter_ns(), own_time_ns()
@@ -332,18 +341,8 @@ def send(
     progress(done)
     own_ns = own_time_ns() - began_own_ns
     run.relays.clear()  # they refer to the run: without them all values go with it
-    return Trace(
-        run.start_ns.array(first, done),
-        run.end_ns.array(first, done),
-        ends.done_ns.array(first, done)[0],
-        np.array([len(step.workers) for step in steps], dtype=np.int64),
-        {},
-        not ends.whole,
-        run.waited_ns.array(first, done) if waits_are_known() else None,
-        own_ns / max(time.perf_counter_ns() - began_ns, 1),
-        first,
-        source.arrived_ns(first, done),
-    )
+    own_share = own_ns / max(time.perf_counter_ns() - began_ns, 1)
+    return run.trace(first, done, own_share)
 
 
 def room_in(edges: Sequence[Edge], steps: Sequence[Step]) -> int:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.runtime.moved import share_of
-from dnnp.core.runtime.routes import Edge
-from dnnp.core.runtime.steps import Job
+from dnnp.core.runtime.routes import Edge, Routed, route
+from dnnp.core.runtime.steps import Job, Steered
 from dnnp.core.runtime.turns import Turns, turns_of
 
 Record = Mapping[str, Any]
@@ -124,6 +124,12 @@ def _stage(plan: Plan, part: _PassPart, row: Record) -> Stage:
         return replace(stage, nodes=part.nodes)
     time = float(row["time_s"])
     return replace(stage, nodes=part.nodes, load_s=time / stage.replicas, compute_s=time)
+
+
+def steering(turns: Turns, steps: Sequence[Routed], outputs: Sequence[str], spare: int) -> Steered:
+    """What each device runs by a schedule; see `room_of` for `spare` and what is raised."""
+    edges = route(steps, outputs, waits=turns.waits)
+    return Steered(turns.orders, room_of(turns, edges, spare), turns.waits)
 
 
 def room_of(turns: Turns, edges: Sequence[Edge], spare: int) -> dict[tuple[int, int], int]:

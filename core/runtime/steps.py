@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -63,3 +63,15 @@ class Job(NamedTuple):
     step: int
     replica: int
     sample: int
+
+
+@dataclass(frozen=True)
+class Steered:
+    """What each device runs, where not every replica runs its samples in turn."""
+
+    orders: Sequence[Sequence[Job]]
+    """One job after the other; together every sample once in each step."""
+    room: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """Samples that may wait between two steps; all, where it does not say."""
+    waits: Collection[tuple[int, int]] = ()
+    """Steps that come after a step whether they read what it makes or not."""

@@ -22,8 +22,7 @@ from dnnp.core.runtime.moved import share_of
 from dnnp.core.runtime.moving import crew_of
 from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.report import summarize_schedule
-from dnnp.core.runtime.routes import route
-from dnnp.core.runtime.scheduled import room_of
+from dnnp.core.runtime.scheduled import steering
 from dnnp.core.runtime.turns import turns_of
 from dnnp.core.runtime.values import Values
 from dnnp.formats.schedule import schedule_records
@@ -103,16 +102,8 @@ def measured(case: Case) -> Figures:
     rounds = []
     for _ in range(ROUNDS):
         crew = crew_of(steps, turns, emulate=True)
-        room = room_of(turns, route(crew.steps, last, waits=turns.waits), 2)
-        trace = run_pipeline(
-            crew.steps,
-            [{}],
-            MICRO_BATCHES,
-            last,
-            orders=turns.orders,
-            room=room,
-            waits=turns.waits,
-        )
+        steered = steering(turns, crew.steps, last, 2)
+        trace = run_pipeline(crew.steps, [{}], MICRO_BATCHES, last, steered=steered)
         trace = crew.apart(trace)
         timing, moved = summarize_schedule(trace, DEVICES), trace.moved
         assert moved is not None

@@ -26,7 +26,7 @@ from dnnp.core.runtime.report import Timing, summarize_schedule, timing_lines
 from dnnp.core.runtime.routes import route
 from dnnp.core.runtime.scheduled import Program, program_of, room_of
 from dnnp.core.runtime.session import SessionConfig
-from dnnp.core.runtime.steps import Job, Step
+from dnnp.core.runtime.steps import Job, Steered, Step
 from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.turns import Turns
 from dnnp.formats.graph import graph_of
@@ -325,8 +325,7 @@ def test_devices_follow_their_order_to_the_letter(seed: int) -> None:
         samples,
         9,
         ["y", "x"],
-        orders=program.turns.orders,
-        room=room_of(program.turns, edges, 0),
+        steered=Steered(program.turns.orders, room_of(program.turns, edges, 0)),
         keep=lambda s: True,
     )
     assert not trace.interrupted
@@ -360,7 +359,7 @@ def test_a_fast_stage_does_not_run_ahead() -> None:
     turns = Turns(orders, (), start, start + 1)
     room = room_of(turns, route(steps, ["y"]), 1)
     assert room == {(0, 1): 2}
-    run_pipeline(steps, [{"x": 0}], count, ["y"], orders=orders, room=room)
+    run_pipeline(steps, [{"x": 0}], count, ["y"], steered=Steered(orders, room))
     assert max(ahead) <= 5
 
 
@@ -399,7 +398,7 @@ def test_waits_without_tensors_are_waited_for() -> None:
         step_of("stage 1", "x", "y", lambda v: began.append("y") or {"y": 1}),
     ]
     orders = [[Job(0, 0, s) for s in range(4)], [Job(1, 0, s) for s in range(4)]]
-    run_pipeline(steps, [{"x": 0}], 4, ["a", "y"], orders=orders, waits=[(0, 1)])
+    run_pipeline(steps, [{"x": 0}], 4, ["a", "y"], steered=Steered(orders, waits=[(0, 1)]))
     assert [began[: k + 1].count("a") > began[:k].count("y") for k in range(8)] == [True] * 8
     assert began[0] == "a"
 
@@ -415,8 +414,9 @@ def test_a_dying_stage_stops_the_others(error: Exception) -> None:
 
     steps[2] = step_of("stage 2", "bx", "d", *[fail] * replicas[2])
     threads = threading.active_count()
+    steered = Steered(program.turns.orders)
     with pytest.raises(type(error)):
-        run_pipeline(steps, [{"x": (0, "x", ())}], 50, ["y"], orders=program.turns.orders)
+        run_pipeline(steps, [{"x": (0, "x", ())}], 50, ["y"], steered=steered)
     assert threading.active_count() <= threads
 
 
@@ -430,7 +430,7 @@ def test_an_interruption_keeps_what_is_done() -> None:
         [{"x": 0}],
         500,
         ["y"],
-        orders=orders,
+        steered=Steered(orders),
         interrupted=flag.is_set,
         progress=lambda done: flag.set() if done > 5 else None,
     )

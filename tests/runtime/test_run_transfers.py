@@ -23,8 +23,7 @@ from dnnp.core.runtime.moved import Moved, Transfer
 from dnnp.core.runtime.moving import Crew, crew_of
 from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.report import summarize_schedule, timing_lines
-from dnnp.core.runtime.routes import route
-from dnnp.core.runtime.scheduled import room_of
+from dnnp.core.runtime.scheduled import room_of, steering
 from dnnp.core.runtime.steps import Job
 from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.turns import Turns, turns_of
@@ -73,16 +72,12 @@ def result(number: int, sample: int, inputs: dict[int, float]) -> float:
 
 
 def run(crew: Crew, count: int, outputs: Sequence[str], **more: Any) -> Trace:
-    edges = route(crew.steps, outputs, waits=crew.turns.waits)
-    room = room_of(crew.turns, edges, 0)
     return run_pipeline(
         crew.steps,
         [{"x": s} for s in range(count)],
         count,
         outputs,
-        orders=crew.turns.orders,
-        room=room,
-        waits=crew.turns.waits,
+        steered=steering(crew.turns, crew.steps, outputs, 0),
         keep=lambda s: True,
         **more,
     )

@@ -21,7 +21,7 @@ from dnnp.core.runtime.report import summarize
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.core.runtime.sinks import Kept
 from dnnp.core.runtime.sources import Repeated
-from dnnp.core.runtime.steps import Job, Step
+from dnnp.core.runtime.steps import Job, Steered, Step
 from dnnp.core.runtime.values import to_numpy
 from dnnp.core.runtime.workers.hiring import worker_of
 from dnnp.core.runtime.workers.process import ProcessStaff
@@ -95,7 +95,8 @@ def test_a_device_runs_its_jobs_one_after_the_other(staff: ProcessStaff) -> None
     order = [
         Job(i, 0, s) for pair in range(0, 12, 3) for i in (0, 1) for s in range(pair, pair + 3)
     ]
-    trace = run_pipeline(steps, samples(), 12, ["t2"], orders=[order], keep=lambda s: True)
+    steered = Steered([order])
+    trace = run_pipeline(steps, samples(), 12, ["t2"], steered=steered, keep=lambda s: True)
     times = [(trace.start_ns[j.step, j.sample], trace.end_ns[j.step, j.sample]) for j in order]
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(times))
     assert sorted(trace.outputs) == list(range(12))
