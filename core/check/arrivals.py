@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.check.violation import Fact, Violation, above, same
+from dnnp.core.check.violation import Violation, above, same, wrong
 
 Record = Mapping[str, Any]
 
@@ -27,12 +27,6 @@ MOST = 2_000_000
 
 DEVIATIONS = 8.0
 """How many standard deviations the sum of more gaps may be off: less than 1 of 10^14 is."""
-
-
-def wrong(subject: str, name: str, stated: Fact, expected: Fact) -> Violation:
-    """A figure that is not what was recomputed."""
-    message = f"{name} is {stated!r}, recomputed {expected!r}"
-    return Violation("value", subject, message, expected, stated)
 
 
 class Redrawn:
@@ -58,7 +52,7 @@ class Redrawn:
 
 
 def check_rate(
-    row: Record, times_s: NDArray[np.float64] | None, workers: int, subject: str
+    row: Record, drawn: Record, redrawn: Redrawn, workers: int, subject: str
 ) -> Iterator[Violation]:
     """Return what does not hold about the figures of one rate.
 
@@ -66,24 +60,25 @@ def check_rate(
     ----------
     row
         The figures.
-    times_s
-        Of `Redrawn`.
+    drawn
+        How samples arrived: `process` and `seed`.
+    redrawn
+        That of the stream.
     workers
         Samples that can be in work at once; 0: nobody knows.
     """
     yield from _latencies(row, subject)
-    span = row["span_s"]
+    times_s, span = redrawn.times_s(row, drawn), row["span_s"]
+    gaps = row["samples"] - 1
+    expected = gaps / row["rate_per_s"] if times_s is None else float(times_s[-1])
+    # Arrivals are at whole nanoseconds.
+    allowed = 2e-9 + 1e-9 * expected
+    if times_s is None and drawn["process"] != "uniform":
+        allowed += DEVIATIONS * expected / math.sqrt(max(gaps, 1))
+    if abs(span - expected) > allowed:
+        yield wrong(subject, "span_s", span, expected)
     if times_s is not None:
-        expected = float(times_s[-1])
-        # Arrivals are at whole nanoseconds.
-        if abs(span - expected) > 2e-9 + 1e-9 * expected:
-            yield wrong(subject, "span_s", span, expected)
         yield from _backlog(row, times_s, subject)
-    else:
-        gaps = max(row["samples"] - 1, 1)
-        mean = gaps / row["rate_per_s"]
-        if abs(span - mean) > DEVIATIONS * mean / math.sqrt(gaps):
-            yield wrong(subject, "span_s", span, mean)
     whole, most = whole_s(row), row["latency_max_s"]
     # The last one to leave left after it had arrived, and arrived by the end of the span.
     if above(span, whole) or above(whole, span + most):

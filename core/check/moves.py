@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dnnp.core.check.violation import Violation, above, same
+from dnnp.core.check.violation import Violation, above, same, wrong
 
 Record = Mapping[str, Any]
 
@@ -44,10 +44,10 @@ def _move(run: Record, move: Record, schedule: Record, subject: str) -> list[Vio
     links = {schedule["units"][unit].get("link", False) for home in row["homes"] for unit in home}
     what, measured, found = f"transfer {row['name']}", move["measured_s"], []
     if move["blocking"] == (links == {True}):
-        found.append(_wrong(subject, f"blocking of {what}", move["blocking"], links != {True}))
+        found.append(wrong(subject, f"blocking of {what}", move["blocking"], links != {True}))
     if not same(move["predicted_s"], row["time_s"]):
         name = f"predicted_s of {what}"
-        found.append(_wrong(subject, name, move["predicted_s"], row["time_s"]))
+        found.append(wrong(subject, name, move["predicted_s"], row["time_s"]))
     emulated = run["transfers"]["how"] == "emulated" and run["samples"] > 0
     if emulated and above(row["time_s"], measured):
         message = f"an emulated {what} takes {measured!r}, less than {row['time_s']!r}"
@@ -72,7 +72,7 @@ def _shares(
     whole = records["schedule"][0]["makespan_s"] * carriers
     share = min(spent / whole, 1.0) if whole > 0 else 0.0
     if not same(stated["share_predicted"], share):
-        found.append(_wrong(subject, "share_predicted", stated["share_predicted"], share))
+        found.append(wrong(subject, "share_predicted", stated["share_predicted"], share))
     if stated["share_measured"] > 1:
         message = f"share_measured is {stated['share_measured']!r}, above 1"
         return [*found, Violation("value", subject, message, 1, stated["share_measured"])]
@@ -86,8 +86,3 @@ def _shares(
         message = f"transfers take {least!r} at least, but share_measured leaves {room!r}"
         found.append(Violation("value", subject, message, room, least))
     return found
-
-
-def _wrong(subject: str, name: str, stated: Any, expected: Any) -> Violation:
-    message = f"{name} is {stated!r}, recomputed {expected!r}"
-    return Violation("value", subject, message, expected, stated)

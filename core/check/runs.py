@@ -13,7 +13,7 @@ from typing import Any
 from dnnp.core.check.arrivals import Redrawn
 from dnnp.core.check.moves import check_transfers
 from dnnp.core.check.served import check_served
-from dnnp.core.check.violation import Violation, above, same
+from dnnp.core.check.violation import Violation, above, same, wrong
 
 Record = Mapping[str, Any]
 
@@ -45,11 +45,6 @@ def check_runs(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
     return found + _counts(records)
 
 
-def _wrong(subject: str, name: str, stated: Any, expected: Any) -> Violation:
-    message = f"{name} is {stated!r}, recomputed {expected!r}"
-    return Violation("value", subject, message, expected, stated)
-
-
 def _ranges(run: Record, subject: str) -> list[Violation]:
     """Shares are between 0 and 1, counts at least 1."""
     found = []
@@ -63,7 +58,7 @@ def _ranges(run: Record, subject: str) -> list[Violation]:
         if run.get(name, 1) < 1:
             found.append(Violation("value", subject, f"{name} is {run[name]}", 1, run[name]))
     if run["mode"] == "whole" and run.get("k", 1) != 1:
-        found.append(_wrong(subject, "k", run["k"], 1))
+        found.append(wrong(subject, "k", run["k"], 1))
     return found
 
 
@@ -107,7 +102,7 @@ def _figures(run: Record, subject: str) -> list[Violation]:
             found.append(Violation("value", subject, message, counted, run["samples"]))
     makespan = run.get("makespan_measured_s")
     if makespan is not None and "elapsed_s" in run and not same(makespan, run["elapsed_s"]):
-        found.append(_wrong(subject, "makespan_measured_s", makespan, run["elapsed_s"]))
+        found.append(wrong(subject, "makespan_measured_s", makespan, run["elapsed_s"]))
     low, high = run.get("latency_p50_s"), run.get("latency_p99_s")
     if low is not None and high is not None and above(low, high):
         message = f"half of the samples take more than {low!r}, 1 % of them more than {high!r}"
@@ -160,7 +155,7 @@ def _stages(run: Record, records: Mapping[str, Sequence[Record]], subject: str) 
     if not entries or not stages:
         return []
     if run.get("k", len(entries)) != len(entries):
-        found.append(_wrong(subject, "k", run["k"], len(entries)))
+        found.append(wrong(subject, "k", run["k"], len(entries)))
     for entry in entries:
         stage = stages.get(entry["stage"])
         if stage is None:
@@ -170,10 +165,10 @@ def _stages(run: Record, records: Mapping[str, Sequence[Record]], subject: str) 
         for name, default in (("device", ""), ("replicas", 1)):
             expected, stated = stage.get(name, default), entry.get(name, default)
             if stated != expected:
-                found.append(_wrong(subject, f"{name} of stage {stage['id']}", stated, expected))
+                found.append(wrong(subject, f"{name} of stage {stage['id']}", stated, expected))
     taken = [entry["taken"] for entry in entries if "taken" in entry]
     if taken and run.get("taken") != max(taken):
-        found.append(_wrong(subject, "taken", run.get("taken"), max(taken)))
+        found.append(wrong(subject, "taken", run.get("taken"), max(taken)))
     count = Counter(entry["stage"] for entry in entries)
     missing = [s for s, stage in stages.items() if stage["nodes"] and not count[s]]
     if missing:
@@ -247,7 +242,7 @@ def _loads(
             for s, parts in total.items()
         ]
     return [
-        _wrong(subject, "predicted_s", stated, load)
+        wrong(subject, "predicted_s", stated, load)
         for stated, load in pairs
         if not same(stated, load)
     ]
@@ -265,9 +260,7 @@ def _predicted(
             message = "latency_predicted_s is stated, but the plan is not one for latency"
             found.append(Violation("value", subject, message))
         elif not same(run["latency_predicted_s"], late[0]):
-            found.append(
-                _wrong(subject, "latency_predicted_s", run["latency_predicted_s"], late[0])
-            )
+            found.append(wrong(subject, "latency_predicted_s", run["latency_predicted_s"], late[0]))
     if "makespan_predicted_s" in run:
         if not schedules:
             message = "makespan_predicted_s is stated, but there is no schedule"
@@ -276,10 +269,10 @@ def _predicted(
         makespan, count = schedules[0]["makespan_s"], schedules[0]["micro_batches"]
         if not same(run["makespan_predicted_s"], makespan):
             name = "makespan_predicted_s"
-            found.append(_wrong(subject, name, run[name], makespan))
+            found.append(wrong(subject, name, run[name], makespan))
         wanted = count * run.get("rounds", 1)
         if run["samples"] > wanted or (not run.get("interrupted") and run["samples"] < wanted):
-            found.append(_wrong(subject, "samples", run["samples"], wanted))
+            found.append(wrong(subject, "samples", run["samples"], wanted))
     return found
 
 
@@ -303,16 +296,16 @@ def _choice(run: Record, runs: Sequence[Record], subject: str) -> list[Violation
     others = {name: rate for name, rate in rates.items() if name != mode}
     best = max(others, key=others.__getitem__, default=None)
     if best is not None and above(others[best], rates[mode]):
-        found.append(_wrong(subject, "the mode of the choice", mode, best))
+        found.append(wrong(subject, "the mode of the choice", mode, best))
     figures = {"ratio": rates[mode] / base}
     if best is not None:
         if second is None or above(others[best], rates[second]):
-            found.append(_wrong(subject, "the second of the choice", second, best))
+            found.append(wrong(subject, "the second of the choice", second, best))
         elif rates[second]:
             figures["lead"] = rates[mode] / rates[second]
     for name, expected in figures.items():
         if not same(choice.get(name, 0.0), expected):
-            found.append(_wrong(subject, f"{name} of the choice", choice.get(name), expected))
+            found.append(wrong(subject, f"{name} of the choice", choice.get(name), expected))
     return found
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dnnp.core.check.arrivals import Redrawn, check_rate, whole_s, wrong
-from dnnp.core.check.violation import Violation, above, same
+from dnnp.core.check.arrivals import Redrawn, check_rate, whole_s
+from dnnp.core.check.violation import Violation, above, same, wrong
 
 Record = Mapping[str, Any]
 
@@ -18,8 +18,7 @@ def check_served(run: Record, redrawn: Redrawn, subject: str) -> Iterator[Violat
     """What does not hold about the fields of a run beside its other figures."""
     if "arrivals" in run:
         row = run["arrivals"]
-        times_s = redrawn.times_s(row, row)
-        yield from check_rate(row, times_s, _workers(run), f"{subject}, arrivals")
+        yield from check_rate(row, row, redrawn, _workers(run), f"{subject}, arrivals")
         yield from _beside(run, f"{subject}, arrivals")
     if "sweep" in run:
         yield from _sweep(run, redrawn, f"{subject}, sweep")
@@ -63,8 +62,8 @@ def _sweep(run: Record, redrawn: Redrawn, subject: str) -> Iterator[Violation]:
         if not same(row["rate_per_s"], row["share"] * capacity):
             expected = row["share"] * capacity
             yield wrong(subject, f"rate_per_s of rate {number}", row["rate_per_s"], expected)
-        times_s = redrawn.times_s(row, sweep)
-        yield from check_rate(row, times_s, _workers(run), f"{subject}, rate {number}")
+        workers, name = _workers(run), f"{subject}, rate {number}"
+        yield from check_rate(row, sweep, redrawn, workers, name)
     knee = max(rows, key=lambda row: _power(row), default=None)
     stated = next((row for row in rows if row["rate_per_s"] == sweep.get("knee_per_s")), None)
     if knee is not None and (stated is None or above(_power(knee), _power(stated))):

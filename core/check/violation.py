@@ -83,3 +83,9 @@ def early(start: float, ready: float, length: float) -> bool:
     where a plan begins says nothing about how exact it is.
     """
     return ready - start > TOLERANCE * length + ROUNDING * ready
+
+
+def wrong(subject: str, name: str, stated: Fact, expected: Fact) -> Violation:
+    """A figure that is not what was recomputed."""
+    message = f"{name} is {stated!r}, recomputed {expected!r}"
+    return Violation("value", subject, message, expected, stated)
