@@ -1,0 +1,1 @@
+"""The exact search for the latency of blocks, over order ideals."""

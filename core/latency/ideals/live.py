@@ -1,0 +1,45 @@
+"""Which tasks live across the ideals of a lattice: a kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dnnp.core.cost.kernel import kernel
+
+
+@kernel
+def live_tasks(parent, last, fixed):  # type: ignore[no-untyped-def]
+    """Tasks of each ideal that a task outside of it reads (CSR): i64[I + 1], i64[l]."""
+    count, label = len(parent), fixed.label
+    inside = np.zeros(len(fixed.memory), np.bool_)
+    ptr = np.zeros(count + 1, np.int64)
+    idx = np.empty(1024, np.int64)
+    size = 0
+    for ideal in range(count):
+        at = ideal
+        while last[at] >= 0:
+            inside[last[at]] = True
+            at = parent[at]
+        at = ideal
+        while last[at] >= 0:
+            i = last[at]
+            for q in range(fixed.member_ptr[i], fixed.member_ptr[i + 1]):
+                t = fixed.member_idx[q]
+                read = False
+                for z in range(fixed.task_after_ptr[t], fixed.task_after_ptr[t + 1]):
+                    read = read or not inside[label[fixed.task_after_idx[z]]]
+                if read:
+                    if size == len(idx):
+                        longer = np.empty(2 * size, np.int64)
+                        for y in range(size):
+                            longer[y] = idx[y]
+                        idx = longer
+                    idx[size] = t
+                    size += 1
+            at = parent[at]
+        at = ideal
+        while last[at] >= 0:
+            inside[last[at]] = False
+            at = parent[at]
+        ptr[ideal + 1] = size
+    return ptr, idx[:size]

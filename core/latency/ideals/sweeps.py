@@ -1,0 +1,228 @@
+"""Sweeps over ideals, forwards for `early` and `done`, backwards for `late` and `rest`: kernels.
+
+See `dnnp.core.latency.ideals.net` for what they compute, and why these are bounds. Each sweep
+computes its values anew from those of the other, and leaves out what these say comes too late.
+Blocks are grown by one item after the other, each above the last, so that each is met once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dnnp.core.cost.kernel import callee, inlined, lean
+from dnnp.core.latency.ideals.growth import add_item, remove_item
+from dnnp.core.latency.ideals.labels import offer_label
+
+
+@lean
+def sweep(fixed, net, tables, s, target, at, forward, most):  # type: ignore[no-untyped-def]
+    """Go on from ideal `at`, forwards or backwards, until `most` blocks were tried.
+
+    Forwards the tables of all ideals but the first have to be inf before, backwards those of all
+    but the last, and each way has one label. Returns the next ideal, and the blocks tried.
+    """
+    steps, step = 0, 1 if forward else -1
+    while 0 <= at < len(net.child_ptr) - 1 and steps <= most:
+        columns = _enter(net, tables, s, target, at, forward)
+        if columns > 0:
+            begin, end = net.live_ptr[at], net.live_ptr[at + 1]
+            for e in range(begin, end):
+                s.position[net.live_idx[e]] = e - begin
+            for c in range(net.child_ptr[at], net.child_ptr[at + 1]):
+                if fixed.pooled[net.child_item[c]]:
+                    _pool_item(fixed, net, tables, s, target, at, c, columns, forward)
+            steps += _blocks(fixed, net, tables, s, target, at, columns, forward)
+            for e in range(begin, end):
+                s.position[net.live_idx[e]] = -1
+        at += step
+    return at, steps
+
+
+@callee
+def _enter(net, tables, s, target, ideal, forward):  # type: ignore[no-untyped-def]
+    """Note the columns of an ideal from which the target may be met; how many."""
+    columns = 0
+    for c in range(len(net.after) * net.slots):
+        open_ = tables.done[ideal, c] < target
+        if open_ and forward:
+            way = c // net.slots
+            open_ = tables.rest[ideal, way] < target
+            for e in range(net.live_ptr[ideal], net.live_ptr[ideal + 1]):
+                open_ = open_ and tables.early[e, c] + tables.late[e, way] < target
+            if not open_:
+                tables.done[ideal, c] = np.inf
+        if open_:
+            s.column[columns] = c
+            columns += 1
+    return columns
+
+
+@callee
+def _pool_item(  # type: ignore[no-untyped-def]
+    fixed, net, tables, s, target, ideal, child, columns, forward
+):
+    """The item of a child, in the pool."""
+    i, after = net.child_item[child], net.child_ideal[child]
+    begin, there, to = net.live_ptr[ideal], net.live_ptr[after], net.live_ptr[after + 1]
+    for e in range(there, to):
+        s.beyond[net.live_idx[e]] = e - there
+    for j in range(columns):
+        c = s.column[j]
+        way = c // net.slots
+        if not tables.rest[after, way] < target:
+            continue
+        done = _ends_of_tasks(fixed, tables, s, i, begin, c)
+        open_ = max(done, tables.done[ideal, c]) < target
+        for e in range(there, to):
+            t = net.live_idx[e]
+            p = s.position[t]
+            ready = tables.early[begin + p, c] if p >= 0 else s.time[t]
+            open_ = open_ and ready + tables.late[e, way] < target
+            if forward:
+                s.value[e - there] = ready
+        if not open_:
+            continue
+        if forward:
+            came = (ideal * len(net.after) * net.slots + c) * (len(net.device) + 1)
+            offer_label(net, tables, s, after, way, max(done, tables.done[ideal, c]), came)
+        else:
+            longest = _tails_of_tasks(fixed, net, tables, s, i, ideal, after, way)
+            _pull(net, tables, s, ideal, way, max(tables.rest[after, way], longest))
+    for e in range(there, to):
+        s.beyond[net.live_idx[e]] = -1
+
+
+@inlined
+def _ends_of_tasks(fixed, tables, s, i, begin, c):  # type: ignore[no-untyped-def]
+    """Put into `s.time` when the tasks of an item end in the pool; the last of them."""
+    last = 0.0
+    for q in range(fixed.member_ptr[i], fixed.member_ptr[i + 1]):
+        t = fixed.member_idx[q]
+        start = 0.0
+        for z in range(fixed.task_before_ptr[t], fixed.task_before_ptr[t + 1]):
+            u = fixed.task_before_idx[z]
+            p = s.position[u]
+            start = max(start, tables.early[begin + p, c] if p >= 0 else s.time[u])
+        s.time[t] = start + fixed.pool[t]
+        last = max(last, s.time[t])
+    return last
+
+
+@inlined
+def _tails_of_tasks(fixed, net, tables, s, i, ideal, after, way):  # type: ignore[no-untyped-def]
+    """Put into `s.value` the times from the ideal's live tasks on, an item in the pool next.
+
+    Returns the longest from the start of a task of the item.
+    """
+    begin, there = net.live_ptr[ideal], net.live_ptr[after]
+    for p in range(net.live_ptr[ideal + 1] - begin):
+        r = s.beyond[net.live_idx[begin + p]]
+        s.value[p] = tables.late[there + r, way] if r >= 0 else 0.0
+    longest = 0.0
+    for q in range(fixed.member_ptr[i + 1] - 1, fixed.member_ptr[i] - 1, -1):
+        t = fixed.member_idx[q]
+        r = s.beyond[t]
+        tail = tables.late[there + r, way] if r >= 0 else 0.0
+        for z in range(fixed.task_after_ptr[t], fixed.task_after_ptr[t + 1]):
+            x = fixed.task_after_idx[z]
+            if fixed.label[x] == i:
+                tail = max(tail, s.time[x])
+        s.time[t] = tail + fixed.pool[t]
+        longest = max(longest, s.time[t])
+        for z in range(fixed.task_before_ptr[t], fixed.task_before_ptr[t + 1]):
+            p = s.position[fixed.task_before_idx[z]]
+            if p >= 0:
+                s.value[p] = max(s.value[p], s.time[t])
+    return longest
+
+
+@callee
+def _pull(net, tables, s, ideal, way, rest):  # type: ignore[no-untyped-def]
+    """Lower `late` of an ideal to `s.value`, and `rest`, where they are above."""
+    tables.rest[ideal, way] = min(tables.rest[ideal, way], rest)
+    begin = net.live_ptr[ideal]
+    for p in range(net.live_ptr[ideal + 1] - begin):
+        tables.late[begin + p, way] = min(tables.late[begin + p, way], s.value[p])
+
+
+@callee
+def _blocks(fixed, net, tables, s, target, ideal, columns, forward):  # type: ignore[no-untyped-def]
+    """Every block that may come next; how many were tried."""
+    begin, kinds, depth, steps = net.live_ptr[ideal], len(net.device), 0, 0
+    s.ideal[0], s.edge[0], s.item[0], s.held[0] = ideal, net.child_ptr[ideal], -1, 0.0
+    for k in range(kinds):
+        s.work[0, k], s.reads[0, k], s.writes[0, k] = 0.0, 0.0, 0.0
+    for j in range(columns):
+        s.start[0, j] = 0.0
+    for p in range(net.live_ptr[ideal + 1] - begin):
+        s.feeds[p] = 0
+    while depth >= 0:
+        e = s.edge[depth]
+        if e == net.child_ptr[s.ideal[depth] + 1]:
+            if depth > 0:
+                remove_item(fixed, s, s.item[depth])
+            depth -= 1
+            continue
+        s.edge[depth] += 1
+        i = net.child_item[e]
+        other_pass = depth > 0 and fixed.late[i] != fixed.late[s.item[depth]]
+        if i < s.item[depth] or fixed.mixed[i] or other_pass:
+            continue
+        depth += 1
+        steps += 1
+        s.ideal[depth], s.item[depth] = net.child_ideal[e], i
+        s.edge[depth] = net.child_ptr[s.ideal[depth]]
+        add_item(fixed, net, tables, s, begin, columns, depth)
+        least = np.inf
+        for j in range(columns):
+            least = min(least, s.start[depth, j])
+        possible = False
+        for k in range(kinds):
+            if s.held[depth] <= net.capacity[k]:
+                soon = least + s.reads[depth, k] + s.work[depth, k] < target
+                possible = possible or soon
+                if soon:
+                    _block(net, tables, s, target, ideal, depth, k, columns, forward)
+        if not possible:
+            # Nor is any larger block.
+            remove_item(fixed, s, i)
+            depth -= 1
+    return steps
+
+
+@callee
+def _block(net, tables, s, target, ideal, depth, k, columns, forward):  # type: ignore[no-untyped-def]
+    """The block that is laid out, on an accelerator of kind k."""
+    after = s.ideal[depth]
+    begin, there, to = net.live_ptr[ideal], net.live_ptr[after], net.live_ptr[after + 1]
+    cost = s.reads[depth, k] + s.work[depth, k] + s.writes[depth, k]
+    for j in range(columns):
+        c = s.column[j]
+        way = net.after[c // net.slots, k]
+        end = s.start[depth, j] + cost
+        if way < 0 or not end < target or not tables.rest[after, way] < target:
+            continue
+        longest, open_ = 0.0, True
+        for e in range(there, to):
+            p, late = s.position[net.live_idx[e]], tables.late[e, way]
+            if p < 0:
+                longest = max(longest, late)
+            elif not tables.early[begin + p, c] + late < target:
+                open_ = False
+                break
+        if not open_ or not end + longest < target:
+            continue
+        if forward:
+            for e in range(there, to):
+                p = s.position[net.live_idx[e]]
+                s.value[e - there] = tables.early[begin + p, c] if p >= 0 else end
+            came = (ideal * len(net.after) * net.slots + c) * (len(net.device) + 1) + 1 + k
+            offer_label(net, tables, s, after, way, max(tables.done[ideal, c], end), came)
+            continue
+        for p in range(net.live_ptr[ideal + 1] - begin):
+            s.value[p] = cost + longest if s.feeds[p] > 0 else 0.0
+        for e in range(there, to):
+            p = s.position[net.live_idx[e]]
+            if p >= 0:
+                s.value[p] = max(s.value[p], tables.late[e, way])
+        _pull(net, tables, s, ideal, c, max(tables.rest[after, way], cost + longest))
