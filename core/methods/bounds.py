@@ -159,7 +159,7 @@ BOUNDS = by_name(
 LATENCY_BOUNDS = by_name(
     Method(
         "auto",
-        "the default: `simple`, then `exact` unless the gap is 0",
+        "the default: `simple`, with `blocks` then `ideal`, then `exact`, until the gap is 0",
         kinds=("blocks", "operators"),
     ),
     Method(
@@ -172,6 +172,18 @@ LATENCY_BOUNDS = by_name(
         "path passes between them paid; with `operators` also transfers along the path, and work "
         "that cannot be done by all devices together between its earliest start and its latest "
         "end (`windows`). The one that proves most is reported.",
+    ),
+    Method(
+        "ideal",
+        "a search over order ideals (sets of groups that may be done first)",
+        "dnnp.core.latency.ideals.search:ideal_latency",
+        ("blocks",),
+        ("effort",),
+        more="For each ideal it bounds when what others wait for can be ready, and how long what "
+        "is left takes from then on, and leaves out what cannot beat the plan; it finds better "
+        "plans on the way. It proves the optimum where accelerators run one block of one pass; "
+        "where they run several, each counts as if it had the memory of a device for itself. "
+        "Graphs with more than 200,000 ideals are too wide for it.",
     ),
     Method(
         "exact",

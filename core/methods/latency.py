@@ -14,10 +14,10 @@ OPERATORS = ("operators",)
 LATENCY = by_name(
     Method(
         "auto",
-        "the default: list schedules or fillings, annealing from the best of them, and the best "
-        "bound that needs no integer program",
+        "the default: for blocks a search over order ideals, where they are few; list schedules "
+        "or fillings, annealing from the best of them, and a bound without an integer program",
         {
-            "blocks": "dnnp.core.latency.blocks.solve:anneal",
+            "blocks": "dnnp.core.latency.blocks.solve:auto",
             "operators": "dnnp.core.portfolio.latency:auto",
         },
         BOTH,
@@ -28,7 +28,8 @@ LATENCY = by_name(
         },
         little=0.0005,
         more="Ends early where value and bound meet; with `--time-limit` it goes on until the time "
-        "is over.",
+        "is over. The search over ideals (sets of groups that may be done first) proves the "
+        "optimum of blocks where each accelerator runs one of them.",
     ),
     Method(
         "anneal",

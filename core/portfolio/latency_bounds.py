@@ -14,6 +14,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import TASK, Placement
 from dnnp.core.latency.critical_path import first_bound
 from dnnp.core.latency.exact import by_program
+from dnnp.core.latency.ideals.search import ARGUMENT, IdealProof, ideal_latency
 from dnnp.core.latency.quick import simple_bound
 from dnnp.core.methods import LATENCY_BOUNDS
 from dnnp.core.model.beside import beside
@@ -149,40 +150,103 @@ def latency_bound(
     Raises
     ------
     UsageError
-        The method is not for latency.
+        The method is not for latency, or not for this execution.
     """
+    _check(method, problem)
+    known = LatencyProof("simple", 0.0, [], None)
+    value = problem.value(split)
+    run.stands(value=value)
+    if method in ("auto", "simple"):
+        known = _simple(problem, value, run)
+    if method in ("auto", "ideal") and problem.options.execution == "blocks":
+        value, known = _ideal(problem, value, known, run)
+    if method in ("auto", "exact"):
+        better = split if known.split is None else known.split
+        value, known = _exact(problem, better, value, known, solver, run)
+    return known._replace(value=min(known.value, value))
+
+
+def _check(method: str, problem: LatencyProblem) -> None:
+    """Raise UsageError where the method is not for this problem."""
     if method not in LATENCY_BOUNDS:
         known = ", ".join(LATENCY_BOUNDS)
         raise UsageError(f"method {method} is not for plans of the objective latency: {known}")
-    value = problem.value(split)
-    run.stands(value=value)
-    tried: list[LatencyTrial] = []
-    best, name = 0.0, "simple"
-    if method != "exact":
-        started = monotonic()
-        best, name = beside(
-            lambda: simple_bound(problem, upper=value, run=replace(run, effort=1.0)),
-            run.stop,
-            lambda: first_bound(problem),
-        )
-        run.stands(bound=best)
-        status = "limit" if run.stop() else "solved"
-        tried.append(LatencyTrial(name, status, best, "", monotonic() - started))
-    better: Split | None = None
-    if method != "simple" and best < value * (1 - CLOSED) and not run.stop():
-        started = monotonic()
-        run = run.without_shares()
-        run.stands("integer program")
-        limited = run if run.left() is not None else run.within(PROGRAM_S)
-        try:
-            found = by_program(problem, split, solver=solver, bound=best, run=limited)
-        except InfeasibleError as error:
-            raise FormatError(f"the solver says that nothing fits: {error}") from None
-        status = "failed" if found.failure else "limit" if found.status != "optimal" else "solved"
-        spent = monotonic() - started
-        tried.append(LatencyTrial("exact", status, found.bound, found.failure, spent))
-        if found.bound > best:
-            best, name = found.bound, "exact"
-        if found.split is not None and found.value < value * (1 - CLOSED):
-            better, value = found.split, found.value
-    return LatencyProof(name, min(best, value), tried, better)
+    executions = LATENCY_BOUNDS[method].kinds
+    if problem.options.execution not in executions:
+        raise UsageError(f"method {method} is for plans of the execution {executions[0]}")
+
+
+def _simple(problem: LatencyProblem, value: float, run: Run) -> LatencyProof:
+    """What needs no integer program, and little time."""
+    started = monotonic()
+    best, name = beside(
+        lambda: simple_bound(problem, upper=value, run=replace(run, effort=1.0)),
+        run.stop,
+        lambda: first_bound(problem),
+    )
+    run.stands(bound=best)
+    status = "limit" if run.stop() else "solved"
+    trial = LatencyTrial(name, status, best, "", monotonic() - started)
+    return LatencyProof(name, best, [trial], None)
+
+
+def _open(value: float, known: LatencyProof, run: Run) -> bool:
+    """Whether there is more to prove, and time for it."""
+    return known.value < value * (1 - CLOSED) and not run.stop()
+
+
+def _ideal(
+    problem: LatencyProblem, value: float, known: LatencyProof, run: Run
+) -> tuple[float, LatencyProof]:
+    """The search over ideals; the least latency known, too."""
+    if not _open(value, known, run):
+        return value, known
+    started = monotonic()
+    run = run.without_shares()
+    run.stands("ideals")
+    found = beside(
+        lambda: ideal_latency(problem, upper=value, run=run),
+        run.stop,
+        lambda: IdealProof(more=True),
+    )
+    status = "limit" if found.more or found.reason else "solved"
+    spent = monotonic() - started
+    trial = LatencyTrial(ARGUMENT, status, found.bound, found.reason, spent)
+    known = known._replace(tried=[*known.tried, trial])
+    if found.bound > known.value:
+        known = known._replace(method=ARGUMENT, value=found.bound)
+    if found.split is not None:
+        value = problem.value(found.split)
+        known = known._replace(split=found.split)
+    return value, known
+
+
+def _exact(
+    problem: LatencyProblem,
+    split: Split,
+    value: float,
+    known: LatencyProof,
+    solver: str,
+    run: Run,
+) -> tuple[float, LatencyProof]:
+    """The integer program; the least latency known, too."""
+    if not _open(value, known, run):
+        return value, known
+    started = monotonic()
+    run = run.without_shares()
+    run.stands("integer program")
+    limited = run if run.left() is not None else run.within(PROGRAM_S)
+    try:
+        found = by_program(problem, split, solver=solver, bound=known.value, run=limited)
+    except InfeasibleError as error:
+        raise FormatError(f"the solver says that nothing fits: {error}") from None
+    status = "failed" if found.failure else "limit" if found.status != "optimal" else "solved"
+    spent = monotonic() - started
+    trial = LatencyTrial("exact", status, found.bound, found.failure, spent)
+    known = known._replace(tried=[*known.tried, trial])
+    if found.bound > known.value:
+        known = known._replace(method="exact", value=found.bound)
+    if found.split is not None and found.value < value * (1 - CLOSED):
+        value = found.value
+        known = known._replace(split=found.split)
+    return value, known

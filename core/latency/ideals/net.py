@@ -133,8 +133,6 @@ class Devices(NamedTuple):
     """i64[a], kind of each accelerator."""
     after: Ints
     """As in `Net`."""
-    counted: bool
-    """Whether no more blocks are on any kind than there may be."""
 
 
 def count_devices(items: BlockItems, most: int) -> Devices:
@@ -150,12 +148,12 @@ def count_devices(items: BlockItems, most: int) -> Devices:
             used = np.arange(ways) // stride % (c + 1)
             after[used < c, k] = np.flatnonzero(used < c) + stride
             stride *= c + 1
-        return Devices(kind, after, counted=True)
+        return Devices(kind, after)
     total = min(sum(counts), items.count)
     ways = min(total + 1, MOST_WAYS)
     after = np.tile(np.arange(1, ways + 1)[:, None], (1, kinds))
     after[-1] = -1 if ways == total + 1 else ways - 1
-    return Devices(kind, after, counted=False)
+    return Devices(kind, after)
 
 
 def _kinds(items: BlockItems) -> Ints:
@@ -186,10 +184,10 @@ def items_lattice(items: BlockItems) -> Lattice | None:
 def make_net(items: BlockItems, fixed: Fixed, lattice: Lattice, devices: Devices) -> Net:
     """Lay out a lattice with what lives across its ideals, one label for each way."""
     first = np.unique(devices.kind, return_index=True)[1]
-    parent, last, *children = (x.astype(np.int64) for x in lattice)
-    live = live_tasks(*plain(parent, last), fixed)
-    arrays = (*children, *live, first, items.capacity[first], devices.after)
-    return Net(*plain(*arrays), slots=1)
+    parent, last, *children = plain(*(x.astype(np.int64) for x in lattice))
+    live_ptr, live_idx = live_tasks(parent, last, fixed)
+    rest = plain(live_ptr, live_idx, first, items.capacity[first], devices.after)
+    return Net._make([*children, *rest, 1])
 
 
 def new_tables(net: Net) -> Tables:

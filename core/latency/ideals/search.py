@@ -1,6 +1,7 @@
-"""The exact search for the latency of blocks, over order ideals; see `dnnp.core.latency.ideals.net`.
+"""The exact search for the latency of blocks, over order ideals.
 
-The 2020 paper has an integer program for this (Section 4, Fig. 3 and 4); its order ideals (Section
+What is searched, and why it proves what it does, stands in `dnnp.core.latency.ideals.net`. The
+2020 paper has an integer program for this (Section 4, Fig. 3 and 4); its order ideals (Section
 5.1.1) serve throughput there.
 """
 
@@ -33,6 +34,9 @@ from dnnp.core.latency.ideals.sweeps import sweep
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.run import PLAIN, Run
 
+ARGUMENT = "ideals of blocks"
+"""What plans call the bound."""
+
 MOST_VALUES = 30_000_000
 """Numbers in the tables of a search, 8 bytes each."""
 
@@ -42,8 +46,8 @@ MOST_BLOCKS = 400_000_000
 CHUNK = 1_000_000
 """Blocks between looks at the clock."""
 
-MORE_LABELS = 4
-"""How many times as many labels a way gets where those that there are do not suffice."""
+LABELS = (4, 16, 64)
+"""Labels that a way gets, one after the other, where one does not suffice."""
 
 FEWER = 0.9
 """Share of the ways of all ideals that are left, below which the same sweeps are worth again."""
@@ -57,7 +61,9 @@ class IdealProof(NamedTuple):
     split: Invocations | None = None
     """A split that takes less than the one that was known."""
     reason: str = ""
-    """Why it ended before it was done; empty: it was, or a limit of the run came."""
+    """Why it ended before it was done, unless time was over; empty: it was done."""
+    more: bool = False
+    """Whether more effort or time would get further."""
 
 
 def ideal_latency(
@@ -73,7 +79,7 @@ def ideal_latency(
     """
     items = block_items(problem)
     if not items.count or run.stop():
-        return IdealProof()
+        return IdealProof(more=items.count > 0)
     lattice = items_lattice(items)
     if lattice is None:
         return IdealProof(reason="there are too many ideals")
@@ -85,7 +91,7 @@ def ideal_latency(
     search = _Search(problem, items, fixed, lattice, devices, net, upper, run)
     search.refine()
     bound = min(search.bound * (1 - ROUNDING), search.value)
-    return IdealProof(bound, search.best, search.reason)
+    return IdealProof(bound, search.best, search.reason, search.stopped)
 
 
 def _values(net: Net) -> int:
@@ -109,6 +115,8 @@ class _Search:
     bound: float = 0.0
     best: Invocations | None = None
     reason: str = ""
+    stopped: bool = False
+    """A limit came."""
     blocks: int = 0
     """Tried so far."""
     tables: Tables = field(init=False)
@@ -134,14 +142,15 @@ class _Search:
             before, left = left, float((self.tables.rest < np.inf).sum())
             if left >= FEWER * before and self.value >= known:
                 break
-        net = self.net
-        while _values(net) * MORE_LABELS <= MOST_VALUES:
-            net = net._replace(slots=net.slots * MORE_LABELS)
+        for slots in LABELS:
+            net = self.net._replace(slots=slots)
+            if _values(net) > MOST_VALUES:
+                break
             tables = new_tables(net)._replace(late=self.tables.late, rest=self.tables.rest)
             self.scratch = new_scratch(self.fixed, net)
             if self.decided(net, tables):
                 return
-        self.reason = "its labels take too much memory"
+        self.reason = "more labels are needed than there is room for"
 
     def decided(self, net: Net, tables: Tables) -> bool:
         """Sweep forwards; whether all is known then, or a limit came."""
@@ -177,10 +186,10 @@ class _Search:
     def swept(self, net: Net, tables: Tables, at: int, *, forward: bool) -> bool:
         """Sweep through all ideals; False: a limit came before."""
         while 0 <= at < net.ideals - forward:
-            if self.run.stop():
-                return False
             if self.blocks > MOST_BLOCKS * self.run.effort:
-                self.reason = f"{self.blocks} blocks were tried; a larger --effort tries more"
+                self.reason = f"{self.blocks} blocks were tried, more than this effort is for"
+            if self.reason or self.run.stop():
+                self.stopped = True
                 return False
             at, tried = sweep(
                 self.fixed, net, tables, self.scratch, self.target, at, forward, CHUNK
