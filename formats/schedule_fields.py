@@ -50,7 +50,7 @@ PASS = {
 
 FOUND_BY = string(
     "what found it: orders: the search over orders of blocks; grid: that on whole ticks; list: "
-    "list scheduling alone; sequential: one block after the other; tessel"
+    "list scheduling alone; sequential: one block after the other; tessel; tessel-fast"
 )
 
 REPETEND = {
@@ -131,7 +131,7 @@ SCHEDULE = {
     "repetend": Field(
         "object",
         "the best one found: what repeats in longer schedules, and in this one where its "
-        "method is auto or tessel",
+        "method is auto, tessel or tessel-fast",
         fields=REPETEND,
     ),
     "pareto": Field(

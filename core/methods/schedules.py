@@ -37,6 +37,15 @@ SEARCHES = by_name(
         "each of them the best order. `--max-micro-batches` bounds their number where memory does "
         "not, `--eager` completes every repetend that is better than those before.",
     ),
+    Method(
+        "tessel-fast",
+        "the reduced search of Tessel's authors: one repetend, made at once",
+        "dnnp.core.pipeline.tessel.fast:tessel_fast_schedule",
+        source="Lin et al. 2024, TPDS",
+        more="Packs the blocks of a micro-batch as if none waited for another, then lets blocks of "
+        "earlier micro-batches take their places. Memory is whatever that needs: a limit below it "
+        "ends the search.",
+    ),
 )
 """Name -> search."""
 

@@ -19,6 +19,7 @@ from dnnp.core.pipeline.limits import with_limit
 from dnnp.core.pipeline.problem import problem_of
 from dnnp.core.pipeline.recipes.classics import classic
 from dnnp.core.pipeline.shapes import shape
+from dnnp.core.pipeline.tessel import result
 from dnnp.core.pipeline.tessel import solve as tessel
 from dnnp.core.pipeline.wanted import Wanted
 from support.placements import random_placement
@@ -85,8 +86,11 @@ def test_optimal_without_room_for_wider_beams(monkeypatch: pytest.MonkeyPatch) -
 
 def test_tessel_that_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     late = classic(V, "gpipe", 3).start  # holds too much
-    monkeypatch.setattr(tessel, "joined", lambda *_: late)
-    found, _ = solved(Wanted(3, "tessel"), with_limit(V, 2.0))
+    monkeypatch.setattr(result, "joined", lambda *_: late)
+    found, said = solved(Wanted(3, "tessel"), with_limit(V, 2.0))
+    assert said == [
+        "tessel: 3 micro-batches in the order of the repetend hold too much; they run in turn"
+    ]
     assert found.method == "in-turn"
     assert found.repetend is not None
     assert found.repetend.method == "tessel"

@@ -14,26 +14,17 @@ minimised.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
 
-from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.graph import Floats
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.model.schedule import Repetend
-from dnnp.core.pipeline.finish.optimal import IN_TURN, in_turn
-from dnnp.core.pipeline.problem import (
-    TOLERANCE,
-    ScheduleProblem,
-    faults,
-    problem_of,
-    span_of,
-    steady_memory,
-)
-from dnnp.core.pipeline.tessel.finish import Phase, first, joined, phases, shortest, table
+from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, faults
+from dnnp.core.pipeline.tessel.finish import first, phases, shortest
 from dnnp.core.pipeline.tessel.kernel import (
     ALONE,
     BACK,
@@ -61,6 +52,14 @@ from dnnp.core.pipeline.tessel.order import (
     search_of,
     sequence_of,
 )
+from dnnp.core.pipeline.tessel.result import (
+    LEAST_PERIOD,
+    Chosen,
+    TesselResult,
+    answered,
+    repeatable,
+    result_of,
+)
 from dnnp.core.pipeline.wanted import Answer, Batch, Wanted
 
 MOST_BLOCKS = 256
@@ -74,54 +73,6 @@ SLICE = 2_000_000
 
 CHECK_EFFORT = 0.01
 """For finding out whether warm-up and cool-down can run at all."""
-
-LEAST_PERIOD = 1e-6
-"""Over all times and delays: the period where units have nothing to do."""
-
-
-@dataclass(frozen=True)
-class TesselResult:
-    """The best repetend, completed."""
-
-    repetend: Repetend
-    index: Ints
-    """i64[k], micro-batch of each block of the repetend."""
-    order: Ints
-    """i64[k], the blocks as the repetend runs them."""
-    warmup: Floats
-    """f64[N_R, k], starts of the blocks before the repetend; inf for others."""
-    cooldown: Floats
-    """f64[N_R, k], starts of those after it, from 0; inf for others."""
-    tried: tuple[int, ...]
-    """Index sets, for N_R = 1, 2, ..."""
-    improved: int
-    """How often a better repetend was found."""
-    complete: bool
-    """Whether the search ended by itself: all was tried, or the largest load was reached."""
-    repetend_s: float
-    """Wall time of the search for repetends, checks of warm-up and cool-down included."""
-    warmup_s: float
-    """Of time-optimal searches for the warm-up."""
-    cooldown_s: float
-    """Of those for the cool-down."""
-
-    @property
-    def micro_batches(self) -> int:
-        """N_R of the repetend."""
-        return len(self.warmup)
-
-
-@dataclass(frozen=True)
-class _Best:
-    """A repetend with its phases."""
-
-    period: float
-    start: Floats
-    index: Ints
-    order: Ints
-    parts: tuple[Phase, Phase]
-    times: tuple[Floats, ...] = ()
-    """Start times of both, if they are known."""
 
 
 def tessel(
@@ -145,7 +96,7 @@ def tessel(
     UsageError
         There are no blocks, or too many, or replicas that take turns.
     """
-    problem = _problem(placement)
+    problem = repeatable(placement, "tessel", MOST_BLOCKS)
     search = _TesselSearch(problem, lazy, run)
     search.try_all(problem.b if most is None else most)
     best = search.best
@@ -156,79 +107,25 @@ def tessel(
     if best is None:
         raise LimitError("Tessel's search was stopped before it found a repetend")
     times = search.shortened(best) if lazy else best.times
-    shape = int(best.index.max()) + 1, problem.b
-    warmup, cooldown = (table(p, t, shape) for p, t in zip(best.parts, times, strict=True))
-    repetend = Repetend(
-        unroll=1,
-        period_s=best.period,
-        start_s=best.start[None, :],
-        memory_bytes=steady_memory(problem, best.start, best.period),
-        period_bound_s=min(float(problem.load().max()), best.period),
-        status="interrupted" if run.stop() and not search.complete else "feasible",
-        span_s=span_of(problem, best.start),
-        method="tessel",
-    )
-    return TesselResult(
-        repetend,
-        best.index,
-        best.order,
-        warmup,
-        cooldown,
-        tuple(search.tried),
-        search.improved,
-        search.complete,
-        *search.seconds,
+    status = "interrupted" if run.stop() and not search.complete else "feasible"
+    found = result_of(problem, replace(best, times=times), "tessel", status)
+    return replace(
+        found,
+        tried=tuple(search.tried),
+        improved=search.improved,
+        complete=search.complete,
+        repetend_s=search.seconds[0],
+        warmup_s=search.seconds[1],
+        cooldown_s=search.seconds[2],
     )
 
 
 def tessel_schedule(batch: Batch, wanted: Wanted, run: Run) -> Answer:
     """Method `tessel` for all micro-batches; errors as `tessel` and `tessel_starts`."""
     found = tessel(batch.placement, lazy=wanted.lazy, most=wanted.most_in_flight, run=run)
-    start, method = tessel_starts(batch.placement, found, wanted.micro_batches)
     if not found.complete and not run.stop():
         run.warn("tessel: not all was tried; a larger --effort may find a shorter period")
-    repetend = found.repetend
-    return Answer(start.ravel(), method, batch.bound, repetend=repetend, rate_s=repetend.rate_s)
-
-
-def tessel_starts(
-    placement: Placement, found: TesselResult, micro_batches: int
-) -> tuple[Floats, str]:
-    """Start times of warm-up, repetends and cool-down; f64[micro_batches, k], the least is 0.
-
-    Fewer than N_R micro-batches run in the order of the repetend; if that holds too much, in turn
-    (`core.pipeline.finish.optimal.in_turn`). The text is the name of which it is: `tessel` or
-    `in-turn`.
-
-    Raises
-    ------
-    LimitError
-        Neither keeps within the memory limits.
-    """
-    problem = problem_of(placement, micro_batches)
-    start = joined(problem, found.index, found.order, found.warmup, found.cooldown, micro_batches)
-    method = "tessel"
-    if faults(problem, start):
-        start, method = in_turn(problem), IN_TURN
-        if faults(problem, start):
-            raise LimitError(f"no schedule of {micro_batches} micro-batches was found")
-    return (start - start.min()).reshape(micro_batches, -1), method
-
-
-def _problem(placement: Placement) -> ScheduleProblem:
-    """The blocks of one micro-batch; refuses what the search is not for."""
-    count = len(placement.blocks)
-    if not 0 < count <= MOST_BLOCKS:
-        raise UsageError(f"method tessel takes 1 to {MOST_BLOCKS} blocks, not {count}")
-    if placement.turns > 1:
-        raise UsageError("method tessel takes no blocks whose replicas take turns")
-    problem = problem_of(placement, 1)
-    grows = problem.left_behind() > TOLERANCE * np.abs(problem.memory).sum()
-    for d in np.flatnonzero(grows & np.isfinite(problem.capacity)).tolist():
-        raise InfeasibleError(
-            f"every micro-batch leaves memory behind on {placement.units[d].name}, which is limited"
-        )
-    return problem
+    return answered(found, batch, wanted.micro_batches, run)
 
 
 class _TesselSearch:
@@ -249,7 +146,7 @@ class _TesselSearch:
         self.search.numbers[LITTLE] = TOLERANCE * float(
             np.abs(problem.memory).sum() + problem.fixed.sum()
         )
-        self.best: _Best | None = None
+        self.best: Chosen | None = None
         self.tried: list[int] = []
         self.improved = 0
         self.complete = False
@@ -268,7 +165,7 @@ class _TesselSearch:
                 break
         self.complete = self._reached() or int(self.search.state[GAVE_UP]) == 0
 
-    def shortened(self, best: _Best) -> tuple[Floats, ...]:
+    def shortened(self, best: Chosen) -> tuple[Floats, ...]:
         """Time-optimal warm-up and cool-down."""
         times = []
         self.run.stands("warm-up and cool-down")
@@ -285,7 +182,7 @@ class _TesselSearch:
         index[:] = 0
         index[self.blocks.topo[0]] = top + 1
         self.tried.append(0)
-        found: _Best | None = None
+        found: Chosen | None = None
         while True:
             answer = self._scan(top)
             self.tried[-1] = int(state[TRIED])
@@ -314,7 +211,7 @@ class _TesselSearch:
                 return answer
         return PAUSED
 
-    def _tightened(self, known: _Best | None) -> _Best | None:
+    def _tightened(self, known: Chosen | None) -> Chosen | None:
         """The order that was found at its least period; aims below that, for the same set."""
         state, index = self.search.state, self.search.micro.copy()
         before = before_of(self.blocks, self.search.level[state[LEVEL]], self.slack / 4)
@@ -330,9 +227,9 @@ class _TesselSearch:
         order = sequence_of(self.problem, index, before, begin)
         state[STAGE], state[ALONE] = BEGIN, 1
         self._aim(period - self.slack)
-        return _Best(period, start, index, order, phases(self.problem, index, order))
+        return Chosen(period, start, index, order, phases(self.problem, index, order))
 
-    def _take(self, found: _Best) -> None:
+    def _take(self, found: Chosen) -> None:
         """Keep a better repetend if warm-up and cool-down exist."""
         times = tuple(
             first(part, replace(self.run.alone(), effort=CHECK_EFFORT)) for part in found.parts

@@ -1,0 +1,42 @@
+"""What must hold of a repetend with warm-up and cool-down."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dnnp.core.model.placement import Placement
+from dnnp.core.pipeline.problem import faults, problem_of, span_of, steady_memory
+from dnnp.core.pipeline.tessel.result import TesselResult, tessel_starts
+
+
+def with_memory(placement: Placement, most: float) -> Placement:
+    """The same where every unit may hold `most`."""
+    units = tuple(replace(unit, memory_bytes=most) for unit in placement.units)
+    return replace(placement, units=units)
+
+
+def check(placement: Placement, found: TesselResult) -> None:
+    """All that must hold of any result."""
+    problem, repetend = problem_of(placement, 1), found.repetend
+    assert faults(problem, repetend.start_s[0], repetend.period_s) == []
+    assert repetend.start_s.min() == 0
+    assert repetend.period_s >= repetend.period_bound_s
+    assert repetend.span_s == span_of(problem, repetend.start_s[0])
+    held = steady_memory(problem, repetend.start_s[0], repetend.period_s)
+    np.testing.assert_array_equal(repetend.memory_bytes, held)
+    assert found.index.min() == 0
+    assert found.index.max() == found.micro_batches - 1
+    assert np.all(found.index[problem.tail] >= found.index[problem.head])
+    # Every block of N_R micro-batches is in exactly one of the three.
+    micro = np.arange(found.micro_batches)[:, None]
+    np.testing.assert_array_equal(np.isfinite(found.warmup), micro < found.index)
+    np.testing.assert_array_equal(np.isfinite(found.cooldown), micro > found.index)
+    for count in (1, 2, found.micro_batches, found.micro_batches + 3):
+        whole = problem_of(placement, count)
+        start, method = tessel_starts(placement, found, count)
+        assert method == repetend.method
+        assert start.shape == (count, problem.b)
+        assert start.min() == 0
+        assert faults(whole, start.ravel()) == []
