@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from dnnp.samples.tessel import MANY, PARTS, Answer, answer, main, percent, repeating, steady
+from dnnp.samples.tessel import PARTS, main
+from dnnp.samples.tessel_runs import MANY, Answer, answer, percent, repeating, steady
 from support.run import dnnp
 
 
@@ -79,14 +80,15 @@ def rows(text: str) -> list[list[str]]:
 
 def test_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     fake = Fake()
-    main(fake, ["--devices", "4", "--time-limit", "7", "--csv", str(tmp_path)])
+    parts = ("table-2", "figure-9", "figure-11", "figure-12", "searches")
+    main(fake, ["--devices", "4", "--time-limit", "7", "--csv", str(tmp_path), *parts])
     assert all(said["--devices"] == "4" and said["--time-limit"] == "7" for said in fake.asked)
     assert {said["-n"] for said in fake.asked if said["--method"] == "1f1b"} == {
         str(MANY),
         str(2 * MANY),
     }
     shown = capsys.readouterr().out.split("\n\n")
-    assert len(shown) == len(PARTS)
+    assert len(shown) == len(parts) < len(PARTS)
     table_2, figure_9, figure_11, figure_12, searches = map(rows, shown)
     assert table_2 == [
         ["GPT", "(M)", "0%", "20%", "50%", "0%"],
@@ -104,7 +106,7 @@ def test_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert searches[1] == ["X", "4", "3", "9", "2.000", "s", "4", "3", "9", "0.500", "s"]
     # What was asked for figure 11 is not asked again for figure 12.
     assert len([s for s in fake.asked if "--max-micro-batches" in s and "--memory" not in s]) == 40
-    assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(PARTS)
+    assert sorted(path.stem for path in tmp_path.iterdir()) == sorted([*parts, "placements"])
     with (tmp_path / "figure-12.csv").open() as file:
         assert list(csv.reader(file))[4][:3] == ["X *", "x", "0%"]
 
@@ -120,7 +122,7 @@ def test_times() -> None:
     header = b'{"type":"header","provenance":[{},{"elapsed_s":3.5}]}'
     stream = header + b'\n{"type":"schedule"}\n{"type":"block"}\n'
     said = "dnnp-schedule: searching{}\ndnnp-schedule: found the schedule after 2.750 s\n"
-    assert answer(stream, said.format("")) == ({"type": "schedule"}, 3.5)
+    assert answer(stream, said.format("")) == ({"type": "schedule"}, 3.5, [{"type": "block"}])
     assert answer(stream, said.format(" after 2.500 s")).seconds == pytest.approx(0.25)
 
 
