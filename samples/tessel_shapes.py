@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dnnp.samples.tessel_runs import NONE, Answer, Runs, Table, load
 
 CASES = ("NN-eager", "multi-modal", "fine-tuning", "AlphaFold")
@@ -66,7 +68,8 @@ def zero_bubble(runs: Runs) -> Table:
             formula = published(method, devices, count)
             cells = [f"{formula[0]:g}", f"{formula[1]:g}"]
             for one in found:
-                cells += [f"{value:g}" for value in _whole(one)] if one.record else [NONE] * 3
+                whole = None if one.record is None else _whole(one.record)
+                cells += [NONE] * 3 if whole is None else [f"{value:g}" for value in whole]
             rows.append((f"{method}, {name}, D = {devices}, N = {count}", *cells))
     each = ("makespan", "memory", "bubble")
     header = ("recipe", "formula makespan", "memory", *each, *(f"ours {c}" for c in each))
@@ -74,10 +77,8 @@ def zero_bubble(runs: Runs) -> Table:
     return Table("zero-bubble", title, header, rows)
 
 
-def _whole(found: Answer) -> tuple[float, float, float]:
+def _whole(record: dict[str, Any]) -> tuple[float, float, float]:
     """Makespan, largest memory, and what the makespan is above the load."""
-    record = found.record
-    assert record is not None
     makespan = record["makespan_s"]
     memory = max(unit["peak_bytes"] for unit in record["units"])
     return makespan, memory, makespan - load(record) * record["micro_batches"]
