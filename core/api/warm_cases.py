@@ -190,7 +190,7 @@ def _others() -> Iterator[Case]:
     yield Case("schedule", "auto", "grid", None, (("schedule", grid),))
     # Too large for the program of GETF.
     large = {"objective": "latency", "method": "getf", "k": 12, **QUICK}
-    yield Case("latency", "getf", "large", Problem(drawn=700), (("split", large),))
+    yield Case("latency", "getf", "large", Problem(drawn=7000), (("split", large),))
     for transfers in ("blocking", "non-blocking"):
         options = {"shape": "V", "transfers": transfers, "transfer_time": 0.5, "memory": 3.0}
         yield Case("schedule", "auto", transfers, None, (("schedule", options),))

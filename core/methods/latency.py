@@ -144,10 +144,11 @@ LATENCY = by_name(
     ),
     Method(
         "getf-milp",
-        "baseline: the same with devices from the exact program, under a limit",
+        "baseline: the same with devices from the exact program, solved for 60 seconds times the "
+        "effort at most",
         "dnnp.core.baselines.placing.getf:getf_milp",
         OPERATORS,
-        ("solver",),
+        ("effort",),
         "Su et al. 2020",
     ),
     Method(

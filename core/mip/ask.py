@@ -5,6 +5,7 @@ from __future__ import annotations
 from dnnp.core.mip.child import SolverProcess
 from dnnp.core.mip.program import TOLERANCES, Outcome, Program
 from dnnp.core.mip.slices import attempted
+from dnnp.core.mip.sparse import SparseProgram
 from dnnp.core.model.run import PLAIN, Run
 
 GRACE_S = 2.0
@@ -31,3 +32,18 @@ def ask(
         )
 
     return attempted(work, lambda outcome: outcome.status == "failed", run)
+
+
+def ask_sparse(
+    program: SparseProgram,
+    *,
+    seconds: float | None = None,
+    patience: float,
+    run: Run = PLAIN,
+) -> Outcome:
+    """Solve a sparse program with scipy's HiGHS; see `ask`."""
+
+    def work(process: SolverProcess) -> Outcome:
+        return process.sparse(program, seconds, patience=patience + GRACE_S, stop=run.stop)
+
+    return attempted(work, lambda outcome: outcome.status == "failed", run, "sparse")

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, Pipe
 
 from dnnp.core.mip.latency.cpsat_program import NEWS, CpProgram
 from dnnp.core.mip.program import Outcome, Program, Row
+from dnnp.core.mip.sparse import SparseProgram
 from dnnp.core.model.errors import UnavailableError
 
 POLL_S = 0.05
@@ -58,7 +59,7 @@ class SolverProcess:
         """The process that may use this one."""
         self.alive = True
         self.kind = kind
-        """What it may be asked: `mip` or `cpsat`."""
+        """What it may be asked: `mip`, `sparse` or `cpsat`."""
 
     def solve(
         self,
@@ -80,6 +81,20 @@ class SolverProcess:
         """
         request = "solve", solver, program, start, seconds, tolerance, presolve
         return self._ask(request, patience, stop)
+
+    def sparse(
+        self,
+        program: SparseProgram,
+        seconds: float | None,
+        *,
+        patience: float | None,
+        stop: Callable[[], bool],
+    ) -> Outcome:
+        """Have a sparse program solved by scipy's HiGHS; see `solve`.
+
+        Only for a process of the kind `sparse`.
+        """
+        return self._ask(("sparse", program, seconds), patience, stop)
 
     def relax(self, solver: str, program: Program, *, stop: Callable[[], bool]) -> Outcome:
         """Have a program without integers solved, and kept for `refine`."""
@@ -175,7 +190,7 @@ _idle: list[SolverProcess] = []
 
 @contextmanager
 def solver_process(kind: str = "mip") -> Iterator[SolverProcess]:
-    """A process of one's own for a while, `mip` or `cpsat`; the next user may get the same.
+    """A process of one's own for a while, of a `kind`; the next user may get the same.
 
     Solvers of different kinds never share one: they bring versions of the same libraries.
     """

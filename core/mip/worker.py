@@ -22,6 +22,7 @@ from typing import Any
 
 from dnnp.core.mip.latency import cpsat_worker
 from dnnp.core.mip.program import Outcome, Program, Row
+from dnnp.core.mip.sparse import solve_sparse
 
 GAP = 1e-9
 """Absolute gap at which a solver may stop; programs are scaled to about 1."""
@@ -194,6 +195,7 @@ def main() -> None:
         "solve": solve,
         "relax": relaxation.relax,
         "refine": relaxation.refine,
+        "sparse": solve_sparse,
         "cpsat": partial(cpsat_worker.solve, pipe.send),
     }
     while True:

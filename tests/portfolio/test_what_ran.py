@@ -104,4 +104,5 @@ def test_getf_without_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = problem.with_options(options)
     found = solve_latency(problem, Asked(method="getf"), Run(warn=said.append))
     assert found.method == "getf-fluid"
-    assert said == ["getf: its program is too large, or was not solved in time: getf-fluid"]
+    reason = "4 choices are too many for its linear program"
+    assert said == [f"getf: {reason}; what ran instead is getf-fluid"]

@@ -77,6 +77,6 @@ def m_sct(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """
     room = room_of(problem)
     level = upward_rank(problem, net_of(problem), moves=False)
-    child, solved = favourite_children(problem, run)
+    child, why = favourite_children(problem, run)
     found = list_schedule(problem, room, level, favourite=child, run=run)
-    return LatencySolution(found) if solved else approximated(found, "m-sct", "m-sct-greedy", run)
+    return approximated(found, "m-sct", "m-sct-greedy", why, run) if why else LatencySolution(found)

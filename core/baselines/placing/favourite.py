@@ -19,68 +19,79 @@ import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.lists.net import edge_moves, mean_times, net_of, upward_rank
-from dnnp.core.mip.ask import ask
-from dnnp.core.mip.program import Program
-from dnnp.core.model.graph import Ints
+from dnnp.core.mip.ask import ask_sparse
+from dnnp.core.mip.sparse import Sparse, SparseProgram
+from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.run import PLAIN, Run
 
-MOST_EDGES = 20_000
+MOST_EDGES = 1_000_000
 """Edges up to which the program is solved."""
 
-PATIENCE_S = 60.0
+PATIENCE_S = 1200.0
+"""How long it may take; 200,000 edges of a random graph take some minutes."""
 
 THRESHOLD = 0.5
 
 
-def favourite_children(problem: LatencyProblem, run: Run = PLAIN) -> tuple[Ints, bool]:
-    """The favourite child of each task, or -1, i64[n]; and whether the relaxation says so.
+def favourite_children(problem: LatencyProblem, run: Run = PLAIN) -> tuple[Ints, str]:
+    """The favourite child of each task, or -1, i64[n]; and why the relaxation does not say so.
 
     Where that is too large, or has no answer in time, they are found greedily, see
-    `greedy_children`.
+    `greedy_children`. Otherwise the reason is empty.
     """
-    found = None
-    if len(problem.tasks.edges[0]) <= MOST_EDGES:
-        found = relaxed_children(problem, run)
-    return (greedy_children(problem), False) if found is None else (found, True)
+    edges = len(problem.tasks.edges[0])
+    if edges > MOST_EDGES:
+        return greedy_children(problem), f"{edges} edges are too many for its linear program"
+    found = relaxed_children(problem, run)
+    if found is None:
+        return greedy_children(problem), "its linear program was not solved in time"
+    return found, ""
 
 
 def relaxed_children(problem: LatencyProblem, run: Run = PLAIN) -> Ints | None:
     """The favourite children that the relaxation gives; None: no answer in time."""
-    n = problem.tasks.n
+    child = np.full(problem.tasks.n, -1, dtype=np.int64)
     tail, head, move = edge_moves(problem)
-    child = np.full(n, -1, dtype=np.int64)
     if not len(tail):
         return child
-    work = mean_times(problem.tasks.time)
-    # Not by the longest path: what single edges save must stay above the solver's tolerance.
-    scale = float(np.mean([*work, *move])) or 1.0
-    program = Program()
-    edges = len(tail)
-    for _ in range(edges):
-        program.column(1.0)
-    for _ in range(n):
-        program.column(np.inf)
-    end = program.column(np.inf, cost=1.0)
-    away: list[list[int]] = [[] for _ in range(n)]
-    come: list[list[int]] = [[] for _ in range(n)]
-    for e, (i, j, c) in enumerate(zip(tail.tolist(), head.tolist(), move.tolist(), strict=True)):
-        program.row([edges + i, edges + j, e], [1.0, -1.0, c / scale], "<", -float(work[i]) / scale)
-        away[i].append(e)
-        come[j].append(e)
-    for mine in away + come:
-        if len(mine) > 1:
-            program.row(mine, [1.0] * len(mine), ">", len(mine) - 1.0)
-    for i in range(n):
-        if not away[i]:
-            program.row([edges + i, end], [1.0, -1.0], "<", -float(work[i]) / scale)
-    outcome = ask(program, patience=PATIENCE_S, run=run)
+    program = program_of(mean_times(problem.tasks.time), tail, head, move)
+    outcome = ask_sparse(program, patience=PATIENCE_S, run=run)
     if outcome.status != "optimal" or outcome.values is None:
         return None
-    x = np.array(outcome.values[:edges])
+    x = np.array(outcome.values[: len(tail)])
     # Exact ties at 1/2 are out, so that rounding keeps both sums.
-    for e in np.flatnonzero(x < THRESHOLD - 1e-6).tolist():
-        child[tail[e]] = head[e]
+    near = x < THRESHOLD - 1e-6
+    child[tail[near]] = head[near]
     return child
+
+
+def program_of(work: Floats, tail: Ints, head: Ints, move: Floats) -> SparseProgram:
+    """The relaxation: columns are x of each edge, the start of each task, and w.
+
+    `work` f64[n] has the tasks' times, `move` f64[e] those of what goes over the edges.
+    """
+    n = len(work)
+    # Not by the longest path: what single edges save must stay above the solver's tolerance.
+    scale = float(np.mean([*work, *move])) or 1.0
+    made = Sparse()
+    x, start = made.columns(len(tail)), made.columns(n, np.inf)
+    end = made.columns(1, np.inf, cost=1.0)
+    row = made.rows(len(tail), -np.inf, -work[tail] / scale)
+    made.put(row, start[tail], 1.0)
+    made.put(row, start[head], -1.0)
+    made.put(row, x, move / scale)
+    for at in (tail, head):
+        degree = np.bincount(at, minlength=n)
+        several = np.flatnonzero(degree > 1)
+        number = np.zeros(n, dtype=np.int64)
+        number[several] = made.rows(len(several), degree[several] - 1.0, np.inf)
+        mine = degree[at] > 1
+        made.put(number[at[mine]], x[mine], 1.0)
+    last = np.setdiff1d(np.arange(n), tail)
+    row = made.rows(len(last), -np.inf, -work[last] / scale)
+    made.put(row, start[last], 1.0)
+    made.put(row, end, -1.0)
+    return made.program()
 
 
 def greedy_children(problem: LatencyProblem) -> Ints:

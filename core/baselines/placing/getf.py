@@ -10,22 +10,28 @@ import math
 
 import numpy as np
 
+from dnnp.core.baselines.placing.alike import alike
 from dnnp.core.baselines.placing.fluid import fluid_shares
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.latency.lists.net import mean_times, net_of, upward_rank
 from dnnp.core.latency.lists.room import Room, repaired, room_of
 from dnnp.core.latency.lists.schedule import approximated, list_schedule, schedule_homes
-from dnnp.core.mip.ask import ask
-from dnnp.core.mip.program import Program
+from dnnp.core.mip.ask import ask_sparse
+from dnnp.core.mip.program import Outcome
+from dnnp.core.mip.sparse import Sparse, SparseProgram
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.run import Run
 
-MOST_CHOICES = 8_000
-"""Colours times devices up to which the program is solved."""
+MOST_CHOICES = 80_000
+"""Columns of shares up to which the program is solved."""
 
-PATIENCE_S = 60.0
+PATIENCE_S = 1200.0
+"""How long that may take; with 80,000 columns it takes a minute or two."""
+
+MILP_S = 60.0
+"""Seconds of the program with whole tasks, at effort 1."""
 
 TOLERANCE = 0.05
 """Speeds that differ by so little, relatively, are not told apart: they are means."""
@@ -48,18 +54,15 @@ def getf(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """
     room = room_of(problem)
     group, speed = groups_of(problem)
-    share, solved = None, True
-    if room.able.size <= MOST_CHOICES:
-        share = _solved(problem, room, integer=False, seconds=PATIENCE_S, run=run)
-    if share is None:
+    share, why = _shares(problem, room, run)
+    if why:
         rounds = max(1, round(ROUNDS * run.effort))
         share = fluid_shares(net_of(problem), room.able, room.memory, room.limit, rounds)[1]
-        solved = False
     chosen = assigned(share, room.able, group, speed)
     preferred = group[:, None] == chosen[problem.tasks.together]
     level = upward_rank(problem, net_of(problem), moves=False)
     found = list_schedule(problem, room, level, preferred=preferred, run=run)
-    return LatencySolution(found) if solved else approximated(found, "getf", "getf-fluid", run)
+    return approximated(found, "getf", "getf-fluid", why, run) if why else LatencySolution(found)
 
 
 def getf_milp(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
@@ -73,7 +76,10 @@ def getf_milp(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolutio
         The solver found nothing in time.
     """
     room = room_of(problem)
-    share = _solved(problem, room, integer=True, seconds=PATIENCE_S * run.effort, run=run)
+    program, column = program_of(problem, room, integer=True)
+    seconds = MILP_S * run.effort
+    outcome = ask_sparse(program, seconds=seconds, patience=seconds, run=run)
+    share = _read(outcome, column)
     if share is None:
         raise LimitError("the program of GETF has no solution yet; try another method")
     home = repaired(room, np.argmax(share, axis=0), run)
@@ -127,24 +133,27 @@ def assigned(share: Floats, able: Bools, group: Ints, speed: Floats) -> Ints:
     return chosen
 
 
-def _solved(
-    problem: LatencyProblem,
-    room: Room,
-    *,
-    integer: bool,
-    seconds: float,
-    run: Run,
-) -> Floats | None:
-    """Shares of the program, f64[D, c]; None: the solver has no solution."""
-    program, column = program_of(problem, room, integer=integer)
-    outcome = ask(program, seconds=seconds if integer else None, patience=seconds, run=run)
+def _shares(problem: LatencyProblem, room: Room, run: Run) -> tuple[Floats, str]:
+    """Shares of the relaxed program, f64[D, c]; and why there are none."""
+    program, column = program_of(problem, room, integer=False)
+    columns = len(np.unique(column)) - bool((column < 0).any())
+    if columns > MOST_CHOICES:
+        return np.zeros(0), f"{columns} choices are too many for its linear program"
+    share = _read(ask_sparse(program, patience=PATIENCE_S, run=run), column)
+    if share is None:
+        return np.zeros(0), "its linear program was not solved in time"
+    return share, ""
+
+
+def _read(outcome: Outcome, column: Ints) -> Floats | None:
+    """Shares of a solution, f64[D, c], if there is one."""
     if outcome.values is None or outcome.status not in ("optimal", "feasible"):
         return None
     share: Floats = np.append(outcome.values, 0.0)[column]
     return share
 
 
-def program_of(problem: LatencyProblem, room: Room, *, integer: bool) -> tuple[Program, Ints]:
+def program_of(problem: LatencyProblem, room: Room, *, integer: bool) -> tuple[SparseProgram, Ints]:
     """The program of GETF, and its columns x, i64[D, c] (-1: none).
 
     With x the share of a colour on a device, p the time of a task and C its end:
@@ -157,34 +166,68 @@ def program_of(problem: LatencyProblem, room: Room, *, integer: bool) -> tuple[P
         memory of every device
 
     Transfers take no time in it, as published; times of single tasks stand for work over speed,
-    and the rows for memory are an addition.
+    and the rows for memory are an addition. Tasks that are `alike` share their columns and rows,
+    unless they are whole (`integer`).
     """
     tasks = problem.tasks
-    program = Program()
-    column = np.full(room.able.shape, -1, dtype=np.int64)
-    for d, c in np.argwhere(room.able).tolist():
-        column[d, c] = program.column(integer=integer)
+    label = np.arange(tasks.n) if integer else alike(tasks)
+    # Class of each colour, and one of its tasks and one of its colours for each class.
+    kinds, task = np.unique(label, return_index=True)
+    label = np.searchsorted(kinds, label)
+    owner = np.zeros(room.able.shape[1], dtype=np.int64)
+    owner[tasks.together] = np.where(_lone(tasks.together), label, len(kinds) + tasks.together)
+    groups, color, owner = np.unique(owner, return_index=True, return_inverse=True)
+    many = np.bincount(owner, minlength=len(groups))
+    made = Sparse()
+    share = np.full((len(room.able), len(groups)), -1, dtype=np.int64)
+    on, group = np.nonzero(room.able[:, color])
+    share[on, group] = made.columns(len(on), integer=integer)
     scale = float(mean_times(tasks.time).sum()) / max(tasks.n, 1) or 1.0
-    end = [program.column(np.inf) for _ in range(tasks.n)]
-    length = [program.column(np.inf) for _ in range(tasks.n)]
-    last = program.column(np.inf, cost=1.0)
-    for c in range(room.able.shape[1]):
-        mine = column[room.able[:, c], c].tolist()
-        program.row(mine, [1.0] * len(mine), "=", 1.0)
-    for j, c in enumerate(tasks.together.tolist()):
-        on = np.flatnonzero(room.able[:, c])
-        times = (tasks.time[on, j] / scale).tolist()
-        program.row([*column[on, c].tolist(), length[j]], [*times, -1.0], "=", 0.0)
-        program.row([length[j], end[j]], [1.0, -1.0], "<", 0.0)
-        program.row([end[j], last], [1.0, -1.0], "<", 0.0)
-    for i, j in zip(*(x.tolist() for x in tasks.edges), strict=True):
-        program.row([end[i], length[j], end[j]], [1.0, 1.0, -1.0], "<", 0.0)
-    for d in range(len(column)):
-        on = np.flatnonzero(room.able[d])
-        program.row(
-            [*column[d, on].tolist(), last], [*(room.work[d, on] / scale).tolist(), -1.0], "<", 0.0
-        )
-        if math.isfinite(room.limit[d]) and room.memory[on].sum() > room.limit[d]:
+    _put_tasks(made, problem, label, task, share[:, owner[tasks.together[task]]], scale)
+    last = made.width - 1
+    made.put(made.rows(len(groups), 1.0, 1.0)[group], share[on, group], 1.0)
+    row = made.rows(len(room.able), -np.inf, 0.0)
+    made.put(row[on], share[on, group], room.work[on, color[group]] * many[group] / scale)
+    made.put(row, last, -1.0)
+    memory = room.memory[color] * many
+    for d in np.flatnonzero(np.isfinite(room.limit)).tolist():
+        mine = np.flatnonzero(room.able[d, color])
+        if memory[mine].sum() > room.limit[d]:
             size = max(float(room.limit[d]), 1e-300)
-            program.row(column[d, on].tolist(), (room.memory[on] / size).tolist(), "<", 1.0)
-    return program, column
+            made.put(made.rows(1, -np.inf, 1.0), share[d, mine], memory[mine] / size)
+    return made.program(), share[:, owner]
+
+
+def _lone(together: Ints) -> Bools:
+    """Whether each task is the only one of its colour; bool[n]."""
+    alone: Bools = np.bincount(together, minlength=1)[together] == 1
+    return alone
+
+
+def _put_tasks(
+    made: Sparse, problem: LatencyProblem, label: Ints, task: Ints, share: Ints, scale: float
+) -> None:
+    """Ends and times of classes of tasks, and the last end as the last column.
+
+    `label` i64[n] has the class of each task, `task` i64[k] one of each class, `share` i64[D, k]
+    the columns of its shares.
+    """
+    count = len(task)
+    end, length = made.columns(count, np.inf), made.columns(count, np.inf)
+    last = made.columns(1, np.inf, cost=1.0)
+    on, k = np.nonzero(share >= 0)
+    row = made.rows(count, 0.0, 0.0)
+    made.put(row[k], share[on, k], problem.tasks.time[on, task[k]] / scale)
+    made.put(row, length, -1.0)
+    tail, head = problem.tasks.edges
+    pairs = np.unique(label[tail] * count + label[head])
+    row = made.rows(len(pairs), -np.inf, 0.0)
+    made.put(row, end[pairs // count], 1.0)
+    made.put(row, length[pairs % count], 1.0)
+    made.put(row, end[pairs % count], -1.0)
+    row = made.rows(count, -np.inf, 0.0)
+    made.put(row, length, 1.0)
+    made.put(row, end, -1.0)
+    row = made.rows(count, -np.inf, 0.0)
+    made.put(row, end, 1.0)
+    made.put(row, last, -1.0)

@@ -181,7 +181,9 @@ def list_schedule(
     raise LimitError(FULL)
 
 
-def approximated(found: Placement, method: str, instead: str, run: Run) -> LatencySolution:
+def approximated(
+    found: Placement, method: str, instead: str, why: str, run: Run
+) -> LatencySolution:
     """The answer of a method whose program was replaced, under the name of what did it."""
-    run.warn(f"{method}: its program is too large, or was not solved in time: {instead}")
+    run.warn(f"{method}: {why}; what ran instead is {instead}")
     return LatencySolution(found, method=instead)
