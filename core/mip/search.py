@@ -74,14 +74,17 @@ class SliceSearch(Generic[S]):
         """Take over that no solution is as good as the best one, or that there is none."""
         self.raise_bound(self.best.value * (1 - SAFETY))
 
-    def refuses(self, size: int, kind: str = "an integer program") -> bool:
-        """Whether a program with so many numbers is too large."""
-        if size > MAX_ENTRIES:
+    def refuses(
+        self, size: int, kind: str = "an integer program", *, most: int | None = None
+    ) -> bool:
+        """Whether a program with so many numbers is too large: more than `most`, or the usual."""
+        too_large = size > (MAX_ENTRIES if most is None else most)
+        if too_large:
             self.failure = (
                 f"{kind} with about {size} numbers is too large; coarsen first, "
                 "or offer fewer devices"
             )
-        return size > MAX_ENTRIES
+        return too_large
 
 
 def status_of(best: Best[S], failure: str, *, closed: bool, nothing: str) -> str:

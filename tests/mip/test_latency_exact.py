@@ -16,7 +16,8 @@ from dnnp.core.cost.invocations import Invocations
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement, lazy_events
-from dnnp.core.mip import child, search, slices
+from dnnp.core.mip import child, slices
+from dnnp.core.mip.latency import loop
 from dnnp.core.mip.latency.block_model import BlockProgram
 from dnnp.core.mip.latency.cpsat import cpsat_blocks
 from dnnp.core.mip.latency.cpsat_program import TickProgram
@@ -335,7 +336,8 @@ def test_cpsat_is_not_installed(monkeypatch, tmp_path):
 
 
 def test_what_is_too_large_is_refused(monkeypatch):
-    monkeypatch.setattr(search, "MAX_ENTRIES", 10)
+    monkeypatch.setattr(loop, "EAGER_ENTRIES", 10)
+    monkeypatch.setattr(loop, "MOST_ENTRIES", 10)
     problem = hard_problem("operators")
     with pytest.raises(LimitError, match="too large; coarsen first"):
         moirai(problem)

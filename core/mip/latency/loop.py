@@ -1,5 +1,8 @@
 """Slices of solving the integer program of a scheduling model.
 
+Where pairs of spans that may meet are too many, rows that keep them apart are lazy: each solution
+says which ones are missing, and every program without them is a relaxation, whose bound holds.
+
 Each slice starts from the best solution so far, which also bounds the latency from above: the
 windows of all times, and with them every big-M, get tighter. An interrupt or a crash costs the
 last slice only.
@@ -16,6 +19,7 @@ from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.latency import Split
 from dnnp.core.mip.child import SolverProcess
 from dnnp.core.mip.latency.formulation import Formulation
+from dnnp.core.mip.latency.meetings import Pair, count_meetings, overlaps
 from dnnp.core.mip.latency.program import LatencyProgram
 from dnnp.core.mip.program import Outcome
 from dnnp.core.mip.search import Best, SliceSearch, solve_slices, status_of
@@ -26,6 +30,12 @@ S = TypeVar("S", bound=Split)
 
 PAIR_ENTRIES = 10
 """Numbers that two spans in a lane lead to."""
+
+EAGER_ENTRIES = 2_000_000
+"""Numbers up to which a program has rows for all pairs."""
+
+MOST_ENTRIES = 20_000_000
+"""Numbers of the largest program, a gigabyte or two."""
 
 ASKED_TWICE = ("highs",)
 """Solvers whose proofs are checked by a second one: about one in 500 of HiGHS 1.15.1's for small
@@ -137,6 +147,8 @@ class _Programs(ModelSearch[S]):
         self.solver = solver
         self.again = False
         """Whether a proof is checked."""
+        self.lazy: set[Pair] = set()
+        """Pairs that a program with lazy rows keeps apart."""
 
     @property
     def presolve(self) -> tuple[bool, ...]:
@@ -145,8 +157,12 @@ class _Programs(ModelSearch[S]):
     def write(self) -> LatencyProgram | None:
         model = self.formulation.model(self.upper)
         model.raise_least(self.low)
-        too_large = self.refuses(model.entries + PAIR_ENTRIES * model.pairs)
-        return None if too_large else LatencyProgram(model)
+        entries = model.entries
+        if entries + PAIR_ENTRIES * count_meetings(model) <= EAGER_ENTRIES:
+            return LatencyProgram(model)
+        entries += PAIR_ENTRIES * len(self.lazy)
+        too_large = self.refuses(entries, most=MOST_ENTRIES)
+        return None if too_large else LatencyProgram(model, self.lazy)
 
     def start(self, written: LatencyProgram) -> list[float] | None:
         known = self.known()
@@ -163,6 +179,12 @@ class _Programs(ModelSearch[S]):
         if solution is None:
             return None
         value = self.best.offer(solution)
+        if written.kept is not None:
+            times, flags = written.split(outcome.values)
+            missing = overlaps(written.model, times, flags, SAFETY * written.scale) - self.lazy
+            if missing:
+                self.lazy |= missing
+                return None
         better = value < written.model.upper * (1 - SAFETY)
         if proven and trusted and not (better and self._ask_again(written)):
             least = min(value, self.best.value)

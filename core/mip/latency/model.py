@@ -179,8 +179,3 @@ class Model:
         count = sum(2 + len(a.terms) + len(a.given) for a in self.afters)
         count += sum(len(row.flags) for row in self.rows)
         return count + 3 * sum(len(lane) for lane in self.lanes)
-
-    @property
-    def pairs(self) -> int:
-        """Pairs of turns in lanes."""
-        return sum(len(lane) * (len(lane) - 1) // 2 for lane in self.lanes)

@@ -7,25 +7,26 @@ allow (Lemma 4.1 of the 2020 paper and Eq. 6 and 8 of Moirai have one constant f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import combinations
+from collections.abc import Collection, Sequence
 
 from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.mip.latency.meetings import Pair, meetings
 from dnnp.core.mip.latency.model import ORIGIN, After, Model
 from dnnp.core.mip.program import SLACK, Program
-
-Pair = tuple[int, int]
 
 
 class LatencyProgram:
     """The program of a model; columns are its times, its flags, and two for each pair of spans
-    that may meet in a lane: `delta`, the first one goes first, and whether they do meet."""
+    that may meet in a lane: `delta`, the first one goes first, and whether they do meet.
+
+    Where only some pairs are `kept` apart, it is a relaxation.
+    """
 
     tops = (0,)
     """The latency is minimised."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, model: Model, kept: Collection[Pair] | None = None) -> None:
+        self.model, self.kept = model, kept
         self.scale = model.upper if model.upper > 0 else 1.0
         self.program = Program()
         self.low = [max(low / self.scale - SLACK, 0.0) for low in model.low]
@@ -41,8 +42,8 @@ class LatencyProgram:
             columns = [self.first_flag + flag for flag in row.flags]
             self.program.row(columns, row.weights, row.sense, row.bound)
         self.deltas: list[tuple[Pair, int, int, list[Sequence[Sequence[int]]]]] = []
-        for pair, meetings in self._meetings().items():
-            self._apart(pair, meetings)
+        for pair, lanes in self._meetings().items():
+            self._apart(pair, lanes)
 
     @property
     def hopeless(self) -> bool:
@@ -58,12 +59,12 @@ class LatencyProgram:
         """All columns for known times and flags."""
         values = [*(t / self.scale for t in times), *flags]
         values += [0.0] * (len(self.program.objective) - len(values))
-        for (a, b), delta, meet, meetings in self.deltas:
+        for (a, b), delta, meet, lanes in self.deltas:
             end, start = self.model.spans[a][1], self.model.spans[b][0]
             if delta >= 0:
                 values[delta] = float(times[end] <= times[start] + ROUNDING * self.scale)
             values[meet] = float(
-                any(all(any(flags[f] for f in own) for own in both) for both in meetings)
+                any(all(any(flags[f] for f in own) for own in both) for both in lanes)
             )
         return values
 
@@ -91,12 +92,13 @@ class LatencyProgram:
             flags: dict[int, list[int]] = {}
             for turn in lane:
                 flags.setdefault(turn.span, []).append(turn.flag)
-            for a, b in combinations(sorted(flags), 2):
-                if not self.model.ordered(a, b) and not self.model.ordered(b, a):
+            pairs = meetings(self.model, lane) if self.kept is None else sorted(self.kept)
+            for a, b in pairs:
+                if a in flags and b in flags:
                     found.setdefault((a, b), []).append((flags[a], flags[b]))
         return found
 
-    def _apart(self, pair: Pair, meetings: list[Sequence[Sequence[int]]]) -> None:
+    def _apart(self, pair: Pair, lanes: list[Sequence[Sequence[int]]]) -> None:
         """Of two spans that meet in a lane one goes first."""
         (begin, end), (start, finish) = (self.model.spans[i] for i in pair)
         before = self.high[end] - self.low[start]
@@ -105,7 +107,7 @@ class LatencyProgram:
             return
         program = self.program
         meet = program.column()
-        for both in meetings:
+        for both in lanes:
             flags = [self.first_flag + f for own in both for f in own]
             program.row([meet, *flags], [1.0] + [-1.0] * len(flags), ">", -1.0)
         late = self.low[end] > self.high[start]
@@ -122,4 +124,4 @@ class LatencyProgram:
                 program.row([begin, finish, meet], [1.0, -1.0, -behind], ">", -behind)
             if late and early:
                 program.row([meet], [1.0], "<", 0.0)
-        self.deltas.append((pair, delta, meet, meetings))
+        self.deltas.append((pair, delta, meet, lanes))
