@@ -20,8 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rules",
         metavar="RULES",
         help="fuse operators by a rule file: ort-cpu or ort-cuda (what ONNX Runtime fuses on a CPU "
-        "or with CUDA), moirai (Table I of the paper), none, or the path of a rule file; ort: what "
-        "ONNX Runtime itself makes of this very model",
+        "or with CUDA), cudnn or tensorrt (what their documents list), moirai (Table I of the "
+        "paper), none, or the path of a rule file; ort: what ONNX Runtime itself makes of this "
+        "very model",
     )
     group.add_argument(
         "--model",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from dnnp.core.model.rules import ANY, Absorb, Fold, Line, Pattern, Rule, RuleSet
 from dnnp.core.model.rules import Sequence as SequenceRule
@@ -23,19 +24,23 @@ def unknown_operators(rules: RuleSet) -> list[tuple[str, str]]:
     """(rule, operator) where an operator is in no operator set of ONNX or ONNX Runtime.
 
     It may be a custom operator, or a name that is misspelt. Operators that an earlier rule
-    makes are known.
+    makes are known, and those of sequences that apply together.
     """
     from onnx import defs
 
     known = {schema.name for schema in defs.get_all_schemas_with_history()} | _RUNTIME
     found: list[tuple[str, str]] = []
-    for rule in rules.rules:
-        found += [
-            (rule.name, op)
-            for op in dict.fromkeys(_operators(rule))
-            if op not in known and op != ANY and "+" not in op
-        ]
-        known |= _made([rule])
+    for kind, batch in groupby(rules.rules, type):
+        together = list(batch)
+        if kind is SequenceRule:
+            known |= _made(together)
+        for rule in together:
+            found += [
+                (rule.name, op)
+                for op in dict.fromkeys(_operators(rule))
+                if op not in known and op != ANY and "+" not in op
+            ]
+            known |= _made([rule])
     return found
 
 

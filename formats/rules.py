@@ -5,6 +5,7 @@ A rule file is a JSON object:
     {
       "name": "example",
       "description": "free text",
+      "sources": ["where the rules are documented"],
       "onnxruntime": ["1.32"],
       "sets": {"activation": ["Relu", "Tanh"]},
       "rules": [
@@ -127,7 +128,8 @@ class _Reader:
 
     def rule_set(self, table: Any) -> RuleSet:
         """The whole file."""
-        self._object(table, "", ("name", "rules"), ("description", "sets", VERSIONS))
+        self._object(table, "", ("name", "rules"), ("description", "sources", "sets", VERSIONS))
+        self._strings(table.get("sources", []), "sources")
         sets = table.get("sets", {})
         self._require(isinstance(sets, dict), "sets", "an object of lists")
         for name, ops in sets.items():

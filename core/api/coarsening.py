@@ -32,8 +32,8 @@ class CoarsenOptions(Options):
     """What to group. Without any of these: the rules `ort-cpu`, chains, and a share of 0.02."""
 
     rules: str | None = option()
-    """Fuse operators by rules: `ort-cpu`, `ort-cuda`, `moirai`, `none`, the path of a rule file, or
-    `ort`: what ONNX Runtime itself makes of the model."""
+    """Fuse operators by rules: `ort-cpu`, `ort-cuda`, `cudnn`, `tensorrt`, `moirai`, `none`, the
+    path of a rule file, or `ort`: what ONNX Runtime itself makes of the model."""
     model: str | None = option()
     """With rules `ort`: the ONNX model, if it is not where the graph says."""
     provider: str | None = option(choices=PROVIDERS)

@@ -203,7 +203,7 @@ def test_sums_stay_readable():
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["--rules", "nosuch"], 2, "no rules named 'nosuch'; known: moirai, ort-cpu, ort-cuda"),
+        (["--rules", "nosuch"], 2, "no rules named 'nosuch'; known: cudnn, moirai, ort-cpu, "),
         (["--rules", "no/such.json"], 1, "no/such.json: No such file or directory"),
         (["--depth", "2"], 2, "--depth needs --layers"),
         (["--layers", "--depth", "0"], 2, "--depth 0: must be at least 1"),

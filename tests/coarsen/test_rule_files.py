@@ -57,7 +57,7 @@ def test_every_kind_is_read():
 
 
 def test_bundled_files():
-    assert {"moirai", "ort-cpu", "ort-cuda"} <= set(bundled())
+    assert {"cudnn", "moirai", "ort-cpu", "ort-cuda", "tensorrt"} <= set(bundled())
     for name in bundled():
         assert load_rules(name).name == name
     assert [[op for (op,) in rule.ops] for rule in load_rules("moirai").rules] == [
@@ -75,7 +75,9 @@ def test_a_file_by_its_name(tmp_path):
 
 @pytest.mark.parametrize("name", ["nosuch", "", "x" * 5000, "a\0b"])
 def test_an_unknown_name_lists_the_known_ones(name):
-    with pytest.raises(UsageError, match=r"; known: moirai, ort-cpu, ort-cuda, none, ort, or"):
+    with pytest.raises(
+        UsageError, match=r"; known: cudnn, moirai, ort-cpu, ort-cuda, tensorrt, none, ort, or"
+    ):
         load_rules(name)
 
 

@@ -1,6 +1,6 @@
 # fish completion for dnnp-coarsen
 complete -c dnnp-coarsen -s h -l help -d 'show this help message and exit'
-complete -c dnnp-coarsen -l rules -r -F -a 'moirai ort-cpu ort-cuda none ort' -d 'fuse operators by a rule file: ort-cpu or ort-cuda (what ONNX Runtime fuses on a CPU or with CUDA), moirai (Table I of the paper), none, or the path of a rule file; ort: what ONNX Runtime itself makes of this very model'
+complete -c dnnp-coarsen -l rules -r -F -a 'cudnn moirai ort-cpu ort-cuda tensorrt none ort' -d 'fuse operators by a rule file: ort-cpu or ort-cuda (what ONNX Runtime fuses on a CPU or with CUDA), cudnn or tensorrt (what their documents list), moirai (Table I of the paper), none, or the path of a rule file; ort: what ONNX Runtime itself makes of this very model'
 complete -c dnnp-coarsen -l model -r -F -d 'with --rules ort: the ONNX model, if it is not where the stream says'
 complete -c dnnp-coarsen -l provider -x -a 'cpu cuda' -d 'with --rules ort: execution provider to optimise for'
 complete -c dnnp-coarsen -l chains -d 'contract series: join two groups when one is all that reads the other, which is all that it waits for'
