@@ -57,7 +57,11 @@ def _begun(problem: LatencyProblem, run: Run) -> tuple[Split | None, tuple[float
     """What takes little work: a split to start from, a bound and its argument."""
     run.stands("annealing")
     start = quick_split(problem, run)
-    run.stands("bounding", value=np.inf if start is None else problem.value(start))
+    value = np.inf
+    if start is not None:
+        value = problem.value(start)
+        run.keep(start, value, "anneal")
+    run.stands("bounding", value=value)
     bound = simple_bound(problem, run=quick(run))
     run.stands(bound=bound[0])
     return start, bound

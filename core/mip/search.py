@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -13,6 +14,10 @@ from dnnp.core.mip.slices import MAX_ENTRIES, SAFETY, Slices, missing
 from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, UnavailableError
 
 S = TypeVar("S")
+
+
+HASTE = 2.0
+"""No further program is written in less time than this many times that of the one before."""
 
 
 class Best(Generic[S]):
@@ -156,8 +161,14 @@ def solve_slices(search: Sliced[S, W], slices: Slices) -> bool:
     UnavailableError
         The solver is not installed.
     """
+    took = 0.0
     while search.best.value > search.low:
+        left = slices.run.left()
+        if left is not None and left < HASTE * took:
+            return False
+        begin = monotonic()
         written = search.write()
+        took = monotonic() - begin
         if written is None or slices.run.stop():
             return False
         outcome = Outcome("infeasible")

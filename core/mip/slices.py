@@ -31,8 +31,9 @@ BLIND_SLICE_S = 1.0
 GROWTH = 3.0
 """How much longer each slice is than the one before."""
 
-GRACE_S = 0.5
-"""How long after the limit a solver is killed; it is told to end as much before it."""
+GRACE_S, GRACE = 0.5, 0.05
+"""How long before the limit a solver is told to end, at least, and as a share of what is left; at
+the limit it is killed, so that what is known gets out in time."""
 
 MAX_ENTRIES = 2_000_000
 """Size of a program that may take a minute to build and to read."""
@@ -100,8 +101,8 @@ class Slices:
         if left is None:
             return seconds, None
         if seconds > left / 2:
-            seconds = max(left - min(GRACE_S, left / 3), 0.01)
-        return seconds, left + GRACE_S
+            seconds = max(left - min(max(GRACE_S, GRACE * left), left / 3), 0.01)
+        return seconds, left
 
 
 def refuse_unknown(solver: str) -> None:
