@@ -1,8 +1,8 @@
 """Pairs of spans that may meet in a lane: all of them, how many there are, which ones overlap.
 
-Moirai has rows for all (Eq. 6 and 8). Spans whose windows are apart never meet. Of what is left there may be more than a program can
-hold; then rows for pairs are lazy: a program begins without any, and takes up those that overlap
-in its solutions.
+Moirai has rows for all (Eq. 6 and 8). Spans whose windows are apart never meet. Of what is left
+there may be more than a program can hold; then rows for pairs are lazy: a program begins without
+any, and takes up those that overlap in its solutions.
 """
 
 from __future__ import annotations
