@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from dnnp.choices import ANY_FAMILY, FAMILIES, LAYERED, MODEL_FORMATS, SHAPES
+from dnnp.choices import ANY_FAMILY, FAMILIES, LAYERED, MODEL_FORMATS, READINGS, SHAPES
 from dnnp.cmds.shell.arguments import count, seconds
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name",
         metavar="NAME",
-        help="model name (default: from the file name, or family, size and seed)",
+        help="model name (default: from the file name, or family, size, seed and reading)",
     )
     limit_options(parser, "limits of --shapes run")
     random = parser.add_argument_group("random graphs")
@@ -74,6 +74,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         metavar="X",
         help="layered: mean transfer time over mean compute time (default: 1)",
+    )
+    random.add_argument(
+        "--reading",
+        choices=READINGS,
+        help="how the 2024 paper is read where it says what a node costs, r being N(0, 0.1): "
+        "absolute: what it reads and writes plus |r| of all tensors; cut-off: plus r of them, at "
+        "least 0; own: what it reads and writes, times 1 + r; written: what it writes, times 1 + r; "
+        "sink: own, with edges in the order of the family, and a last node that reads what nobody "
+        "reads; not for layered (default: absolute)",
     )
     random.add_argument("--seed", type=count, metavar="N", help="seed of the graph (default: 0)")
 
@@ -108,7 +117,7 @@ def _check_usage(args: argparse.Namespace) -> None:
     if args.synthetic is None:
         if args.model is None:
             raise UsageError("nothing to import: give MODEL or --synthetic")
-        for option in ("nodes", "seed", "ratio"):
+        for option in ("nodes", "seed", "ratio", "reading"):
             if getattr(args, option) is not None:
                 raise UsageError(f"--{option} is for --synthetic, not for a file")
         return

@@ -12,6 +12,8 @@ EXTENSIONS = {
 SHAPES = ("value-info", "infer", "symbolic", "run")
 FAMILIES = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "stochastic-block")
 ANY_FAMILY = "regal"
+READINGS = ("absolute", "cut-off", "own", "written", "sink")
+"""Of what a paper says about costs of random graphs; the first unless told otherwise."""
 LAYERED = "layered"
 
 DEFAULT_RULES = "ort-cpu"

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 import orjson
 
 from dnnp.caller import CALLER, Caller
-from dnnp.choices import ANY_FAMILY, EXTENSIONS, FAMILIES, LAYERED, MODEL_FORMATS, SHAPES
+from dnnp.choices import ANY_FAMILY, EXTENSIONS, FAMILIES, LAYERED, MODEL_FORMATS, READINGS, SHAPES
 from dnnp.core.model.errors import UsageError
 from dnnp.formats.header import stamped
 from dnnp.formats.stream import Stream, read_bytes
@@ -71,8 +71,11 @@ class GenerateOptions(Options):
     """Layered: mean transfer time over mean compute time; None: 1."""
     seed: int | None = option(least=0)
     """Of the graph; None: 0."""
+    reading: str | None = option(choices=READINGS)
+    """Of what the 2024 paper says about costs: `absolute`, `cut-off`, `own`, `written` or `sink`;
+    None: `absolute`."""
     name: str | None = option()
-    """Name of the graph; None: from family, size and seed."""
+    """Name of the graph; None: from family, size, seed and reading."""
 
     def check(self) -> None:
         """Refuse what makes no sense."""
@@ -80,6 +83,8 @@ class GenerateOptions(Options):
         check_text(self.name or "")
         if self.ratio is not None and self.synthetic != LAYERED:
             raise UsageError(f"--ratio is for --synthetic {LAYERED}")
+        if self.reading is not None and self.synthetic == LAYERED:
+            raise UsageError(f"--reading is not for --synthetic {LAYERED}")
 
 
 def load(
@@ -142,6 +147,7 @@ def generate(
     nodes: int | None = None,
     ratio: float | None = None,
     seed: int = 0,
+    reading: str | None = None,
     name: str | None = None,
 ) -> Graph:
     """Draw a random graph with costs, like those of REGAL.
@@ -155,15 +161,20 @@ def generate(
         Their number; None: from 50 to 200, by the seed; layered: 200.
     ratio
         Layered: mean transfer time over mean compute time; None: 1.
+    reading
+        Of what the 2024 paper says about costs: `absolute`, `cut-off`, `own`, `written` or `sink`
+        (man page of dnnp-import); None: `absolute`. Not for `layered`.
     name
-        Name of the graph; None: from family, size and seed.
+        Name of the graph; None: from family, size, seed and reading.
 
     Raises
     ------
     UsageError
         Options that make no sense.
     """
-    options = GenerateOptions(synthetic=family, nodes=nodes, ratio=ratio, seed=seed, name=name)
+    options = GenerateOptions(
+        synthetic=family, nodes=nodes, ratio=ratio, seed=seed, reading=reading, name=name
+    )
     options.check()
     made = generate_stream(options)
     made.header = stamped(made.header, "dnnp-import", options.words())
@@ -217,8 +228,12 @@ def generate_stream(options: GenerateOptions) -> Stream:
         made = layered_graph(LAYERED_NODES if nodes is None else nodes, ratio, seed)
         name = name or f"{LAYERED}-{made.n}-ratio{ratio:g}-seed{seed}"
         return synthetic_stream(name, made.tail, made.head, made.size, made.times)
-    graph = regal_graph(None if options.synthetic == ANY_FAMILY else options.synthetic, nodes, seed)
-    name = f"{graph.family}-{graph.n}-seed{seed}" if name is None else name
+    family = None if options.synthetic == ANY_FAMILY else options.synthetic
+    reading = options.reading or READINGS[0]
+    graph = regal_graph(family, nodes, seed, reading)
+    if name is None:
+        name = f"{graph.family}-{graph.n}-seed{seed}"
+        name += "" if reading == READINGS[0] else f"-{reading}"
     return synthetic_stream(name, graph.tail, graph.head, graph.size, graph.cost)
 
 

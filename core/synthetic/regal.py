@@ -2,17 +2,18 @@
 
 A random graph of one of four families gets its nodes ordered at random, and each edge leads from
 the earlier node to the later one. Each node makes one tensor, of size max(1, N(50, 10)), which
-all its successors read. A node costs what it reads and writes plus a part r = |N(0, 0.1)| of the
+all its successors read. A node costs what it reads and writes plus a part r ~ N(0, 0.1) of the
 sizes of all tensors together. A tensor nobody reads is an output of the model.
 
-The 2024 paper does not print the parameters of the families, nor does it say what becomes of
-sizes below 1 and of negative r: those here are ours. REGAL also dropped graphs that are easy
-to schedule in little memory; here all are kept.
+That leaves open what becomes of negative r, and `READINGS` says what else it may mean. The 2024
+paper does not print the parameters of the families, nor what becomes of sizes below 1: those
+here are ours. REGAL also dropped graphs that leave a search little to improve; here all are kept.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +45,51 @@ MEAN_SIZE, SIZE_DEVIATION, LEAST_SIZE = 50.0, 10.0, 1.0
 """Sizes of tensors."""
 
 PART_DEVIATION = 0.1
-"""Of r, whose mean is 0 before the sign is dropped."""
+"""Of r, whose mean is 0."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What Appendix B.1 may mean."""
+
+    cost: Callable[[Floats, Floats, Floats], Floats]
+    """What nodes read f64[n], what they write f64[n], r f64[n] -> costs f64[n]."""
+    ends: bool = False
+    """Edges lead from the lower to the higher node as the family numbers them, and one node more,
+    without costs, reads every tensor that nobody else reads, and writes one of size 0."""
+
+
+def _absolute(read: Floats, written: Floats, part: Floats) -> Floats:
+    return read + written + np.abs(part) * _sum(written)
+
+
+def _cut_off(read: Floats, written: Floats, part: Floats) -> Floats:
+    return np.maximum(read + written + part * _sum(written), 0.0)
+
+
+def _own(read: Floats, written: Floats, part: Floats) -> Floats:
+    return np.maximum((read + written) * (1 + part), 0.0)
+
+
+def _written(read: Floats, written: Floats, part: Floats) -> Floats:
+    return np.maximum(written * (1 + part), 0.0)
+
+
+def _sum(sizes: Floats) -> float:
+    # fsum: the same number whatever the width of the machine's vectors.
+    return math.fsum(sizes.tolist())
+
+
+READINGS = {
+    "absolute": Reading(_absolute),
+    "cut-off": Reading(_cut_off),
+    "own": Reading(_own),
+    "written": Reading(_written),
+    "sink": Reading(_own, ends=True),
+}
+"""`absolute`: |r|. `cut-off`: a cost below 0 becomes 0. `own`: r is a part of what the node itself
+reads and writes. `written`: of what it writes, which is all that it costs. `sink`: `own`, with
+ends as real graphs have them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +108,9 @@ class Synthetic:
     """f64[n], time of each node."""
 
 
-def regal_graph(family: str | None = None, n: int | None = None, seed: int = 0) -> Synthetic:
+def regal_graph(
+    family: str | None = None, n: int | None = None, seed: int = 0, reading: str = "absolute"
+) -> Synthetic:
     """Generate a graph; the same arguments give the same graph.
 
     Parameters
@@ -75,11 +122,14 @@ def regal_graph(family: str | None = None, n: int | None = None, seed: int = 0) 
         whether the number was given or drawn.
     seed
         Seed of PCG64.
+    reading
+        A key of `READINGS`. What is drawn does not depend on it.
 
     Raises
     ------
     UsageError
-        An unknown family, more nodes than `MOST_NODES`, too few for the family, a negative seed.
+        An unknown family or reading, more nodes than `MOST_NODES`, too few for the family, a
+        negative seed.
     """
     if seed < 0:
         raise UsageError(f"the seed is {seed}; at least 0")
@@ -87,6 +137,8 @@ def regal_graph(family: str | None = None, n: int | None = None, seed: int = 0) 
         family = list(FAMILIES)[seed % len(FAMILIES)]
     if family not in FAMILIES:
         raise UsageError(f"no family of graphs '{family}'; known: {', '.join(FAMILIES)}")
+    if reading not in READINGS:
+        raise UsageError(f"no reading '{reading}'; known: {', '.join(READINGS)}")
     rng = np.random.Generator(np.random.PCG64(seed))
     drawn = int(rng.integers(*DRAWN_NODES, endpoint=True))
     if n is None:
@@ -95,13 +147,21 @@ def regal_graph(family: str | None = None, n: int | None = None, seed: int = 0) 
         raise UsageError(f"a graph of {family} has at least {LEAST_NODES[family]} nodes, not {n}")
     if n > MOST_NODES:
         raise UsageError(f"a random graph has at most {MOST_NODES} nodes, not {n}")
-    ends = rng.permutation(n)[FAMILIES[family](n, rng)]
-    tail, head = ends.min(axis=1), ends.max(axis=1)
-    order = np.lexsort((tail, head))
-    tail, head = tail[order], head[order]
+    how = READINGS[reading]
+    order, edges = rng.permutation(n), FAMILIES[family](n, rng)
+    ends = np.sort(edges if how.ends else order[edges], axis=1)
+    tail, head = ends[np.lexsort((ends[:, 0], ends[:, 1]))].T
     size = np.maximum(LEAST_SIZE, rng.normal(MEAN_SIZE, SIZE_DEVIATION, n))
-    part = np.abs(rng.normal(0.0, PART_DEVIATION, n))
+    part = rng.normal(0.0, PART_DEVIATION, n)
     read = np.bincount(head, weights=size[tail], minlength=n)
-    # fsum: the same number whatever the width of the machine's vectors.
-    cost = read + size + part * math.fsum(size.tolist())
-    return Synthetic(family, n, tail, head, size, cost)
+    made = Synthetic(family, n, tail, head, size, how.cost(read, size, part))
+    return _with_sink(made) if how.ends else made
+
+
+def _with_sink(graph: Synthetic) -> Synthetic:
+    """The same and a last node, without costs, that reads every tensor nobody reads."""
+    unread = np.flatnonzero(np.bincount(graph.tail, minlength=graph.n) == 0)
+    tail = np.concatenate((graph.tail, unread))
+    head = np.concatenate((graph.head, np.full(len(unread), graph.n)))
+    size, cost = np.append(graph.size, 0.0), np.append(graph.cost, 0.0)
+    return Synthetic(graph.family, graph.n + 1, tail, head, size, cost)

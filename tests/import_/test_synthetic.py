@@ -16,7 +16,14 @@ from dnnp import choices
 from dnnp.core.model.errors import UsageError
 from dnnp.core.synthetic import families
 from dnnp.core.synthetic.layered import layered_graph
-from dnnp.core.synthetic.regal import FAMILIES, LEAST_NODES, MOST_NODES, Synthetic, regal_graph
+from dnnp.core.synthetic.regal import (
+    FAMILIES,
+    LEAST_NODES,
+    MOST_NODES,
+    READINGS,
+    Synthetic,
+    regal_graph,
+)
 from support.project import ROOT
 from support.run import PATIENCE_S, Result, dnnp
 from support.served import served
@@ -48,6 +55,7 @@ def near(count: float, trials: int, probability: float) -> bool:
 
 def test_command_and_core_know_the_same_families() -> None:
     assert tuple(FAMILIES) == choices.FAMILIES == tuple(TABLE["families"])
+    assert tuple(READINGS) == choices.READINGS
     assert set(LEAST_NODES) == set(FAMILIES)
 
 
@@ -175,6 +183,59 @@ def test_sizes_and_costs() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_readings(family: str) -> None:
+    """Costs by hand from sizes and r, which all readings share."""
+    n = 300
+    plain = regal_graph(family, n, 4)
+    total = plain.size.sum()
+    read = np.bincount(plain.head, weights=plain.size[plain.tail], minlength=n)
+    share = regal_graph(family, n, 4, "written").cost / plain.size - 1
+    assert (share < 0).any()
+    assert abs(share.std() - 0.1) < 0.02
+    assert np.allclose(plain.cost, read + plain.size + abs(share) * total)
+    cut = regal_graph(family, n, 4, "cut-off")
+    assert np.allclose(cut.cost, np.maximum(read + plain.size + share * total, 0))
+    assert (cut.cost == 0).any()
+    own = regal_graph(family, n, 4, "own")
+    assert np.allclose(own.cost, (read + plain.size) * (1 + share))
+    for graph in (cut, own):
+        assert edge_set(graph) == edge_set(plain)
+        assert (graph.size == plain.size).all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sink(family: str) -> None:
+    n = 80
+    rng = np.random.Generator(np.random.PCG64(9))
+    rng.integers(50, 200, endpoint=True)
+    rng.permutation(n)
+    edges = {(min(e), max(e)) for e in FAMILIES[family](n, rng).tolist()}
+    graph = regal_graph(family, n, 9, "sink")
+    assert graph.n == len(graph.size) == len(graph.cost) == n + 1
+    unread = set(range(n)) - {tail for tail, _ in edges}
+    assert edge_set(graph) == edges | {(node, n) for node in unread}
+    assert (graph.size[n], graph.cost[n]) == (0, 0)
+    share = regal_graph(family, n, 9, "written").cost / graph.size[:n] - 1
+    read = np.bincount(graph.head, weights=graph.size[graph.tail], minlength=n + 1)
+    assert np.allclose(graph.cost[:n], (read + graph.size)[:n] * (1 + share))
+
+
+def test_records_say_which_reading() -> None:
+    for reading in READINGS:
+        result = generate("watts-strogatz", "--nodes", 40, "--reading", reading)
+        header = result.one("header")
+        ending = "" if reading == "absolute" else f"-{reading}"
+        n = 41 if reading == "sink" else 40
+        assert header["model"] == f"watts-strogatz-{n}-seed0{ending}"
+        assert header["provenance"][0]["arguments"][-2:] == ["--reading", reading]
+        made = regal_graph("watts-strogatz", 40, 0, reading)
+        assert [n["time_s"]["unit"] for n in result.records("node")] == made.cost.tolist()
+        assert edge_set(made) == {(t, n["id"]) for n in result.records("node") for t in n["inputs"]}
+        plan = dnnp("partition", "-k", "3", "--method", "slice", stdin=result.out)
+        assert dnnp("check", stdin=plan.out).status == 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_stream(family: str) -> None:
     result = generate(family, "--nodes", 80, "--seed", 9)
     graph = regal_graph(family, 80, 9)
@@ -289,6 +350,10 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "format": (("--synthetic", "--from", "onnx"), "--from is for files, not for --synthetic"),
     "dimension": (("--synthetic", "--dim", "a=1"), "--dim is for files, not for --synthetic"),
     "seed of a file": (("m.onnx", "--seed", "1"), "--seed is for --synthetic, not for a file"),
+    "reading of a file": (("m.onnx", "--reading", "own"), "--reading is for --synthetic, not"),
+    "unknown reading": (("--synthetic", "--reading", "mean"), "argument --reading: invalid choice"),
+    "reading of layers": (
+        ("--synthetic", "layered", "--reading", "own"), "--reading is not for --synthetic layered"),
     "nodes of a file": (("m.onnx", "--nodes", "9"), "--nodes is for --synthetic, not for a file"),
     "name not UTF-8": (("--synthetic", "--name", "\udcff"), "is not UTF-8"),
 }  # fmt: skip
@@ -305,7 +370,8 @@ def test_usage(name: str) -> None:
 
 
 def test_core_refuses() -> None:
-    for arguments in (("grid", 60, 0), ("erdos-renyi", 60, -1), ("erdos-renyi", MOST_NODES + 1, 0)):
+    bad = [("grid", 60, 0), ("erdos-renyi", 60, -1), ("erdos-renyi", MOST_NODES + 1, 0)]
+    for arguments in (*bad, (None, None, 0, "mean")):
         with pytest.raises(UsageError):
             regal_graph(*arguments)
 
