@@ -30,6 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "TensorFlow CostGraphDef as text (default: by extension: .json, .pbtxt, else onnx)",
     )
     parser.add_argument(
+        "--one-tensor",
+        action="store_true",
+        help="costgraph: a node makes one tensor, its first output; who reads another, reads that",
+    )
+    parser.add_argument(
         "--dim",
         dest="dims",
         metavar="NAME=VALUE",
@@ -80,9 +85,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=READINGS,
         help="how the 2024 paper is read where it says what a node costs, r being N(0, 0.1): "
         "absolute: what it reads and writes plus |r| of all tensors; cut-off: plus r of them, at "
-        "least 0; own: what it reads and writes, times 1 + r; written: what it writes, times 1 + r; "
-        "sink: own, with edges in the order of the family, and a last node that reads what nobody "
-        "reads; not for layered (default: absolute)",
+        "least 0; own: what it reads and writes, times 1 + r; written: what it writes, times "
+        "1 + r; sink: own, with edges in the order of the family, and a last node that reads "
+        "what nobody reads; not for layered (default: absolute)",
     )
     random.add_argument("--seed", type=count, metavar="N", help="seed of the graph (default: 0)")
 
@@ -125,9 +130,10 @@ def _check_usage(args: argparse.Namespace) -> None:
         raise UsageError(f"give MODEL or --synthetic, not both ('{args.model}' and a random graph)")
     if args.ratio is not None and args.synthetic != LAYERED:
         raise UsageError(f"--ratio is for --synthetic {LAYERED}")
-    if args.kind is not None or args.dims:
-        option = "--from" if args.kind is not None else "--dim"
-        raise UsageError(f"{option} is for files, not for --synthetic")
+    given = {"--from": args.kind, "--one-tensor": args.one_tensor, "--dim": args.dims}
+    for option, value in given.items():
+        if value:
+            raise UsageError(f"{option} is for files, not for --synthetic")
 
 
 COMMAND = Command(

@@ -33,7 +33,9 @@ _Key = tuple[str, int]
 """Device and id of a node; the device is empty where ids alone are unique."""
 
 
-def read_costgraph(data: bytes, path: str, name: str | None = None) -> Stream:
+def read_costgraph(
+    data: bytes, path: str, name: str | None = None, one_tensor: bool = False
+) -> Stream:
     """Read a CostGraphDef.
 
     Each port of a node becomes a tensor. Control inputs become tensors of no bytes. A port
@@ -45,6 +47,8 @@ def read_costgraph(data: bytes, path: str, name: str | None = None) -> Stream:
         Contents of the file, and its name (`-` for standard input).
     name
         Model name for the header; the file's name without it.
+    one_tensor
+        A node makes one tensor, its first port; who reads another port, reads that (MTPP, B.1).
 
     Raises
     ------
@@ -57,7 +61,7 @@ def read_costgraph(data: bytes, path: str, name: str | None = None) -> Stream:
     if not nodes:
         raise FormatError("not a CostGraphDef: there are no nodes", file)
     keys = _keys(nodes)
-    builder = _Builder(nodes, keys)
+    builder = _Builder(nodes, keys, one_tensor)
     records, tensors = builder.build()
     cycle = find_cycle(builder.edges, len(nodes))
     if cycle:
@@ -93,14 +97,15 @@ def _keys(nodes: list[Message]) -> list[_Key]:
 class _Builder:
     """Turns nodes into records."""
 
-    def __init__(self, nodes: list[Message], keys: list[_Key]) -> None:
+    def __init__(self, nodes: list[Message], keys: list[_Key], one_tensor: bool) -> None:
         self._nodes = nodes
+        self._one_tensor = one_tensor
         self._keys = keys
         self._positions = {key: i for i, key in enumerate(keys)}
         self._unique = len({number for _, number in keys}) == len(keys)
         self._tensors: list[Record] = []
         self._ports: list[list[int]] = []
-        """Tensor of each port of each node."""
+        """Tensor of each port of each node; of all its ports where it makes one."""
         self._control: dict[int, int] = {}
         """Node position -> its control tensor."""
         self.edges: list[tuple[int, int]] = []
@@ -120,10 +125,13 @@ class _Builder:
         outputs = node.messages("output_info")
         ports = []
         for port, output in enumerate(outputs):
+            if port and self._one_tensor:
+                ports.append(ports[0])
+                continue
             tensor: Record = {
                 "type": "tensor",
                 "id": len(self._tensors),
-                "name": name if len(outputs) == 1 else f"{name}:{port}",
+                "name": name if self._one_tensor or len(outputs) == 1 else f"{name}:{port}",
                 "kind": "activation",
                 "size_bytes": output.number("size"),
             }
@@ -144,7 +152,7 @@ class _Builder:
             "name": name,
             "op": "",
             "inputs": [],
-            "outputs": list(ports),
+            "outputs": list(dict.fromkeys(ports)),
             "time_s": {DEVICE_CLASS: node.number("compute_cost")},
         }
         memory = sum(node.number(field) for field in _MEMORY)
@@ -195,6 +203,8 @@ class _Builder:
     def _size_aliases(self, position: int, inputs: list[int]) -> None:
         node = self._nodes[position]
         for port, output in enumerate(node.messages("output_info")):
+            if port and self._one_tensor:
+                break
             alias = output.integer("alias_input_port", -1, -1)
             tensor = self._tensors[self._ports[position][port]]
             if 0 <= alias < len(node.all("input_info")) and not tensor["size_bytes"]:

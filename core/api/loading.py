@@ -36,6 +36,8 @@ class ImportOptions(Options):
     kind: str | None = option(flag="--from", choices=MODEL_FORMATS)
     """`onnx`, `msr-json` (the JSON of the 2020 device-placement workloads) or `costgraph` (a
     TensorFlow CostGraphDef as text); None: by the file's ending."""
+    one_tensor: bool = option(False)
+    """`costgraph`: a node makes one tensor, its first output; who reads another one, reads it."""
     dims: Sequence[str] | Mapping[str, int] = option((), "--dim")
     """Sizes of symbolic dimensions, or of `INPUT:AXIS`: `{"N": 1}` or `["N=1"]`."""
     shapes: str = option("symbolic", choices=SHAPES)
@@ -91,6 +93,7 @@ def load(
     file: str | os.PathLike[str] | IO[bytes],
     *,
     kind: str | None = None,
+    one_tensor: bool = False,
     dims: Sequence[str] | Mapping[str, int] = (),
     shapes: str = "symbolic",
     name: str | None = None,
@@ -106,6 +109,8 @@ def load(
         `onnx`, `msr-json` (the JSON of the 2020 device-placement workloads) or `costgraph` (a
         TensorFlow CostGraphDef as text); None: a stream if it begins like one, else by the file's
         ending.
+    one_tensor
+        `costgraph`: a node makes one tensor, its first output; who reads another one, reads it.
     dims
         Sizes of symbolic dimensions of a model, or of `INPUT:AXIS`: `{"N": 1}` or `["N=1"]`.
     shapes
@@ -122,7 +127,9 @@ def load(
     FormatError
         The file is malformed.
     """
-    options = ImportOptions(kind=kind, dims=dims, shapes=shapes, name=name, caller=caller)
+    options = ImportOptions(
+        kind=kind, one_tensor=one_tensor, dims=dims, shapes=shapes, name=name, caller=caller
+    )
     options.check()
     path = "-"
     data: bytes | None = None
@@ -193,6 +200,8 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
     """
     check_text(path)
     kind = options.kind or kind_of(path)
+    if options.one_tensor and kind != "costgraph":
+        raise UsageError(f"--one-tensor is for costgraph, not for {kind}")
     if kind == "onnx":
         if path == "-":
             raise UsageError(
@@ -212,7 +221,7 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
         return read_workload(data, path, options.name)
     from dnnp.formats.costgraph import read_costgraph
 
-    return read_costgraph(data, path, options.name)
+    return read_costgraph(data, path, options.name, options.one_tensor)
 
 
 def generate_stream(options: GenerateOptions) -> Stream:

@@ -286,11 +286,11 @@ WORKLOAD = {
 }  # fmt: skip
 
 
-def import_text(kind: str) -> Callable[[bytes, Path], None]:
+def import_text(kind: str, *options: str) -> Callable[[bytes, Path], None]:
     """A workload or cost graph on standard input."""
 
     def run(data: bytes, _: Path) -> None:
-        judge("import", dnnp("import", "--from", kind, "-", stdin=data))
+        judge("import", dnnp("import", "--from", kind, *options, "-", stdin=data))
 
     return run
 
@@ -479,6 +479,9 @@ TARGETS = [
     Target("cost-cache", mutate.DOCUMENT, _caches, read_cache, 2),
     Target("msr-json", mutate.DOCUMENT, _workloads, import_text("msr-json"), 5),
     Target("costgraph", mutate.TEXT, lambda: [COSTGRAPH], import_text("costgraph"), 5),
+    Target(
+        "one-tensor", mutate.TEXT, lambda: [COSTGRAPH], import_text("costgraph", "--one-tensor"), 2
+    ),
     Target("onnx", ONNX, _onnx_files, import_model, 12, USAGE),
     Target("stages", ONNX, _onnx_files, export_stages, 3, USAGE),
     Target("manifest", mutate.DOCUMENT, exports.manifests, exports.read_manifests, 4),

@@ -73,6 +73,25 @@ def test_every_field():
     assert graph_of(stream).n == 4
 
 
+def test_one_tensor_a_node():
+    """`b` reads the second output of `a`; it gets the first, as do aliases."""
+    stream = read_costgraph(GRAPH.encode(), "g.pbtxt", one_tensor=True)
+    tensors = [(t["name"], t["size_bytes"], t.get("dtype")) for t in stream.get("tensor")]
+    assert tensors == [
+        ("a", 70, "float32"),
+        ("b", 70, None),
+        ("c", 1, None),
+        ("^_SOURCE", 0, None),
+        ("^a", 0, None),
+    ]
+    nodes = [(n["id"], n["inputs"], n["outputs"]) for n in stream.get("node")]
+    assert nodes == [(0, [], [3]), (1, [3], [0, 4]), (7, [0], [1]), (3, [0, 1, 3, 4], [2])]
+    assert graph_of(stream).n == 4
+    wrong = GRAPH.replace("preceding_port: 1", "preceding_port: 2")
+    with pytest.raises(FormatError, match="2; node 'a' has 2 outputs"):
+        read_costgraph(wrong.encode(), "g.pbtxt", one_tensor=True)
+
+
 def test_ids_that_repeat_on_other_devices():
     text = """node { name: "a" device: "/cpu" id: 1 output_info { size: 2 } }
         node { name: "b" device: "/gpu" id: 1 output_info { size: 3 } }
@@ -129,6 +148,9 @@ def test_the_command(tmp_path: Path):
     result = dnnp("import", path)
     assert (result.status, result.err) == (0, "")
     assert len(result.records("node")) == 4
+    one = dnnp("import", "--one-tensor", path)
+    assert [t["name"] for t in one.records("tensor")] == ["a", "b", "c", "^_SOURCE", "^a"]
+    assert "--one-tensor" in one.one("header")["provenance"][0]["arguments"]
     other = path.rename(tmp_path / "g.other")
     assert dnnp("import", other).status == 3
     assert dnnp("import", other, "--from", "costgraph").status == 0

@@ -349,6 +349,8 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "file as family": (("--synthetic", "m.onnx"), "invalid choice: 'm.onnx'"),
     "format": (("--synthetic", "--from", "onnx"), "--from is for files, not for --synthetic"),
     "dimension": (("--synthetic", "--dim", "a=1"), "--dim is for files, not for --synthetic"),
+    "one tensor": (("--synthetic", "--one-tensor"), "--one-tensor is for files, not for --synth"),
+    "one tensor of others": (("m.onnx", "--one-tensor"), "--one-tensor is for costgraph, not for"),
     "seed of a file": (("m.onnx", "--seed", "1"), "--seed is for --synthetic, not for a file"),
     "reading of a file": (("m.onnx", "--reading", "own"), "--reading is for --synthetic, not"),
     "unknown reading": (("--synthetic", "--reading", "mean"), "argument --reading: invalid choice"),
