@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how the 2024 paper is read where it says what a node costs, r being N(0, 0.1): "
         "absolute: what it reads and writes plus |r| of all tensors; cut-off: plus r of them, at "
         "least 0; own: what it reads and writes, times 1 + r; written: what it writes, times "
-        "1 + r; sink: own, with edges in the order of the family, and a last node that reads "
+        "1 + r; normal: N(50, 10), while four nodes of five make no tensor, and a last node reads "
         "what nobody reads; not for layered (default: absolute)",
     )
     random.add_argument("--seed", type=count, metavar="N", help="seed of the graph (default: 0)")

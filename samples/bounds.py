@@ -3,9 +3,9 @@
     python -m dnnp.samples.bounds FILE...
 
 A file is named GRAPH.METHOD.K: the plan of a graph over K devices, bounded by `dnnp-bound --method
-METHOD`, or, without a bound, the plan that they started from. The tables are those of MTPP (Archer
-et al. 2024): lower bounds over the simple one as in tables 2 and 5, plans over bounds as in tables
-3 and 6. Rows stand in the order in which the files do.
+METHOD`, or, without a bound, the plan that they started from. `@LIST` is a file with such names.
+The tables are those of MTPP (Archer et al. 2024): lower bounds over the simple one as in tables 2
+and 5, plans over bounds as in tables 3 and 6. Rows stand in the order in which the files do.
 """
 
 from __future__ import annotations
@@ -109,9 +109,16 @@ def tables(found: Found, plans: dict[Key, float]) -> Iterator[str]:
         yield f"{name:14}" + "".join(f"{so_far(found, plans, above, k):>13}" for k in counts)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Takes lists of files with as many names a line as there are."""
+
+    def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
+        return arg_line.split()
+
+
 def main() -> None:
     """Print the tables of the files that are named."""
-    parser = argparse.ArgumentParser(description="Print tables of bounds.")
+    parser = _Parser(description="Print tables of bounds.", fromfile_prefix_chars="@")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="GRAPH.METHOD.K")
     found: Found = {}
     plans = {}

@@ -12,7 +12,7 @@ EXTENSIONS = {
 SHAPES = ("value-info", "infer", "symbolic", "run")
 FAMILIES = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "stochastic-block")
 ANY_FAMILY = "regal"
-READINGS = ("absolute", "cut-off", "own", "written", "sink")
+READINGS = ("absolute", "cut-off", "own", "written", "normal")
 """Of what a paper says about costs of random graphs; the first unless told otherwise."""
 LAYERED = "layered"
 

@@ -74,7 +74,7 @@ class GenerateOptions(Options):
     seed: int | None = option(least=0)
     """Of the graph; None: 0."""
     reading: str | None = option(choices=READINGS)
-    """Of what the 2024 paper says about costs: `absolute`, `cut-off`, `own`, `written` or `sink`;
+    """Of what the 2024 paper says about costs: `absolute`, `cut-off`, `own`, `written` or `normal`;
     None: `absolute`."""
     name: str | None = option()
     """Name of the graph; None: from family, size, seed and reading."""
@@ -169,7 +169,7 @@ def generate(
     ratio
         Layered: mean transfer time over mean compute time; None: 1.
     reading
-        Of what the 2024 paper says about costs: `absolute`, `cut-off`, `own`, `written` or `sink`
+        Of what the 2024 paper says about costs: `absolute`, `cut-off`, `own`, `written` or `normal`
         (man page of dnnp-import); None: `absolute`. Not for `layered`.
     name
         Name of the graph; None: from family, size, seed and reading.

@@ -15,7 +15,7 @@ from support.project import ROOT
 from support.run import PATIENCE_S, dnnp
 from support.served import served
 
-PLACES = ("SOURCE", "OUT", "BOUNDS", "REGAL")
+PLACES = ("SOURCE", "OUT", "BOUNDS", "GENERATED")
 
 
 def make(folder: Path, *variables: str) -> subprocess.CompletedProcess[str]:
@@ -73,6 +73,32 @@ def test_tables(tmp_path: Path) -> None:
             assert cells(lines[5])[column] == f"{value / simple:.3f}"
             assert cells(lines[6])[column] == f"{value / cut:.3f}"
             assert cells(lines[7])[column] == f"{value / max(cut, pairs):.3f}"
+
+
+GRAPH = """node { name: "_SOURCE" }
+node { name: "a" id: 1 control_input: 0 output_info { size: 9 } output_info { size: 500 }
+  compute_cost: 40 }
+node { name: "b" id: 2 input_info { preceding_node: 1 preceding_port: 1 } compute_cost: 35 }
+"""
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_graphs_of_the_data_set(tmp_path: Path) -> None:
+    data = tmp_path / "data" / "test"
+    data.mkdir(parents=True)
+    for name in ("graph_1", "graph_2", "graph_3"):
+        (data / f"{name}.pbtxt").write_text(GRAPH)
+    words = ("MODELS=", f"REGAL={data.parent}", "K=2", "PLAN=slice", "METHODS=exact", "SAMPLE=2")
+    done = make(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout[done.stdout.index("2 graphs of REGAL") :].splitlines()
+    # a alone costs 40 + 9, b alone 35 + 9, both together 75: 49 over 40, and nothing better.
+    assert cells(lines[2]) == ["exact", f"{49 / 40:.3f}(100)"]
+    assert cells(lines[4]) == ["simple", f"{49 / 40:.3f}"]
+    assert sorted(p.name for p in (tmp_path / "BOUNDS" / "data").glob("*.dnnp")) == [
+        "graph_1.dnnp",
+        "graph_2.dnnp",
+    ]
 
 
 def records(value: float, bound: float, *tried: dict) -> tuple[dict, dict]:

@@ -10,7 +10,7 @@ complete -c dnnp-import -l max-memory -x -d 'end with status 5 when more memory 
 complete -c dnnp-import -l synthetic -a 'regal erdos-renyi barabasi-albert watts-strogatz stochastic-block layered' -d 'no MODEL, but a random graph with costs, like those of REGAL: erdos-renyi, barabasi-albert, watts-strogatz, stochastic-block, or regal: one of them by the seed'
 complete -c dnnp-import -l nodes -x -d 'number of nodes'
 complete -c dnnp-import -l ratio -x -d 'layered: mean transfer time over mean compute time'
-complete -c dnnp-import -l reading -x -a 'absolute cut-off own written sink' -d 'how the 2024 paper is read where it says what a node costs, r being N(0, 0.1): absolute: what it reads and writes plus |r| of all tensors; cut-off: plus r of them, at least 0; own: what it reads and writes, times 1 + r; written: what it writes, times 1 + r; sink: own, with edges in the order of the family, and a last node that reads what nobody reads; not for layered'
+complete -c dnnp-import -l reading -x -a 'absolute cut-off own written normal' -d 'how the 2024 paper is read where it says what a node costs, r being N(0, 0.1): absolute: what it reads and writes plus |r| of all tensors; cut-off: plus r of them, at least 0; own: what it reads and writes, times 1 + r; written: what it writes, times 1 + r; normal: N(50, 10), while four nodes of five make no tensor, and a last node reads what nobody reads; not for layered'
 complete -c dnnp-import -l seed -x -d 'seed of the graph'
 complete -c dnnp-import -s o -l output -r -F -d 'write to FILE, as a whole or not at all'
 complete -c dnnp-import -s q -l quiet -d 'only warnings and errors'
