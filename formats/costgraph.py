@@ -123,7 +123,7 @@ class _Builder:
         number = self._keys[position][1]
         name, final = node.text("name"), node.flag("is_final")
         outputs = node.messages("output_info")
-        ports = []
+        ports: list[int] = []
         for port, output in enumerate(outputs):
             if port and self._one_tensor:
                 ports.append(ports[0])

@@ -24,13 +24,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from functools import lru_cache
-from importlib.metadata import version
+from functools import cache, lru_cache
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import dnnp
 from dnnp.samples.arguments import count, seconds
@@ -51,9 +50,19 @@ ONE_ORDER = "slice-graph"
 REPEATS = 3
 """Of what takes milliseconds; the shortest counts."""
 
-VERSION = version("dnnp")
 FIELDS = ("version", "graph", "row", "k")
 """What names a result in the journal."""
+
+
+@cache
+def installed() -> str:
+    """The version whose results the journal keeps."""
+    from importlib.metadata import version  # slow to load
+
+    return version("dnnp")
+
+
+_T = TypeVar("_T")
 
 
 class Task(NamedTuple):
@@ -72,35 +81,53 @@ def measure(task: Task) -> list[dict[str, Any]]:
     results = []
     for k in task.counts:
         simple = dnnp.split(graph, k=k, method="slice")
-        result: dict[str, Any] = {
-            "version": VERSION,
+        result = {
+            "version": installed(),
             "graph": task.digest,
             "row": task.row,
             "k": k,
             "nodes": len(graph.nodes),
             "edges": edges,
-            "simple": simple.plan.bound,
+            "simple": _there(simple.plan).bound,
         }
         if task.row.startswith("bound-"):
             _, method, limit = task.row.split("-", 2)
-            bounded = dnnp.bound(simple, method=method, time_limit=float(limit), timings=True)
-            tried = {entry["method"]: entry for entry in bounded.bound.record["tried"]}
-            mine = tried.get(method)
-            # Without an entry the plan was optimal by the simple bound, and nothing was to do.
-            result["seconds"] = mine["time_s"] if mine else 0.0
-            result["solved"] = mine is None or mine["status"] == "solved"
-            result["value"] = bounded.bound.value
+            result |= _bounded(simple, method, float(limit))
         else:
-            options = split_options("random-1" if task.row == ONE_ORDER else task.row)
-            times = []
-            for _ in range(REPEATS if task.row == ONE_ORDER else 1):
-                start = perf_counter()
-                result["value"] = dnnp.split(graph, k=k, **options).plan.value
-                times.append(perf_counter() - start)
-            result["seconds"] = min(times)
-            result["solved"] = True
+            result |= _split(graph, task.row, k)
         results.append(result)
     return results
+
+
+def _split(graph: dnnp.Graph, name: str, k: int) -> dict[str, Any]:
+    """The best split that a row finds, and the time."""
+    options = split_options("random-1" if name == ONE_ORDER else name)
+    times = []
+    for _ in range(REPEATS if name == ONE_ORDER else 1):
+        start = perf_counter()
+        found = dnnp.split(graph, k=k, **options)
+        times.append(perf_counter() - start)
+    return {"value": _there(found.plan).value, "seconds": min(times), "solved": True}
+
+
+def _bounded(planned: dnnp.Graph, method: str, limit: float) -> dict[str, Any]:
+    """A bound of a plan, the time, and whether the solver ended in it."""
+    found = dnnp.bound(planned, method=method, time_limit=limit, timings=True)
+    bound = _there(found.bound)
+    mine = {entry["method"]: entry for entry in bound.record["tried"]}.get(method)
+    # Without an entry the simple bound was enough, and nothing was left to do.
+    return {
+        "value": bound.value,
+        "seconds": mine["time_s"] if mine else 0.0,
+        "solved": mine is None or mine["status"] == "solved",
+    }
+
+
+def _there(part: _T | None) -> _T:
+    """What a step has put into a graph."""
+    if part is None:
+        raise TypeError("a step put nothing into the graph")
+    return part
 
 
 @lru_cache(maxsize=2)
@@ -235,11 +262,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"mtpp: {error}", file=sys.stderr)
         return 1
-    wanted = [(VERSION, d, r, k) for d in digests for r in rows for k in counts]
+    wanted = [(installed(), d, r, k) for d in digests for r in rows for k in counts]
     tasks = []
     for path, digest in dict(zip(files, digests, strict=True)).items():
         for name in rows:
-            left = [k for k in counts if (VERSION, digest, name, k) not in journal.found]
+            left = [k for k in counts if (installed(), digest, name, k) not in journal.found]
             if left:
                 tasks.append(Task(str(path), digest, name, tuple(left)))
     try:

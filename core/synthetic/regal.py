@@ -160,7 +160,7 @@ def regal_graph(
     size = np.maximum(LEAST_SIZE, rng.normal(MEAN_SIZE, SIZE_DEVIATION, n))
     part = rng.normal(0.0, PART_DEVIATION, n)
     size[rng.random(n) < how.silent] = 0.0
-    read = np.bincount(head, weights=size[tail], minlength=n)
+    read = np.bincount(head, weights=size[tail], minlength=n).astype(np.float64, copy=False)
     made = Synthetic(family, n, tail, head, size, how.cost(read, size, part))
     return _with_sink(made) if how.sink else made
 
