@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -120,12 +121,36 @@ def unrectify(y: Floats, j: int, slope: Floats, s: int) -> None:
             slope[s, r] = 0.0
 
 
+class Uphill(NamedTuple):
+    """What derivatives by weights are made of."""
+
+    shape: Ints
+    turned: Floats
+    """f64[p], the weights, each matrix transposed: sums then run over what lies side by side."""
+    slopes: Floats
+    """f64[p], the derivatives."""
+    inside: Floats
+    """Scratch, for the hidden layer."""
+
+
+@callee
+def turn(shape: Ints, weights: Floats, turned: Floats) -> None:
+    """Fill `turned`, as `Uphill` has it."""
+    for k in range(len(shape) - 1):
+        at, a, b, c = shape[k, 0], shape[k, 1], shape[k, 2], shape[k, 3]
+        for p in range(a):
+            for r in range(b):
+                turned[at + r * a + p] = weights[at + p * b + r]
+        at += a * b + b
+        for p in range(b):
+            for r in range(c):
+                turned[at + r * b + p] = weights[at + p * c + r]
+
+
 @callee
 def unapply(
-    shape: Ints,
+    up: Uphill,
     k: int,
-    weights: Floats,
-    by_weights: Floats,
     x: Floats,
     i: int,
     hidden: Floats,
@@ -134,29 +159,37 @@ def unapply(
     s: int,
     by_x: Floats,
     t: int,
-    scratch: Floats,
 ) -> None:
-    """Derivatives by the weights and row `t` of `by_x`, which are added, from row `s` of `by_y`."""
-    at, a, b, c = shape[k, 0], shape[k, 1], shape[k, 2], shape[k, 3]
-    last = at + a * b + b
+    """Derivatives by the weights and row `t` of `by_x`, which are added, from row `s` of `by_y`.
+
+    The other rows are those of `apply`.
+    """
+    slopes, turned, inside = up.slopes, up.turned, up.inside
+    at, a, b, c = up.shape[k, 0], up.shape[k, 1], up.shape[k, 2], up.shape[k, 3]
+    middle, last = at + a * b, at + a * b + b
+    for p in range(b):
+        inside[p] = 0.0
     for r in range(c):
-        by_weights[last + b * c + r] += by_y[s, r]
+        v = by_y[s, r]
+        if v != 0.0:
+            slopes[last + b * c + r] += v
+            for p in range(b):
+                inside[p] += v * turned[last + r * b + p]
     for p in range(b):
         v = hidden[j, p]
-        scratch[p] = 0.0
         if v > 0.0:
-            total = 0.0
+            slopes[middle + p] += inside[p]
             for r in range(c):
-                total += by_y[s, r] * weights[last + p * c + r]
-                by_weights[last + p * c + r] += v * by_y[s, r]
-            scratch[p] = total
-            by_weights[at + a * b + p] += total
+                slopes[last + p * c + r] += v * by_y[s, r]
+        else:
+            inside[p] = 0.0
+    for r in range(b):
+        v = inside[r]
+        if v != 0.0:
+            for p in range(a):
+                by_x[t, p] += v * turned[at + r * a + p]
     for p in range(a):
         v = x[i, p]
-        total = 0.0
-        for r in range(b):
-            total += scratch[r] * weights[at + p * b + r]
-        by_x[t, p] += total
         if v != 0.0:
             for r in range(b):
-                by_weights[at + p * b + r] += v * scratch[r]
+                slopes[at + p * b + r] += v * inside[r]

@@ -22,14 +22,16 @@ from dnnp.core.model.graph import Ints
 from dnnp.core.model.learned import Learned, Policy
 from dnnp.core.model.run import Run
 
-WORK = 40_000_000
-"""Tasks that are scheduled in episodes of training at effort 1; messages of a step count as 40
-tasks for each group."""
+WORK = 240_000_000
+"""Tasks that are scheduled in episodes of training at effort 1; about eight seconds."""
+
+MESSAGES = 170
+"""What the messages of a group count in a step, in tasks."""
 
 REPAIRED = "placeto-repaired"
 """Name of what stands in where no placement that was tried fits the memory."""
 
-LEAST, MOST = 4 * BATCH, 4096
+LEAST, MOST = 8 * BATCH, 4096
 """Episodes at effort 1, whatever the size."""
 
 ROUNDS = 8
@@ -130,7 +132,7 @@ def _grounds(family: Sequence[LatencyProblem], seed: int, policy: Policy) -> lis
 
 def _episodes(grounds: Sequence[Ground], effort: float) -> int:
     """Episodes of training by effort."""
-    work = np.mean([g.q * (len(g.groups.label) + 40 * g.q) for g in grounds])
+    work = np.mean([g.q * (len(g.groups.label) + MESSAGES * g.q) for g in grounds])
     usual = min(max(WORK / float(work), LEAST), MOST)
     return max(BATCH, round(usual * effort))
 

@@ -18,6 +18,8 @@ from dnnp.core.baselines.placeto.layers import (
     OUTSIDE,
     SEND,
     TAKE,
+    Uphill,
+    turn,
     unapply,
     unrectify,
 )
@@ -63,9 +65,9 @@ def add_slopes(
     slopes
         f64[p], to which the derivatives by the weights are added.
     """
-    q = len(taken)
-    marks = np.zeros((q, 3), dtype=np.int64)
-    _add_slopes(groups, weights, tape, state, taken, gain, spread, slopes, marks)
+    marks = np.zeros((len(taken), 3), dtype=np.int64)
+    up = Uphill(weights.shape, np.empty(len(slopes)), slopes, np.empty(tape.nothing.shape[1]))
+    _add_slopes(groups, weights, tape, state, taken, gain, spread, up, marks)
 
 
 @callee
@@ -77,11 +79,12 @@ def _add_slopes(
     taken: Ints,
     gain: Floats,
     spread: float,
-    slopes: Floats,
+    up: Uphill,
     marks: Ints,
 ) -> None:
     """`add_slopes`; `marks`: i64[q, 3], rows of each kind before each step."""
     q = len(taken)
+    turn(up.shape, weights.flat, up.turned)
     begin(groups, state)
     first = 0
     while first < q:
@@ -95,11 +98,11 @@ def _add_slopes(
             marks[step, 2] = tape.top.used[0]
             refresh(groups, weights, tape, state, 2, True)
         for back in range(step, first - 1, -1):
-            _derive_choice(groups, weights, tape, slopes, back, taken[back], gain[back], spread)
+            _derive_choice(groups, weights, tape, up, back, taken[back], gain[back], spread)
             if back > first:
                 base, low, top = marks[back, 0], marks[back, 1], marks[back, 2]
-                _take_back(groups, weights, tape, slopes, base, low, top)
-        _take_back(groups, weights, tape, slopes, 0, 0, 0)
+                _take_back(groups, weights, tape, up, base, low, top)
+        _take_back(groups, weights, tape, up, 0, 0, 0)
         advance(groups, tape, state, step, taken[step])
         first = step + 1
 
@@ -109,7 +112,7 @@ def _derive_choice(
     groups: Groups,
     weights: Weights,
     tape: Tape,
-    slopes: Floats,
+    up: Uphill,
     step: int,
     taken: int,
     gain: float,
@@ -117,7 +120,6 @@ def _derive_choice(
 ) -> None:
     """Derive what one step adds, by the rows of all groups."""
     v, q, both = groups.visits[step], len(tape.seen), tape.both.shape[1]
-    shape, flat = weights.shape, weights.flat
     choose(groups, weights, tape, v)
     entropy = entropy_of(tape)
     for d in range(tape.chance.shape[1]):
@@ -129,10 +131,10 @@ def _derive_choice(
             tape.by_logits[0, d] -= spread * p * (math.log(p) + entropy)
     for i in range(4 * both):
         tape.by_joined[0, i] = 0.0
-    hidden, scratch = tape.choose_hidden, tape.scratch
+    hidden = tape.choose_hidden
     unapply(
-        shape, CHOOSE, flat, slopes, tape.joined, 0, hidden, 0, tape.by_logits, 0,
-        tape.by_joined, 0, scratch,
+        up, CHOOSE, tape.joined, 0, hidden, 0,
+        tape.by_logits, 0, tape.by_joined, 0,
     )  # fmt: skip
     for i in range(both):
         tape.by_both[tape.top.row[v], i] += tape.by_joined[0, 3 * both + i]
@@ -142,8 +144,8 @@ def _derive_choice(
             tape.by_pool[pool, i] = 0.0
         unrectify(tape.outside, pool, tape.by_outside, pool)
         unapply(
-            shape, OUTSIDE + pool, flat, slopes, tape.pool, pool, tape.outside_hidden, pool,
-            tape.by_outside, pool, tape.by_pool, pool, scratch,
+            up, OUTSIDE + pool, tape.pool, pool, tape.outside_hidden, pool,
+            tape.by_outside, pool, tape.by_pool, pool,
         )  # fmt: skip
         count = 0
         for u in range(q):
@@ -160,33 +162,33 @@ def _derive_choice(
 
 @callee
 def _take_back(
-    groups: Groups, weights: Weights, tape: Tape, slopes: Floats, base: int, low: int, top: int
+    groups: Groups, weights: Weights, tape: Tape, up: Uphill, base: int, low: int, top: int
 ) -> None:
     """Derive and forget the last rows, down to so many of each kind."""
     for row in range(tape.top.used[0] - 1, top - 1, -1):
-        _derive_pools(weights, tape, slopes, row)
+        _derive_pools(weights, tape, up, row)
         forget(tape.top, row)
     for row in range(tape.low.used[0] - 1, low - 1, -1):
-        _derive_hop(groups, weights, tape, slopes, row)
+        _derive_hop(groups, weights, tape, up, row)
         forget(tape.low, row)
     for row in range(tape.base.used[0] - 1, base - 1, -1):
         unapply(
-            weights.shape, BEGIN, weights.flat, slopes, tape.said, row, tape.said_hidden, row,
-            tape.by_begin, row, tape.nothing, 0, tape.scratch,
+            up, BEGIN, tape.said, row, tape.said_hidden, row,
+            tape.by_begin, row, tape.nothing, 0,
         )  # fmt: skip
         forget(tape.base, row)
 
 
 @callee
-def _derive_pools(weights: Weights, tape: Tape, slopes: Floats, row: int) -> None:
+def _derive_pools(weights: Weights, tape: Tape, up: Uphill, row: int) -> None:
     """From what a group adds to the pools to its last rows of messages."""
     u, width = tape.top.place[row], tape.x.shape[1]
     for pool in range(3):
         at = 3 * row + pool
         unrectify(tape.inside, at, tape.by_inside, at)
         unapply(
-            weights.shape, INSIDE + pool, weights.flat, slopes, tape.both, row,
-            tape.inside_hidden, at, tape.by_inside, at, tape.by_both, row, tape.scratch,
+            up, INSIDE + pool, tape.both, row, tape.inside_hidden, at,
+            tape.by_inside, at, tape.by_both, row,
         )  # fmt: skip
     for direction in range(2):
         low = tape.low.row[place_of(tape, weights.hops, direction, weights.hops, u)]
@@ -195,9 +197,9 @@ def _derive_pools(weights: Weights, tape: Tape, slopes: Floats, row: int) -> Non
 
 
 @callee
-def _derive_hop(groups: Groups, weights: Weights, tape: Tape, slopes: Floats, row: int) -> None:
+def _derive_hop(groups: Groups, weights: Weights, tape: Tape, up: Uphill, row: int) -> None:
     """From a row of messages to those of the round before, and to where all begins."""
-    hops, flat, width, q = weights.hops, weights.flat, tape.x.shape[1], len(tape.seen)
+    hops, width, q = weights.hops, tape.x.shape[1], len(tape.seen)
     place = tape.low.place[row]
     u, hop = place % q, place // q % (hops + 1)
     direction = place // q // (hops + 1)
@@ -206,8 +208,8 @@ def _derive_hop(groups: Groups, weights: Weights, tape: Tape, slopes: Floats, ro
     if hop < hops:
         unrectify(tape.sent, row, tape.by_sent, row)
         unapply(
-            weights.shape, SEND + 2 * direction, flat, slopes, tape.x, row, tape.sent_hidden, row,
-            tape.by_sent, row, tape.by_x, row, tape.scratch,
+            up, SEND + 2 * direction, tape.x, row, tape.sent_hidden, row,
+            tape.by_sent, row, tape.by_x, row,
         )  # fmt: skip
     begin_row = tape.base.row[u]
     for i in range(width):
@@ -219,8 +221,8 @@ def _derive_hop(groups: Groups, weights: Weights, tape: Tape, slopes: Floats, ro
         tape.by_got[0, i] = 0.0
     unrectify(tape.taken, row, tape.by_taken, 0)
     unapply(
-        weights.shape, TAKE + 2 * direction, flat, slopes, tape.got, row, tape.taken_hidden, row,
-        tape.by_taken, 0, tape.by_got, 0, tape.scratch,
+        up, TAKE + 2 * direction, tape.got, row, tape.taken_hidden, row,
+        tape.by_taken, 0, tape.by_got, 0,
     )  # fmt: skip
     for a in range(ptr[u], ptr[u + 1]):
         other = tape.low.row[place_of(tape, hops, direction, hop - 1, idx[a])]

@@ -90,7 +90,7 @@ class Tape(NamedTuple):
     chance: Floats
     """f64[1, HIDDEN], then f64[1, D]: of each device, to be chosen."""
     nothing: Floats
-    scratch: Floats
+    """f64[1, .], scratch, as wide as anything is."""
 
 
 def tape_of(groups: Groups, hops: int, width: int, *, kept: bool) -> Tape:
@@ -136,7 +136,6 @@ def tape_of(groups: Groups, hops: int, width: int, *, kept: bool) -> Tape:
         touched=ids(q),
         mark=ids(2, q),
         stamp=ids(1),
-        scratch=np.zeros(wide),
         **floats,
     )
 

@@ -26,8 +26,8 @@ from dnnp.core.latency.lists.room import room_of
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.run import Run
 
-BATCH = 8
-"""Episodes between two steps of the weights; the authors have as many workers."""
+BATCH = 4
+"""Episodes between two steps of the weights; the authors have four to eight workers."""
 
 REMEMBERED = 10
 """Batches that the baseline is the mean of."""
@@ -35,7 +35,7 @@ REMEMBERED = 10
 RATE, LAST_RATE = 5e-3, 5e-4
 """Of Adam (Kingma and Ba 2015), at first and at last."""
 
-SPREAD = 0.02
+SPREAD = 0.01
 """Weight of the entropy at first; at last it is 0."""
 
 STEEPEST = 1.25
