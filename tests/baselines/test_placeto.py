@@ -264,6 +264,20 @@ def test_training_that_is_stopped_says_so() -> None:
     assert warned == [f"placeto: training ended after {found.learned.episodes} of 64 episodes"]
 
 
+def test_what_is_found_is_kept_at_once() -> None:
+    problem = layered(20, 1.0)
+    kept: list[tuple[float, float]] = []
+    found = solve(
+        problem,
+        Training(episodes=24),
+        keep=lambda split, value, name: kept.append((value, problem.value(split))),
+    )
+    values = [value for value, _ in kept]
+    assert values == [again for _, again in kept]
+    assert len(values) > 1
+    assert problem.value(found.split) <= min(values)
+
+
 def test_other_devices_are_refused() -> None:
     policy = solve(branches(1), Training(episodes=0)).learned
     assert policy is not None

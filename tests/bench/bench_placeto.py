@@ -15,7 +15,7 @@ import dnnp
 from support.bench import table
 
 GRAPHS = int(os.environ.get("GRAPHS", "4"))
-FAMILIES = ((20, 0.1, 2000), (20, 1.0, 2000), (40, 1.0, 800))
+FAMILIES = ((20, 0.1, 1500), (20, 1.0, 1500))
 """Nodes, ratio of transfers to work, and episodes of training, on the family or on each graph."""
 
 OTHERS = ("m-sct", "heft", "auto")

@@ -30,7 +30,8 @@ from dnnp.core.latency.lists.schedule import follow_into
 from dnnp.core.model.graph import Floats, Ints
 
 PENALTY = 2.0
-"""Cost, in units of all work, of exceeding the memory by all that a device has; the authors take
+"""Cost, in units of `Groups.unit`, of exceeding the memory by all that a device has; the authors
+take
 two seconds a gigabyte."""
 
 SURE = 2.0
@@ -51,7 +52,7 @@ class Seen(NamedTuple):
     taken: Ints
     """i64[q], device that each step took."""
     cost: Floats
-    """f64[q + 1], before the first step and after each, in units of all work."""
+    """f64[q + 1], before the first step and after each, in units of `Groups.unit`."""
     best: Ints
     """i64[q], the best placement within all memory; only where `value` is finite."""
     value: Floats

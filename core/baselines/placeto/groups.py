@@ -48,7 +48,7 @@ class Groups(NamedTuple):
     visits: Ints
     """i64[q], the order in which an episode visits them: topological as far as there is one."""
     unit: float
-    """Time in which rewards are measured: all work, at the mean of the devices."""
+    """Time in which costs are measured: that of the placement which episodes start from."""
 
 
 def groups_of(problem: LatencyProblem, net: Net, room: Room) -> Groups:
@@ -87,7 +87,7 @@ def groups_of(problem: LatencyProblem, net: Net, room: Room) -> Groups:
         out_idx=out_idx,
         relation=_relations(q, tail, head, visits),
         visits=visits,
-        unit=float(mean.sum()) or 1.0,
+        unit=1.0,
     )
 
 

@@ -15,7 +15,7 @@ from dnnp.core.baselines.placeto.training import BATCH, Ground, ground_of, train
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.latency.lists.net import net_of
 from dnnp.core.latency.lists.room import repaired, room_of
-from dnnp.core.latency.lists.schedule import schedule_homes
+from dnnp.core.latency.lists.schedule import schedule_homes, schedule_order
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Ints
@@ -68,9 +68,9 @@ def placeto(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     if count is None:
         given = training.policy is not None and not training.family
         count = 0 if given else _episodes(grounds, run.effort)
-    best = _Best(ground)
+    best = _Best(ground, run)
     weights, done = train(grounds, weights, count, run, best.take)
-    rounds = best.apply(weights, run)
+    rounds = best.apply(weights)
     label = ground.groups.label
     colors = len(room.memory)
     if ground.q < colors:
@@ -140,19 +140,24 @@ def _episodes(grounds: Sequence[Ground], effort: float) -> int:
 class _Best:
     """The best placement of a graph that was seen; one that fits, if there was any."""
 
-    def __init__(self, ground: Ground) -> None:
-        self.ground = ground
+    def __init__(self, ground: Ground, run: Run) -> None:
+        self.ground, self.run = ground, run
         self.value = inf
         self.home: Ints = ground.home
 
     def take(self, ground: Ground, seen: Seen) -> None:
-        """Note the best of an episode, if it is of this graph."""
-        if ground is self.ground and seen.value[0] < self.value:
-            self.value, self.home = float(seen.value[0]), seen.best.copy()
+        """Note the best of an episode, if it is of this graph, for whoever may want it soon."""
+        if ground is not self.ground or not seen.value[0] < self.value:
+            return
+        self.value, self.home = float(seen.value[0]), seen.best.copy()
+        problem = ground.problem
+        split = schedule_order(problem, self.home[ground.groups.label], ground.scene.order)
+        self.run.keep(split, problem.value(split), "placeto")
 
-    def apply(self, weights: Weights, run: Run) -> int:
+    def apply(self, weights: Weights) -> int:
         """Apply a policy; in how many rounds."""
-        ground, rng = self.ground, np.random.default_rng([run.seed, 4])
+        ground, run = self.ground, self.run
+        rng = np.random.default_rng([run.seed, 4])
         rounds = 0
         for rounds in range(1, ROUNDS + 1):
             run.stands("applying the policy", value=self.value)

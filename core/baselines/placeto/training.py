@@ -23,6 +23,7 @@ from dnnp.core.baselines.placeto.tape import Tape, tape_of
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.lists.net import falling, net_of, upward_rank
 from dnnp.core.latency.lists.room import room_of
+from dnnp.core.latency.lists.schedule import follow
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.run import Run
 
@@ -79,13 +80,18 @@ def ground_of(problem: LatencyProblem, rng: np.random.Generator, hops: int, widt
     """
     net = net_of(problem)
     groups = groups_of(problem, net, room_of(problem))
+    order = falling(net, upward_rank(problem, net))
     q, devices = groups.able.shape
-    first = np.where(groups.able, rng.random((q, devices)), -1.0)
+    drawn = np.where(groups.able, rng.random((q, devices)), -1.0)
+    home = np.argmax(drawn, axis=1).astype(np.int64)
+    # So that entropy weighs as much where transfers take long as where they do not.
+    unit = follow(net, home[groups.label], order, False)[0] or 1.0
+    groups = groups._replace(unit=float(unit))
     return Ground(
         problem,
-        Scene(net, falling(net, upward_rank(problem, net))),
+        Scene(net, order),
         groups,
-        np.argmax(first, axis=1).astype(np.int64),
+        home,
         State(np.zeros(q, dtype=np.int64), np.zeros((q, 2))),
         tape_of(groups, hops, width, kept=False),
     )
