@@ -57,15 +57,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     order = how.add_mutually_exclusive_group()
     order.add_argument(
         "--order",
-        choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse"),
+        choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse", "published"),
         help="topological order to cut: breadth or depth first, from inputs or from outputs; "
-        "best: the best of the four (default; kahn for the methods that cut one without search)",
+        "best: the best of these four (default; kahn for the methods that cut one without search); "
+        "published: that of the 2020 paper's programs, whose ties and rules to fill devices then "
+        "hold for greedy and max-load, too",
     )
     order.add_argument(
         "--sequence",
         metavar="FILE",
-        help="order to slice: a JSON list of the ids of all groups, or of all nodes where there "
-        "are no groups",
+        help="order to slice, or to fill greedily: a JSON list of the ids of all groups, or of all "
+        "nodes where there are no groups",
     )
     order.add_argument(
         "--priorities",
@@ -155,9 +157,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     cost.add_argument(
         "--memory-mode",
-        choices=("hard", "overflow"),
+        choices=("hard", "overflow", "ignore"),
         default="hard",
-        help="above capacity: infeasible, or streamed over the link (default: hard)",
+        help="above capacity: infeasible (default: hard), or streamed over the link; ignore: no "
+        "capacity counts, and a plan that exceeds one is priced and marked infeasible",
     )
     cost.add_argument(
         "--charge-io", action="store_true", help="model inputs and outputs cost transfers too"

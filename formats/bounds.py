@@ -139,6 +139,7 @@ def raise_bound(plan: Record, value: float, method: str) -> Record:
     best = float(plan["value"])
     if value <= float(plan["bound"]):
         return plan
-    status = "optimal" if is_closed(best, value) else plan["status"]
+    closed = is_closed(best, value) and plan["status"] != "infeasible"
+    status = "optimal" if closed else plan["status"]
     by = {"bound_method": method} if plan["objective"] == "latency" and method else {}
     return {**plan, "bound": min(value, best), "gap": gap_of(best, value), "status": status, **by}

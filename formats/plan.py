@@ -141,6 +141,7 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
         ways=tuple(map(_way, record.get("ways", ()))),
         planned_by=record.get("planned_by", ""),
         learned=_policy(record["policy"]) if "policy" in record else None,
+        excess_bytes=float(record.get("excess_bytes", 0.0)),
     )
 
 
@@ -264,6 +265,8 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
         record["planned_by"] = plan.planned_by
     if plan.learned:
         record["policy"] = plan.learned._asdict()
+    if plan.excess_bytes:
+        record["excess_bytes"] = plan.excess_bytes
     stages: list[Record] = [
         {
             "type": "stage",

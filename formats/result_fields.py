@@ -76,7 +76,14 @@ PLAN = {
     "value": number("the objective", required=True),
     "bound": number("proven lower bound of the value of any split of this validity", required=True),
     "gap": number("(value - bound) / value", required=True),
-    "status": string("optimal: proven", required=True, enum=("optimal", "feasible", "interrupted")),
+    "status": string(
+        "optimal: proven; infeasible: capacities were ignored, and some device has too little",
+        required=True,
+        enum=("optimal", "feasible", "interrupted", "infeasible"),
+    ),
+    "excess_bytes": number(
+        "infeasible: the most memory that a device needs beyond what it has", positive=True
+    ),
     "spread": number(
         "half the width of the confidence interval (95 %) over the value, where costs were measured"
     ),
@@ -89,7 +96,11 @@ PLAN = {
         required=True,
         enum=("sum", "peak", "weights"),
     ),
-    "memory_mode": string("what happens above capacity", required=True, enum=("hard", "overflow")),
+    "memory_mode": string(
+        "what happens above capacity; ignore: nothing, the plan is marked infeasible",
+        required=True,
+        enum=("hard", "overflow", "ignore"),
+    ),
     "charge_io": Field("bool", "model inputs and outputs cost transfers", required=True),
     "max_replicas": Field(
         "int", "devices that one stage may be replicated over; absent: 1", positive=True

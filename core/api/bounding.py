@@ -106,12 +106,13 @@ def _bound_throughput(
 
     try:
         blocks, value = given_plan(problem, plan)
+        blocks = problem.searched.own(blocks)
     except FormatError as error:
         raise stream.fault_at("plan", 0, error.field, error.reason) from None
     options.caller.elapsed("recomputed the plan")
     known = Known(plan.validity, blocks, value, solver=options.solver or "cbc")
     with with_bar(options.caller, run, "bounding") as shown:
-        proof = bound(problem, known, options.method, shown)
+        proof = bound(problem.searched, known, options.method, shown)
     better = _better_plan(stream, options.caller, problem, proof)
     found = (proof.method, proof.claim, proof.tried)
     _put(stream, options.caller, *found, better, plan.validity, options.timings)
@@ -127,7 +128,7 @@ def _bound_latency(
 
     caller = options.caller
     try:
-        latency, split = given_split(problem, plan)
+        latency, split = given_split(problem.searched, plan)
     except FormatError as error:
         raise stream.fault_at("plan", 0, error.field, error.reason) from None
     solver = options.solver or "cbc"
@@ -247,7 +248,7 @@ def _better_plan(
     by_classes = bool(problem.links) and proof.found_by != LINKED
     return make_plan(
         problem,
-        proof.blocks,
+        problem.own(proof.blocks),
         planned_by="classes" if by_classes else "",
         method=f"bound-{proof.found_by}",
         bound=0.0,

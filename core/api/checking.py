@@ -105,6 +105,8 @@ class Findings:
                 parts.append(f"{plan.objective} {plan.value:.6g} not recomputed")
             else:
                 parts.append(f"{plan.objective} value {report.value:.6g}")
+            if plan.status == "infeasible":
+                parts.append(f"infeasible by {plan.excess_bytes:.6g} bytes")
             gap = self.gap
             parts.append("gap not verified" if gap is None else f"gap {gap:.3g}")
         parts += [f"bound {proof.verdict} ({proof.argument})" for proof in self.proofs or ()]

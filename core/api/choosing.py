@@ -99,6 +99,8 @@ def name_faster_replicas(problem: SplitProblem, plan: Plan, options: SplitOption
     """Say where plain replicas of the whole model fit and are faster than a plan without them."""
     if options.objective != "throughput" or options.max_replicas is not None:
         return
+    if options.memory_mode == "ignore":
+        return
     if options.allow_replicas or problem.clustered or not plan.stages:
         return
     if plan.status == "interrupted":

@@ -85,6 +85,7 @@ def latency_options(
     stated_none = bool(np.isnan(graph.node_bytes).all())
     return CostOptions(
         memory_model=options.memory_model or ("weights" if stated_none else "sum"),
+        memory_mode=options.memory_mode,
         charge_io=options.charge_io,
         objective="latency",
         execution=execution,

@@ -15,9 +15,11 @@ from dnnp.searching import run_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dnnp.caller import Caller
     from dnnp.core.cost.latency import LatencyProblem, Split
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.device import DeviceClass
+    from dnnp.core.model.graph import Graph, Ints
     from dnnp.core.model.plan import CostOptions, Plan
     from dnnp.formats.msr_split import SplitPart
     from dnnp.split_options import SplitOptions
@@ -34,7 +36,7 @@ def given_plan(problem: SplitProblem, data: bytes, name: str, options: SplitOpti
         It does not fit the devices.
     """
     price = _for_latency if options.objective == "latency" else _for_throughput
-    return price(problem, blocks_of(data, name, problem), options)
+    return price(problem, blocks_of(data, name, problem, options.caller), options)
 
 
 def _for_throughput(problem: SplitProblem, blocks: list[Block], options: SplitOptions) -> Plan:
@@ -61,7 +63,7 @@ def _for_throughput(problem: SplitProblem, blocks: list[Block], options: SplitOp
         problem,
         blocks,
         method="given",
-        bound=simple_bound(problem),
+        bound=simple_bound(problem.searched),
         digest=digest_of(problem.graph, problem.units),
         interrupted=caller.interrupted,
     )
@@ -77,8 +79,9 @@ def _for_latency(problem: SplitProblem, blocks: list[Block], options: SplitOptio
     caller.release()
     latency, split = _latency_split(problem, blocks, options.invocations)
     bound, argument = simple_bound(latency, run=quick(run_of(caller, units=problem.units.g)))
+    options_used = replace(problem.options, invocations=latency.options.invocations)
     return make_latency_plan(
-        problem.with_options(latency.options),
+        problem.with_options(options_used),
         latency,
         split,
         method="given",
@@ -103,7 +106,7 @@ def _latency_split(
     from dnnp.core.cost.latency import latency_problem
     from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
 
-    latency = latency_problem(problem)
+    latency = latency_problem(problem.searched)
     home = homes_of_blocks(latency, problem.units.label, blocks)
     split = split_of_homes(latency, home)
     try:
@@ -113,7 +116,7 @@ def _latency_split(
         late = [bool(latency.tasks.backward[split.block == b][0]) for b in range(len(split.device))]
         often = max(np.unique(split.device * 2 + late, return_counts=True)[1].tolist(), default=1)
         if invocations is None:
-            cost = replace(problem.options, invocations=often)
+            cost = replace(latency.options, invocations=often)
             latency = replace(latency, options=cost)
         latency.value(split)
     except InfeasibleError as error:
@@ -122,8 +125,11 @@ def _latency_split(
     return latency, split
 
 
-def blocks_of(data: bytes, name: str, problem: SplitProblem) -> list[Block]:
+def blocks_of(data: bytes, name: str, problem: SplitProblem, caller: Caller) -> list[Block]:
     """Read a split; the nodes of each part run in the graph's order.
+
+    One of the forward pass alone is carried over to training: each backward node follows its
+    colour, which the caller is told.
 
     Raises
     ------
@@ -137,18 +143,51 @@ def blocks_of(data: bytes, name: str, problem: SplitProblem) -> list[Block]:
     graph = problem.graph
     position = {node: i for i, node in enumerate(graph.node_ids.tolist())}
     parts = read_split(data, name)
-    blocks: list[Block] = []
-    for part in parts:
+    home = np.full(graph.n, -1, dtype=np.int64)
+    for number, part in enumerate(parts):
         unknown = next((i for i in part.nodes if i not in position), None)
         if unknown is not None:
             raise FormatError(f"the split does not fit the graph: there is no node {unknown}", name)
-        nodes = np.array([position[i] for i in part.nodes], dtype=np.int64)
+        home[[position[i] for i in part.nodes]] = number
+    left = home < 0
+    if (left & graph.backward).any() and not (left & ~graph.backward).any():
+        _follow(graph, home, name)
+        caller.note(f"{int(left.sum())} backward nodes follow the forward nodes of their colours")
+    blocks: list[Block] = []
+    for number, part in enumerate(parts):
+        nodes = np.flatnonzero(home == number)
         device = _device_of(part, problem.devices, name)
         blocks.append(
             Block(nodes[np.argsort(graph.rank[nodes])], device, part.replicas, part.number)
         )
     _check_numbers(blocks, name)
     return blocks
+
+
+def _follow(graph: Graph, home: Ints, name: str) -> None:
+    """Send each backward node that a split leaves out where its colour is (2020 paper, section 6).
+
+    `home`: i64[n], part of each node; -1 where the split leaves it out, and then filled in.
+
+    Raises
+    ------
+    FormatError
+        A node has no colour, or its colour is in no part, or in two.
+    """
+    parts: dict[int, set[int]] = {}
+    for color, part in zip(graph.color.tolist(), home.tolist(), strict=True):
+        if part >= 0:
+            parts.setdefault(color, set()).add(part)
+    for v in np.flatnonzero(home < 0).tolist():
+        color = int(graph.color[v])
+        found = parts.get(color, set()) if color >= 0 else set()
+        if len(found) != 1:
+            where = "nodes in two parts" if found else "no node in it"
+            which = f"its colour {color} has {where}" if color >= 0 else "it has no colour"
+            raise FormatError(
+                f"the split leaves out backward node {graph.node_ids[v]}, and {which}", name
+            )
+        home[v] = min(found)
 
 
 def _with_replicas(

@@ -38,10 +38,14 @@ class SplitOptions(DeviceOptions):
     allow_replicas: bool = option(False)
     """Compare the whole model, replicas of it, and pipelines with and without replicated stages;
     the plan is the fastest."""
-    order: str | None = option(choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse"))
-    """Topological order to cut; None: the best of the four, or `kahn`, as the method has it."""
+    order: str | None = option(
+        choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse", "published")
+    )
+    """Topological order to cut; None: the best of the first four, or `kahn`, as the method has it.
+    `published`: that of the 2020 paper's programs; greedy then fills, and max-load breaks ties, as
+    these do."""
     sequence: str | os.PathLike[str] | Sequence[int] | None = option(json=True)
-    """Method `slice`: order to slice, the ids of all groups, or the file of a JSON list of them."""
+    """Methods `slice` and `greedy`: order to cut, the ids of all groups, or the file of a JSON list of them."""
     priorities: str | os.PathLike[str] | Sequence[float] | None = option(json=True)
     """Method `slice`: priorities of the groups for Kahn's algorithm, or the file of a list."""
     solver: str | None = option(choices=("cbc", "highs"))
@@ -87,8 +91,9 @@ class SplitOptions(DeviceOptions):
     memory_model: str | None = option(choices=("sum", "peak", "weights"))
     """Memory of a stage; None: `sum` where nodes state memory or there is a backward pass, else
     `peak`; for latency `weights` where they state none."""
-    memory_mode: str = option("hard", choices=("hard", "overflow"))
-    """Above capacity: infeasible, or streamed over the link."""
+    memory_mode: str = option("hard", choices=("hard", "overflow", "ignore"))
+    """Above capacity: infeasible, or streamed over the link, or priced as if it fitted; then the
+    plan is marked infeasible."""
     charge_io: bool = option(False)
     """Model inputs and outputs cost transfers too."""
     reprice: bool = option(False)
@@ -106,11 +111,15 @@ class SplitOptions(DeviceOptions):
             raise UsageError("--allow-replicas finds a plan; --eval only prices one")
         if self.allow_replicas and self.objective == "latency":
             raise UsageError("--objective latency runs every sample once: no --allow-replicas")
+        if self.allow_replicas and self.memory_mode == "ignore":
+            raise UsageError("--allow-replicas finds what fits: no --memory-mode ignore")
         orders = [name for name in _ORDERS if getattr(self, name) is not None]
         if len(orders) > 1:
             raise UsageError(f"give --{orders[0]} or --{orders[1]}, not both")
-        if self.method != "slice" and orders not in ([], ["order"]):
-            raise UsageError("--sequence and --priorities are for --method slice")
+        if self.priorities is not None and self.method != "slice":
+            raise UsageError("--priorities are for --method slice")
+        if self.sequence is not None and self.method not in ("slice", "greedy"):
+            raise UsageError("--sequence is for --method slice and greedy")
         if self.method != "placeto":
             for name in _LEARNING:
                 if getattr(self, name) is not None:

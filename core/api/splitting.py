@@ -173,10 +173,10 @@ def _for_throughput(problem: SplitProblem, asked: Asked, run: Run, options: Spli
 
     caller = options.caller
     with or_interrupted(caller), with_bar(caller, run) as shown:
-        found = solve(problem, asked, shown)
+        found = solve(problem.searched, asked, shown)
     return make_plan(
         problem,
-        found.blocks,
+        problem.own(found.blocks),
         method=found.method,
         bound=found.bound,
         digest=digest_of(problem.graph, problem.units),
@@ -194,14 +194,14 @@ def _for_latency(problem: SplitProblem, asked: Asked, run: Run, options: SplitOp
 
     caller = options.caller
     with or_interrupted(caller), with_bar(caller, run) as shown:
-        found = solve_latency(problem, asked, shown)
+        found = solve_latency(problem.searched, asked, shown)
     if options.save_policy is not None:
         from dnnp.learning import save_policy
 
         save_policy(options.save_policy, found.learned, caller)
     return make_latency_plan(
         problem,
-        latency_problem(problem),
+        latency_problem(problem.searched),
         found.split,
         method=found.method,
         bound=found.bound,
@@ -252,7 +252,7 @@ def _order_files(options: SplitOptions, problem: SplitProblem) -> tuple[Ints | N
     """What the options `sequence` and `priorities` hold."""
     units, sequence, priorities = problem.units, None, None
     if options.sequence is not None:
-        from dnnp.core.portfolio.orders import given_order
+        from dnnp.core.order.given import given_order
         from dnnp.formats.orders import read_sequence
 
         data, name = json_in(options.sequence, "--sequence", options.caller)
@@ -291,5 +291,10 @@ def _report(caller: Caller, plan: Plan, units: int, spread: float | None) -> Non
     )
     interrupted = ", interrupted" if plan.status == "interrupted" else ""
     caller.note(f"{found}, {proven}, {plan.validity}{interrupted}")
+    if plan.status == "infeasible":
+        caller.warn(
+            f"the split is infeasible: a device needs {plan.excess_bytes:.6g} bytes more than it "
+            "has (--memory-mode ignore)"
+        )
     if plan.ways:
         caller.note(ways_in_words(plan))

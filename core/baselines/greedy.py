@@ -11,7 +11,8 @@ from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.order.orders import order_named
+from dnnp.core.order.given import given_order
+from dnnp.core.order.orders import PUBLISHED, order_named
 
 Stages = list[tuple[int, int]]
 """End and class of every stage, in order."""
@@ -21,9 +22,10 @@ def greedy(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     """Contract colours and cycles, fix an order, fill accelerator after accelerator.
 
     As published, an accelerator takes as many items as its memory holds, and CPUs take what is
-    left. That balances nothing where memory is ample, so an accelerator also stops at its share
-    of the work that is left; only if memory then runs out is it filled up. A CPU also takes
-    items that the next accelerator cannot run or hold.
+    left. That balances nothing where memory is ample, so but for the order `published` an
+    accelerator also stops at its share of the work that is left; only if memory then runs out is
+    it filled up, of which the run is warned. A CPU also takes items that the next accelerator
+    cannot run or hold.
 
     Raises
     ------
@@ -31,8 +33,14 @@ def greedy(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
         An item fits nowhere, or no device is left for one.
     """
     items = problem.items
-    line = problem.line(items, order_named(asked.order)(items))
-    stages = _fill(line, shared=True) or _fill(line, shared=False)
+    given = asked.sequence
+    order = order_named(asked.order)(items) if given is None else given_order(problem, given)
+    line = problem.line(items, order)
+    stages = None if asked.order == PUBLISHED else _fill(line, shared=True)
+    if stages is None:
+        stages = _fill(line, shared=False)
+        if stages is not None and asked.order != PUBLISHED:
+            run.warn("greedy: equal shares of the work do not fit; devices are filled up instead")
     if stages is None:
         raise unplaceable(problem, line) or InfeasibleError(
             "infeasible: the devices are full before every node has a place"

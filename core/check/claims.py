@@ -6,6 +6,7 @@ Cheap, so that whoever builds on a plan can ask first; `core.check.plan` recompu
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from dnnp.core.check.devices import check_devices
 from dnnp.core.check.load import combined
@@ -24,6 +25,7 @@ def check_claims(plan: Plan) -> list[Violation]:
     if value is not None and not same(plan.value, value):
         message = f"the value is {plan.value!r}, but by its stages {value!r}"
         found.append(Violation("value", "plan", message, value, plan.value))
+    found += check_excess(plan, [stage.memory_bytes for stage in plan.stages])
     return found + check_objective(plan, None)
 
 
@@ -53,6 +55,33 @@ def check_objective(plan: Plan, value: float | None) -> list[Violation]:
     if plan.status == "optimal" and not same(plan.bound, plan.value):
         message = f"claims to be optimal, but value {plan.value!r} is above bound {plan.bound!r}"
         found.append(Violation("status", "plan", message, plan.value, plan.bound))
+    return found
+
+
+def check_excess(plan: Plan, memory: Sequence[float]) -> list[Violation]:
+    """A plan is infeasible if and only if capacities are ignored and exceeded, by what it states.
+
+    `memory`: bytes of each stage.
+    """
+    devices = {device.name: device for device in plan.devices}
+    held: dict[str, float] = {}
+    room: dict[str, float] = {}
+    for stage, needed in zip(plan.stages, memory, strict=True):
+        device = devices.get(stage.device_class)
+        if plan.options.memory_mode == "ignore" and device is not None and not device.is_cpu:
+            held[stage.device] = held.get(stage.device, 0.0) + needed
+            room[stage.device] = device.memory_bytes
+    over = {name: held[name] - room[name] for name in held if above(held[name], room[name])}
+    most = max(over.values(), default=0.0)
+    found = []
+    if not same(plan.excess_bytes, most, max(held.values(), default=0.0)):
+        message = f"excess_bytes is {plan.excess_bytes!r}, its devices lack {most!r}"
+        found.append(Violation("load", "plan", message, most, plan.excess_bytes))
+    if (plan.status == "infeasible") != bool(over):
+        fits = f"{max(over, key=lambda name: over[name])} lacks memory" if over else "all fits"
+        message = f"the status is {plan.status!r}, but {fits}"
+        expected = "infeasible" if over else "feasible"
+        found.append(Violation("status", "plan", message, expected, plan.status))
     return found
 
 

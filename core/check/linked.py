@@ -199,6 +199,8 @@ class _Walk:
         if device.is_cpu or options.memory_model != "sum" or math.isinf(device.memory_bytes):
             return 0
         held = self.exact.memory(set(self._bits(end & ~start)))
+        if options.memory_mode == "ignore":
+            return 0
         if options.memory_mode == "hard":
             return 0 if held <= Fraction(device.memory_bytes * ROOM) else None
         above = max(held - Fraction(device.memory_bytes), Fraction(0))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dnnp.core.check.case import make_case
-from dnnp.core.check.claims import check_objective, check_offer
+from dnnp.core.check.claims import check_excess, check_objective, check_offer
 from dnnp.core.check.devices import check_devices, clusters_of
 from dnnp.core.check.latency import check_latency
 from dnnp.core.check.load import Cost, cost_of
@@ -68,6 +68,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
         case = make_case(graph, plan, tables, units, blocks, devices)
         wrong, latency, times = check_latency(case, graph)
         found += wrong + check_objective(plan, latency)
+        found += check_excess(plan, [time.memory_bytes for time in times])
         return PlanReport(tuple(found), latency, validity, tuple(times))
     found += _colors(graph, tables, blocks)
     found += check_devices(plan)
@@ -100,6 +101,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
         found += _capacity(plan, cost, device, subject)
     value, undefined = _value(plan, costs, training=tables.training)
     found += undefined + check_objective(plan, value)
+    found += check_excess(plan, [cost.memory_bytes for cost in costs])
     if plan.ways and not on_a_cycle({v: tables.producers(v) for v in range(tables.n)}):
         found += check_ways(plan, tables, units, graph.order.tolist())
     return PlanReport(tuple(found), value, validity, tuple(costs))

@@ -48,7 +48,7 @@ KINDS = {
     "bound": "a bound exceeds the value, or the peak of live activations",
     "gap": "the gap does not follow from value and bound",
     "spread": "how sure the value is does not follow from the spreads of what was measured",
-    "status": "the status claims more than value and bound prove",
+    "status": "the status claims more than value and bound prove, or more or less than fits",
     "certificate": "a certificate does not prove the bound that it comes with",
     "unverified": "a plan or a bound claims more than a certificate that can be checked proves",
     "digest": "a record was computed from something else than this stream holds",

@@ -6,6 +6,7 @@ import numpy as np
 
 from dnnp.core.cost.invocations import POOL, Invocations, check_invocations, time_invocations
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.plan import excess_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import TASK, Placement, check_placement, simulate
 from dnnp.core.cost.validity import validity_of
@@ -57,6 +58,8 @@ def make_latency_plan(
     for number, stage in enumerate(stages):
         stage_of[[position[node] for node in stage.nodes]] = number
     proven = value <= bound * (1 + CLOSED)
+    excess = excess_of(stages, problem.devices, problem.options.memory_mode)
+    status = "optimal" if proven else "interrupted" if interrupted else "feasible"
     return Plan(
         stages=tuple(stages),
         k=sum(d.count for d in problem.devices if not d.is_cpu),
@@ -64,13 +67,14 @@ def make_latency_plan(
         validity=validity_of(graph, stage_of, len(stages)),
         value=value,
         bound=min(bound, value),
-        status="optimal" if proven else "interrupted" if interrupted else "feasible",
+        status="infeasible" if excess else status,
         options=problem.options,
         devices=problem.devices,
         digest=digest,
         links=problem.links,
         bound_method=bound_method,
         learned=None if learned is None else learned.told(),
+        excess_bytes=excess,
     )
 
 

@@ -11,6 +11,7 @@ from dnnp.core.cost.given import Given
 from dnnp.core.cost.linked import Linked, linked_stages
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.validity import quotient_order, validity_of
+from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block, CostOptions, Plan, Stage
@@ -51,6 +52,7 @@ def make_plan(
     stages = [_stage(problem, b, close) for b, close in zip(blocks, near, strict=True)]
     value = objective_of(stages, options)
     proven = value <= bound * (1 + 2 * ROUNDING)
+    excess = excess_of(stages, problem.devices, options.memory_mode)
     status = "optimal" if proven else "interrupted" if interrupted else "feasible"
     return Plan(
         stages=tuple(stages),
@@ -59,12 +61,30 @@ def make_plan(
         validity=validity,
         value=value,
         bound=value if proven else min(bound, value),
-        status=status,
+        status="infeasible" if excess else status,
         options=options,
         devices=problem.devices,
         digest=digest,
         links=problem.links,
         planned_by=planned_by,
+        excess_bytes=excess,
+    )
+
+
+def excess_of(stages: Sequence[Stage], devices: Sequence[DeviceClass], mode: str) -> float:
+    """Bytes that an accelerator needs beyond what it has, at most, where capacities are ignored.
+
+    0: all fits, or the mode of memory is another one.
+    """
+    if mode != "ignore":
+        return 0.0
+    held: dict[tuple[str, str], float] = {}
+    for stage in stages:
+        key = stage.device_class, stage.device
+        held[key] = held.get(key, 0.0) + stage.memory_bytes
+    room = {d.name: np.inf if d.is_cpu else d.memory_bytes for d in devices}
+    return max(
+        (m - room[name] for (name, _), m in held.items() if m > room[name] * ROOM), default=0.0
     )
 
 

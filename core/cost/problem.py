@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -54,6 +55,15 @@ class SplitProblem(Given):
             return self
         devices = at_best_links(self.devices, self.links, self.options)
         return self._variant(replace(self, devices=devices, links=()))
+
+    @cached_property
+    def searched(self) -> SplitProblem:
+        """What methods and bounds work on: devices without a limit where capacities are ignored."""
+        if self.options.memory_mode != "ignore":
+            return self
+        devices = tuple(replace(d, memory_bytes=math.inf) for d in self.devices)
+        options = replace(self.options, memory_mode="hard")
+        return self._variant(replace(self, devices=devices, options=options))
 
     def own(self, blocks: Sequence[Block]) -> list[Block]:
         """The same blocks, on the devices of this problem: by class, whatever else they state."""

@@ -71,7 +71,10 @@ LATENCY = by_name(
             "operators": "dnnp.core.baselines.placing.simple:greedy_operators",
         },
         BOTH,
-        source="2020 paper, 7",
+        ("order", "sequence"),
+        "2020 paper, 7",
+        "Of blocks, `--order published` takes groups strictly in the order of the paper's program, "
+        "`--sequence` in a given one.",
     ),
     Method(
         "max-load",

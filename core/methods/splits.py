@@ -137,10 +137,10 @@ SPLITS = by_name(
         "baseline: fills one device after the other in topological order",
         "dnnp.core.baselines.greedy:greedy",
         ORDERED,
-        ("order",),
+        ("order", "sequence"),
         "2020 paper, 7",
         "Each accelerator takes its share of the work and as much as its memory holds; what is "
-        "left goes to CPUs.",
+        "left goes to CPUs. With `--order published` it takes as much as its memory holds.",
     ),
     Method(
         "local-search",

@@ -24,7 +24,8 @@ class CostOptions:
     """`sum` of node memory, or `peak`: parameters once plus peak live activations. Latency knows
     `sum` and `weights`: parameters, once for each unit."""
     memory_mode: str = "hard"
-    """`hard`: above capacity is infeasible; `overflow`: the excess is streamed (MTPP Eq. 2)."""
+    """`hard`: above capacity is infeasible; `overflow`: the excess is streamed (MTPP Eq. 2);
+    `ignore`: capacities do not count, and a plan that exceeds one is marked."""
     charge_io: bool = False
     """Whether model inputs and outputs cost transfers too."""
     objective: str = "throughput"
@@ -140,7 +141,7 @@ class Plan:
     bound: float
     """A proven lower bound of the value over all splits of this validity."""
     status: str
-    """`optimal`, `feasible` or `interrupted`."""
+    """`optimal`, `feasible`, `interrupted`, or `infeasible`: see `excess_bytes`."""
     options: CostOptions
     devices: tuple[DeviceClass, ...]
     digest: str
@@ -156,6 +157,9 @@ class Plan:
     with the links; empty: it heeded all that there is."""
     learned: PolicyUsed | None = None
     """The policy that made it, if one did."""
+    excess_bytes: float = 0.0
+    """Where capacities are ignored: the most memory that a device needs beyond what it has; 0: all
+    fits."""
 
     @property
     def objective(self) -> str:

@@ -229,7 +229,7 @@ def _devices(
     devices = []
     for name in names:
         device = classes[name.rpartition("/")[0]]
-        free = device.is_cpu or plan.options.memory_mode == "overflow"
+        free = device.is_cpu or plan.options.memory_mode != "hard"
         limit = float("inf") if free else device.memory_bytes
         devices.append(Unit(name, limit, fixed[name]))
     return devices

@@ -16,7 +16,7 @@ from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.order.orders import ORDERS
+from dnnp.core.order.orders import ORDERS, order_named
 
 
 def slice_order(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
@@ -31,11 +31,11 @@ def slice_order(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Soluti
     """
     order: str | Ints = asked.order
     if asked.sequence is not None:
-        from dnnp.core.portfolio.orders import given_order
+        from dnnp.core.order.given import given_order
 
         order = given_order(problem, asked.sequence)
     elif asked.priorities is not None:
-        from dnnp.core.portfolio.orders import prioritised_order
+        from dnnp.core.order.given import prioritised_order
 
         order = prioritised_order(problem, asked.priorities)
     return Solution(best_slicing(problem, order, run), method="slice")
@@ -57,7 +57,7 @@ def best_slicing(
 ) -> list[Block]:
     """Slice a topological order, at the least largest load, without replicas.
 
-    `order` is a topological order of the items of `items_of`, a name in `ORDERS`, or `best`: the
+    `order` is a topological order of the items of `items_of`, a name of one, or `best`: the
     one whose slicing is best. The blocks come in pipeline order. Once the run is to
     stop, the best split so far is returned.
 
@@ -71,7 +71,7 @@ def best_slicing(
     found: tuple[Line, Slicing] | None = None
     failure: InfeasibleError | None = None
     if isinstance(order, str):
-        orders = [ORDERS[name] for name in (ORDERS if order == "best" else [order])]
+        orders = list(ORDERS.values()) if order == "best" else [order_named(order)]
     else:
         orders = [lambda items: order]
     for ordered in orders:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dnnp.core.cost.combine import MARGIN, SAFE_ROOM
 from dnnp.core.cost.invocations import POOL, Invocations, pool_times
-from dnnp.core.cost.items import by_first, components
+from dnnp.core.cost.items import Items, by_first, components
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.cost.tasks import Tasks
 from dnnp.core.latency.lists.net import successors
@@ -16,6 +16,8 @@ from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, distinct, totals
 from dnnp.core.model.run import Run
+from dnnp.core.order.appraise import kahn_with_priorities
+from dnnp.core.order.orders import PUBLISHED, stack_order
 
 
 def greedy_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
@@ -25,9 +27,12 @@ def greedy_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySol
     Items that no accelerator can take are put off; when nothing else is ready the pool takes
     one, and the block is closed: what follows is another invocation of the accelerator, or
     the next accelerator if it has none left. Where that places not all, for want of a CPU,
-    accelerators also skip what does not fit, and then the large ones come first. In a training
-    graph items carry the backward tasks of their colours, and each block is invoked once more
-    for these.
+    accelerators also skip what does not fit, and then the large ones come first; the run is
+    warned of that. In a training graph items carry the backward tasks of their colours, and each
+    block is invoked once more for these.
+
+    In the order `published`, or a given one, items are taken strictly in that order, as published:
+    the pool takes at once what fits no accelerator, the next one begins a new block.
 
     Raises
     ------
@@ -35,6 +40,8 @@ def greedy_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySol
         It is proven that the tasks do not fit.
     LimitError
         What no CPU runs finds no place on the accelerators.
+    FormatError
+        A given order is not topological.
     """
     tasks, machine = problem.tasks, problem.machine
     item, tail, head, mirrored = training_items(tasks)
@@ -46,6 +53,12 @@ def greedy_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySol
     able = (runs & (memory <= limit[:, None]))[accelerators]
     pool = totals(item, np.isinf(pool_times(tasks, machine)), count) == 0
     _refuse(problem, item, able, pool, memory)
+    if asked.order == PUBLISHED or asked.sequence is not None:
+        order = _strict_order(Items(item, count, tail, head), asked)
+        room = limit[accelerators].tolist()
+        block, devices = _fill_strictly(order, able, memory.tolist(), room, pool)
+        used = accelerators[devices].tolist()
+        return LatencySolution(_split(tasks, block[item], used, mirrored))
     large = np.lexsort((np.arange(len(accelerators)), -limit[accelerators]))
     for squeeze in (False, True):
         for order in (np.arange(len(accelerators)), large):
@@ -60,9 +73,52 @@ def greedy_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySol
                 squeeze=squeeze,
             )
             if filled is not None:
+                if squeeze:
+                    run.warn("greedy: devices also skip what does not fit: else nothing fits")
+                elif (order != np.arange(len(accelerators))).any():
+                    run.warn("greedy: the largest devices are filled first: else nothing fits")
                 used = accelerators[order][filled[1]].tolist()
                 return LatencySolution(_split(tasks, filled[0][item], used, mirrored))
     raise LimitError("the accelerators are full before every task has a place")
+
+
+def _strict_order(items: Items, asked: Asked) -> Ints:
+    """The order `published`, or the given one: an item comes where its first task does."""
+    if asked.sequence is None:
+        return stack_order(items)
+    at = np.empty(len(items.label), dtype=np.int64)
+    at[asked.sequence] = np.arange(len(at))
+    place = np.full(items.count, len(at), dtype=np.int64)
+    np.minimum.at(place, items.label, at)
+    return kahn_with_priorities(items.tail, items.head, -place.astype(np.float64))
+
+
+def _fill_strictly(
+    order: Ints, able: Bools, memory: list[float], limit: list[float], pool: Bools
+) -> tuple[Ints, list[int]]:
+    """Block of each item, and the accelerator of each block; items are taken in this order.
+
+    Raises
+    ------
+    LimitError
+        No accelerator is left that holds an item, and no CPU runs it.
+    """
+    block = np.full(len(order), POOL, dtype=np.int64)
+    devices: list[int] = []
+    free, is_open = 0.0, False
+    for v in order.tolist():
+        if is_open and not (able[devices[-1], v] and memory[v] <= free):
+            is_open = False
+        following = len(devices)
+        if not is_open and following < len(limit) and able[following, v]:
+            devices.append(following)
+            free, is_open = limit[following], True
+        if is_open:
+            block[v] = len(devices) - 1
+            free -= memory[v]
+        elif not pool[v]:
+            raise LimitError("the accelerators are full before every task has a place")
+    return block, devices
 
 
 def _refuse(problem: LatencyProblem, item: Ints, able: Bools, pool: Bools, memory: Floats) -> None:
