@@ -45,7 +45,8 @@ class SplitOptions(DeviceOptions):
     `published`: that of the 2020 paper's programs; greedy then fills, and max-load breaks ties, as
     these do."""
     sequence: str | os.PathLike[str] | Sequence[int] | None = option(json=True)
-    """Methods `slice` and `greedy`: order to cut, the ids of all groups, or the file of a JSON list of them."""
+    """Methods `slice` and `greedy`: order to cut, the ids of all groups, or the file of a JSON list
+    of them."""
     priorities: str | os.PathLike[str] | Sequence[float] | None = option(json=True)
     """Method `slice`: priorities of the groups for Kahn's algorithm, or the file of a list."""
     solver: str | None = option(choices=("cbc", "highs"))

@@ -73,8 +73,8 @@ LATENCY = by_name(
         BOTH,
         ("order", "sequence"),
         "2020 paper, 7",
-        "Of blocks, `--order published` takes groups strictly in the order of the paper's program, "
-        "`--sequence` in a given one.",
+        "Of blocks, `--order` and `--sequence` have groups taken strictly in an order, as published; "
+        "`--order published` is that of the paper's program.",
     ),
     Method(
         "max-load",

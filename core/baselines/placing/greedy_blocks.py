@@ -17,7 +17,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, distinct, totals
 from dnnp.core.model.run import Run
 from dnnp.core.order.appraise import kahn_with_priorities
-from dnnp.core.order.orders import PUBLISHED, stack_order
+from dnnp.core.order.orders import order_named
 
 
 def greedy_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
@@ -31,8 +31,8 @@ def greedy_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySol
     warned of that. In a training graph items carry the backward tasks of their colours, and each
     block is invoked once more for these.
 
-    In the order `published`, or a given one, items are taken strictly in that order, as published:
-    the pool takes at once what fits no accelerator, the next one begins a new block.
+    In an order that is asked for, items are taken strictly in that order, as published: the pool
+    takes at once what the next accelerator cannot take, and that begins with what comes after.
 
     Raises
     ------
@@ -40,8 +40,6 @@ def greedy_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySol
         It is proven that the tasks do not fit.
     LimitError
         What no CPU runs finds no place on the accelerators.
-    FormatError
-        A given order is not topological.
     """
     tasks, machine = problem.tasks, problem.machine
     item, tail, head, mirrored = training_items(tasks)
@@ -53,7 +51,7 @@ def greedy_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySol
     able = (runs & (memory <= limit[:, None]))[accelerators]
     pool = totals(item, np.isinf(pool_times(tasks, machine)), count) == 0
     _refuse(problem, item, able, pool, memory)
-    if asked.order == PUBLISHED or asked.sequence is not None:
+    if asked.order != "best" or asked.sequence is not None:
         order = _strict_order(Items(item, count, tail, head), asked)
         room = limit[accelerators].tolist()
         block, devices = _fill_strictly(order, able, memory.tolist(), room, pool)
@@ -83,9 +81,9 @@ def greedy_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySol
 
 
 def _strict_order(items: Items, asked: Asked) -> Ints:
-    """The order `published`, or the given one: an item comes where its first task does."""
+    """The order of a name, or the given one: there an item comes where its first task does."""
     if asked.sequence is None:
-        return stack_order(items)
+        return order_named(asked.order)(items)
     at = np.empty(len(items.label), dtype=np.int64)
     at[asked.sequence] = np.arange(len(at))
     place = np.full(items.count, len(at), dtype=np.int64)

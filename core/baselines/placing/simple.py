@@ -11,7 +11,7 @@ from dnnp.core.latency.homes import split_of_homes
 from dnnp.core.latency.lists.room import by_first, repaired, room_of
 from dnnp.core.latency.lists.schedule import schedule_homes, schedule_order
 from dnnp.core.model.asked import Asked
-from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.run import Run
 
 
@@ -73,7 +73,11 @@ def greedy_operators(problem: LatencyProblem, asked: Asked, run: Run) -> Latency
     ------
     InfeasibleError, LimitError
         It is proven, or just so, that the tasks do not fit.
+    UsageError
+        An order is asked for, which greedy of blocks alone knows.
     """
+    if asked.order != "best" or asked.sequence is not None:
+        raise UsageError("--order and --sequence of method greedy are for --execution blocks")
     tasks, room = problem.tasks, room_of(problem)
     is_cpu = problem.machine.is_cpu
     devices = [*np.flatnonzero(~is_cpu).tolist(), *np.flatnonzero(is_cpu).tolist()]
