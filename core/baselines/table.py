@@ -1,0 +1,371 @@
+"""The split that the dynamic program of the 2020 paper returns, ties included (section 5.1.1).
+
+Many splits have the least largest load; which of them a program returns decides what the split
+is worth for anything else, such as the latency of one sample (section 7). The authors' program
+walks ideals depth first. It adds the first item that can be added, by the position of its first
+node, and numbers ideals as it meets them. An ideal is split off its superset in the order of a
+depth-first walk downwards, from the parent that was completed last; CPUs are given work before
+accelerators, none before some, and a later candidate must be strictly better. Here the table
+holds what is within a load that some split is known to reach, so that most pairs are never looked
+at; that changes no tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.baselines.blocks import interval_blocks
+from dnnp.core.cost.combine import MARGIN, ROOM
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.line import Line
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.errors import LimitError, UsageError
+from dnnp.core.model.graph import Floats, Ints, csr, distinct
+from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
+
+MAX_IDEALS = 200_000
+"""Ideals of a graph up to which the table is filled."""
+
+CHUNK = 64
+"""Ideals between two questions whether to stop."""
+
+
+class Ideals(NamedTuple):
+    """All ideals, numbered as they are met."""
+
+    masks: list[int]
+    """Items of each ideal, a bit each."""
+    parents: list[list[int]]
+    """Ideals with one item less, in the order in which they were completed."""
+    children: list[list[tuple[int, int]]]
+    """Items that can be added, and the ideals that they lead to."""
+
+
+def published_split(problem: SplitProblem, within: float, run: Run = PLAIN) -> list[Block]:
+    """The blocks of the split of least largest load that the paper's program returns.
+
+    Parameters
+    ----------
+    within
+        A largest load that some ordered split is known to reach.
+
+    Raises
+    ------
+    UsageError
+        More than one class of accelerators, or of CPUs, or a cost model that the paper has not.
+    LimitError
+        Too many ideals, or the run is to stop.
+    """
+    fast, slow = _classes(problem)
+    items = without_idle_ends(problem)
+    line = problem.line(items, items.order)
+    ideals = ideals_of(line, _first_nodes(line))
+    table = _filled(problem, line, ideals, within, run)
+    bounds, classes, order = [0], [], []
+    for block, is_cpu in reversed(list(_walked_back(problem, line, ideals, table))):
+        order += block
+        bounds.append(len(order))
+        classes.append(slow if is_cpu else fast)
+    back = np.array(order, dtype=np.int64)
+    again = problem.line(items, items.order[back])
+    arrays = np.array(bounds, dtype=np.int64), np.array(classes, dtype=np.int64)
+    return interval_blocks(problem.graph, again, *arrays, problem.devices)
+
+
+def _classes(problem: SplitProblem) -> tuple[int, int]:
+    """Class of the accelerators and of the CPUs, -1: none; UsageError for what is not theirs."""
+    options, kinds = problem.options, [d.is_cpu for d in problem.devices]
+    known = (options.comm, options.memory_model, options.memory_mode) == ("sum", "sum", "hard")
+    plain_costs = known and not options.charge_io and options.max_replicas == 1
+    clusters = bool(problem.links) or any(d.cluster_size for d in problem.devices)
+    if kinds.count(False) > 1 or kinds.count(True) > 1 or not plain_costs or clusters:
+        raise UsageError(
+            "--order published of method max-load is for one class of accelerators and one of "
+            "CPUs, without links, and for the cost model of the 2020 paper"
+        )
+    return (
+        kinds.index(False) if False in kinds else -1,
+        kinds.index(True) if True in kinds else -1,
+    )
+
+
+def without_idle_ends(problem: SplitProblem) -> Items:
+    """Items, with those that take no time and have a single neighbour joined to that one.
+
+    The program does so before it counts ideals, until there are none.
+    """
+    items, line = problem.items, problem.line()
+    idle = np.empty(items.count, dtype=np.bool_)
+    idle[items.order] = (line.work == 0).all(axis=0)
+    into = list(range(items.count))
+    beside: list[set[int]] = [set() for _ in into]
+    for u, v in zip(items.tail.tolist(), items.head.tolist(), strict=True):
+        beside[v].add(u)
+        beside[u].add(v)
+    ends = [v for v in into if idle[v] and len(beside[v]) == 1]
+    while ends:
+        u = ends.pop()
+        if not beside[u]:  # its neighbour was joined to it
+            continue
+        (v,) = beside[u]
+        into[u], beside[u] = v, set()
+        beside[v].discard(u)
+        if idle[v] and len(beside[v]) == 1:
+            ends.append(v)
+    for u in range(items.count):
+        while into[into[u]] != into[u]:
+            into[u] = into[into[u]]
+    kept, at = np.unique(np.array(into, dtype=np.int64), return_inverse=True)
+    tail, head, width = at[items.tail], at[items.head], max(len(kept), 1)
+    pairs = distinct((tail * width + head)[tail != head])
+    return Items(at[items.label].astype(np.int64), len(kept), pairs // width, pairs % width)
+
+
+def _first_nodes(line: Line) -> Ints:
+    """Position in the stream of the first node of each item; i64[n]."""
+    return np.minimum.reduceat(line.nodes, line.node_ptr[:-1])
+
+
+def ideals_of(line: Line, rank: Ints) -> Ideals:
+    """Walk all ideals depth first; of several items, the one of least rank is added first.
+
+    Raises
+    ------
+    LimitError
+        There are more than `MAX_IDEALS`.
+    """
+    n = line.n
+    needs = [0] * n
+    for u, v in zip(line.tail.tolist(), line.head.tolist(), strict=True):
+        needs[v] |= 1 << u
+    by_rank = np.argsort(rank, kind="stable").tolist()
+    found = Ideals([0], [[]], [[]])
+    number = {0: 0}
+    path = [(0, iter([v for v in by_rank if not needs[v]]), -1)]
+    while path:
+        ideal, choices, entered_from = path[-1]
+        v = next(choices, -1)
+        if v < 0:
+            path.pop()
+            if entered_from >= 0:
+                found.parents[ideal].append(entered_from)
+            continue
+        mask = found.masks[ideal] | 1 << v
+        child = number.get(mask)
+        if child is None:
+            child = number[mask] = len(found.masks)
+            if child >= MAX_IDEALS:
+                raise LimitError(f"the graph has more than {MAX_IDEALS} ideals")
+            found.masks.append(mask)
+            found.parents.append([])
+            found.children.append([])
+            free = [w for w in by_rank if not mask >> w & 1 and not needs[w] & ~mask]
+            path.append((child, iter(free), ideal))
+        else:
+            found.parents[child].append(ideal)
+        found.children[ideal].append((v, child))
+    return found
+
+
+def _filled(problem: SplitProblem, line: Line, ideals: Ideals, within: float, run: Run) -> Floats:
+    """f64[ideals, CPUs + 1, accelerators + 1], least largest load with so many; inf: above."""
+    fast, slow = _classes(problem)
+    count = [line.devices[c].count if c >= 0 else 0 for c in (slow, fast)]
+    never = np.full(line.n, np.inf)
+    work = [line.work[c] if c >= 0 else never for c in (slow, fast)]
+    prices = line.cost[fast] if fast >= 0 else np.zeros(len(line.source))
+    room = problem.devices[fast].memory_bytes * ROOM if fast >= 0 else 0.0
+    net = np.repeat(np.arange(len(line.source)), np.diff(line.pin_ptr))
+    touch_ptr, touch = csr(line.pins, net, line.n)
+    child_ptr = np.cumsum([0, *map(len, ideals.children)])
+    ends = np.array(
+        [pair for own in ideals.children for pair in sorted(own)], dtype=np.int64
+    ).reshape(-1, 2)
+    arrays = plain(
+        *work, line.memory, prices, np.diff(line.pin_ptr), touch_ptr, touch, child_ptr,
+        ends[:, 0], ends[:, 1],
+    )  # fmt: skip
+    table = np.full((len(ideals.masks), count[0] + 1, count[1] + 1), np.inf)
+    table[0] = 0.0
+    sizes = np.array([mask.bit_count() for mask in ideals.masks])
+    by_size = np.argsort(sizes, kind="stable")
+    limit = within * (1 + MARGIN)
+    for first in range(0, len(by_size), CHUNK):
+        if run.stop():
+            raise LimitError("interrupted before the table was filled")
+        _extend(*arrays, room, limit, table, *plain(by_size[first : first + CHUNK]))
+    return table
+
+
+@kernel
+def _extend(  # type: ignore[no-untyped-def]
+    slow, fast, memory, price, pins, touch_ptr, touch, child_ptr, item, child, room, limit,
+    table, some,
+):  # fmt: skip
+    """Enter into `table` what begins with each of some ideals, whose own entries are complete.
+
+    Supersets are walked by adding items in ascending order, so each comes once, and its cost
+    follows from the one before.
+    """
+    n, cpus, accelerators = len(slow), table.shape[1], table.shape[2]
+    at, edge, bottom = (
+        np.empty(n + 1, np.int64),
+        np.empty(n + 1, np.int64),
+        np.empty(n + 1, np.int64),
+    )
+    inside = np.zeros(len(price), np.int64)
+    for s in range(len(some)):
+        start = some[s]
+        for a in range(cpus):
+            for b in range(accelerators):
+                if a > 0:
+                    table[start, a, b] = min(table[start, a, b], table[start, a - 1, b])
+                if b > 0:
+                    table[start, a, b] = min(table[start, a, b], table[start, a, b - 1])
+        if table[start, cpus - 1, accelerators - 1] > limit:
+            continue
+        depth = 0
+        at[0], edge[0], bottom[0] = start, child_ptr[start], -1
+        work, cpu_work, held, moved = 0.0, 0.0, 0.0, 0.0
+        while depth >= 0:
+            if edge[depth] == child_ptr[at[depth] + 1]:
+                depth -= 1
+                if depth >= 0:
+                    v = bottom[depth + 1]
+                    work, cpu_work, held = work - fast[v], cpu_work - slow[v], held - memory[v]
+                    for t in range(touch_ptr[v], touch_ptr[v + 1]):
+                        e = touch[t]
+                        if inside[e] == pins[e]:
+                            moved += price[e]
+                        inside[e] -= 1
+                        if inside[e] == 0:
+                            moved -= price[e]
+                continue
+            q = edge[depth]
+            edge[depth] += 1
+            v = item[q]
+            if v < bottom[depth]:
+                continue
+            runs = work + fast[v] <= limit and held + memory[v] <= room
+            if not runs and cpu_work + slow[v] > limit:
+                continue
+            work, cpu_work, held = work + fast[v], cpu_work + slow[v], held + memory[v]
+            for t in range(touch_ptr[v], touch_ptr[v + 1]):
+                e = touch[t]
+                if inside[e] == 0:
+                    moved += price[e]
+                inside[e] += 1
+                if inside[e] == pins[e]:
+                    moved -= price[e]
+            depth += 1
+            at[depth], edge[depth], bottom[depth] = child[q], child_ptr[child[q]], v
+            end = child[q]
+            if runs and work + moved <= limit:
+                for a in range(cpus):
+                    for b in range(1, accelerators):
+                        load = max(table[start, a, b - 1], work + moved)
+                        if load < table[end, a, b]:
+                            table[end, a, b] = load
+            if cpu_work <= limit:
+                for a in range(1, cpus):
+                    for b in range(accelerators):
+                        load = max(table[start, a - 1, b], cpu_work)
+                        if load < table[end, a, b]:
+                            table[end, a, b] = load
+
+
+def _walked_back(
+    problem: SplitProblem, line: Line, ideals: Ideals, table: Floats
+) -> Iterator[tuple[list[int], bool]]:
+    """Blocks, last first, as ascending items, and whether each is on a CPU."""
+    fast, slow = _classes(problem)
+    room = problem.devices[fast].memory_bytes * ROOM if fast >= 0 else 0.0
+    ideal = max(range(len(ideals.masks)), key=lambda i: ideals.masks[i].bit_count())
+    cpus, accelerators = table.shape[1] - 1, table.shape[2] - 1
+    price = Priced(line, fast, slow, room)
+    while ideal:
+        most = float(table[ideal, cpus, accelerators]) * (1 + MARGIN)
+        if not np.isfinite(most):
+            raise LimitError("no split within the load that was said to be reached")
+        found = -1
+        for is_cpu in (True, False):
+            a, b = cpus - is_cpu, accelerators - (not is_cpu)
+            if a < 0 or b < 0:
+                continue
+            if table[ideal, a, b] <= most:
+                found = ideal
+            else:
+                found = _first_below(ideals, table[:, a, b], ideal, most, price, is_cpu)
+            if found >= 0:
+                cpus, accelerators = a, b
+                break
+        if found < 0:
+            raise LimitError("the table contradicts itself")
+        if found != ideal:
+            yield _items(ideals.masks[ideal] & ~ideals.masks[found]), is_cpu
+        ideal = found
+
+
+def _first_below(
+    ideals: Ideals, before: Floats, top: int, most: float, price: Priced, is_cpu: bool
+) -> int:
+    """The first ideal on the walk down from `top` that leaves a block, and a rest, within `most`.
+
+    -1: there is none. Blocks that already exceed it but for their transfers are not walked below,
+    since everything there does, too.
+    """
+    stack, seen = [top], {top}
+    while stack:
+        one = stack.pop()
+        block = _items(ideals.masks[top] & ~ideals.masks[one])
+        least = price.without_transfers(block, is_cpu)
+        if least > most:
+            continue
+        if one != top and before[one] <= most and price.load(block, is_cpu) <= most:
+            return one
+        for parent in ideals.parents[one]:
+            if parent not in seen:
+                seen.add(parent)
+                stack.append(parent)
+    return -1
+
+
+class Priced:
+    """Loads of blocks of items."""
+
+    def __init__(self, line: Line, fast: int, slow: int, room: float) -> None:
+        self.line, self.fast, self.slow, self.room = line, fast, slow, room
+        self.net = np.repeat(np.arange(len(line.source)), np.diff(line.pin_ptr))
+
+    def without_transfers(self, block: list[int], is_cpu: bool) -> float:
+        """Compute time; inf where memory lacks or an item cannot run."""
+        line = self.line
+        if not is_cpu and float(line.memory[block].sum()) > self.room:
+            return np.inf
+        return float(line.work[self.slow if is_cpu else self.fast][block].sum())
+
+    def load(self, block: list[int], is_cpu: bool) -> float:
+        """The whole load."""
+        alone = self.without_transfers(block, is_cpu)
+        if is_cpu:
+            return alone
+        line, mine = self.line, np.zeros(self.line.n, dtype=np.bool_)
+        mine[block] = True
+        inside = np.bincount(self.net, mine[line.pins], len(line.source))
+        cut = (inside > 0) & (inside < np.diff(line.pin_ptr))
+        return alone + float(line.cost[self.fast][cut].sum())
+
+
+def _items(mask: int) -> list[int]:
+    """The items of a mask, ascending."""
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found
