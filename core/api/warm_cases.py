@@ -67,6 +67,9 @@ LINKED = (
     _link("dev", "dev"), _link("dev/1", "other/0", latency_s=0.5),
 )  # fmt: skip
 
+PAPER = (_class("dev", 2), _class("cpu", 1))
+"""Devices as the 2020 paper has them."""
+
 LINK = {"bandwidth": 6.0}
 """Transfers take about as long as an operator."""
 
@@ -191,6 +194,9 @@ def _others() -> Iterator[Case]:
     # Too large for the program of GETF.
     large = {"objective": "latency", "method": "getf", "k": 12, **QUICK}
     yield Case("latency", "getf", "large", Problem(drawn=7000), (("split", large),))
+    yield Case("latency", "getf", "large", Problem(drawn=700), (("split", large),))
+    table = {"objective": "latency", "method": "max-load", "order": "published"}
+    yield Case("latency", "max-load", "published", Problem(devices=PAPER), (("split", table),))
     for transfers in ("blocking", "non-blocking"):
         options = {"shape": "V", "transfers": transfers, "transfer_time": 0.5, "memory": 3.0}
         yield Case("schedule", "auto", transfers, None, (("schedule", options),))

@@ -80,10 +80,12 @@ def published_split(problem: SplitProblem, within: float, run: Run = PLAIN) -> l
 def _classes(problem: SplitProblem) -> tuple[int, int]:
     """Class of the accelerators and of the CPUs, -1: none; UsageError for what is not theirs."""
     options, kinds = problem.options, [d.is_cpu for d in problem.devices]
-    known = (options.comm, options.memory_model, options.memory_mode) == ("sum", "sum", "hard")
-    plain_costs = known and not options.charge_io and options.max_replicas == 1
+    limited = any(np.isfinite(d.memory_bytes) and not d.is_cpu for d in problem.devices)
+    summed = (options.memory_model, options.memory_mode) == ("sum", "hard")
+    simple = options.comm == "sum" and not options.charge_io and options.max_replicas == 1
     clusters = bool(problem.links) or any(d.cluster_size for d in problem.devices)
-    if kinds.count(False) > 1 or kinds.count(True) > 1 or not plain_costs or clusters:
+    plain_costs = simple and not clusters and (summed or not limited)
+    if kinds.count(False) > 1 or kinds.count(True) > 1 or not plain_costs:
         raise UsageError(
             "--order published of method max-load is for one class of accelerators and one of "
             "CPUs, without links, and for the cost model of the 2020 paper"
@@ -213,11 +215,8 @@ def _extend(  # type: ignore[no-untyped-def]
     follows from the one before.
     """
     n, cpus, accelerators = len(slow), table.shape[1], table.shape[2]
-    at, edge, bottom = (
-        np.empty(n + 1, np.int64),
-        np.empty(n + 1, np.int64),
-        np.empty(n + 1, np.int64),
-    )
+    at, edge, last = np.empty(n + 1, np.int64), np.empty(n + 1, np.int64), np.empty(n + 1, np.int64)
+    work, cpu_work, held, moved = np.zeros(n + 1), np.zeros(n + 1), np.zeros(n + 1), np.zeros(n + 1)
     inside = np.zeros(len(price), np.int64)
     for s in range(len(some)):
         start = some[s]
@@ -230,51 +229,46 @@ def _extend(  # type: ignore[no-untyped-def]
         if table[start, cpus - 1, accelerators - 1] > limit:
             continue
         depth = 0
-        at[0], edge[0], bottom[0] = start, child_ptr[start], -1
-        work, cpu_work, held, moved = 0.0, 0.0, 0.0, 0.0
+        at[0], edge[0], last[0] = start, child_ptr[start], -1
         while depth >= 0:
             if edge[depth] == child_ptr[at[depth] + 1]:
+                if depth > 0:
+                    for t in range(touch_ptr[last[depth]], touch_ptr[last[depth] + 1]):
+                        inside[touch[t]] -= 1
                 depth -= 1
-                if depth >= 0:
-                    v = bottom[depth + 1]
-                    work, cpu_work, held = work - fast[v], cpu_work - slow[v], held - memory[v]
-                    for t in range(touch_ptr[v], touch_ptr[v + 1]):
-                        e = touch[t]
-                        if inside[e] == pins[e]:
-                            moved += price[e]
-                        inside[e] -= 1
-                        if inside[e] == 0:
-                            moved -= price[e]
                 continue
             q = edge[depth]
             edge[depth] += 1
-            v = item[q]
-            if v < bottom[depth]:
+            v, end, below = item[q], child[q], depth + 1
+            if v < last[depth]:
                 continue
-            runs = work + fast[v] <= limit and held + memory[v] <= room
-            if not runs and cpu_work + slow[v] > limit:
+            work[below] = work[depth] + fast[v]
+            cpu_work[below] = cpu_work[depth] + slow[v]
+            held[below] = held[depth] + memory[v]
+            runs = work[below] <= limit and held[below] <= room
+            if not runs and cpu_work[below] > limit:
                 continue
-            work, cpu_work, held = work + fast[v], cpu_work + slow[v], held + memory[v]
+            cost = moved[depth]
             for t in range(touch_ptr[v], touch_ptr[v + 1]):
                 e = touch[t]
                 if inside[e] == 0:
-                    moved += price[e]
+                    cost += price[e]
                 inside[e] += 1
                 if inside[e] == pins[e]:
-                    moved -= price[e]
-            depth += 1
-            at[depth], edge[depth], bottom[depth] = child[q], child_ptr[child[q]], v
-            end = child[q]
-            if runs and work + moved <= limit:
+                    cost -= price[e]
+            moved[below] = cost
+            depth = below
+            at[depth], edge[depth], last[depth] = end, child_ptr[end], v
+            if runs and work[depth] + cost <= limit:
                 for a in range(cpus):
                     for b in range(1, accelerators):
-                        load = max(table[start, a, b - 1], work + moved)
+                        load = max(table[start, a, b - 1], work[depth] + cost)
                         if load < table[end, a, b]:
                             table[end, a, b] = load
-            if cpu_work <= limit:
+            if cpu_work[depth] <= limit:
                 for a in range(1, cpus):
                     for b in range(accelerators):
-                        load = max(table[start, a - 1, b], cpu_work)
+                        load = max(table[start, a - 1, b], cpu_work[depth])
                         if load < table[end, a, b]:
                             table[end, a, b] = load
 
