@@ -200,7 +200,8 @@ def _filled(problem: SplitProblem, line: Line, ideals: Ideals, within: float, ru
     for first in range(0, len(by_size), CHUNK):
         if run.stop():
             raise LimitError("interrupted before the table was filled")
-        _extend(*arrays, room, limit, table, *plain(by_size[first : first + CHUNK]))
+        some = plain(by_size[first : first + CHUNK])
+        _extend(*(*arrays, room, limit, table, *some))
     return table
 
 
