@@ -32,10 +32,10 @@ from dnnp.core.synthetic.regal import FAMILIES, regal_graph
 from dnnp.formats.stream import read_bytes
 from dnnp.formats.synthetic import synthetic_stream
 from dnnp.samples.build import select, write
+from dnnp.samples.placement_values import TABLE_1
 from support.bench import table
 from support.graphs import to_bytes
 from support.run import executable
-from support.table1 import TABLE1
 
 PARTS = os.environ.get("DNNP_BENCH_PARTS", "graphs workloads models").split()
 MODELS = os.environ.get("DNNP_BENCH_MODELS", "small").split()
@@ -183,7 +183,7 @@ def graph_jobs() -> list[Job]:
 def workload_jobs() -> list[Job]:
     """Inference workloads of the 2020 paper, on identical devices."""
     jobs: list[Job] = []
-    for name in TABLE1:
+    for name in TABLE_1:
         path = WORKLOADS / f"{name}.json"
         if not name.endswith("_inference") or not path.is_file():
             continue

@@ -19,13 +19,13 @@ from dnnp.core.model.plan import Plan
 from dnnp.core.portfolio.solve import solve
 from dnnp.formats.msr_json import read_workload
 from dnnp.formats.stream import Stream
+from dnnp.samples.placement_values import TABLE_1
 from support.ablation import no_contraction
 from support.bench import table, timed
 from support.graphs import to_bytes
 from support.plain_dp import Reference, attached, charts_of_problem, plain_dp
 from support.problems import workload
 from support.run import executable
-from support.table1 import TABLE1
 from support.usage import Usage, usage
 from support.wide import Shape, wide_problem, wide_stream
 
@@ -137,7 +137,7 @@ def against(seconds: float, target: float | None) -> str:
 
 def at_hand() -> list[str]:
     """Workloads that stand beside the project."""
-    return [n for n in TABLE1 if (WORKLOADS / "throughput" / f"{n}.json").is_file()]
+    return [n for n in TABLE_1 if (WORKLOADS / "throughput" / f"{n}.json").is_file()]
 
 
 def workload_rows() -> list[tuple[object, ...]]:
@@ -147,7 +147,7 @@ def workload_rows() -> list[tuple[object, ...]]:
         problem = workload(WORKLOADS, name)
         path = WORKLOADS / "throughput" / f"{name}.json"
         ours = solved(problem)
-        if round(ours.plan.value, 2) != TABLE1[name].dp or ours.plan.status != "optimal":
+        if round(ours.plan.value, 2) != TABLE_1[name].dp or ours.plan.status != "optimal":
             raise SystemExit(f"{name}: {ours.plan.value}, {ours.plan.status}")
         with no_contraction():
             plain = solved(problem)

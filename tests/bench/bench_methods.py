@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dnnp.formats.msr_json import read_workload
+from dnnp.samples.placement_values import TABLE_1, Row
 from support.bench import table
 from support.graphs import to_bytes
 from support.run import Result, dnnp
-from support.table1 import TABLE1, Row
 
 WORKLOADS = Path(__file__).resolve().parents[3] / "shared" / "workloads"
 IP_LIMIT_S = float(os.environ.get("DNNP_BENCH_IP_S", "10"))
@@ -42,7 +42,7 @@ EXACT = ("auto", "dpl", "expert", "pipedream")
 
 def at_hand() -> list[str]:
     """Workloads that stand beside the project."""
-    return [n for n in TABLE1 if (WORKLOADS / "throughput" / f"{n}.json").is_file()]
+    return [n for n in TABLE_1 if (WORKLOADS / "throughput" / f"{n}.json").is_file()]
 
 
 def value_of(result: Result) -> float | None:
@@ -113,7 +113,7 @@ def main() -> None:
             if result is None:
                 row.append("")
                 continue
-            expected = published(TABLE1[name])
+            expected = published(TABLE_1[name])
             row.append(cell(result, expected))
             if differs(method, result, expected):
                 exceptions.append(f"{name}: {method} {value_of(result):.3f}, published {expected}")
@@ -121,8 +121,8 @@ def main() -> None:
         others.append(
             (
                 name,
-                f"{TABLE1[name].dp:.2f}",
-                f"{TABLE1[name].free:.2f}",
+                f"{TABLE_1[name].dp:.2f}",
+                f"{TABLE_1[name].free:.2f}",
                 row[4].split()[0],
                 f"{took:.1f} s",
                 *(program_cell(data, v) for v in PROGRAMS),

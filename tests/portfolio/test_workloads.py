@@ -14,12 +14,12 @@ from dnnp.core.model.asked import Asked
 from dnnp.core.model.plan import Plan
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.portfolio.solve import solve
+from dnnp.samples.placement_values import TABLE_1
 from support.plain_dp import attached, charts_of_problem, plain_dp
 from support.problems import workload
 from support.run import dnnp
-from support.table1 import TABLE1
 
-INFERENCE = [name for name in TABLE1 if name.endswith("_inference")]
+INFERENCE = [name for name in TABLE_1 if name.endswith("_inference")]
 QUICK = [
     "layer_bert24_inference", "layer_bert24_training", "layer_gnmt_inference",
     "layer_gnmt_training", "op_bert_l-3_inference", "op_bert_l-3_training",
@@ -41,27 +41,27 @@ def solved(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Plan:
     return plan
 
 
-@pytest.mark.parametrize("name", TABLE1)
+@pytest.mark.parametrize("name", TABLE_1)
 def test_the_best_contiguous_split_is_found_and_proven(shared_workloads: Path, name: str) -> None:
     plan = solved(workload(shared_workloads, name), Asked())
-    assert round(plan.value, 2) == TABLE1[name].dp
+    assert round(plan.value, 2) == TABLE_1[name].dp
     assert (plan.status, plan.gap, plan.validity) == ("optimal", 0.0, "ordered")
 
 
-@pytest.mark.parametrize("name", TABLE1)
+@pytest.mark.parametrize("name", TABLE_1)
 def test_the_published_program_finds_the_same(shared_workloads: Path, name: str) -> None:
-    if TABLE1[name].ideals > 20_000:
+    if TABLE_1[name].ideals > 20_000:
         pytest.skip("takes minutes")
     charts = charts_of_problem(workload(shared_workloads, name))
     found = [plain_dp(attached(chart)) for chart in charts]
-    assert max(reference.ideals for reference in found) == TABLE1[name].ideals
-    assert round(min(reference.value for reference in found), 2) == TABLE1[name].dp
+    assert max(reference.ideals for reference in found) == TABLE_1[name].ideals
+    assert round(min(reference.value for reference in found), 2) == TABLE_1[name].dp
 
 
-@pytest.mark.parametrize("name", TABLE1)
+@pytest.mark.parametrize("name", TABLE_1)
 def test_linearisation_gives_the_published_values(shared_workloads: Path, name: str) -> None:
     plan = solved(workload(shared_workloads, name), Asked(method="dpl"))
-    assert round(plan.value, 2) == TABLE1[name].dpl
+    assert round(plan.value, 2) == TABLE_1[name].dpl
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -70,7 +70,7 @@ def test_splits_without_order_are_as_good_as_the_published_ones(
 ) -> None:
     problem = workload(shared_workloads, name)
     plan = solved(problem, Asked(method="anneal", validity="free"), Run(effort=0.1))
-    assert plan.value <= 1.002 * TABLE1[name].free
+    assert plan.value <= 1.002 * TABLE_1[name].free
 
 
 @pytest.mark.parametrize("name", INFERENCE)
@@ -94,4 +94,4 @@ def test_expert_files_as_a_user_prices_them(shared_workloads: Path, name: str) -
     imported = dnnp("import", graph)
     result = dnnp("partition", "--eval", expert, stdin=imported.out)
     assert result.status == 0
-    assert round(result.one("plan")["value"], 2) == TABLE1[name].expert
+    assert round(result.one("plan")["value"], 2) == TABLE_1[name].expert

@@ -1,0 +1,231 @@
+"""Files of the 2020 paper's workloads, and what dnnp-partition finds for them.
+
+A folder may be laid out as the authors' repository is, or as `throughput/op_NAME.json`,
+`latency/layer_NAME.json` and `expert/NAME_expert.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+FOLDERS = {"op": "OperatorGraphs", "layer": "LayerGraphs"}
+
+NOTHING = {4: "does not fit", 5: "none found", 7: "not installed"}
+"""Exit statuses that leave a cell empty."""
+
+
+class Done(NamedTuple):
+    """What a command left behind."""
+
+    status: int
+    out: bytes
+    err: str
+
+
+Run = Callable[[str, Sequence[str]], Done]
+"""Runs `dnnp-NAME` with arguments."""
+
+
+def process(name: str, words: Sequence[str]) -> Done:
+    """Run a command as a process, on one core."""
+    alone = {**os.environ, "NUMBA_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [f"dnnp-{name}", *words], stdin=subprocess.DEVNULL, capture_output=True, env=alone
+    )
+    return Done(done.returncode, done.stdout, done.stderr.decode())
+
+
+class Job(NamedTuple):
+    """A workload, and options of dnnp-partition."""
+
+    path: Path
+    options: tuple[str, ...]
+
+
+class Found(NamedTuple):
+    """What dnnp-partition answered."""
+
+    plan: dict[str, Any] | None
+    stages: Sequence[dict[str, Any]]
+    seconds: float
+    """That the command took, compiling and reading included."""
+    reason: str = ""
+    """Why there is no plan."""
+
+    @property
+    def value(self) -> float | None:
+        """The objective."""
+        return None if self.plan is None else float(self.plan["value"])
+
+    @property
+    def excess(self) -> float:
+        """The most that a device needs, over what it has; up to 1: all fits."""
+        if self.plan is None:
+            return 0.0
+        room = {d["class"]: d.get("memory_bytes", np.inf) for d in self.plan["devices"]}
+        held: dict[tuple[str, str], float] = {}
+        for stage in self.stages:
+            key = stage["class"], stage["device"]
+            held[key] = held.get(key, 0.0) + stage["memory_bytes"]
+        cpus = {d["class"] for d in self.plan["devices"] if d["kind"] == "cpu"}
+        return max((m / room[c] for (c, _), m in held.items() if c not in cpus), default=0.0)
+
+
+class Workloads:
+    """The files of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.missing: dict[str, None] = {}
+        """What was looked for in vain."""
+
+    def graph(self, kind: str, workload: str) -> Path | None:
+        """The file of a workload (`op_bert_l-3_inference`) for `throughput` or `latency`."""
+        grain, _, name = workload.partition("_")
+        return self._first(
+            f"{kind}, {workload}",
+            self.folder / kind / f"{workload}.json",
+            self.folder / f"{kind}-inputs" / FOLDERS[grain] / f"{name}.json",
+        )
+
+    def expert(self, workload: str) -> Path | None:
+        """The experts' split of a workload; for training that of inference, if it has none."""
+        grain, _, name = workload.partition("_")
+        if grain != "layer":
+            return None
+        names = name, name.replace("_training", "_inference")
+        places = [
+            self.folder / f / f"{n}_expert.json" for n in names for f in ("human-experts", "expert")
+        ]
+        return self._first(f"expert, {name}", *places)
+
+    def _first(self, what: str, *places: Path) -> Path | None:
+        for place in places:
+            for found in _alike(place):
+                return found
+        self.missing[what] = None
+        return None
+
+
+def _alike(path: Path) -> Iterator[Path]:
+    """The file of a name in any case: one of the authors' is spelt with a large L."""
+    if path.parent.is_dir():
+        yield from (p for p in path.parent.iterdir() if p.name.lower() == path.name.lower())
+
+
+class Runs:
+    """Runs dnnp-partition for several workloads at a time; asks nothing twice."""
+
+    def __init__(self, run: Run = process) -> None:
+        self.run = run
+        self.known: dict[Job, Found] = {}
+        self._imported: dict[Path, Path] = {}
+        self._folder = tempfile.TemporaryDirectory()
+
+    def close(self) -> None:
+        """Delete what was written."""
+        self._folder.cleanup()
+
+    def all(self, jobs: Iterable[Job]) -> None:
+        """Find the answers of some jobs."""
+        new = [job for job in dict.fromkeys(jobs) if job not in self.known]
+        for path in dict.fromkeys(job.path for job in new):
+            self.stream(path)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            self.known.update(zip(new, pool.map(self._found, new), strict=True))
+
+    def of(self, path: Path, *options: str) -> Found:
+        """The answer of one job."""
+        job = Job(path, options)
+        self.all([job])
+        return self.known[job]
+
+    def stream(self, path: Path) -> Path:
+        """The imported workload."""
+        if path not in self._imported:
+            target = Path(self._folder.name) / f"{len(self._imported)}.dnnp"
+            done = self.run("import", ["-q", "--from", "msr-json", str(path), "-o", str(target)])
+            if done.status:
+                raise SystemExit(f"{path}: {done.err.strip()}")
+            self._imported[path] = target
+        return self._imported[path]
+
+    def write(self, name: str, content: object) -> Path:
+        """Write JSON beside the imported workloads."""
+        target = Path(self._folder.name) / name
+        target.write_text(json.dumps(content))
+        return target
+
+    def _found(self, job: Job) -> Found:
+        words = ["-q", "--timings", *job.options, str(self._imported[job.path])]
+        done = self.run("partition", words)
+        if done.status in NOTHING:
+            return Found(None, [], 0.0, NOTHING[done.status])
+        if done.status:
+            raise SystemExit(f"dnnp-partition {' '.join(words)}: {done.err.strip()}")
+        records = [json.loads(line) for line in done.out.splitlines()]
+        by_type: dict[str, list[dict[str, Any]]] = {}
+        for record in records:
+            by_type.setdefault(record["type"], []).append(record)
+        seconds = by_type["header"][0]["provenance"][-1]["elapsed_s"]
+        return Found(by_type["plan"][0], by_type["stage"], seconds)
+
+
+def more_devices(workload: Path, split: Path) -> int:
+    """Accelerators that a split uses, where the workload offers fewer; else 0."""
+    offered = json.loads(workload.read_bytes())["maxFPGAs"]
+    used = sum(bool(part["nodes"]) for part in json.loads(split.read_bytes())["fpgas"])
+    return used if used > offered else 0
+
+
+def published_order(path: Path) -> list[int]:
+    """Nodes of a workload in the order of the authors' greedy program (section 7).
+
+    Colours and then cycles are contracted; of the items that are ready, the one goes next that
+    became so last. Several become ready in the order of the edges in the file, which a stream does
+    not keep; so `dnnp-partition --method greedy --order published` may break ties otherwise.
+    """
+    document = json.loads(path.read_bytes())
+    ids = [node["id"] for node in document["nodes"]]
+    at = {number: i for i, number in enumerate(ids)}
+    pairs = [(at[e["sourceId"]], at[e["destId"]]) for e in document["edges"]]
+    item = _contracted([node.get("colorClass") for node in document["nodes"]], pairs)
+    after: dict[int, list[int]] = {}
+    waits = dict.fromkeys(item, 0)
+    for u, v in ((item[a], item[b]) for a, b in pairs):
+        if u != v:
+            after.setdefault(u, []).append(v)
+            waits[v] += 1
+    ready = [v for v, left in waits.items() if not left]
+    order: list[int] = []
+    while ready:
+        u = ready.pop()
+        order.append(u)
+        for v in after.get(u, ()):
+            waits[v] -= 1
+            if not waits[v]:
+                ready.append(v)
+    place = {u: i for i, u in enumerate(order)}
+    return [ids[v] for v in sorted(range(len(ids)), key=lambda v: place[item[v]])]
+
+
+def _contracted(colors: Sequence[int | None], pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """Item of each node: colours, and what lies on cycles of them."""
+    names = {(c, -1) if c is not None else (-1, v): 0 for v, c in enumerate(colors)}
+    number = {name: i for i, name in enumerate(names)}
+    group = np.array([number[(c, -1) if c is not None else (-1, v)] for v, c in enumerate(colors)])
+    tail, head = group[[a for a, _ in pairs]], group[[b for _, b in pairs]]
+    edges = coo_array((np.ones(len(pairs)), (tail, head)), (len(number), len(number)))
+    part: list[int] = connected_components(edges, connection="strong")[1][group].tolist()
+    return part
