@@ -241,9 +241,7 @@ def table_4(study: Study) -> Iterator[Table]:
                 beside(marked(found["greedy"]), printed.greedy),
                 beside(marked(found["max-load"]), printed.max_load),
                 beside(marked(found["scotch"]), printed.scotch),
-                beside(
-                    _by_experts(found.get("expert"), jobs.get((name, "expert"))), printed.expert
-                ),
+                beside(expert, printed.expert),
                 beside(marked(ours), printed.ip),
                 f"{ours.seconds:.0f}s ({printed.ip_time})",
                 f"{100 * plan.get('gap', 1.0):.1f}% ({printed.ip_gap})",
