@@ -185,7 +185,10 @@ class Runs:
 def more_devices(workload: Path, split: Path) -> int:
     """Accelerators that a split uses, where the workload offers fewer; else 0."""
     offered = json.loads(workload.read_bytes())["maxFPGAs"]
-    used = sum(bool(part["nodes"]) for part in json.loads(split.read_bytes())["fpgas"])
+    try:
+        used = sum(bool(part["nodes"]) for part in json.loads(split.read_bytes())["fpgas"])
+    except (ValueError, KeyError, TypeError):
+        raise SystemExit(f"{split}: no split of the 2020 paper") from None
     return used if used > offered else 0
 
 
