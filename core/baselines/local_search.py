@@ -55,6 +55,8 @@ def local_search(
     limit = int(MAX_TRIALS * run.effort) // max(restarts, 1)
     summed = options.memory_model == "sum"
     for memory in [line.memory] if summed else [0 * line.memory, line.memory]:
+        if not summed and memory.any():
+            run.warn("local-search: no local optimum fits; again, with memory summed up")
         moves = moves_of(line, problem.devices, options, memory)
         rng = np.random.default_rng(run.seed)
         optima: list[tuple[float, float, int, Ints]] = []
@@ -72,6 +74,8 @@ def local_search(
         for *_, part in optima:
             blocks = part_blocks(graph, items, part, slots, problem.devices)
             if all(_fits(problem, block) for block in blocks):
+                if len(optima) < restarts:
+                    run.warn(f"local-search: stopped after {len(optima)} of {restarts} restarts")
                 if cut:
                     run.warn(
                         f"local-search: {cut} of {len(optima)} restarts ran out of trials, perhaps "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dnnp.core.baselines.blocks import checked
-from dnnp.core.baselines.parts import part_graph, split_of_parts
+from dnnp.core.baselines.parts import part_graph, split_of_parts, tell_what_is_left
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import UnavailableError
@@ -29,7 +29,10 @@ def metis(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
             "method metis needs the package pymetis: pip install 'dnnp[metis]'"
         ) from None
     weighted = part_graph(problem)
+    tell_what_is_left(weighted, "metis", run)
     part = np.arange(weighted.vertices, dtype=np.int64)
+    if 1 < weighted.vertices <= weighted.parts:
+        run.warn("metis: as many devices as there is to part: each has one, metis was not run")
     if weighted.parts < weighted.vertices:
         _, found = pymetis.part_graph(
             weighted.parts,

@@ -18,6 +18,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Floats, Graph, Ints, csr, distinct, totals
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import Run
 
 TOTAL = 2**29
 """What integer weights add up to: twice that, for both ends of edges, fits 32 bits."""
@@ -83,6 +84,15 @@ def part_graph(problem: SplitProblem) -> PartGraph:
         loads = np.ones(count, dtype=np.int64)
     parts = len(slots) - (elsewhere >= 0)
     return PartGraph(parts, ptr, neighbors, weight, loads, items, slots, vertex, elsewhere)
+
+
+def tell_what_is_left(weighted: PartGraph, method: str, run: Run) -> None:
+    """Warn the run where the parts are not those of the partitioner alone."""
+    left = int((weighted.vertex < 0).sum())
+    if left:
+        run.warn(f"{method}: a CPU has what no accelerator runs, {left} of {len(weighted.vertex)}")
+    if weighted.parts < 2 or weighted.vertices < 2:
+        run.warn(f"{method}: there is nothing to part, so that it was not run")
 
 
 def split_of_parts(problem: SplitProblem, weighted: PartGraph, part: Ints) -> list[Block]:

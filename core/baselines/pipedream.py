@@ -37,8 +37,8 @@ def pipedream(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution
     Side branches that remain, such as inputs read here and there, are laid out by the
     topological order whose slicing is best. For stages with replicas, and for one class of
     devices in clusters, a chain too long for the programs is shortened by joining neighbours
-    with little work, which the run is warned of. The `gpipe` objective is replaced by the largest
-    load, as in PipeDream.
+    with little work. The `gpipe` objective is replaced by the largest load, as in PipeDream. The
+    run is warned of both, and where the slicing alone is left.
 
     Raises
     ------
@@ -46,6 +46,8 @@ def pipedream(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution
         No cut of the chain fits the memory of the devices.
     """
     graph, devices, options = problem.graph, problem.devices, problem.options
+    if options.objective == "gpipe":
+        run.warn("pipedream: plans for the largest load, whatever gpipe would have")
     fine = problem.items
     line = problem.line(fine, np.arange(fine.count))
     chain = contract_branches(fine, line)
@@ -53,7 +55,10 @@ def pipedream(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution
     clusters = [c for c, d in enumerate(devices) if d.cluster_size and d.count]
     leveled = len(clusters) == 1 and not math.isnan(devices[clusters[0]].inner_factor)
     sliced = interval_blocks(graph, line, slicing.bounds, slicing.classes, devices)
-    if run.stop() or (options.max_replicas == 1 and not leveled):
+    if options.max_replicas == 1 and not leveled:
+        return checked(problem, sliced)
+    if run.stop():
+        run.warn("pipedream: stopped before replicas and clusters were tried")
         return checked(problem, sliced)
     level = clusters if leveled else []
     short = _shortened(chain, line, order, _longest(problem, level))
@@ -66,6 +71,8 @@ def pipedream(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution
         program = problem.line(short, np.arange(short.count))
     stages = _cut(problem, program, level, slicing.value)
     if stages is None:
+        if leveled or short is not chain:
+            run.warn("pipedream: its program found nothing better than a slicing without replicas")
         return checked(problem, sliced)
     bounds = np.array([0, *(stage.end for stage in stages)], dtype=np.int64)
     classes = np.array([stage.device_class for stage in stages], dtype=np.int64)

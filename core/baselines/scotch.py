@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from dnnp.core.baselines.blocks import checked
-from dnnp.core.baselines.parts import part_graph, split_of_parts
+from dnnp.core.baselines.parts import part_graph, split_of_parts, tell_what_is_left
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import FormatError, LimitError, UnavailableError
@@ -49,6 +49,7 @@ def scotch(
     """
     program = _installed()
     weighted = part_graph(problem)
+    tell_what_is_left(weighted, "scotch", run)
     part = np.zeros(weighted.vertices, dtype=np.int64)
     if weighted.parts > 1 and weighted.vertices > 1:
         text = write_graph(

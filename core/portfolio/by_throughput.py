@@ -18,9 +18,11 @@ from dnnp.core.portfolio.solve import solve
 def max_load(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """The split of the least largest load; for the errors see `solve`.
 
-    In the order `published` it is the one of them that the paper's program returns. The run is
-    warned where no split is proven to have the least.
+    In the order `published` it is the one of them that the paper's program returns; there is no
+    other order. The run is warned where no split is proven to have the least.
     """
+    if asked.order not in ("best", PUBLISHED):
+        raise UsageError(f"method max-load knows --order {PUBLISHED}, not {asked.order}")
     return by_throughput(problem, replace(asked, method="exact"), run)
 
 
@@ -40,6 +42,5 @@ def by_throughput(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySol
     if asked.method == "exact" and asked.order == PUBLISHED:
         found = replace(found, blocks=published_split(whole, value, run))
     blocks = [block for block in found.blocks if len(block.nodes)]
-    return LatencySolution(
-        split_of_homes(problem, homes_of_blocks(problem, whole.units.label, blocks))
-    )
+    split = split_of_homes(problem, homes_of_blocks(problem, whole.units.label, blocks))
+    return LatencySolution(split, method="" if found.method == asked.method else found.method)

@@ -71,6 +71,8 @@ def _found(problem: SplitProblem, asked: Asked, method: str, run: Run) -> Soluti
         rescued = None if reason else _softly(problem, asked, run)
         if rescued is None:
             raise reason or error from None
+        if asked.method not in ("auto", "exact", "slice"):
+            run.warn(f"{asked.method}: {error}; this split is by slice")
         found = Solution(rescued, method="slice")
     if problem.options.memory_model == "peak":
         return replace(found, blocks=with_small_peak(problem, asked, found.blocks, run))

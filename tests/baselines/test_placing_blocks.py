@@ -18,7 +18,7 @@ from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.run import PLAIN
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.msr_json import read_workload
 from dnnp.formats.plan import device_of
@@ -160,6 +160,23 @@ def test_backward_tasks_follow_their_colours() -> None:
     assert split.device.tolist() == [0, 1, 1, 0]
     assert split.block.tolist() == [0, 1, 2, 3]
     assert np.isfinite(problem.value(split))
+
+
+def test_greedy_of_blocks_that_skips_says_so() -> None:
+    said: list[str] = []
+    path = [(0, 1), (1, 2)]
+    greedy_blocks(blocks_problem(3, path, [1.0, 1.0, 1.0]), Asked(), Run(warn=said.append))
+    assert said == []
+    problem = blocks_problem(4, [], [1.5, 1.5, 0.5, 0.5], cpu=False)
+    split = greedy_blocks(problem, Asked(), Run(warn=said.append)).split
+    assert np.isfinite(problem.value(split))
+    assert said == ["greedy: devices also skip what does not fit: else nothing fits"]
+
+
+def test_greedy_in_an_order_that_is_asked_for_skips_nothing() -> None:
+    problem = blocks_problem(4, [], [1.5, 1.5, 0.5, 0.5], cpu=False)
+    with pytest.raises(LimitError, match="the accelerators are full"):
+        greedy_blocks(problem, Asked(sequence=np.arange(4)), PLAIN)
 
 
 @pytest.mark.skipif(not WORKLOADS.is_dir(), reason="the workloads are not here")
