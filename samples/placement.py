@@ -64,7 +64,7 @@ METHODS = (
     Method("DP", "dp", (), True),
     Method("IP", "ip", ("--method", "ip", "--validity", "ordered")),
     Method("any split", "free", ("--method", "anneal")),
-    Method("DPL", "dpl", ("--method", "dpl"), True),
+    Method("DPL", "dpl", ("--method", "slice"), True),
     Method("expert", "expert", PRICED, True),
     Method("local search", "local_search", ("--method", "local-search", *PRICED)),
     Method("PipeDream", "pipedream", ("--method", "pipedream"), True),
@@ -91,8 +91,9 @@ class Study:
         """Workload -> title of the method -> answer, for table 1."""
         jobs: dict[tuple[str, str], Job] = {}
         for name, path in self.named("throughput", list(TABLE_1)).items():
+            self.runs.stream(path)  # refuses what is no workload
             for method in METHODS:
-                options = self.options(method, name)
+                options = self.options(method, name, path)
                 if options is not None:
                     jobs[name, method.title] = Job(path, options)
         self.runs.all(jobs.values())
@@ -101,10 +102,14 @@ class Study:
             found.setdefault(name, {})[title] = self.runs.known[job]
         return found
 
-    def options(self, method: Method, workload: str) -> tuple[str, ...] | None:
+    def options(self, method: Method, workload: str, path: Path) -> tuple[str, ...] | None:
         """Options of dnnp-partition for a method; None: it has no such row."""
         if method.title == "PipeDream" and workload.startswith("op_"):
             return None  # of layers alone: a chain of operators is but a few items
+        if method.title == "DPL":
+            order = published_order(path, by_color=True)
+            sequence = self.runs.write(f"{workload}.json", order)
+            return (*method.options, "--sequence", str(sequence))
         if method.title == "IP":
             return (*method.options, "--time-limit", f"{self.program_s:g}")
         if method.title == "expert":

@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -192,35 +193,57 @@ def more_devices(workload: Path, split: Path) -> int:
     return used if used > offered else 0
 
 
-def published_order(path: Path) -> list[int]:
-    """Nodes of a workload in the order of the authors' greedy program (section 7).
+def published_order(path: Path, *, by_color: bool = False) -> list[int]:
+    """Nodes of a workload in the order of the authors' programs.
 
-    Colours and then cycles are contracted; of the items that are ready, the one goes next that
-    became so last. Several become ready in the order of the edges in the file, which a stream does
-    not keep; so `dnnp-partition --method greedy --order published` may break ties otherwise.
+    Colours and then cycles of the forward pass are contracted; of the items that are ready, the
+    one goes next that became so last. Several become ready in the order of the edges in the file
+    (greedy, section 7), which a stream does not keep, so that `dnnp-partition --order published`
+    may break ties otherwise; or in that of their colours (DPL, section 5.1.2), those without one
+    first. Backward nodes, which follow their colours, come at the end.
     """
     document = json.loads(path.read_bytes())
-    ids = [node["id"] for node in document["nodes"]]
-    at = {number: i for i, number in enumerate(ids)}
-    pairs = [(at[e["sourceId"]], at[e["destId"]]) for e in document["edges"]]
-    item = _contracted([node.get("colorClass") for node in document["nodes"]], pairs)
+    late = {n["id"] for n in document["nodes"] if n.get("isBackwardNode")}
+    nodes = [node for node in document["nodes"] if node["id"] not in late]
+    at = {node["id"]: i for i, node in enumerate(nodes)}
+    every = [(e["sourceId"], e["destId"]) for e in document["edges"]]
+    pairs = [(at[u], at[v]) for u, v in every if u in at and v in at]
+    colors = [node.get("colorClass") for node in nodes]
+    item = _contracted(colors, pairs)
+    edges = [(item[u], item[v]) for u, v in pairs]
+    if by_color:
+        first: dict[int, tuple[int, int]] = {}
+        for v, color in enumerate(colors):
+            key = (0, v) if color is None else (1, color)
+            first[item[v]] = min(key, first.get(item[v], key))
+        edges = sorted(set(edges), key=lambda edge: (first[edge[0]], first[edge[1]]))
+    place = _last_first(item, edges)
+    ahead = sorted(at, key=lambda v: place[item[at[v]]])
+    back: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(sorted(late), ()))
+    for u, v in every:
+        if u in late and v in late:
+            back.add(v, u)
+    return ahead + list(back.static_order())
+
+
+def _last_first(items: Sequence[int], pairs: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """Place of each item where of those that are ready the one goes next that became so last."""
     after: dict[int, list[int]] = {}
-    waits = dict.fromkeys(item, 0)
-    for u, v in ((item[a], item[b]) for a, b in pairs):
+    waits = dict.fromkeys(items, 0)
+    for u, v in pairs:
         if u != v:
             after.setdefault(u, []).append(v)
             waits[v] += 1
     ready = [v for v, left in waits.items() if not left]
-    order: list[int] = []
+    place: dict[int, int] = {}
     while ready:
         u = ready.pop()
-        order.append(u)
+        place[u] = len(place)
         for v in after.get(u, ()):
             waits[v] -= 1
             if not waits[v]:
                 ready.append(v)
-    place = {u: i for i, u in enumerate(order)}
-    return [ids[v] for v in sorted(range(len(ids)), key=lambda v: place[item[v]])]
+    return place
 
 
 def _contracted(colors: Sequence[int | None], pairs: Sequence[tuple[int, int]]) -> list[int]:

@@ -117,6 +117,23 @@ def test_the_published_order_takes_what_became_ready_last(tmp_path: Path) -> Non
     assert published_order(file) == [0, 1, 3, 2, 4]
 
 
+def test_the_order_of_colours_and_of_backward_nodes(tmp_path: Path) -> None:
+    file = tmp_path / "w.json"
+    edges = [(0, 2), (0, 1), (1, 3), (2, 3), (3, 4), (4, 5)]
+    graph = workload(6, edges=[{"sourceId": a, "destId": b, "cost": 1.0} for a, b in edges])
+    nodes: list[dict[str, object]] = graph["nodes"]  # type: ignore[assignment]
+    nodes[1]["colorClass"], nodes[2]["colorClass"] = 6, 5
+    for v in (4, 5):
+        nodes[v] |= {"isBackwardNode": 1, "colorClass": 10 - v}
+    file.write_text(json.dumps(graph))
+    assert published_order(file) == [0, 1, 2, 3, 4, 5]
+    assert published_order(file, by_color=True) == [0, 1, 2, 3, 4, 5]
+    nodes[1]["colorClass"], nodes[2]["colorClass"] = 5, 6
+    nodes[4]["colorClass"], nodes[5]["colorClass"] = 5, 6
+    file.write_text(json.dumps(graph))
+    assert published_order(file, by_color=True) == [0, 2, 1, 3, 4, 5]
+
+
 def test_what_the_paper_prints_is_consistent() -> None:
     assert set(TABLE_1) == set(TABLE_2)
     assert {name for name in TABLE_1 if name.endswith("_inference")} == set(TABLE_4)
