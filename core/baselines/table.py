@@ -2,12 +2,12 @@
 
 Many splits have the least largest load; which of them a program returns decides what the split
 is worth for anything else, such as the latency of one sample (section 7). The authors' program
-walks ideals depth first. It adds the first item that can be added, by the position of its first
-node, and numbers ideals as it meets them. An ideal is split off its superset in the order of a
-depth-first walk downwards, from the parent that was completed last; CPUs are given work before
-accelerators, none before some, and a later candidate must be strictly better. Here the table
-holds what is within a load that some split is known to reach, so that most pairs are never looked
-at; that changes no tie.
+walks ideals depth first: it adds the first item that can be added, by colour, those without one
+before in the order of the stream, and numbers ideals as it meets them. Ideals to split off are
+tried in the order of a depth-first walk downwards, from the parent that was completed last. CPUs
+are given work before accelerators, none before some, and a later candidate must be strictly
+better. Here the table holds what is within a load that some split is known to reach, so that most
+pairs are never looked at; that changes no tie.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def published_split(problem: SplitProblem, within: float, run: Run = PLAIN) -> l
         Too many ideals, or the run is to stop.
     """
     fast, slow = _classes(problem)
-    items = without_idle_ends(problem)
+    items, rank = without_idle_ends(problem)
     line = problem.line(items, items.order)
-    ideals = ideals_of(line, _first_nodes(line))
+    ideals = ideals_of(line, rank[items.order])
     table = _filled(problem, line, ideals, within, run)
     bounds, classes, order = [0], [], []
     for block, is_cpu in reversed(list(_walked_back(problem, line, ideals, table))):
@@ -96,10 +96,11 @@ def _classes(problem: SplitProblem) -> tuple[int, int]:
     )
 
 
-def without_idle_ends(problem: SplitProblem) -> Items:
+def without_idle_ends(problem: SplitProblem) -> tuple[Items, Ints]:
     """Items, with those that take no time and have a single neighbour joined to that one.
 
-    The program does so before it counts ideals, until there are none.
+    The program does so before it counts ideals, until there are none. Returned with the rank of
+    each item, i64[count]: by colour, which for those that others were joined to is their own.
     """
     items, line = problem.items, problem.line()
     idle = np.empty(items.count, dtype=np.bool_)
@@ -125,12 +126,13 @@ def without_idle_ends(problem: SplitProblem) -> Items:
     kept, at = np.unique(np.array(into, dtype=np.int64), return_inverse=True)
     tail, head, width = at[items.tail], at[items.head], max(len(kept), 1)
     pairs = distinct((tail * width + head)[tail != head])
-    return Items(at[items.label].astype(np.int64), len(kept), pairs // width, pairs % width)
-
-
-def _first_nodes(line: Line) -> Ints:
-    """Position in the stream of the first node of each item; i64[n]."""
-    return np.minimum.reduceat(line.nodes, line.node_ptr[:-1])
+    joined = Items(at[items.label].astype(np.int64), len(kept), pairs // width, pairs % width)
+    # Nodes without a colour come first, in the order of the stream.
+    color = problem.graph.color
+    key = np.where(color >= 0, color + problem.graph.n, np.arange(problem.graph.n))
+    least = np.full(items.count, key.max(initial=0))
+    np.minimum.at(least, items.label, key)
+    return joined, least[kept]
 
 
 def ideals_of(line: Line, rank: Ints) -> Ideals:

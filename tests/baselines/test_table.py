@@ -33,9 +33,9 @@ Split = list[tuple[frozenset[int], bool]]
 
 def step_by_step(problem: SplitProblem) -> Split:
     """Every pair of ideals, every number of devices, in the order of the program."""
-    items = without_idle_ends(problem)
+    items, rank = without_idle_ends(problem)
     nodes = [np.flatnonzero(items.label == i) for i in range(items.count)]
-    first = sorted(range(items.count), key=lambda i: nodes[i].min())
+    first = sorted(range(items.count), key=lambda i: rank[i])
     needs = [set(items.tail[items.head == i].tolist()) for i in range(items.count)]
     met: list[Ideal] = []
     above: dict[Ideal, list[Ideal]] = {}
@@ -136,11 +136,20 @@ def test_the_last_block_is_the_smallest_that_will_do() -> None:
 
 def test_idle_ends_go_with_their_neighbour() -> None:
     problem = problem_of(chain(0.0, 0.0, 2.0, 3.0, 0.0), DeviceClass("dev", count=2))
-    items = without_idle_ends(problem)
+    items, rank = without_idle_ends(problem)
+    assert rank.tolist() == [2, 3]
     assert items.label.tolist() == [items.label[2]] * 3 + [items.label[3]] * 2
     assert items.count == 2
     idle = problem_of(chain(0.0, 0.0, 0.0), DeviceClass("dev", count=2))
-    assert without_idle_ends(idle).count == 1
+    assert without_idle_ends(idle)[0].count == 1
+
+
+def test_colours_rank_items() -> None:
+    graph = chain(1.0, 1.0, 1.0, 1.0)
+    colors = np.array([-1, 7, -1, 3])
+    problem = problem_of(replace(graph, color=colors), DeviceClass("dev", count=2))
+    items, rank = without_idle_ends(problem)
+    assert [int(np.flatnonzero(items.label == i)[0]) for i in np.argsort(rank)] == [0, 2, 3, 1]
 
 
 def test_other_cost_models_are_refused() -> None:
@@ -167,5 +176,5 @@ def test_ideals_of_table_1(shared_workloads: Path) -> None:
     from support.problems import workload
 
     problem = workload(shared_workloads, path.stem)
-    line = problem.line(without_idle_ends(problem))
+    line = problem.line(without_idle_ends(problem)[0])
     assert len(ideals_of(line, np.arange(line.n)).masks) == 17914
