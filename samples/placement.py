@@ -64,7 +64,7 @@ METHODS = (
     Method("DP", "dp", (), True),
     Method("IP", "ip", ("--method", "ip", "--validity", "ordered")),
     Method("any split", "free", ("--method", "anneal")),
-    Method("DPL", "dpl", ("--method", "slice"), True),
+    Method("DPL", "linearised", ("--method", "slice"), True),
     Method("expert", "expert", PRICED, True),
     Method("local search", "local_search", ("--method", "local-search", *PRICED)),
     Method("PipeDream", "pipedream", ("--method", "pipedream"), True),

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 FOLDERS = {"op": "OperatorGraphs", "layer": "LayerGraphs"}
 
@@ -248,6 +246,9 @@ def _last_first(items: Sequence[int], pairs: Sequence[tuple[int, int]]) -> dict[
 
 def _contracted(colors: Sequence[int | None], pairs: Sequence[tuple[int, int]]) -> list[int]:
     """Item of each node: colours, and what lies on cycles of them."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     names = {(c, -1) if c is not None else (-1, v): 0 for v, c in enumerate(colors)}
     number = {name: i for i, name in enumerate(names)}
     group = np.array([number[(c, -1) if c is not None else (-1, v)] for v, c in enumerate(colors)])

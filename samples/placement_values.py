@@ -25,7 +25,7 @@ class Row(NamedTuple):
     free_time: str
     free: float
     """The same for splits that need not be contiguous."""
-    dpl: float
+    linearised: float
     local_search: float
     scotch: float
     expert: float | None = None
@@ -77,7 +77,7 @@ class Gains(NamedTuple):
 
     ip: float
     free: float
-    dpl: float
+    linearised: float
     expert: float | None
     local_search: float
     pipedream: float | None

@@ -74,7 +74,7 @@ def make_plan(
 def excess_of(stages: Sequence[Stage], devices: Sequence[DeviceClass], mode: str) -> float:
     """Bytes that an accelerator needs beyond what it has, at most, where capacities are ignored.
 
-    0: all fits, or the mode of memory is another one.
+    0: all fits, or the mode of memory is another one. Table 4 of the 2020 paper has such splits.
     """
     if mode != "ignore":
         return 0.0

@@ -21,7 +21,7 @@ FREE_WITHIN = 1.01
 Published = Callable[[Row], float | None]
 METHODS: dict[str, tuple[tuple[str, ...], Published]] = {
     "auto": ((), lambda row: row.dp),
-    "dpl": (("--method", "dpl"), lambda row: row.dpl),
+    "dpl": (("--method", "dpl"), lambda row: row.linearised),
     "expert": (("--eval",), lambda row: row.expert),
     "pipedream": (("--method", "pipedream"), lambda row: row.pipedream),
     "anneal": (("--method", "anneal"), lambda row: row.free),
