@@ -12,7 +12,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dnnp.core.baselines.table import ideals_of, published_split, without_idle_ends
+from dnnp.core.baselines.table import published_split
+from dnnp.core.baselines.walked import ideals_of, without_idle_ends
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked
