@@ -34,7 +34,7 @@ class Method(NamedTuple):
 
 METHODS = (
     Method("DP", "dp", (), True),
-    Method("IP", "ip", ("--method", "ip", "--validity", "ordered")),
+    Method("IP", "ip", ("--method", "ip", "--validity", "convex")),
     Method("any split", "free", ("--method", "anneal")),
     Method("DPL", "linearised", ("--method", "slice"), True),
     Method("expert", "expert", PRICED, True),

@@ -138,7 +138,7 @@ TABLE_4 = {
 
 LABELS = {
     "op_bert_l-3": "BERT-3", "op_bert_l-6": "BERT-6", "op_bert_l-12": "BERT-12",
-    "op_resnet50": "ResNet50, operators", "layer_bert24": "BERT-24", "layer_resnet50": "ResNet50",
+    "op_resnet50": "ResNet50 (operators)", "layer_bert24": "BERT-24", "layer_resnet50": "ResNet50",
     "layer_inceptionv3": "InceptionV3", "layer_gnmt": "GNMT",
 }  # fmt: skip
 """What the paper calls a workload; it tells the two ResNet50 apart by where they stand."""

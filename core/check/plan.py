@@ -68,7 +68,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
         case = make_case(graph, plan, tables, units, blocks, devices)
         wrong, latency, times = check_latency(case, graph)
         found += wrong + check_objective(plan, latency)
-        found += check_excess(plan, [time.memory_bytes for time in times])
+        found += check_excess(plan, [case.memory(number) for number in range(len(blocks))])
         return PlanReport(tuple(found), latency, validity, tuple(times))
     found += _colors(graph, tables, blocks)
     found += check_devices(plan)

@@ -23,6 +23,10 @@ STREAMS: dict[str, tuple[bytes, tuple[str, ...]]] = {
         seeds.encode(seeds.graph_records()),
         ("partition --objective latency --execution blocks --method greedy",),
     ),
+    "ignored": (
+        seeds.encode(seeds.graph_records()),
+        ("partition -k 2 --method uniform --memory 10 --memory-mode ignore",),
+    ),
     "operators": (
         seeds.encode(seeds.graph_records()),
         ("partition --objective latency --execution operators --method heft",),
