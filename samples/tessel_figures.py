@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from dnnp.samples import tessel_costs
 from dnnp.samples.replay import replay
+from dnnp.samples.tables import Table
 from dnnp.samples.tessel_costs import PRINTED, Model, flava, models, times_s
 from dnnp.samples.tessel_plans import placement
-from dnnp.samples.tessel_runs import NONE, Answer, Runs, Table, percent
+from dnnp.samples.tessel_runs import NONE, Answer, Runs, percent
 
 SAMPLES = 128
 """Global batch (VI.D)."""

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,15 +40,6 @@ class Answer(NamedTuple):
 
 Run = Callable[[Sequence[str]], Answer]
 """Runs dnnp-schedule with arguments."""
-
-
-class Table(NamedTuple):
-    """One table or figure, as text."""
-
-    name: str
-    title: str
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
 
 
 def schedule(words: Sequence[str]) -> Answer:
@@ -144,13 +135,3 @@ class Runs:
         counts = (MANY, 2 * MANY)
         few, many = self.all(self.words(name, method, "-n", str(n)) for n in counts)
         return steady(few, many)
-
-
-def text(table: Table) -> Iterator[str]:
-    """Lines of a table; all columns but the first are right-aligned."""
-    lines = [table.header, *table.rows]
-    width = [max(len(line[c]) for line in lines) for c in range(len(table.header))]
-    yield table.title
-    for line in lines:
-        cells = (cell.rjust(w) for cell, w in zip(line[1:], width[1:], strict=True))
-        yield "  ".join((line[0].ljust(width[0]), *cells))

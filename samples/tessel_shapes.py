@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dnnp.samples.tessel_runs import NONE, Answer, Runs, Table, load
+from dnnp.samples.tables import Table
+from dnnp.samples.tessel_runs import NONE, Answer, Runs, load
 
 CASES = ("NN-eager", "multi-modal", "fine-tuning", "AlphaFold")
 """Placements of the authors' program that the paper does not show."""

@@ -194,7 +194,6 @@ def _others() -> Iterator[Case]:
     # Too large for the program of GETF.
     large = {"objective": "latency", "method": "getf", "k": 12, **QUICK}
     yield Case("latency", "getf", "large", Problem(drawn=7000), (("split", large),))
-    yield Case("latency", "getf", "large", Problem(drawn=700), (("split", large),))
     table = {"objective": "latency", "method": "max-load", "order": "published"}
     yield Case("latency", "max-load", "published", Problem(devices=PAPER), (("split", table),))
     for transfers in ("blocking", "non-blocking"):
