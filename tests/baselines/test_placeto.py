@@ -207,10 +207,11 @@ def test_training_beats_chance_and_transfers() -> None:
         shape_of(2, WIDTH), HOPS, first_weights(shape_of(2, WIDTH), np.random.default_rng(0))
     )
     drawn: list[float] = []
-    trained, done = train(
+    trained, done, graphs = train(
         family, fresh, EPISODES, PLAIN, lambda _, seen: drawn.append(seen.cost[-1])
     )
     assert done == len(drawn) == EPISODES
+    assert graphs == len(family)
     chance, last = np.mean(drawn[:80]), np.mean(drawn[-80:])
     random_start = np.mean([g.episode(fresh, g.home, np.full(g.q, SURE)).cost[0] for g in others])
     assert last < 0.8 * chance
@@ -238,9 +239,9 @@ def test_a_policy_is_trained_unless_one_is_given() -> None:
     assert more is not None
     assert (more.episodes, more.policy.episodes, more.policy.graphs) == (8, 48, 2)
     assert more.policy.digest != policy.digest
-    family = solve(branches(2), Training(policy, (branches(3), branches(4)), 16)).learned
+    family = solve(branches(2), Training(policy, (branches(3), branches(4)), 48)).learned
     assert family is not None
-    assert (family.episodes, family.graphs, family.policy.episodes) == (16, 2, 56)
+    assert (family.episodes, family.graphs, family.policy.episodes) == (48, 2, 88)
 
 
 def test_the_same_seed_learns_the_same() -> None:

@@ -14,7 +14,7 @@ from dnnp.core.baselines.placeto.policy import Weights
 from dnnp.core.baselines.placeto.training import BATCH, Ground, ground_of, train
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.latency.lists.net import net_of
-from dnnp.core.latency.lists.room import repaired, room_of
+from dnnp.core.latency.lists.room import Room, repaired, room_of
 from dnnp.core.latency.lists.schedule import schedule_homes, schedule_order
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import UsageError
@@ -60,47 +60,47 @@ def placeto(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     _check(policy, problem, training.family)
     # What is drawn depends on neither the family nor the number of episodes.
     ground = ground_of(problem, np.random.default_rng(run.seed), policy.hops, policy.width)
-    grounds = _grounds(training.family, run.seed, policy) or [ground]
-    weights = Weights(
-        shape_of(policy.devices, policy.width), policy.hops, policy.weights.astype(np.float64)
-    )
+    grounds = _grounds(training.family, run.seed, policy) if training.family else [ground]
     count = training.episodes
     if count is None:
         given = training.policy is not None and not training.family
         count = 0 if given else _episodes(grounds, run.effort)
+    weights = Weights(
+        shape_of(policy.devices, policy.width), policy.hops, policy.weights.astype(np.float64)
+    )
     best = _Best(ground, run)
-    weights, done = train(grounds, weights, count, run, best.take)
-    rounds = best.apply(weights)
-    label = ground.groups.label
-    colors = len(room.memory)
-    if ground.q < colors:
-        run.warn(f"placeto: {colors} operators were merged to {ground.q} groups")
-    fitted = best.value < inf
-    if fitted:
-        home = best.home[label]
-    else:
-        run.warn("placeto: no placement that its policy tried fits the memory: one was repaired")
-        of_color = np.zeros(colors, dtype=np.int64)
-        of_color[problem.tasks.together] = best.home[label]
-        home = repaired(room, of_color, run)[problem.tasks.together]
+    weights, done, graphs = train(grounds, weights, count, run, best.take)
     if done < count:
         run.warn(f"placeto: training ended after {done} of {count} episodes")
+    rounds, colors = best.apply(weights), len(room.memory)
+    if ground.q < colors:
+        run.warn(f"placeto: {colors} operators were merged to {ground.q} groups")
     learned = Learned(
         replace(
             policy,
             weights=weights.flat,
             episodes=policy.episodes + done,
-            graphs=policy.graphs + (len(grounds) if done else 0),
+            graphs=policy.graphs + graphs,
         ),
         episodes=done,
         asked=count,
-        graphs=len(grounds) if done else 0,
+        graphs=graphs,
         groups=ground.q,
         colors=colors,
         rounds=rounds,
     )
-    method = "" if fitted else REPAIRED
+    home, method = best.home[ground.groups.label], ""
+    if best.value == inf:
+        run.warn("placeto: no placement that its policy tried fits the memory: one was repaired")
+        home, method = _repaired(problem, room, home, run), REPAIRED
     return LatencySolution(schedule_homes(problem, home), method=method, learned=learned)
+
+
+def _repaired(problem: LatencyProblem, room: Room, home: Ints, run: Run) -> Ints:
+    """Devices of tasks near those given (i64[n]) that fit the memory; errors as in `repaired`."""
+    of_color = np.zeros(len(room.memory), dtype=np.int64)
+    of_color[problem.tasks.together] = home
+    return repaired(room, of_color, run)[problem.tasks.together]
 
 
 def _untrained(devices: int, seed: int) -> Policy:
@@ -132,6 +132,8 @@ def _grounds(family: Sequence[LatencyProblem], seed: int, policy: Policy) -> lis
 
 def _episodes(grounds: Sequence[Ground], effort: float) -> int:
     """Episodes of training by effort."""
+    if not grounds:
+        return 0
     work = np.mean([g.q * (len(g.groups.label) + MESSAGES * g.q) for g in grounds])
     usual = min(max(WORK / float(work), LEAST), MOST)
     return max(BATCH, round(usual * effort))

@@ -121,15 +121,15 @@ def train(
     episodes: int,
     run: Run,
     seen_one: Callable[[Ground, Seen], None],
-) -> tuple[Weights, int]:
-    """Train weights on graphs; the new ones, and with how many episodes.
+) -> tuple[Weights, int, int]:
+    """Train weights on graphs; the new ones, with how many episodes, and on how many graphs.
 
     `seen_one` is told of every episode. It ends early where `run` says so.
     """
     rng = np.random.default_rng([run.seed, 1])
-    adam, done = Adam(len(weights.flat)), 0
+    adam, done, used = Adam(len(weights.flat)), 0, set[int]()
     kept: dict[int, Tape] = {}
-    while done < episodes and not run.stop():
+    while grounds and done < episodes and not run.stop():
         run.stands("training", share=done / episodes)
         number = int(rng.integers(len(grounds)))
         ground = grounds[number]
@@ -148,7 +148,8 @@ def train(
         rate = LAST_RATE + (RATE - LAST_RATE) * left
         weights = weights._replace(flat=weights.flat + adam.step(slopes, rate))
         done += len(batch)
-    return weights, done
+        used.add(number)
+    return weights, done, len(used)
 
 
 def _slopes(
