@@ -34,8 +34,9 @@ PAIR_ENTRIES = 10
 EAGER_ENTRIES = 2_000_000
 """Numbers up to which a program has rows for all pairs."""
 
-MOST_ENTRIES = 20_000_000
-"""Numbers of the largest program, a gigabyte or two."""
+MOST_ENTRIES = 5_000_000
+"""Numbers of the largest program that is built, some four gigabytes in both processes. With lazy
+rows it stands for one of any number of pairs."""
 
 ASKED_TWICE = ("highs",)
 """Solvers whose proofs are checked by a second one: about one in 500 of HiGHS 1.15.1's for small
