@@ -11,6 +11,8 @@ from dnnp.core.model.run import PLAIN, Run
 GRACE_S = 2.0
 """How long after its limit a solver is killed."""
 
+SHARE = 0.8
+
 
 def ask(
     program: Program,
@@ -41,7 +43,12 @@ def ask_sparse(
     patience: float,
     run: Run = PLAIN,
 ) -> Outcome:
-    """Solve a sparse program with scipy's HiGHS; see `ask`."""
+    """Solve a sparse program with scipy's HiGHS; see `ask`.
+
+    Of the time that the run has left it may take `SHARE`: what goes on from its answer, or does
+    without, needs the rest.
+    """
+    run = run.part(SHARE)
 
     def work(process: SolverProcess) -> Outcome:
         return process.sparse(program, seconds, patience=patience + GRACE_S, stop=run.stop)

@@ -185,6 +185,23 @@ def test_shares_without_their_program_say_so(monkeypatch: pytest.MonkeyPatch) ->
         told("getf-milp", problem)
 
 
+def test_a_program_leaves_time_for_what_comes_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the time that is left it has four fifths, and without a limit all that it takes."""
+    left: list[float | None] = []
+
+    def hurry(work: object, failed: object, run: Run, kind: str) -> Outcome:
+        left.append(run.left())
+        return Outcome("limit")
+
+    monkeypatch.setattr("dnnp.core.mip.ask.attempted", hurry)
+    made = Sparse()
+    made.put(made.rows(1, 0.0, 1.0), made.columns(1), 1.0)
+    for run in (Run().within(1000.0), Run()):
+        ask_sparse(made.program(), patience=9.0, run=run)
+    assert left[0] == pytest.approx(800.0, rel=0.05)
+    assert left[1] is None
+
+
 def test_limits_are_above_200_000_edges_and_80_000_choices() -> None:
     assert favourite.MOST_EDGES >= 200_000
     assert getf.MOST_CHOICES >= 80_000
