@@ -24,7 +24,7 @@ from dnnp.core.mip.sparse import Sparse, SparseProgram
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.run import PLAIN, Run
 
-MOST_EDGES = 1_000_000
+MOST_EDGES = 250_000
 """Edges up to which the program is solved."""
 
 PATIENCE_S = 1200.0
