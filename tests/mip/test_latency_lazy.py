@@ -10,12 +10,14 @@ from tools.agree_latency import disagreements, latency_case
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.exact import ip
+from dnnp.core.mip import search
 from dnnp.core.mip.latency import loop
 from dnnp.core.mip.latency.meetings import count_meetings, meetings, overlaps
 from dnnp.core.mip.latency.model import Model, Turn
 from dnnp.core.mip.latency.moirai import moirai
 from dnnp.core.mip.latency.placement_model import PlacementProgram
 from dnnp.core.mip.latency.program import LatencyProgram
+from dnnp.core.mip.program import Outcome
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.run import Run
@@ -139,3 +141,46 @@ def test_a_program_that_is_refused_is_said_to_be(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(loop, "MOST_ENTRIES", 10**6)
     assert ip(crowd(), Asked("ip"), Run(warn=said.append)).method == ""
     assert len(said) == 1
+
+
+def test_the_start_is_kept_where_the_program_comes_too_late() -> None:
+    kept: list[tuple[float, str]] = []
+    run = Run(keep=lambda split, value, method: kept.append((value, method)))
+    found = ip(crowd(), Asked("ip"), run)
+    assert [method for _, method in kept] == ["anneal"]
+    assert crowd().value(found.split) <= kept[0][0]
+
+
+def test_no_program_is_written_that_would_come_too_late() -> None:
+    """The second one, where the first took longer to write than is left."""
+    problem = random_problem(random.Random(7), 24, execution="operators", devices=3)
+    programs = loop._Programs(PlacementProgram(problem), None, 0.0, "cbc")
+    clock = [0.0]
+    written = programs.write
+
+    def slow() -> LatencyProgram | None:
+        clock[0] += 60.0
+        return written()
+
+    class Asks:
+        """Slices of a solver that finds nothing; 100 seconds are left at first."""
+
+        solver = "cbc"
+
+        class run:  # noqa: N801
+            left = staticmethod(lambda: 100.0 - clock[0])
+            stop = staticmethod(lambda: False)
+            stands = staticmethod(lambda **figures: None)
+
+        class process:  # noqa: N801
+            alive = True
+
+        @staticmethod
+        def solve(*program: object, **how: object) -> Outcome:
+            return Outcome("limit")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(programs, "write", slow)
+        patch.setattr(search, "monotonic", lambda: clock[0])
+        assert not search.solve_slices(programs, Asks())  # type: ignore[arg-type]
+    assert clock[0] == 60.0
