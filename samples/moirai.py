@@ -17,6 +17,7 @@ import csv
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -376,4 +377,5 @@ def main(run: Run, arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main(command, sys.argv[1:]))
