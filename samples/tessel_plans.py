@@ -196,6 +196,7 @@ class Plan:
         return str(block["name"])
 
 
+@cache
 def placement(
     model: Model, shape: str, batch: int, *, training: bool = True
 ) -> dict[str, Any] | None:

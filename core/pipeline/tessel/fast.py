@@ -42,6 +42,9 @@ MOST_BLOCKS = 4096
 MANY, WASTE = 64, 0.05
 """Warm-up, and cool-down, may waste this share of the time of so many micro-batches."""
 
+SHORTEN = 0.1
+"""Of the effort, to shorten a warm-up or a cool-down that wastes more."""
+
 
 def tessel_fast(placement: Placement, run: Run = PLAIN) -> TesselResult:
     """Make a repetend of one micro-batch without a search, and complete it.
@@ -145,4 +148,4 @@ def _accepted(part: Phase, period: float, run: Run) -> Floats:
     busy = float(part.problem.load().mean()) if part.problem.b else 0.0
     if span_of(part.problem, known) <= busy + WASTE * MANY * period:
         return known
-    return shortest(part, known, run.alone())
+    return shortest(part, known, replace(run.alone(), effort=SHORTEN * run.effort))
