@@ -1,7 +1,7 @@
 """Tables IV and V and figure 10 of Moirai beside what the paper prints; see `samples/moirai.py`.
 
-MODELS (those placed, by default the smallest of each family), SECONDS (the limit of a method) and
-KEEP (the folder of answers, build/moirai) in the environment. Table IV has all models.
+MODELS (those placed, by default the smallest of each family), METHODS, SECONDS (the limit of a
+method) and KEEP (the folder of answers, build/moirai) in the environment. Table IV has all models.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def main() -> None:
     study = Study(command, KEEP, SECONDS, "ort-cuda")
     title = "Table IV: operators, and groups by the rules of backends, with the part that is fused"
     shown(f"{title} (in brackets: printed).", table_4(study, list(PAPER)))
-    models, methods = os.environ.get("MODELS", " ".join(SMALLEST)).split(), [*METHODS, OURS]
+    models = os.environ.get("MODELS", " ".join(SMALLEST)).split()
+    methods = os.environ.get("METHODS", " ".join([*METHODS, OURS])).split()
     places = itertools.product(models, TESTBEDS, ("operators", "groups"), methods)
     found = study.all(itertools.starmap(Place, places))
     title = f"Table V: seconds of the whole command, limit {SECONDS:g} (in brackets: printed)."
