@@ -81,6 +81,8 @@ def measure(task: Task) -> list[dict[str, Any]]:
     results = []
     for k in task.counts:
         simple = dnnp.split(graph, k=k, method="slice")
+        if not _there(simple.plan).bound:
+            raise dnnp.FormatError("no node costs anything", task.path)
         result = {
             "version": installed(),
             "graph": task.digest,

@@ -182,8 +182,9 @@ def test_journal_is_one_line_each(tmp_path: Path) -> None:
         (["g", "--rows", "heuristics"], 2, "no row 'heuristics' in the tables of mtpp"),
         (["g", "--counts", "0"], 2, "'0' is not a whole number"),
         (["nothing.dnnp"], 1, "mtpp: nothing.dnnp: no such file"),
-        (["."], 1, "mtpp: .: no cost graph in it"),
+        (["folder"], 1, "mtpp: folder: no cost graph in it"),
         (["bad.pbtxt"], 1, "mtpp: bad.pbtxt:1: "),
+        (["free.pbtxt"], 1, "mtpp: free.pbtxt: no node costs anything"),
     ],
 )
 def test_mistakes(
@@ -191,8 +192,8 @@ def test_mistakes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    if words == ["bad.pbtxt"]:
-        (tmp_path / "bad.pbtxt").write_text("node {")
+    (tmp_path / "bad.pbtxt").write_text("node {")
+    (tmp_path / "free.pbtxt").write_text('node { name: "a" }')
     try:
         code = mtpp.main(words if "--rows" in words else [*words, "--rows", "slice"])
     except SystemExit as left:
