@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
-import math
 import os
 import signal
 import sys
@@ -33,6 +32,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import dnnp
 from dnnp.samples.arguments import count, seconds
+from dnnp.samples.bounds import mean
 from dnnp.samples.journal import Journal
 from dnnp.samples.rows import OURS, row, split_options
 
@@ -189,11 +189,6 @@ def work_off(tasks: list[Task], journal: Journal) -> None:
 def _quiet() -> None:
     """Ctrl-C ends a worker without a word."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def mean(ratios: Sequence[float]) -> float:
-    """Geometric mean."""
-    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
 
 
 def table(
