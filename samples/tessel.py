@@ -12,6 +12,8 @@ schedule repeats, mean over devices.
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -182,4 +184,8 @@ def _show(table: Table, folder: Path | None, *, first: bool) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
