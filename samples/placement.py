@@ -11,6 +11,7 @@ DIR holds the workloads: a clone of https://github.com/msr-fiddle/dnn-partitioni
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -256,17 +257,19 @@ def main(run: Run = process, words: Sequence[str] | None = None) -> None:
     try:
         for name in args.part or PARTS:
             for table in PARTS[name](study):
-                if table.rows:
-                    print(*text(table), "", sep="\n", flush=True)
                 if table.rows and args.csv is not None:
                     write_csv(table, args.csv)
+                if table.rows:
+                    print(*text(table), "", sep="\n", flush=True)
+        for what in study.files.missing:
+            print(f"left out, no file in {args.folder}: {what}")
+        print(*NOTES, sep="\n", flush=True)
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:  # nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         study.runs.close()
-    for what in study.files.missing:
-        print(f"left out, no file in {args.folder}: {what}")
-    print(*NOTES, sep="\n")
 
 
 if __name__ == "__main__":
