@@ -61,6 +61,8 @@ class Net(NamedTuple):
     """f64[k], bytes."""
     after: Ints
     """i64[w, k], way after a block on that kind; -1: there is none left."""
+    under: Bools
+    """bool[w, w]: the one way has no more blocks of any kind than the other."""
     slots: int
     """Labels of each way of an ideal, in columns of their own: way v has v * slots and on."""
 
@@ -132,6 +134,7 @@ class Devices(NamedTuple):
     kind: Ints
     """i64[a], kind of each accelerator."""
     after: Ints
+    under: Bools
     """As in `Net`."""
 
 
@@ -143,17 +146,20 @@ def count_devices(items: BlockItems, most: int) -> Devices:
     if np.prod([float(c + 1) for c in counts]) <= MOST_WAYS:
         ways = int(np.prod([c + 1 for c in counts]))
         after = np.full((ways, kinds), -1, dtype=np.int64)
+        under = np.ones((ways, ways), dtype=np.bool_)
         stride = 1
         for k, c in enumerate(counts):
             used = np.arange(ways) // stride % (c + 1)
+            under &= used[:, None] <= used
             after[used < c, k] = np.flatnonzero(used < c) + stride
             stride *= c + 1
-        return Devices(kind, after)
+        return Devices(kind, after, under)
     total = min(sum(counts), items.count)
     ways = min(total + 1, MOST_WAYS)
     after = np.tile(np.arange(1, ways + 1)[:, None], (1, kinds))
     after[-1] = -1 if ways == total + 1 else ways - 1
-    return Devices(kind, after)
+    number = np.arange(ways)
+    return Devices(kind, after, number[:, None] <= number)
 
 
 def _kinds(items: BlockItems) -> Ints:
@@ -186,7 +192,7 @@ def make_net(items: BlockItems, fixed: Fixed, lattice: Lattice, devices: Devices
     first = np.unique(devices.kind, return_index=True)[1]
     parent, last, *children = plain(*(x.astype(np.int64) for x in lattice))
     live_ptr, live_idx = live_tasks(parent, last, fixed)
-    rest = plain(live_ptr, live_idx, first, items.capacity[first], devices.after)
+    rest = plain(live_ptr, live_idx, first, items.capacity[first], devices.after, devices.under)
     return Net._make([*children, *rest, 1])
 
 

@@ -157,6 +157,7 @@ class _Search:
         for table in (tables.early, tables.done):
             table.fill(np.inf)
         tables.done[0, 0] = 0.0
+        tables.came.fill(0)
         tables.merged[0] = 0
         if not self.swept(net, tables, 0, forward=True):
             return True

@@ -34,27 +34,52 @@ def sweep(fixed, net, tables, s, target, at, forward, most):  # type: ignore[no-
             steps += _blocks(fixed, net, tables, s, target, at, columns, forward)
             for e in range(begin, end):
                 s.position[net.live_idx[e]] = -1
+            if not forward:
+                _stand_in(net, tables, at)
         at += step
     return at, steps
 
 
 @callee
 def _enter(net, tables, s, target, ideal, forward):  # type: ignore[no-untyped-def]
-    """Note the columns of an ideal from which the target may be met; how many."""
+    """Note the columns of an ideal from which the target may be met; how many.
+
+    Forwards those that others make up for are left out: with no more blocks, all is ready no later.
+    """
     columns = 0
+    begin, end = net.live_ptr[ideal], net.live_ptr[ideal + 1]
     for c in range(len(net.after) * net.slots):
-        open_ = tables.done[ideal, c] < target
+        open_, way = tables.done[ideal, c] < target, c // net.slots
         if open_ and forward:
-            way = c // net.slots
             open_ = tables.rest[ideal, way] < target
-            for e in range(net.live_ptr[ideal], net.live_ptr[ideal + 1]):
+            for e in range(begin, end):
                 open_ = open_ and tables.early[e, c] + tables.late[e, way] < target
+            for j in range(columns):
+                other = s.column[j]
+                if open_ and net.under[other // net.slots, way]:
+                    below = tables.done[ideal, other] <= tables.done[ideal, c]
+                    for e in range(begin, end):
+                        below = below and tables.early[e, other] <= tables.early[e, c]
+                    if below:
+                        open_ = False
+                        tables.came[ideal, c] = -1 - other
             if not open_:
                 tables.done[ideal, c] = np.inf
         if open_:
             s.column[columns] = c
             columns += 1
     return columns
+
+
+@callee
+def _stand_in(net, tables, ideal):  # type: ignore[no-untyped-def]
+    """Give columns that another makes up for what is left from that one on."""
+    for c in range(len(net.after)):
+        if tables.came[ideal, c] < 0:
+            other = -1 - tables.came[ideal, c]
+            tables.rest[ideal, c] = tables.rest[ideal, other]
+            for e in range(net.live_ptr[ideal], net.live_ptr[ideal + 1]):
+                tables.late[e, c] = tables.late[e, other]
 
 
 @callee
