@@ -142,6 +142,22 @@ def test_many_kinds_are_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
         assert proof.split is None or problem.value(proof.split) >= least * (1 - 1e-12)
 
 
+@pytest.mark.parametrize("blocks", [1, 3, 10, 30, 100])
+def test_wherever_it_is_stopped_the_bound_holds(
+    blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "CHUNK", 1)
+    monkeypatch.setattr(search, "MOST_BLOCKS", blocks)
+    some = 0
+    for seed in range(60):
+        problem, least = solved(seed)
+        for upper in (np.inf, 1.2 * least):
+            proof = ideal_latency(problem, upper=upper)
+            assert proof.bound <= least * (1 + 1e-12)
+            some += 0 < proof.bound < least and proof.more
+    assert some
+
+
 def test_limits_leave_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = next(p for p in map(problem_of, range(100)) if p.tasks.n > 5 and is_exact(p))
     least, split = brute_blocks(problem)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
@@ -45,6 +47,23 @@ def blocks_bound(
 
 def game_values(items: BlockItems, fixed: Fixed, run: Run = PLAIN) -> Floats:
     """Value of the path game from each item on; f64[c], 0 where it was stopped before."""
+    return play(items, fixed, run).game.value
+
+
+class Played(NamedTuple):
+    """The path game, and how blocks were counted in it."""
+
+    game: Game
+    most: int
+    """Blocks that were counted."""
+    loose: bool
+    """There may be more, which were not."""
+    ended: bool
+    """It was not stopped before."""
+
+
+def play(items: BlockItems, fixed: Fixed, run: Run = PLAIN) -> Played:
+    """Play the path game from each item on."""
     count, edges = items.count, len(items.before_idx)
     most = min(len(fixed.slot_late), count)
     loose = (edges + count + len(fixed.pool)) * (most + 1) > MOST_VALUES
@@ -73,8 +92,29 @@ def game_values(items: BlockItems, fixed: Fixed, run: Run = PLAIN) -> Floats:
         run.stands(share=1 - last / count)
         path_game(fixed, game, most, loose, max(last - CHUNK, 0), last)
         if run.stop():
-            break
-    return game.value
+            return Played(game, most, loose, last <= CHUNK)
+    return Played(game, most, loose, ended=True)
+
+
+def times_left(items: BlockItems, played: Played) -> Floats:
+    """Least time from when a task is ready, on through one that reads it, until all is done.
+
+    f64[z, most + 1] by the entries of `task_after_idx` and by the blocks that were used before,
+    where the reader is in none of these; 0 between tasks of one item.
+    """
+    game, count = played.game, items.count
+    ends = np.repeat(np.arange(count), np.diff(items.after_ptr)) * count + items.after_idx
+    rank = np.argsort(ends)
+    maker = np.repeat(items.label, np.diff(items.task_after_ptr))
+    reader = items.label[items.task_after_idx]
+    apart = maker != reader
+    left = np.zeros((len(reader), played.most + 1))
+    entry = rank[np.searchsorted(ends[rank], (maker * count + reader)[apart])]
+    entered = game.rest[game.edge_of[entry]]
+    if not played.loose:
+        entered = np.hstack([entered[:, 1:], np.full((len(entry), 1), np.inf)])
+    left[apart] = np.minimum(game.pool[items.task_after_idx[apart]], entered)
+    return left
 
 
 def _entries(items: BlockItems, numbers: Ints, rank: Ints) -> tuple[Ints, Ints]:

@@ -1,4 +1,4 @@
-"""Which tasks live across the ideals of a lattice: a kernel."""
+"""Which tasks live across the ideals of a lattice, and what they wait for at least: kernels."""
 
 from __future__ import annotations
 
@@ -43,3 +43,27 @@ def live_tasks(parent, last, fixed):  # type: ignore[no-untyped-def]
             at = parent[at]
         ptr[ideal + 1] = size
     return ptr, idx[:size]
+
+
+@kernel
+def late_by_readers(parent, last, fixed, net, left, used, late):  # type: ignore[no-untyped-def]
+    """Raise `late` of each live task to what is `left` through any of its readers outside.
+
+    left: f64[z, b] by the entries of `task_after_idx`; used: i64[w], the column b of each way.
+    """
+    inside = np.zeros(len(fixed.memory), np.bool_)
+    for ideal in range(len(parent)):
+        at = ideal
+        while last[at] >= 0:
+            inside[last[at]] = True
+            at = parent[at]
+        for e in range(net.live_ptr[ideal], net.live_ptr[ideal + 1]):
+            t = net.live_idx[e]
+            for z in range(fixed.task_after_ptr[t], fixed.task_after_ptr[t + 1]):
+                if not inside[fixed.label[fixed.task_after_idx[z]]]:
+                    for way in range(len(used)):
+                        late[e, way] = max(late[e, way], left[z, used[way]])
+        at = ideal
+        while last[at] >= 0:
+            inside[last[at]] = False
+            at = parent[at]

@@ -136,6 +136,8 @@ class Devices(NamedTuple):
     after: Ints
     under: Bools
     """As in `Net`."""
+    used: Ints
+    """i64[w], blocks of each way, no more than there are."""
 
 
 def count_devices(items: BlockItems, most: int) -> Devices:
@@ -147,19 +149,21 @@ def count_devices(items: BlockItems, most: int) -> Devices:
         ways = int(np.prod([c + 1 for c in counts]))
         after = np.full((ways, kinds), -1, dtype=np.int64)
         under = np.ones((ways, ways), dtype=np.bool_)
+        total = np.zeros(ways, dtype=np.int64)
         stride = 1
         for k, c in enumerate(counts):
             used = np.arange(ways) // stride % (c + 1)
             under &= used[:, None] <= used
+            total += used
             after[used < c, k] = np.flatnonzero(used < c) + stride
             stride *= c + 1
-        return Devices(kind, after, under)
-    total = min(sum(counts), items.count)
-    ways = min(total + 1, MOST_WAYS)
+        return Devices(kind, after, under, total)
+    most = min(sum(counts), items.count)
+    ways = min(most + 1, MOST_WAYS)
     after = np.tile(np.arange(1, ways + 1)[:, None], (1, kinds))
-    after[-1] = -1 if ways == total + 1 else ways - 1
+    after[-1] = -1 if ways == most + 1 else ways - 1
     number = np.arange(ways)
-    return Devices(kind, after, number[:, None] <= number)
+    return Devices(kind, after, number[:, None] <= number, number)
 
 
 def _kinds(items: BlockItems) -> Ints:

@@ -14,11 +14,14 @@ import numpy as np
 
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.invocations import POOL, Invocations
+from dnnp.core.cost.kernel import plain
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.dp.lattice import Lattice
 from dnnp.core.latency.blocks.anneal import judge
+from dnnp.core.latency.blocks.bound import MOST_ITEMS, play, times_left
 from dnnp.core.latency.blocks.items import BlockItems, block_items
 from dnnp.core.latency.blocks.state import Fixed, fixed_of
+from dnnp.core.latency.ideals.live import late_by_readers
 from dnnp.core.latency.ideals.net import (
     Devices,
     Net,
@@ -89,6 +92,7 @@ def ideal_latency(
     if _values(net) > MOST_VALUES:
         return IdealProof(reason=f"{lattice.size} ideals take too much memory")
     search = _Search(problem, items, fixed, lattice, devices, net, upper, run)
+    search.look_ahead()
     search.refine()
     bound = min(search.bound * (1 - ROUNDING), search.value)
     return IdealProof(bound, search.best, search.reason, search.stopped)
@@ -117,6 +121,8 @@ class _Search:
     reason: str = ""
     stopped: bool = False
     """A limit came."""
+    at: int = 0
+    """The ideal from which it would have gone on then."""
     blocks: int = 0
     """Tried so far."""
     tables: Tables = field(init=False)
@@ -131,6 +137,19 @@ class _Search:
     def target(self) -> float:
         """Splits below it are looked for."""
         return self.value * (1 - CLOSED / 2)
+
+    def look_ahead(self) -> None:
+        """Raise `late` by the path game, so that the first sweep has something to leave out."""
+        if self.items.count > MOST_ITEMS:
+            return
+        played = play(self.items, self.fixed, self.run.alone())
+        if played.ended:
+            parent, last = plain(
+                *(x.astype(np.int64) for x in (self.lattice.parent, self.lattice.last))
+            )
+            used = np.minimum(self.devices.used, 0 if played.loose else played.most)
+            left = times_left(self.items, played)
+            late_by_readers(parent, last, self.fixed, self.net, left, used, self.tables.late)
 
     def refine(self) -> None:
         """Sweep both ways as long as that leaves more and more out, then keep more labels."""
@@ -160,6 +179,7 @@ class _Search:
         tables.came.fill(0)
         tables.merged[0] = 0
         if not self.swept(net, tables, 0, forward=True):
+            self.bound = max(self.bound, min(_least_on(net, tables, self.at), self.target))
             return True
         last = tables.done[-1]
         if not last.min() < self.target:
@@ -191,6 +211,7 @@ class _Search:
                 self.reason = f"{self.blocks} blocks were tried, more than this effort is for"
             if self.reason or self.run.stop():
                 self.stopped = True
+                self.at = at
                 return False
             at, tried = sweep(
                 self.fixed, net, tables, self.scratch, self.target, at, forward, CHUNK
@@ -204,6 +225,19 @@ class _Search:
         if value < self.target:
             self.value, self.best = value, split
             self.run.keep(split, value, "ideal")
+
+
+def _least_on(net: Net, tables: Tables, at: int) -> float:
+    """What a split takes at least that a sweep forwards up to ideal `at` did not leave out.
+
+    Each goes through some ideal from there on to which it came from one before.
+    """
+    least = np.maximum(tables.done[at:], np.repeat(tables.rest[at:], net.slots, axis=1))
+    begin = net.live_ptr[at]
+    on = tables.early[begin:] + np.repeat(tables.late[begin:], net.slots, axis=1)
+    ideal = np.repeat(np.arange(len(least)), np.diff(net.live_ptr[at:]))
+    np.maximum.at(least, ideal, on)
+    return float(least.min())
 
 
 def _traced(search: _Search, net: Net, tables: Tables) -> Invocations:
