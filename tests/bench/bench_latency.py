@@ -1,6 +1,7 @@
 """Latency of one sample on the workloads of the 2020 paper (Table 4), if they are at hand.
 
-SECONDS in the environment replaces the limit.
+SECONDS in the environment replaces the limit, WORKLOADS the folder, which may be that of the authors
+(`latency-inputs`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ PUBLISHED = {
     "layer_gnmt_inference": 225.6,
 }
 """Latency of the integer program after at most an hour of Gurobi."""
-WORKLOADS = Path(__file__).resolve().parents[3] / "shared" / "workloads" / "latency"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "workloads" / "latency"
+WORKLOADS = Path(os.environ.get("WORKLOADS", SHARED))
+KINDS = {"LayerGraphs": "layer_", "OperatorGraphs": "op_"}
+"""The authors' folders, and what the names of their files begin with here."""
 BASELINES = ("greedy", "max-load", "scotch", "single")
 
 
@@ -57,9 +61,10 @@ def row(path: Path) -> tuple[object, ...]:
     if plan is None:
         raise RuntimeError(f"{path}: no plan")
     others = [plan_of(imported, method) for method in BASELINES]
+    name = KINDS.get(path.parent.name, "") + path.stem
     return (
-        path.stem,
-        PUBLISHED.get(path.stem, "-"),
+        name,
+        PUBLISHED.get(name, "-"),
         f"{plan['value']:.3f}",
         f"{plan['bound']:.3f}",
         plan.get("bound_method", ""),
@@ -71,7 +76,7 @@ def row(path: Path) -> tuple[object, ...]:
 
 def main() -> None:
     """Print the table."""
-    rows = [row(path) for path in sorted(WORKLOADS.glob("*.json"))]
+    rows = [row(path) for path in sorted(WORKLOADS.rglob("*.json"))]
     if not rows:
         print("The workloads are not at hand.")
         return
