@@ -1,7 +1,7 @@
 """Latency of one sample on the workloads of the 2020 paper (Table 4), if they are at hand.
 
-SECONDS in the environment replaces the limit, WORKLOADS the folder, which may be that of the authors
-(`latency-inputs`).
+SECONDS in the environment replaces the limit, WORKLOADS the folder, which may be that of the
+authors (`latency-inputs`).
 """
 
 from __future__ import annotations
