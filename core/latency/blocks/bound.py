@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.latency.blocks.items import BlockItems, block_items
+from dnnp.core.latency.blocks.items import BlockItems, block_items, kind_of_each
 from dnnp.core.latency.blocks.path import Game, path_game, reaches
 from dnnp.core.latency.blocks.state import Fixed, fixed_of
 from dnnp.core.latency.critical_path import first_bound
@@ -79,7 +79,7 @@ def play(items: BlockItems, fixed: Fixed, run: Run = PLAIN) -> Played:
     groups = int(items.group.max()) + 1
     game = Game(
         reach,
-        _kinds(items),
+        np.unique(kind_of_each(items), return_index=True)[1],
         edge_of,
         entry_ptr,
         entry_task,
@@ -127,17 +127,3 @@ def _entries(items: BlockItems, numbers: Ints, rank: Ints) -> tuple[Ints, Ints]:
     edge = rank[np.searchsorted(numbers[rank], key)]
     ptr, idx = csr(edge, task, len(numbers))
     return ptr, idx
-
-
-def _kinds(items: BlockItems) -> Ints:
-    """One accelerator of each kind."""
-    found: list[int] = []
-    for d in range(len(items.devices)):
-        if not any(
-            items.capacity[d] == items.capacity[e]
-            and np.array_equal(items.time[d], items.time[e])
-            and np.array_equal(items.move[d], items.move[e])
-            for e in found
-        ):
-            found.append(d)
-    return np.array(found, dtype=np.int64)

@@ -207,3 +207,22 @@ def _renumber(tasks: Tasks, label: Ints) -> Ints:
             if not waits[j]:
                 heapq.heappush(heap, (int(first[j]), j))
     return number[label]
+
+
+def kind_of_each(items: BlockItems) -> Ints:
+    """Kind of each accelerator, i64[a], 0..; those of one kind have equal times and capacities."""
+    kind: list[int] = []
+    found: list[int] = []
+    for d in range(len(items.devices)):
+        same = (
+            k
+            for k, e in enumerate(found)
+            if items.capacity[d] == items.capacity[e]
+            and np.array_equal(items.time[d], items.time[e])
+            and np.array_equal(items.move[d], items.move[e])
+        )
+        k = next(same, len(found))
+        if k == len(found):
+            found.append(d)
+        kind.append(k)
+    return np.array(kind, dtype=np.int64)

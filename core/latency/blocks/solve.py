@@ -30,7 +30,7 @@ vain where it ends."""
 ENDLESS = 1000.0
 """Effort of the second one where time is what limits it."""
 
-TIMED = 0.5
+TIMED = 0.6
 """Share of the time left that it may take then."""
 
 
@@ -96,6 +96,8 @@ def _bounded(problem: LatencyProblem, run: Run) -> _Known:
 def _searched(problem: LatencyProblem, known: _Known, run: Run) -> tuple[_Known, bool]:
     """Search over ideals for something better; and whether with more effort there is more to it."""
     proof = ideal_latency(problem, upper=known.value, run=run)
+    if proof.reason:
+        run.tell(f"ideals: {proof.reason}")
     if proof.bound == np.inf:
         raise InfeasibleError("infeasible: no split into blocks fits the devices")
     if proof.split is not None:

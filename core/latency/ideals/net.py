@@ -34,7 +34,7 @@ import numpy as np
 
 from dnnp.core.cost.kernel import plain
 from dnnp.core.dp.lattice import Lattice, make_lattice
-from dnnp.core.latency.blocks.items import BlockItems
+from dnnp.core.latency.blocks.items import BlockItems, kind_of_each
 from dnnp.core.latency.blocks.state import Fixed
 from dnnp.core.latency.ideals.live import live_tasks
 from dnnp.core.model.graph import Bools, Floats, Ints
@@ -142,7 +142,7 @@ class Devices(NamedTuple):
 
 def count_devices(items: BlockItems, most: int) -> Devices:
     """Kinds of accelerators, each of which may run `most` blocks."""
-    kind = _kinds(items)
+    kind = kind_of_each(items)
     kinds = max(int(kind.max(initial=-1)) + 1, 1)
     counts = [min(most * int((kind == k).sum()), items.count) for k in range(kinds)]
     if np.prod([float(c + 1) for c in counts]) <= MOST_WAYS:
@@ -164,25 +164,6 @@ def count_devices(items: BlockItems, most: int) -> Devices:
     after[-1] = -1 if ways == most + 1 else ways - 1
     number = np.arange(ways)
     return Devices(kind, after, number[:, None] <= number, number)
-
-
-def _kinds(items: BlockItems) -> Ints:
-    """Number of each accelerator's kind; those of one kind have equal times and capacities."""
-    kind: list[int] = []
-    found: list[int] = []
-    for d in range(len(items.devices)):
-        same = (
-            k
-            for k, e in enumerate(found)
-            if items.capacity[d] == items.capacity[e]
-            and np.array_equal(items.time[d], items.time[e])
-            and np.array_equal(items.move[d], items.move[e])
-        )
-        k = next(same, len(found))
-        if k == len(found):
-            found.append(d)
-        kind.append(k)
-    return np.array(kind, dtype=np.int64)
 
 
 def items_lattice(items: BlockItems) -> Lattice | None:
