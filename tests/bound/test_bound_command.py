@@ -285,6 +285,20 @@ def test_latency(execution):
     assert dnnp("check", stdin=result.out).status == 0
 
 
+def test_latency_of_blocks_by_ideals():
+    result = dnnp(
+        "bound", "--method", "ideal", stdin=latency_plan("--execution", "blocks", "-k", "2")
+    )
+    assert result.status == 0, result.err
+    record, plan = result.one("bound"), result.one("plan")
+    assert (record["status"], record["method"]) == ("optimal", "ideals of blocks")
+    assert record["value"] == pytest.approx(plan["value"])
+    placed = latency_plan("--execution", "operators", "--method", "greedy")
+    result = dnnp("bound", "--method", "ideal", stdin=placed)
+    assert (result.status, result.out) == (2, b"")
+    assert "method ideal is for plans of the execution blocks" in result.err
+
+
 def test_latency_plan_that_lies():
     data = latency_plan("--execution", "operators", "--method", "heft")
     for change, message in (
