@@ -6,8 +6,13 @@ A search that goes on from a better split comes further; so the orders are slice
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from dnnp.core.bound.claim import LIMIT, REFUSED, SOLVED, Claim
 from dnnp.core.bound.known import Known
+from dnnp.core.bound.quantised import whole_of
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import ideal_search
@@ -16,9 +21,12 @@ from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.portfolio.slices import best_slicing
 
+SUMS = 4 * ROUNDING
+"""What a bound may be above loads that are added up in another order, relatively."""
+
 
 def ideal_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
-    """The bound, without a certificate, for ordered splits; a better split, if it finds one."""
+    """The bound for ordered splits; a better split, if it finds one."""
     if known.validity != "ordered":
         return Claim(0.0, REFUSED, "holds for ordered splits only")
     if problem.clustered:
@@ -34,18 +42,33 @@ def ideal_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     better = better if found.blocks is None else found.blocks
     size = f"{found.ideals} ideals" if found.ideals else "too many ideals"
     run.tell(f"{size}, {found.walked} blocks: {found.value:.6g}, bound {found.bound:.6g}")
-    certificate = {
-        "argument": "ideal",
-        "ideals": found.ideals,
-        "walked": found.walked,
-        "checkable": False,
-    }
-    if found.bound >= found.value * (1 - ROUNDING):
-        return Claim(found.bound, SOLVED, "", certificate, better)
-    why = "stopped" if run.stop() else f"{size}, more than the effort allows"
+    solved = found.bound >= found.value * (1 - ROUNDING)
     # A floor is not its own: then it has proven nothing above it.
-    proven = found.bound if found.bound > known.floor else 0.0
-    return Claim(proven, LIMIT, why, certificate, better)
+    proven = found.bound if solved or found.bound > known.floor else 0.0
+    claim = _certified(problem, proven, {"ideals": found.ideals, "walked": found.walked})
+    if solved:
+        return replace(claim, blocks=better)
+    why = "stopped" if run.stop() else f"{size}, more than the effort allows"
+    return replace(claim, status=LIMIT, reason=why, blocks=better)
+
+
+def _certified(problem: SplitProblem, bound: float, told: dict[str, int]) -> Claim:
+    """The claim of a bound in whole quanta where that says the same: `dnnp-check` walks ideals too.
+
+    In whole numbers a stage is less than its roundings, and the rounding of sums, below its load.
+    What they do not know: peaks of memory, what replicas synchronise, and passes of `gpipe`.
+    """
+    options = problem.options
+    endless = all(d.is_cpu or np.isinf(d.memory_bytes) for d in problem.devices if d.count > 0)
+    synchronised = options.max_replicas > 1 and problem.graph.backward.any()
+    known = options.memory_model == "sum" or endless
+    if known and options.objective == "throughput" and not synchronised and np.isfinite(bound):
+        whole = whole_of(problem, "ordered")
+        roundings = problem.units.g + len(whole.tensors) + 1
+        units = int(bound * (1 - SUMS) / whole.quantum) - roundings
+        if units > 0:
+            return whole.claim("ideal", units, {})
+    return Claim(bound, certificate={"argument": "ideal", **told, "checkable": False})
 
 
 def _sliced(problem: SplitProblem, known: Known, run: Run) -> tuple[list[Block] | None, float]:
