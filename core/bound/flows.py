@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.kernel import plain
+from dnnp.core.dp.max_flow import max_flow
 from dnnp.core.model.graph import Floats, Ints, csr
 
 
@@ -91,82 +92,3 @@ def pushed(network: Network, capacity: Floats) -> Floats:
     some = network.leave >= 0
     flow[some] -= capacity[network.twin[network.leave[some]]]
     return flow
-
-
-@kernel
-def max_flow(ptr, heads, twin, capacity, sources, enough):  # type: ignore[no-untyped-def]
-    """Further flow from the items `sources` to the last node (Dinic); uses up `capacity`.
-
-    Stops where it is `enough`. An earlier flow from some of the sources may be in `capacity`.
-    """
-    nodes = len(ptr) - 1
-    sink = nodes - 1
-    level = np.empty(nodes, np.int64)
-    queue = np.empty(nodes, np.int64)
-    arc = np.empty(nodes, np.int64)
-    path = np.empty(nodes, np.int64)
-    total = 0.0
-    while total < enough:
-        level[:] = -1
-        first, last = 0, 0
-        for s in sources:
-            level[s] = 0
-            queue[last] = s
-            last += 1
-        while first < last and level[sink] < 0:
-            u = queue[first]
-            first += 1
-            for i in range(ptr[u], ptr[u + 1]):
-                v = heads[i]
-                if level[v] < 0 and capacity[i] > 0.0:
-                    level[v] = level[u] + 1
-                    queue[last] = v
-                    last += 1
-        if level[sink] < 0:
-            return total
-        arc[:] = ptr[:nodes]
-        for s in sources:
-            depth = 0
-            u = s
-            while True:
-                if u == sink:
-                    least = np.inf
-                    for d in range(depth):
-                        least = min(least, capacity[path[d]])
-                    total += least
-                    if total >= enough:
-                        for d in range(depth):
-                            capacity[path[d]] -= least
-                            capacity[twin[path[d]]] += least
-                        return total
-                    back = depth
-                    for d in range(depth - 1, -1, -1):
-                        i = path[d]
-                        if capacity[i] <= least:
-                            capacity[i] = 0.0
-                            back = d
-                        else:
-                            capacity[i] -= least
-                        capacity[twin[i]] += least
-                    depth = back
-                    u = heads[twin[path[depth]]]
-                    continue
-                moved = False
-                while arc[u] < ptr[u + 1]:
-                    i = arc[u]
-                    if capacity[i] > 0.0 and level[heads[i]] == level[u] + 1:
-                        path[depth] = i
-                        depth += 1
-                        u = heads[i]
-                        moved = True
-                        break
-                    arc[u] += 1
-                if moved:
-                    continue
-                if u == s:
-                    break
-                level[u] = -1
-                depth -= 1
-                u = heads[twin[path[depth]]]
-                arc[u] += 1
-    return total

@@ -82,6 +82,7 @@ def one_class(
     most_items: int,
     comms: Sequence[str] = ("sum",),
     objectives: Sequence[str] = ("throughput",),
+    bits: int = BITS,
 ) -> Whole | Claim:
     """The rounded problem for an argument about accelerators of one class without replicas.
 
@@ -99,7 +100,7 @@ def one_class(
         return refused("only where transfers add to compute")
     if not problem.graph.n:
         return Claim(0.0)
-    whole = whole_of(problem, validity)
+    whole = whole_of(problem, validity, bits)
     if not np.isfinite(whole.work).all():
         return refused("a unit runs on no device that is offered")
     if whole.items.count > most_items:
@@ -107,8 +108,8 @@ def one_class(
     return whole
 
 
-def whole_of(problem: SplitProblem, validity: str) -> Whole:
-    """Round a problem down to whole numbers.
+def whole_of(problem: SplitProblem, validity: str, bits: int = BITS) -> Whole:
+    """Round a problem down to whole numbers; those of a class add up to less than 2^bits.
 
     Inside a cluster a transfer costs what it does on the faster one of both links: at most what
     it costs anywhere.
@@ -125,7 +126,7 @@ def whole_of(problem: SplitProblem, validity: str) -> Whole:
         math.fsum(row.tolist()) + math.fsum(map(float, costs))
         for row, costs in zip(finite, exact, strict=True)
     )
-    exponent = math.frexp(most)[1] - BITS if most > 0 else 0
+    exponent = math.frexp(most)[1] - bits if most > 0 else 0
     quantum = math.ldexp(1.0, max(exponent, SMALLEST))
     unit_work = np.floor(times / quantum)
     of_unit = items.label[units.member_idx[units.member_ptr[:-1]]]

@@ -25,6 +25,7 @@ from dnnp.core.check.fields import (
     short,
     whole,
 )
+from dnnp.core.check.halves import halves_units
 from dnnp.core.check.ideals import ideal_units
 from dnnp.core.check.linked import linked_units
 from dnnp.core.check.together import same_block_units
@@ -196,6 +197,7 @@ ARGUMENTS: dict[str, Callable[[Exact, Mapping[str, Any], int], int]] = {
     "chain": chain_units,
     "same-block": same_block_units,
     "cover": cover_units,
+    "halves": halves_units,
     "ideal": lambda exact, _, units: ideal_units(exact, units),
 }
 """Argument -> what its certificate proves of the quanta that it claims; raises `UnprovenError`."""

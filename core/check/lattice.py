@@ -332,7 +332,6 @@ class _Draft:
             for name, work in zip(self.names, self.work, strict=True)
         ]
         works = [c.work for c in classes]
-        possible = [[w[i] for w in works if w[i] is not None] for i in range(len(order))]
         return Lattice(
             comm=exact.options.comm,
             most_replicas=exact.options.max_replicas,
@@ -343,7 +342,7 @@ class _Draft:
             always=sum(1 << net[e] for e in kept if exact.nets[self.tensors[e]][1]),
             writer=[self._writer(self.tensors[e], place) for e in kept],
             reaching=reaching,
-            least=[min(p, default=0) for p in possible],
+            least=[_least(row) for row in zip(*works, strict=True)],
             memory=[self.memory[v] for v in order],
             never=self.most_load + 1,
         )
@@ -379,3 +378,8 @@ class _Draft:
         while self.into[v] != v:
             v = self.into[v]
         return 1 << place[v]
+
+
+def _least(work: Iterable[int | None]) -> int:
+    """The least of what is possible; 0 where nothing is."""
+    return min((w for w in work if w is not None), default=0)

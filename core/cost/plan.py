@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.cost.combine import MARGIN, ROOM, ROUNDING
+from dnnp.core.cost.combine import MARGIN, ROOM
 from dnnp.core.cost.given import Given
 from dnnp.core.cost.linked import Linked, linked_stages
 from dnnp.core.cost.load import stage_load
@@ -14,7 +14,7 @@ from dnnp.core.cost.validity import quotient_order, validity_of
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError
 from dnnp.core.model.graph import Graph, Ints
-from dnnp.core.model.plan import Block, CostOptions, Plan, Stage
+from dnnp.core.model.plan import CLOSED, Block, CostOptions, Plan, Stage
 
 
 def make_plan(
@@ -51,7 +51,7 @@ def make_plan(
     near = surroundings(problem, blocks)
     stages = [_stage(problem, b, close) for b, close in zip(blocks, near, strict=True)]
     value = objective_of(stages, options)
-    proven = value <= bound * (1 + 2 * ROUNDING)
+    proven = bound >= value * (1 - CLOSED)
     excess = excess_of(stages, problem.devices, options.memory_mode)
     status = "optimal" if proven else "interrupted" if interrupted else "feasible"
     return Plan(

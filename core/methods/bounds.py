@@ -57,6 +57,16 @@ BOUNDS = by_name(
         "clusters, the search with contiguous clusters.",
     ),
     Method(
+        "halves",
+        "exact search for two stages, by minimum cuts",
+        "dnnp.core.bound.halves:halves_claim",
+        ORDERED,
+        ("effort",),
+        more="Branch and bound over what the first of two stages holds. A weighed mean of both "
+        "loads is below the larger one, and its least value a minimum cut. For two devices of one "
+        "class, without replicas and a backward pass, and with `--comm sum`.",
+    ),
+    Method(
         "pairs",
         "groups that no stage can hold both of, and the tensors that must cross then",
         "dnnp.core.bound.pairs:pairs_claim",

@@ -95,7 +95,9 @@ AUTO = (
 
 FEW = 2
 FEW_AUTO = (
-    *AUTO[:4],
+    *AUTO[:3],
+    Step("halves"),
+    Step("pairs"),
     Step("ideal"),
     Step("exact", share=0.5),
     Step("guess", share=0.4),

@@ -18,7 +18,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import coarse_search, ideal_search
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.plan import Block
+from dnnp.core.model.plan import CLOSED, Block
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.portfolio.slices import slice_order
 
@@ -165,17 +165,40 @@ def _searched(problem: SplitProblem, asked: Asked, floor: float, run: Run) -> So
             blocks, value = _coarse(problem, blocks, value, near)
             blocks, value = _near(problem, blocks, value, bound, widths, near)
             run.keep(blocks, value, "heuristic")
-        if bound >= value * (1 - ROUNDING) or run.stop():
+        if bound >= value * (1 - CLOSED) or run.stop():
             break
-        if not found.ideals and not often:
+        if blocks is not None and effort < 1:
+            blocks, value, bound = _halved(problem, blocks, value, bound, run)
+        if bound >= value * (1 - CLOSED) or (not found.ideals and not often):
             break
     if blocks is None:
         raise nothing(run)
-    if run.left() is not None and bound < value * (1 - ROUNDING):
+    if run.left() is not None and bound < value * (1 - CLOSED):
         from dnnp.core.portfolio.improve import improved
 
         blocks, value = improved(problem, blocks, value, bound * (1 + ROUNDING), run)
     return Solution(blocks, bound)
+
+
+def _halved(
+    problem: SplitProblem, blocks: list[Block], value: float, bound: float, run: Run
+) -> tuple[list[Block], float, float]:
+    """Search two stages by minimum cuts; split, value and bound, better or as they were."""
+    from dnnp.core.bound.halves import halves_claim
+    from dnnp.core.bound.known import Known
+
+    claim = halves_claim(problem, Known("ordered", blocks, value, bound), run)
+    bound = max(bound, min(claim.value, value))
+    try:
+        better = value if claim.blocks is None else problem.value(claim.blocks)
+    except InfeasibleError:  # memory, of which it knows nothing
+        return blocks, value, bound
+    if claim.value:
+        run.tell(f"two stages: {better:.6g}, bound {bound:.6g}")
+    if better < value and claim.blocks is not None:
+        blocks, value = claim.blocks, better
+        run.keep(blocks, value, "exact")
+    return blocks, value, bound
 
 
 def _near(

@@ -15,6 +15,7 @@ import numpy as np
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import window_search
 from dnnp.core.local.anneal import anneal
+from dnnp.core.local.resplit import resplit
 from dnnp.core.model.asked import Evolution
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import Block
@@ -67,17 +68,35 @@ def improved(
     if found is not None and found[1] < value:
         blocks, value = found
         run.tell(f"evolved order: {value:.6g}")
+    blocks, value = paired(problem, blocks, value, run)
     rounds = 0
     while value > floor and not run.stop():
         run.stands(value=value)
         again = replace(run.begin("annealing", EVOLVED, REFINED), seed=run.seed + rounds)
         blocks, value = refined(problem, blocks, value, again, by_levels=rounds == 0)
         last = run.begin("windows", REFINED, 1.0)
+        blocks, value = paired(problem, blocks, value, last)
         blocks, value = windows(problem, blocks, value, WIDTHS, last)
         rounds += 1
         if run.left() is None:
             break
     return blocks, value
+
+
+def paired(
+    problem: SplitProblem, blocks: list[Block], value: float, run: Run
+) -> tuple[list[Block], float]:
+    """Split pairs of neighbouring stages anew."""
+    run.stands("pairs of stages", value=value)
+    try:
+        found = resplit(problem, blocks, run)
+        better = problem.value(found)
+    except InfeasibleError:
+        return blocks, value
+    if better >= value:
+        return blocks, value
+    run.tell(f"pairs of stages: {better:.6g}")
+    return found, better
 
 
 def windows(
