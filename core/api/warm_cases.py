@@ -74,6 +74,7 @@ LINK = {"bandwidth": 6.0}
 """Transfers take about as long as an operator."""
 
 PLAIN = Problem({"k": 3, **LINK})
+PAIR = Problem({"k": 2, **LINK})
 LINKED_PROBLEM = Problem(devices=LINKED, memory=True)
 THROUGHPUT = {
     "plain": PLAIN,
@@ -151,7 +152,7 @@ def _latency() -> Iterator[Case]:
 def _bounds() -> Iterator[Case]:
     for method in BOUNDS.values():
         for kind in method.kinds:
-            problem = LINKED_PROBLEM if method.name == "links" else PLAIN
+            problem = {"links": LINKED_PROBLEM, "halves": PAIR}.get(method.name, PLAIN)
             start = {**problem.options, "method": STARTS[kind], "validity": kind}
             if kind == "convex":
                 start |= SHORT

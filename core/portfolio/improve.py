@@ -68,7 +68,8 @@ def improved(
     if found is not None and found[1] < value:
         blocks, value = found
         run.tell(f"evolved order: {value:.6g}")
-    blocks, value = paired(problem, blocks, value, run)
+    if len(blocks) == 2:  # then it ends at the optimum
+        blocks, value = paired(problem, blocks, value, run)
     rounds = 0
     while value > floor and not run.stop():
         run.stands(value=value)
