@@ -78,10 +78,13 @@ class Findings:
 
     @property
     def gap(self) -> float | None:
-        """The gap to that bound."""
+        """The gap to that bound; 0 where a plan counts as optimal."""
+        from dnnp.core.model.plan import CLOSED
+
         if self.plan is None or self.bound is None:
             return None
-        return replace(self.plan, bound=self.bound).gap
+        gap = replace(self.plan, bound=self.bound).gap
+        return 0.0 if gap is not None and gap <= CLOSED else gap
 
     def judge(self, most: float | None) -> None:
         """Refuse a gap above `most`, if that is given.

@@ -64,3 +64,11 @@ def test_no_plan_no_gap() -> None:
     assert "no plan record, so no gap" in result.err
     broken = planned("uniform").replace(b'"gap":0.', b'"gap":0.0', 1)
     assert dnnp("check", "--max-gap", "1", stdin=broken).status == 3
+
+
+def test_what_is_proven_in_whole_quanta_has_no_gap() -> None:
+    """A certificate proves the optimum up to the rounding of its quanta."""
+    bound = dnnp("bound", "--method", "ideal", stdin=planned("slice"))
+    result = dnnp("check", "--certificate", "--max-gap", "0", stdin=bound.out)
+    assert result.status == 0, result.err
+    assert ", gap 0, bound verified (ideal)" in result.err
