@@ -23,7 +23,7 @@ BOUNDED, FIRST, WARM, SEARCHED = 0.05, 0.15, 0.3, 0.6
 """Shares of the whole work at the ends of the bound, of the first search over ideals, of a little
 annealing, and of the second search."""
 
-FIRST_EFFORT = 0.02
+FIRST_EFFORT = 0.08
 """Of the search over ideals that comes first: most graphs take less, and all that follows is in
 vain where it ends."""
 
