@@ -183,6 +183,7 @@ class _Network:
             path: list[int] = []
             node = SOURCE
             while True:
+                budget.spend(1)
                 if node == SINK:
                     flow += self._push(path)
                     path, node = [], SOURCE
@@ -197,7 +198,6 @@ class _Network:
                     level[node] = -1
                     node = self.head[path.pop() ^ 1]
                     at[node] += 1
-            budget.spend(2 * len(self.head))
         return True
 
     def _levels(self, budget: Budget) -> dict[int, int]:
@@ -205,11 +205,11 @@ class _Network:
         level = {SOURCE: 0}
         waiting = [SOURCE]
         for node in waiting:
+            budget.spend(len(self.arcs[node]))
             for arc in self.arcs[node]:
                 if self.left[arc] != 0 and self.head[arc] not in level:
                     level[self.head[arc]] = level[node] + 1
                     waiting.append(self.head[arc])
-        budget.spend(len(self.head) + 1)
         return level
 
     def _next(self, node: int, level: dict[int, int], at: dict[int, int]) -> int | None:
