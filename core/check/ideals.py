@@ -1,7 +1,7 @@
 """Verify the bound `ideal`: that stages of smaller loads do not get from nothing to everything.
 
 An ordered split is a chain of order ideals, from the empty set to all vertices
-(`dnnp.core.check.lattice`). Ideals are visited by size. From each the stages whose load may stay
+(`dnnp.core.check.contract`). Ideals are visited by size. From each the stages whose load may stay
 below the bound are walked: a stage grows by vertices in ascending number, and what was passed over
 stays outside of it, so that
 
@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dnnp.core.check.budget import Budget
+from dnnp.core.check.contract import lattices
 from dnnp.core.check.exact import Exact, bits
 from dnnp.core.check.fields import UnprovenError
-from dnnp.core.check.lattice import Lattice, lattices
+from dnnp.core.check.lattice import Lattice
 
 Mix = tuple[int, ...]
 """Devices of each class that are in use."""

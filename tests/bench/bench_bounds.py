@@ -32,7 +32,7 @@ from dnnp.core.synthetic.regal import FAMILIES, regal_graph
 from dnnp.formats.stream import read_bytes
 from dnnp.formats.synthetic import synthetic_stream
 from dnnp.samples.build import select, write
-from dnnp.samples.placement_values import TABLE_1
+from dnnp.samples.papers.placement_values import TABLE_1
 from support.bench import table
 from support.graphs import to_bytes
 from support.run import executable

@@ -19,7 +19,7 @@ from dnnp.core.model.plan import Plan
 from dnnp.core.portfolio.solve import solve
 from dnnp.formats.msr_json import read_workload
 from dnnp.formats.stream import Stream
-from dnnp.samples.placement_values import TABLE_1
+from dnnp.samples.papers.placement_values import TABLE_1
 from support.ablation import no_contraction
 from support.bench import table, timed
 from support.graphs import to_bytes

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dnnp.formats.msr_json import read_workload
-from dnnp.samples.placement_values import TABLE_1, Row
+from dnnp.samples.papers.placement_values import TABLE_1, Row
 from support.bench import table
 from support.graphs import to_bytes
 from support.run import Result, dnnp

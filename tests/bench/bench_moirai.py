@@ -1,4 +1,4 @@
-"""Tables IV and V and figure 10 of Moirai beside what the paper prints; see `samples/moirai.py`.
+"""Tables IV and V and figure 10 of Moirai beside what it prints; see `samples/papers/moirai.py`.
 
 MODELS (those placed, by default the smallest of each family), METHODS, SECONDS (the limit of a
 method) and KEEP (the folder of answers, build/moirai) in the environment. Table IV has all models.
@@ -10,7 +10,7 @@ import itertools
 import os
 from pathlib import Path
 
-from dnnp.samples.moirai import (
+from dnnp.samples.papers.moirai import (
     METHODS,
     OURS,
     PAPER,

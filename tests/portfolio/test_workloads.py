@@ -14,7 +14,7 @@ from dnnp.core.model.asked import Asked
 from dnnp.core.model.plan import Plan
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.portfolio.solve import solve
-from dnnp.samples.placement_values import TABLE_1
+from dnnp.samples.papers.placement_values import TABLE_1
 from support.plain_dp import attached, charts_of_problem, plain_dp
 from support.problems import workload
 from support.run import dnnp

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dnnp.samples.bounds import bounded, tables
 from dnnp.samples.build import write
+from dnnp.samples.papers.bounds import bounded, tables
 from support.project import ROOT
 from support.run import PATIENCE_S, dnnp
 from support.served import served

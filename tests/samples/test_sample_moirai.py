@@ -1,4 +1,4 @@
-"""The tables of dnnp.samples.moirai say what the commands answer."""
+"""The tables of dnnp.samples.papers.moirai say what the commands answer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dnnp.samples import moirai
 from dnnp.samples.build import CATALOG
-from dnnp.samples.moirai import METHODS, PAPER, RULES, SMALLEST, Answer, command, main
+from dnnp.samples.papers import moirai
+from dnnp.samples.papers.moirai import METHODS, PAPER, RULES, SMALLEST, Answer, command, main
 from support.run import executable
 
 VALUES = {"placeto": 8.0, "m-sct": 3.0, "getf": 2.5, "ip": 2.0, "auto": 1.0}

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from dnnp.samples import mtpp
 from dnnp.samples.build import write
-from dnnp.samples.journal import Journal
-from dnnp.samples.rows import split_options
+from dnnp.samples.papers import mtpp
+from dnnp.samples.papers.journal import Journal
+from dnnp.samples.papers.rows import split_options
 from support.project import ROOT
 from support.run import PATIENCE_S, dnnp
 from support.served import served
@@ -143,7 +143,7 @@ def test_stopped_and_continued(tmp_path: Path) -> None:
     graph, journal = tmp_path / "g.dnnp", tmp_path / "j.jsonl"
     graph.write_bytes(dnnp("import", "--synthetic", "--nodes", "40").out)
     words = [graph, "--journal", journal, "--counts", "2", "3", "--rows", "slice"]
-    program = [sys.executable, "-m", "dnnp.samples.mtpp", *map(str, words)]
+    program = [sys.executable, "-m", "dnnp.samples.papers.mtpp", *map(str, words)]
     running = subprocess.Popen([*program, "random-3000000"], stderr=subprocess.PIPE)
     assert running.stderr is not None
     deadline = time.monotonic() + PATIENCE_S

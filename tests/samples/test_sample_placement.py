@@ -1,4 +1,4 @@
-"""The tables of dnnp.samples.placement say what dnnp-partition answers."""
+"""The tables of dnnp.samples.papers.placement say what dnnp-partition answers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dnnp.samples import placement
-from dnnp.samples.placement import METHODS, PARTS, as_printed, main
-from dnnp.samples.placement_runs import Done, Workloads, published_order
-from dnnp.samples.placement_values import LABELS, TABLE_1, TABLE_2, TABLE_4, label
+from dnnp.samples.papers.placement import METHODS, PARTS, as_printed, main
+from dnnp.samples.papers.placement_runs import Done, Workloads, published_order
+from dnnp.samples.papers.placement_values import LABELS, TABLE_1, TABLE_2, TABLE_4, label
+from support.project import ROOT
 from support.run import dnnp
 
 BERT, TRAINING = "layer_bert24_inference", "layer_bert24_training"
@@ -197,5 +197,5 @@ def test_both_layouts_are_found(shared_workloads: Path) -> None:
 
 
 def test_every_part_has_its_target() -> None:
-    makefile = (Path(placement.__file__).parent / "Makefile").read_text()
+    makefile = (ROOT / "samples" / "Makefile").read_text()
     assert all(part in makefile for part in PARTS)

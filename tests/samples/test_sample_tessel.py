@@ -1,4 +1,4 @@
-"""The tables of dnnp.samples.tessel say what dnnp-schedule answers."""
+"""The tables of dnnp.samples.papers.tessel say what dnnp-schedule answers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dnnp.samples.tessel import PARTS, main
-from dnnp.samples.tessel_runs import MANY, Answer, answer, percent, repeating, steady
+from dnnp.samples.papers.tessel import PARTS, main
+from dnnp.samples.papers.tessel_runs import MANY, Answer, answer, percent, repeating, steady
 from support.run import dnnp
 
 

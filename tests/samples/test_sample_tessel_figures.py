@@ -1,4 +1,4 @@
-"""What dnnp.samples.tessel simulates: costs, cuts, transfers, and the smallest of each figure."""
+"""What the sample for Tessel simulates: costs, cuts, transfers, and the smallest of each figure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from dnnp.formats.placement import read_placement
-from dnnp.samples import tessel_figures
-from dnnp.samples.replay import replay
-from dnnp.samples.tessel import main
-from dnnp.samples.tessel_costs import (
+from dnnp.samples.papers import tessel_figures
+from dnnp.samples.papers.replay import replay
+from dnnp.samples.papers.tessel import main
+from dnnp.samples.papers.tessel_costs import (
     FLOP_PER_S,
     GPTS,
     NETWORK_BYTES_PER_S,
@@ -31,10 +31,10 @@ from dnnp.samples.tessel_costs import (
     times_s,
     transformer,
 )
-from dnnp.samples.tessel_figures import moves_of
-from dnnp.samples.tessel_plans import Stage, cut, placement
-from dnnp.samples.tessel_runs import Answer, answer
-from dnnp.samples.tessel_shapes import published
+from dnnp.samples.papers.tessel_figures import moves_of
+from dnnp.samples.papers.tessel_plans import Stage, cut, placement
+from dnnp.samples.papers.tessel_runs import Answer, answer
+from dnnp.samples.papers.tessel_shapes import published
 from support.run import dnnp
 
 

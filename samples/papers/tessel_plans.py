@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from dnnp.samples.tessel_costs import (
+from dnnp.samples.papers.tessel_costs import (
     ROOM_BYTES,
     STATES,
     WORD,

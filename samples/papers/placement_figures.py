@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dnnp.samples.placement_runs import Found
-from dnnp.samples.tables import Table
+from dnnp.samples.papers.placement_runs import Found
+from dnnp.samples.papers.tables import Table
 
 BAR = 24
 """Characters of a bar of length 1."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dnnp.samples.placement_runs import Found, Job, Runs, Workloads, published_order
-from dnnp.samples.placement_values import TABLE_1
+from dnnp.samples.papers.placement_runs import Found, Job, Runs, Workloads, published_order
+from dnnp.samples.papers.placement_values import TABLE_1
 
 PRICED = ("--memory-mode", "ignore")
 """Splits that know no memory are priced, not refused."""

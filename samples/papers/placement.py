@@ -1,11 +1,11 @@
 """Tables 1, 2 and 4, and figures 8 to 10 of the 2020 paper, from what dnnp-partition finds.
 
-    python -m dnnp.samples.placement DIR [--full] [--time-limit S] [--only NAME ...] [--csv FOLDER]
-        [--part PART ...]
+    python -m dnnp.samples.papers.placement DIR [--full] [--time-limit S] [--only NAME ...]
+        [--csv FOLDER] [--part PART ...]
 
 DIR holds the workloads: a clone of https://github.com/msr-fiddle/dnn-partitioning, or files as
-`dnnp.samples.placement_runs` says. What is not there is left out, and named. Printed values
-(`dnnp.samples.placement_values`) stand in parentheses.
+`dnnp.samples.papers.placement_runs` says. What is not there is left out, and named. Printed values
+(`dnnp.samples.papers.placement_values`) stand in parentheses.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dnnp.samples.arguments import seconds
-from dnnp.samples.placement_figures import bars, cumulative, side_by_side
-from dnnp.samples.placement_runs import (
+from dnnp.samples.papers.placement_figures import bars, cumulative, side_by_side
+from dnnp.samples.papers.placement_runs import (
     Found,
     Job,
     Run,
@@ -28,7 +28,7 @@ from dnnp.samples.placement_runs import (
     process,
     published_order,
 )
-from dnnp.samples.placement_study import (
+from dnnp.samples.papers.placement_study import (
     FAR,
     FAR_OVER,
     METHODS,
@@ -39,8 +39,8 @@ from dnnp.samples.placement_study import (
     beside,
     marked,
 )
-from dnnp.samples.placement_values import TABLE_1, TABLE_2, TABLE_4, label
-from dnnp.samples.tables import Table, text, write_csv
+from dnnp.samples.papers.placement_values import TABLE_1, TABLE_2, TABLE_4, label
+from dnnp.samples.papers.tables import Table, text, write_csv
 
 NOTES = (
     f"{OVER} exceeds the memory of a device, {FAR_OVER} more than {FAR:g} times (OOM in the paper)",

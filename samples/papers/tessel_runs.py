@@ -1,4 +1,4 @@
-"""Runs of dnnp-schedule for the tables of `dnnp.samples.tessel`, and what they say."""
+"""Runs of dnnp-schedule for the tables of `dnnp.samples.papers.tessel`, and what they say."""
 
 from __future__ import annotations
 

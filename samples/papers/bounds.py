@@ -1,6 +1,6 @@
 """Tables of bounds from streams with plans and bounds: what `make -C samples bounds` prints.
 
-    python -m dnnp.samples.bounds FILE...
+    python -m dnnp.samples.papers.bounds FILE...
 
 A file is named GRAPH.METHOD.K: the plan of a graph over K devices, bounded by `dnnp-bound --method
 METHOD`, or, without a bound, the plan that they started from. `@LIST` is a file with such names.

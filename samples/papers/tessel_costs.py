@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-V100 = json.loads((Path(__file__).parent / "devices" / "v100.json").read_text())
+V100 = json.loads((Path(__file__).parents[1] / "devices" / "v100.json").read_text())
 
 FLOP_PER_S = 0.5 * V100["peak_flop_per_s"]["float16"]
 """An assumption: about what large products of matrices reach."""

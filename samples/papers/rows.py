@@ -1,6 +1,6 @@
 """Rows of the tables of MTPP (Archer et al. 2024): the options of dnnp-partition behind each name.
 
-    python -m dnnp.samples.rows ROW
+    python -m dnnp.samples.papers.rows ROW
 
 prints them. `random-T` draws T orders, `heuristic-S` searches for S seconds.
 """

@@ -1,7 +1,8 @@
 """Table III and figures 13 to 17 of Tessel, simulated: no GPU runs here.
 
-Costs are by formula (`dnnp.samples.tessel_costs`), placements as the paper describes them
-(`dnnp.samples.tessel_plans`), schedules from dnnp-schedule, transfers by `dnnp.samples.replay`.
+Costs are by formula (`dnnp.samples.papers.tessel_costs`), placements as the paper describes them
+(`dnnp.samples.papers.tessel_plans`), schedules from dnnp-schedule, transfers by
+`dnnp.samples.papers.replay`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dnnp.samples import tessel_costs
-from dnnp.samples.replay import replay
-from dnnp.samples.tables import Table
-from dnnp.samples.tessel_costs import PRINTED, Model, flava, models, times_s
-from dnnp.samples.tessel_plans import placement
-from dnnp.samples.tessel_runs import NONE, Answer, Runs, percent
+from dnnp.samples.papers import tessel_costs
+from dnnp.samples.papers.replay import replay
+from dnnp.samples.papers.tables import Table
+from dnnp.samples.papers.tessel_costs import PRINTED, Model, flava, models, times_s
+from dnnp.samples.papers.tessel_plans import placement
+from dnnp.samples.papers.tessel_runs import NONE, Answer, Runs, percent
 
 SAMPLES = 128
 """Global batch (VI.D)."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dnnp.samples.tables import Table
-from dnnp.samples.tessel_runs import NONE, Answer, Runs, load
+from dnnp.samples.papers.tables import Table
+from dnnp.samples.papers.tessel_runs import NONE, Answer, Runs, load
 
 CASES = ("NN-eager", "multi-modal", "fine-tuning", "AlphaFold")
 """Placements of the authors' program that the paper does not show."""

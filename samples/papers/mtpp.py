@@ -1,15 +1,15 @@
 """Tables 1 and 4, and figures 4 and 5, of MTPP (Archer et al. 2024).
 
-    python -m dnnp.samples.mtpp [--rows ROW...] [--counts K...] [--times] [--time-limit S]
+    python -m dnnp.samples.papers.mtpp [--rows ROW...] [--counts K...] [--times] [--time-limit S]
         [--journal FILE] [--csv FILE] FILE...
 
 A FILE is a priced stream, or a graph of the REGAL data: a CostGraphDef as text, whose nodes make
 one tensor each, as in Appendix B.1; or a folder of those, of which `--sample N` takes the first N
 by name.
-The table has, for every row (`dnnp.samples.rows`) and number of devices, the geometric mean of the
-largest load over the simple lower bound. With --times it is the figures instead: times to cut one
-random order, and of the bounds `exact` and `guess`, for every graph in the CSV. All cores work;
-results go to the journal as they come, and what is there is not computed again.
+The table has, for every row (`dnnp.samples.papers.rows`) and number of devices, the geometric mean
+of the largest load over the simple lower bound. With --times it is the figures instead: times to
+cut one random order, and of the bounds `exact` and `guess`, for every graph in the CSV. All cores
+work; results go to the journal as they come, and what is there is not computed again.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import dnnp
 from dnnp.samples.arguments import count, seconds
-from dnnp.samples.bounds import mean
-from dnnp.samples.journal import Journal
-from dnnp.samples.rows import OURS, row, split_options
+from dnnp.samples.papers.bounds import mean
+from dnnp.samples.papers.journal import Journal
+from dnnp.samples.papers.rows import OURS, row, split_options
 
 ROWS = (
     "mla", "mla-weighted", "random-1", "random-100", "random-10000", "brkga-100", "brkga-10000",

@@ -1,6 +1,6 @@
 """Tables IV and V and figure 10 of Moirai (Zhang et al. 2023), on the giant samples.
 
-    python -m dnnp.samples.moirai [--full] [--models A,B] [--time-limit S] [PART ...]
+    python -m dnnp.samples.papers.moirai [--full] [--models A,B] [--time-limit S] [PART ...]
 
 Parts: table-4 (operators before and after fusion, by the rules of several backends), table-5
 (seconds that a method takes to place) and figure-10 (latency of what it places); all by default.
@@ -353,7 +353,9 @@ def _names(known: Iterable[str]) -> Callable[[str], list[str]]:
 
 def main(run: Run, arguments: Sequence[str]) -> int:
     """Print the tables; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m dnnp.samples.moirai", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m dnnp.samples.papers.moirai", description=__doc__
+    )
     parser.add_argument("--full", action="store_true", help="all models, 120 seconds a method")
     parser.add_argument("--models", type=_names(PAPER), metavar="A,B")
     methods = [*METHODS, OURS]

@@ -1,11 +1,12 @@
 """Tables II and III and figures 9 and 11 to 17 of Tessel (Lin et al. 2024), by dnnp-schedule.
 
-    python -m dnnp.samples.tessel [--devices D] [--time-limit S] [--full] [--csv FOLDER] [PART ...]
+    python -m dnnp.samples.papers.tessel [--devices D] [--time-limit S] [--full] [--csv FOLDER]
+        [PART ...]
 
 Parts: table-2, table-3, figure-9, figure-11 to figure-17, and, not in the paper, searches, cases
 and zero-bubble; all by default. Shapes, times and memories are those of `dnnp-schedule --shape`:
-forward 1, backward 3. Figures 13 to 17 are simulated (`dnnp.samples.tessel_figures`). The bubble
-rate is that of numerous micro-batches: the part of its time that a device is idle while the
+forward 1, backward 3. Figures 13 to 17 are simulated (`dnnp.samples.papers.tessel_figures`). The
+bubble rate is that of numerous micro-batches: the part of its time that a device is idle while the
 schedule repeats, mean over devices.
 """
 
@@ -18,9 +19,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dnnp.samples import arguments, tessel_figures, tessel_shapes
-from dnnp.samples.tables import Table, text, write_csv
-from dnnp.samples.tessel_runs import (
+from dnnp.samples import arguments
+from dnnp.samples.papers import tessel_figures, tessel_shapes
+from dnnp.samples.papers.tables import Table, text, write_csv
+from dnnp.samples.papers.tessel_runs import (
     LEAST_S,
     MOST_IN_REPETEND,
     NONE,
