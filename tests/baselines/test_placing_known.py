@@ -15,7 +15,7 @@ from dnnp.core.baselines.placing.getf import assigned, groups_of, program_of
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.timeline import Placement, eager_events, simulate
 from dnnp.core.latency.homes import homes_of_blocks
-from dnnp.core.latency.lists.net import downward_rank, falling, net_of, upward_rank
+from dnnp.core.latency.lists.net import falling, net_of, upward_rank
 from dnnp.core.latency.lists.room import room_of
 from dnnp.core.latency.lists.schedule import follow, schedule_homes, schedule_order
 from dnnp.core.mip.ask import ask_sparse
@@ -56,14 +56,6 @@ def test_heft_gives_the_schedule_of_its_paper() -> None:
     assert problem.value(placement) == times.value == 80
     # Task 5 starts on P3 after task 3, task 9 and 10 on P2.
     assert times.start_s.tolist() == [0, 27, 9, 18, 28, 26, 38, 57, 56, 73]
-
-
-def test_downward_ranks_of_the_same_graph() -> None:
-    problem = paper()
-    rank = downward_rank(problem, net_of(problem))
-    # Task 2: 13 of task 1 and 18; task 9: over task 2, 31 + 16.667 + 16.
-    assert rank[:3] == pytest.approx([0, 31, 25], abs=1e-9)
-    assert rank[8] == pytest.approx(13 + 18 + 50 / 3 + 16)
 
 
 def test_heft_fills_gaps() -> None:

@@ -56,7 +56,7 @@ MISTAKES: dict[str, tuple[list[str], int, str]] = {
     "device": (["profile", "--device", "A100"], 2, "'A100'; did you mean 'a100'"),
     "device that nobody knows": (["profile", "--device", "foo"], 2, "'foo'; known: a100, cpu-core"),
     "rules": (["coarsen", "--rules", "ort_cpu"], 2, "'ort_cpu'; did you mean 'ort-cpu'"),
-    "rules that nobody knows": (["coarsen", "--rules", "foo"], 2, "'foo'; known: moirai, ort-cpu"),
+    "rules that nobody knows": (["coarsen", "--rules", "foo"], 2, "'foo'; known: cudnn, moirai, "),
     "cluster": (["partition", "--devices", "moirai-inta"], 2, "did you mean 'moirai-intra'"),
     "cluster that nobody knows": (["partition", "--devices", "foo"], 2, "known: a100-t4, "),
     "shape": (["schedule", "--shape", "W"], 2, "invalid choice: 'W'; known: "),

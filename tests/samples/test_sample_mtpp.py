@@ -144,7 +144,12 @@ def test_stopped_and_continued(tmp_path: Path) -> None:
     graph.write_bytes(dnnp("import", "--synthetic", "--nodes", "40").out)
     words = [graph, "--journal", journal, "--counts", "2", "3", "--rows", "slice"]
     program = [sys.executable, "-m", "dnnp.samples.papers.mtpp", *map(str, words)]
-    running = subprocess.Popen([*program, "random-3000000"], stderr=subprocess.PIPE)
+    running = subprocess.Popen(
+        [*program, "random-3000000"],
+        stderr=subprocess.PIPE,
+        # Whoever runs the tests in the background of a shell has it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert running.stderr is not None
     deadline = time.monotonic() + PATIENCE_S
     while not (journal.exists() and journal.read_bytes().count(b"\n") == 2):

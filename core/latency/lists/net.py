@@ -107,19 +107,6 @@ def _upward(net: Net, work: Floats, move: Floats) -> Floats:
     return rank
 
 
-@kernel
-def _downward(net: Net, work: Floats, move: Floats) -> Floats:
-    """Longest path to each task, its own work excluded; f64[n]."""
-    rank = np.zeros(len(work))
-    for v in net.order:
-        for a in range(net.in_ptr[v], net.in_ptr[v + 1]):
-            f = net.in_idx[a]
-            u = net.maker[f]
-            if u >= 0:
-                rank[v] = max(rank[v], rank[u] + work[u] + move[f])
-    return rank
-
-
 def upward_rank(problem: LatencyProblem, net: Net, *, moves: bool = True) -> Floats:
     """Longest path from each task to the end in mean times (Topcuoglu et al. 2002, Eq. 8).
 
@@ -127,11 +114,6 @@ def upward_rank(problem: LatencyProblem, net: Net, *, moves: bool = True) -> Flo
     """
     move = mean_transfers(problem) if moves else np.zeros(problem.tasks.flows)
     return np.asarray(_upward(net, mean_times(net.time), move))
-
-
-def downward_rank(problem: LatencyProblem, net: Net) -> Floats:
-    """Longest path from the start to each task in mean times (Eq. 10); f64[n]."""
-    return np.asarray(_downward(net, mean_times(net.time), mean_transfers(problem)))
 
 
 def falling(net: Net, rank: Floats) -> Ints:
