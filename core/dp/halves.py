@@ -30,16 +30,16 @@ from dnnp.core.dp.max_flow import max_flow, reached
 from dnnp.core.model.graph import Bools, Floats, Ints, csr
 from dnnp.core.model.run import PLAIN, Run
 
-BITS = 40
+BITS = 44
 
-PARTS = 4096
+PARTS = 256
 """Weights are multiples of 1 / PARTS; PARTS * 2^BITS is exact in floating point."""
 
 MOST_WEIGHTS = 12
 """Weights that are tried at a node of the tree."""
 
-MOST_NODES = 100_000
-"""Nodes of the tree, at effort 1."""
+MOST_WORK = 50_000_000
+"""Nodes of the tree times items and pins, at effort 1."""
 
 OPEN, IN, OUT = 0, 1, 2
 
@@ -170,7 +170,7 @@ class Halves:
 
     def search(self) -> int:
         """Branch until nothing is open; what is proven."""
-        most = max(int(MOST_NODES * self.run.effort), 1)
+        most = max(int(MOST_WORK * self.run.effort / (self.n + len(self.of.pins))), 1)
         waiting: list[tuple[int, int, Ints]] = []
         self._open(0, np.zeros(self.n, dtype=np.int8), waiting)
         while waiting and waiting[0][0] < self.least:

@@ -21,7 +21,7 @@ from dnnp.core.model.run import PLAIN, Run
 MOST_ITEMS = 1_000
 """Items of a pair."""
 
-PAIR_EFFORT = 0.02
+PAIR_EFFORT = 0.01
 """Effort for one pair, of the effort asked for; where there is but one it has all."""
 
 

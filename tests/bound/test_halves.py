@@ -92,7 +92,7 @@ def test_the_size_of_its_tree_is_limited_by_the_effort():
     stopped = 0
     for seed in range(20):
         case = two(seed, 30)
-        claim = halves_claim(case.problem, Known("ordered"), Run(effort=1e-5))
+        claim = halves_claim(case.problem, Known("ordered"), Run(effort=1e-7))
         assert verified(case, claim)
         assert claim.value <= halves_claim(case.problem, Known("ordered")).value
         stopped += claim.reason == "more than 1 nodes"
