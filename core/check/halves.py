@@ -114,8 +114,11 @@ class _Case:
         elif self.outside >> item & 1:
             self.paid += self.behind * work
         else:
-            self.network.add(SOURCE, item, self.behind * work)
-            self.network.add(item, SINK, self.ahead * work)
+            # One of both is paid in any case, so that the lesser one is.
+            common = min(self.ahead, self.behind)
+            self.paid += common * work
+            self.network.add(SOURCE, item, (self.behind - common) * work)
+            self.network.add(item, SINK, (self.ahead - common) * work)
 
     def _ends(self, pins: frozenset[int]) -> tuple[bool, bool, list[int]]:
         """Whether pins are in, whether some are out, and the others."""
@@ -205,7 +208,7 @@ class _Network:
         level = {SOURCE: 0}
         waiting = [SOURCE]
         for node in waiting:
-            budget.spend(len(self.arcs[node]))
+            budget.spend(1)
             for arc in self.arcs[node]:
                 if self.left[arc] != 0 and self.head[arc] not in level:
                     level[self.head[arc]] = level[node] + 1
