@@ -117,6 +117,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="probability that a priority comes from the parent of the elite (default: 0.7)",
     )
     _add_latency_arguments(parser)
+    _add_learning_arguments(parser)
+    _add_cost_arguments(parser)
+    parser.add_argument_group("methods for throughput and gpipe", lines(SPLITS))
+    parser.add_argument_group("methods for latency", lines(LATENCY))
+
+
+def _add_learning_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what says how a policy is trained, and where it is kept."""
     learned = parser.add_argument_group("learning (placeto)")
     learned.add_argument(
         "--policy",
@@ -139,6 +147,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     learned.add_argument(
         "--save-policy", metavar="FILE", help="write the policy that placed the graph to FILE"
     )
+
+
+def _add_cost_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what a load is."""
     cost = parser.add_argument_group("cost model")
     cost.add_argument(
         "--comm",
@@ -171,8 +183,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="groups whose cost no longer follows from their nodes, since costs were edited, cost "
         "the sum of their nodes (default: refuse them)",
     )
-    parser.add_argument_group("methods for throughput and gpipe", lines(SPLITS))
-    parser.add_argument_group("methods for latency", lines(LATENCY))
 
 
 def _add_latency_arguments(parser: argparse.ArgumentParser) -> None:
