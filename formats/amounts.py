@@ -71,3 +71,15 @@ def shown_bytes(value: float) -> str:
         if value >= factor:
             return f"{value / factor:.4g} {unit}"
     return f"{value:.4g} B"
+
+
+def shown_seconds(value: float) -> str:
+    """A time for people: `1.98 ms`.
+
+    >>> shown_seconds(0.00198), shown_seconds(2.5e-5), shown_seconds(1234.0)
+    ('1.98 ms', '25 us', '1234 s')
+    """
+    for factor, unit in ((1e6, "us"), (1e3, "ms"), (1.0, "s")):
+        if value * factor < 999.5:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value:.0f} s"

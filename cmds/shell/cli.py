@@ -66,6 +66,8 @@ class Command:
         Does the work and returns the exit status.
     reads_stream
         Whether it takes a stream: a file name, or standard input.
+    many_streams
+        Whether it takes several.
     stream_unless
         Options that say what to work on instead of a stream.
     writes_file
@@ -82,6 +84,7 @@ class Command:
         run: Callable[[argparse.Namespace, Context], int],
         *,
         reads_stream: bool = True,
+        many_streams: bool = False,
         stream_unless: Sequence[str] = (),
         writes_file: bool = True,
         writes_stream: bool = True,
@@ -91,6 +94,7 @@ class Command:
         self._add_arguments = add_arguments
         self._run = run
         self._reads_stream = reads_stream
+        self._many_streams = many_streams
         self._stream_unless = stream_unless
         self._writes_file = writes_file
         self._writes_stream = writes_stream
@@ -103,7 +107,14 @@ class Command:
             formatter_class=Help,
             allow_abbrev=False,
         )
-        if self._reads_stream:
+        if self._many_streams:
+            parser.add_argument(
+                "stream",
+                nargs="*",
+                metavar="STREAM",
+                help="streams to read; - is standard input (default)",
+            )
+        elif self._reads_stream:
             parser.add_argument(
                 "stream",
                 nargs="?",
@@ -186,7 +197,11 @@ class Command:
         parser.out = context.stdout
         args = parser.parse_args(list(arguments))
         context.configure(args)
-        reads = self._reads_stream and args.stream == "-"
+        if self._many_streams:
+            args.stream = args.stream or ["-"]
+            if args.stream.count("-") > 1:
+                raise UsageError("standard input holds one stream: give - once")
+        reads = self._reads_stream and args.stream in ("-", ["-"])
         reads = reads and all(getattr(args, o) is None for o in self._stream_unless)
         if reads and _is_terminal(context.stdin):
             context.show(parser.format_usage().splitlines())

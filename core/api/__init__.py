@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from dnnp.scheduling import schedule
     from dnnp.splitting import split
     from dnnp.stage_loading import Stages, load_stages
+    from dnnp.viewing import view
 
 _ERRORS = (
     "DnnpError", "FormatError", "GapError", "InfeasibleError", "InputFileError", "LimitError",
@@ -68,6 +69,7 @@ _HOMES = {
     "run": "dnnp.running",
     "schedule": "dnnp.scheduling",
     "split": "dnnp.splitting",
+    "view": "dnnp.viewing",
     **dict.fromkeys(_ERRORS, "dnnp.core.model.errors"),
 }
 """Public name -> the module that has it."""
@@ -76,7 +78,7 @@ __all__ = [
     "Bar", "Caller", "DnnpError", "DnnpWarning", "Findings", "FormatError", "GapError", "Graph",
     "InfeasibleError", "InputFileError", "LimitError", "Stages", "Standing", "UnavailableError",
     "UsageError", "VerificationError", "bound", "check", "coarsen", "export", "generate", "load",
-    "load_stages", "profile", "run", "schedule", "split",
+    "load_stages", "profile", "run", "schedule", "split", "view",
 ]  # fmt: skip
 
 

@@ -30,4 +30,17 @@ ENGINES = ("local", "ray")
 FOLDERS = ("stages", "triton", "ort-layers", "onnx-devices")
 """What dnnp-export writes to a folder."""
 EXPORTS = (*FOLDERS, "msr-split")
+VIEWS = {
+    "text": (".txt",),
+    "svg": (".svg",),
+    "html": (".html", ".htm"),
+    "dot": (".dot", ".gv"),
+    "graphml": (".graphml",),
+    "trace": (".json",),
+    "onnx": (".onnx",),
+    "csv": (".csv",),
+    "tsv": (".tsv",),
+    "md": (".md",),
+}
+"""What dnnp-view makes -> endings of files that ask for it."""
 OPTIMIZATIONS = ("disable", "basic", "extended", "all")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dnnp.caller import Caller
     from dnnp.core.coarsen.coarsen import Coarsening
     from dnnp.core.coarsen.given import Given
-    from dnnp.core.coarsen.scopes import Path
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.rules import RuleSet
     from dnnp.formats.stream import Record, Stream
@@ -132,12 +131,13 @@ coarsen = step("dnnp-coarsen", CoarsenOptions)(coarsen_stream)
 
 def _coarsen(stream: Stream, options: CoarsenOptions) -> None:
     from dnnp.core.coarsen.coarsen import coarsen as group_nodes
+    from dnnp.core.coarsen.layers import paths_of
     from dnnp.formats.graph import graph_of
 
     caller, share, chains = options.caller, options.max_share, options.chain_share
     graph = graph_of(stream)
     given = _fused_by_ort(stream, options) if options.rules == "ort" else None
-    paths = _paths(stream, graph, options.depth) if options.layers else None
+    paths = paths_of(stream.get("node"), graph, options.depth) if options.layers else None
     if paths is not None and not any(paths):
         caller.warn("no node has a name scope or a layer: --layers groups nothing")
     shapes = [tuple(r["shape"]) if "shape" in r else None for r in stream.get("tensor")]
@@ -280,17 +280,6 @@ def _why_not(options: CoarsenOptions, n: int, result: Coarsening) -> str:
     if options.max_share is not None and options.max_share < 1:
         limits += f" and --max-share {options.max_share:g}"
     return f"--to {wanted}: {counted(g, 'group')}; {limits} keep them apart"
-
-
-def _paths(stream: Stream, graph: Graph, depth: int | None) -> list[Path]:
-    """Layer of each node: its layer field, else its scope, else what its name implies."""
-    from dnnp.core.coarsen.layers import levels
-    from dnnp.core.coarsen.scopes import layer_paths, scope_of_name, scope_path
-
-    nodes = stream.get("node")
-    scopes = [scope_path(r.get("scope") or scope_of_name(r["name"])) for r in nodes]
-    paths = layer_paths(scopes, levels(graph), depth)
-    return [(r["layer"],) if r.get("layer") else p for r, p in zip(nodes, paths, strict=True)]
 
 
 def _records(stream: Stream, graph: Graph, result: Coarsening) -> list[Record]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from dnnp.core.coarsen.merge import signatures
-from dnnp.core.coarsen.scopes import Path
+from dnnp.core.coarsen.scopes import Path, layer_paths, scope_of_name, scope_path
 from dnnp.core.coarsen.segments import acyclic_labels
 from dnnp.core.model.cluster import Clustering, contract
 from dnnp.core.model.graph import Graph, Ints
@@ -23,6 +24,13 @@ def levels(graph: Graph) -> list[int]:
     for node in graph.order.tolist():
         level[node] = max((level[u] + 1 for u in makers[node]), default=0)
     return level
+
+
+def paths_of(nodes: Sequence[Mapping[str, Any]], graph: Graph, depth: int | None) -> list[Path]:
+    """Layer of each node record: its layer field, else by its scope, or what its name implies."""
+    scopes = [scope_path(r.get("scope") or scope_of_name(r["name"])) for r in nodes]
+    paths = layer_paths(scopes, levels(graph), depth)
+    return [(r["layer"],) if r.get("layer") else p for r, p in zip(nodes, paths, strict=True)]
 
 
 def fill_gaps(graph: Graph, paths: Sequence[Path]) -> list[Path]:

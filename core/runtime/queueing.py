@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.core.runtime.report import seconds
 from dnnp.core.runtime.sources import POISSON, Arrivals
 from dnnp.core.runtime.trace import Trace
+from dnnp.formats.amounts import shown_seconds
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 """Which latencies are told."""
@@ -75,13 +75,13 @@ class Queueing:
 
     def lines(self) -> list[str]:
         """The same for people."""
-        p50, p90, p99, p999 = map(seconds, self.quantiles_s)
+        p50, p90, p99, p999 = map(shown_seconds, self.quantiles_s)
         how = "at random" if self.arrivals.process == POISSON else "at equal distances"
         found = [
             f"arrivals    {self.arrivals.rate_per_s:.4g}/s {how}; {self.throughput_per_s:.4g}/s "
             "leave",
             f"response    {p50} median from arrival to output, {p90} at 90%, {p99} at 99%, {p999} "
-            f"at 99.9%, {seconds(self.max_s)} at most",
+            f"at 99.9%, {shown_seconds(self.max_s)} at most",
         ]
         if self.saturated:
             found.append(

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnp.core.model.text import printable
+from dnnp.core.model.text import table
 from dnnp.core.runtime.moved import MovedFigures, figures_of, median_figures
 from dnnp.core.runtime.trace import Trace
-from dnnp.formats.amounts import shown_bytes
+from dnnp.formats.amounts import shown_bytes, shown_seconds
 
 ENOUGH = 10
 """Samples from which on a rate can be compared with the median times of the stages."""
@@ -181,35 +181,16 @@ def median_timing(rounds: Sequence[Timing]) -> Timing:
     )
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: first column to the left, the others to the right."""
-    rows = [header, *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-    return [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def seconds(value: float) -> str:
-    """A time with a unit people read easily."""
-    for factor, unit in ((1e6, "us"), (1e3, "ms"), (1.0, "s")):
-        if value * factor < 999.5:
-            return f"{value * factor:.3g} {unit}"
-    return f"{value:.0f} s"
-
-
 def stage_table(devices: Sequence[str], predicted_s: Sequence[float], timing: Timing) -> list[str]:
     """Lines that compare predicted and measured load, stage by stage."""
     rows = []
     for i, (device, predicted) in enumerate(zip(devices, predicted_s, strict=True)):
         measured = timing.loads_s[i]
         ratio = f"{measured / predicted:.2f}" if predicted > 0 and timing.samples else "-"
-        shown = seconds(measured) if timing.samples else "-"
-        rows.append([str(i), device, seconds(predicted), shown, ratio, f"{timing.bubbles[i]:.1%}"])
+        shown = shown_seconds(measured) if timing.samples else "-"
+        rows.append(
+            [str(i), device, shown_seconds(predicted), shown, ratio, f"{timing.bubbles[i]:.1%}"]
+        )
     header = ["stage", "device", "predicted", "measured", "ratio", "bubble"]
     return table(header, rows)
 
@@ -220,7 +201,16 @@ def transfer_table(moved: MovedFigures) -> list[str]:
     for t, measured, size in zip(moved.transfers, moved.measured_s, moved.bytes, strict=True):
         ratio = f"{measured / t.time_s:.2f}" if t.time_s > 0 else "-"
         way = "blocking" if t.blocking else "non-blocking"
-        rows.append([t.name, way, shown_bytes(size), seconds(t.time_s), seconds(measured), ratio])
+        rows.append(
+            [
+                t.name,
+                way,
+                shown_bytes(size),
+                shown_seconds(t.time_s),
+                shown_seconds(measured),
+                ratio,
+            ]
+        )
     return table(["transfer", "", "bytes", "predicted", "measured", "ratio"], rows)
 
 
@@ -240,11 +230,13 @@ def timing_lines(timing: Timing, forecast: Forecast = NO_FORECAST) -> list[str]:
             share = f", {timing.throughput_per_s * bottleneck:.1%} of the slowest stage's rate"
         lines.append(f"throughput  {timing.throughput_per_s:.4g} samples/s{share}")
     if makespan is not None:
-        lines.append(f"makespan    {seconds(timing.makespan_s)}, {seconds(makespan)} predicted")
-    predicted = "" if latency is None else f", {seconds(latency)} predicted"
+        lines.append(
+            f"makespan    {shown_seconds(timing.makespan_s)}, {shown_seconds(makespan)} predicted"
+        )
+    predicted = "" if latency is None else f", {shown_seconds(latency)} predicted"
     lines.append(
-        f"latency     {seconds(timing.latency_p50_s)} median, "
-        f"{seconds(timing.latency_p99_s)} at 99%{predicted}"
+        f"latency     {shown_seconds(timing.latency_p50_s)} median, "
+        f"{shown_seconds(timing.latency_p99_s)} at 99%{predicted}"
     )
     predicted = "" if bubble is None else f", {bubble:.1%} predicted"
     lines.append(f"bubble      {timing.bubble:.1%}{predicted}")
@@ -263,8 +255,8 @@ def comparison_table(timings: Sequence[tuple[str, Timing]]) -> list[str]:
             name,
             f"{t.throughput_per_s:.4g}/s",
             f"{t.throughput_per_s / base:.2f}" if base > 0 else "-",
-            seconds(t.latency_p50_s),
-            seconds(t.latency_p99_s),
+            shown_seconds(t.latency_p50_s),
+            shown_seconds(t.latency_p99_s),
         ]
         for name, t in timings
     ]

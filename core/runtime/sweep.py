@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dnnp.core.model.text import table
 from dnnp.core.runtime.queueing import QUANTILES, Queueing
-from dnnp.core.runtime.report import seconds, table
 from dnnp.core.runtime.sources import POISSON, Arrivals
+from dnnp.formats.amounts import shown_seconds
 
 SHARES = tuple(step / 10 for step in range(1, 13))
 """Rates over what the pipeline can do."""
@@ -99,8 +100,8 @@ class Swept:
             f"{found.arrivals.rate_per_s:.4g}/s",
             f"{share:.0%}",
             f"{found.throughput_per_s:.4g}/s",
-            *map(seconds, found.quantiles_s),
-            seconds(found.max_s),
+            *map(shown_seconds, found.quantiles_s),
+            shown_seconds(found.max_s),
             ", ".join(notes),
         ]
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import onnx.backend.test
 
 from dnnp.core.runtime.pipeline import run_pipeline
-from dnnp.core.runtime.report import seconds, summarize
+from dnnp.core.runtime.report import summarize
 from dnnp.core.runtime.steps import Step
+from dnnp.formats.amounts import shown_seconds
 from support.bench import table
 from support.run import Result, dnnp
 from support.running import known_time, step_of
@@ -82,13 +83,13 @@ def real() -> str:
         rows.append(
             (
                 f"`{name}`",
-                " / ".join(seconds(s["measured_s"]) for s in pipeline["stages"]),
+                " / ".join(shown_seconds(s["measured_s"]) for s in pipeline["stages"]),
                 f"{pipeline['throughput_per_s']:.1f}/s",
                 f"{pipeline['throughput_per_s'] * slowest:.1%}",
                 f"{runs['whole']['throughput_per_s']:.1f}/s",
                 f"{runs['replicas']['throughput_per_s']:.1f}/s",
-                seconds(pipeline["latency_p50_s"]),
-                seconds(runs["whole"]["latency_p50_s"]),
+                shown_seconds(pipeline["latency_p50_s"]),
+                shown_seconds(runs["whole"]["latency_p50_s"]),
             )
         )
     header = (

@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cmds": ("cmds", "formats", "core", "samples"),
     "core.api": (
         "core.methods", *BASE, *SOLVERS, "core.portfolio", "core.coarsen", "core.profile",
-        "core.pipeline", "core.check", "core.synthetic", "core.runtime", "formats",
+        "core.pipeline", "core.check", "core.synthetic", "core.runtime", "core.view", "formats",
     ),
     "formats": ("core.model",),
     "samples": ("core.api",),
@@ -45,6 +45,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "core.check": ("core.model",),
     "core.synthetic": ("core.model",),
     "core.runtime": ("core.model", "formats"),
+    "core.view": ("core.model", "core.coarsen", "formats"),
 }  # fmt: skip
 """Area -> areas it may import besides itself."""
 

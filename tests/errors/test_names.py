@@ -9,8 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dnnp.core.model.text import printable
-from dnnp.core.runtime.report import table
+from dnnp.core.model.text import printable, table
 from support import seeds
 from support.graphs import random_stream, to_bytes
 from support.run import dnnp, dnnp_process

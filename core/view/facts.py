@@ -1,0 +1,221 @@
+"""What all views show of a stream: its graph, plan and results, joined and worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.coarsen.layers import fill_gaps, paths_of
+from dnnp.core.model.cluster import Clustering, contract
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import Floats, Graph, Ints
+from dnnp.core.model.plan import Plan, Stage
+from dnnp.formats.stream import Record, Stream
+
+NAMED = 2
+"""Layers of a stage that are all named; of more, the first and the last."""
+
+
+class Cut(NamedTuple):
+    """A tensor that moves from one stage to others."""
+
+    tensor: int
+    """Its position in the graph."""
+    source: int
+    """Position of the stage that makes it."""
+    targets: tuple[int, ...]
+    """Positions of those that read it, ascending."""
+    size_bytes: float
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A stage of the plan, and what its record does not say."""
+
+    stage: Stage
+    units: Ints
+    """Positions of its units, in execution order."""
+    times: Floats
+    """Compute of each of these on the class of its device, in the unit of the stream's times."""
+    layers: str
+    """Which layers it holds, such as `embed .. layer.3 (5 layers)`; empty: names tell none."""
+    capacity_bytes: float
+    """Memory of each of its devices; inf: no limit."""
+    measured_s: float | None
+    """Its load in the last run of the pipeline; None: there is none."""
+
+    def heaviest(self, most: int) -> list[tuple[int, float]]:
+        """The units that take the longest, and their times; equals by position."""
+        chosen = np.argsort(-self.times, kind="stable")[:most]
+        return list(zip(self.units[chosen].tolist(), self.times[chosen].tolist(), strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What a stream says; what it does not hold is None or empty."""
+
+    stream: Stream
+    graph: Graph | None
+    """None: a schedule of blocks that no model stands behind."""
+    units: Clustering | None
+    """What a split moves: groups, or every node alone."""
+    layers: tuple[str, ...]
+    """Layer of each unit; empty text: names do not tell."""
+    plan: Plan | None
+    parts: tuple[Part, ...]
+    """The stages, in the order of the pipeline."""
+    cuts: tuple[Cut, ...]
+    """What moves between them, the largest first."""
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        return str(self.stream.header["model"])
+
+    @property
+    def seconds(self) -> bool:
+        """Whether times are in seconds; else their unit is not known."""
+        return bool(self.stream.header["units"]["time"] == "s")
+
+    @property
+    def bound(self) -> Record | None:
+        """The record of what was proven of the plan."""
+        return next(iter(self.stream.get("bound")), None)
+
+    @property
+    def schedule(self) -> Record | None:
+        """The record of the schedule; its blocks are `stream.get("block")`."""
+        return next(iter(self.stream.get("schedule")), None)
+
+    @property
+    def runs(self) -> list[Record]:
+        """Records of what was measured, in order."""
+        return self.stream.get("run")
+
+    @cached_property
+    def unit_graph(self) -> Graph | None:
+        """The graph whose nodes are the units."""
+        if self.graph is None or self.units is None:
+            return None
+        return contract(self.graph, self.units)
+
+    @cached_property
+    def stage_of(self) -> Ints:
+        """Position of the stage of each unit, i64[units]; -1: there is no plan."""
+        found = np.full(0 if self.units is None else self.units.g, -1, dtype=np.int64)
+        for number, part in enumerate(self.parts):
+            found[part.units] = number
+        return found
+
+    @cached_property
+    def unit_times(self) -> Floats:
+        """Compute of each unit, f64[units]: on the device of its stage, or without a plan on the
+        first class that runs all of them; nan: not priced."""
+        if self.units is None:
+            return np.zeros(0)
+        times = np.full(self.units.g, np.nan)
+        for part in self.parts:
+            times[part.units] = part.times
+        if not self.parts:
+            whole = [t for t in self.units.times.values() if np.isfinite(t).all()]
+            return whole[0] if whole else times
+        return times
+
+
+def facts_of(
+    stream: Stream, graph: Graph | None, units: Clustering | None, plan: Plan | None
+) -> Facts:
+    """Join what a stream says.
+
+    Parameters
+    ----------
+    stream
+        The stream.
+    graph, units, plan
+        What it holds of them, read.
+    """
+    if graph is None or units is None:
+        return Facts(stream, None, None, (), None, (), ())
+    of_node = ["/".join(p) for p in fill_gaps(graph, paths_of(stream.get("node"), graph, None))]
+    layers = tuple(of_node[first] for first in units.member_idx[units.member_ptr[:-1]].tolist())
+    if plan is None:
+        return Facts(stream, graph, units, layers, None, (), ())
+    position = {number: i for i, number in enumerate(graph.node_ids.tolist())}
+    owner = np.empty(graph.n, dtype=np.int64)
+    held: list[Ints] = []
+    for number, stage in enumerate(plan.stages):
+        nodes = np.array([position[v] for v in stage.nodes], dtype=np.int64)
+        owner[nodes] = number
+        held.append(_in_order(units.label[nodes]))
+    measured = _measured(stream)
+    classes = {device.name: device for device in plan.devices}
+    parts = tuple(
+        Part(
+            stage=stage,
+            units=mine,
+            times=units.times.get(stage.device_class, np.full(units.g, np.nan))[mine],
+            layers=layer_range([layers[u] for u in mine.tolist()]),
+            capacity_bytes=_capacity(classes.get(stage.device_class)),
+            measured_s=measured.get(record["id"]),
+        )
+        for stage, mine, record in zip(
+            plan.stages, held, sorted(stream.get("stage"), key=lambda r: r["id"]), strict=True
+        )
+    )
+    return Facts(stream, graph, units, layers, plan, parts, _cuts(graph, owner))
+
+
+def _in_order(labels: Ints) -> Ints:
+    """Each label once, where it comes first."""
+    return np.array(list(dict.fromkeys(labels.tolist())), dtype=np.int64)
+
+
+def _capacity(device: DeviceClass | None) -> float:
+    return np.inf if device is None or device.is_cpu else device.memory_bytes
+
+
+def _measured(stream: Stream) -> dict[int, float]:
+    """Measured load of stages in the last run of the pipeline, by id."""
+    found: dict[int, float] = {}
+    for run in stream.get("run"):
+        if run["mode"] == "pipeline" and run.get("stages"):
+            found = {}
+            for entry in run["stages"]:
+                # A stage that ran in parts has several entries, which ran one after the other.
+                found[entry["stage"]] = found.get(entry["stage"], 0.0) + entry["measured_s"]
+    return found
+
+
+def layer_range(layers: Sequence[str]) -> str:
+    """Layers in order, in few words.
+
+    >>> layer_range(["embed", "embed", "layer.0", "layer.1", "layer.1"])
+    'embed .. layer.1 (3 layers)'
+    >>> layer_range(["layer.0", "", "layer.0"]), layer_range(["a", "b"]), layer_range([""])
+    ('layer.0', 'a, b', '')
+    """
+    names = [name for name in dict.fromkeys(layers) if name]
+    if len(names) <= NAMED:
+        return ", ".join(names)
+    return f"{names[0]} .. {names[-1]} ({len(names)} layers)"
+
+
+def _cuts(graph: Graph, owner: Ints) -> tuple[Cut, ...]:
+    """Tensors that cross from stage to stage; `owner` is the stage of each node."""
+    found: list[Cut] = []
+    producer, ptr = graph.producer.tolist(), graph.use_ptr.tolist()
+    readers = owner[graph.use_idx].tolist()
+    of_node = owner.tolist()
+    for t, (a, b) in enumerate(pairwise(ptr)):
+        if producer[t] < 0:
+            continue
+        source = of_node[producer[t]]
+        targets = sorted({s for s in readers[a:b] if s != source})
+        if targets:
+            found.append(Cut(t, source, tuple(targets), float(graph.tensor_bytes[t])))
+    return tuple(sorted(found, key=lambda cut: (-cut.size_bytes, cut.tensor)))
