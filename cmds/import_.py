@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from dnnp.choices import ANY_FAMILY, FAMILIES, LAYERED, MODEL_FORMATS, READINGS, SHAPES
+from dnnp.choices import ANY_FAMILY, FAMILIES, LAYERED, MODEL_FORMATS, OPTIMIZERS, READINGS, SHAPES
 from dnnp.cmds.shell.arguments import count, seconds
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
@@ -54,6 +54,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--name",
         metavar="NAME",
         help="model name (default: from the file name, or family, size, seed and reading)",
+    )
+    training = parser.add_argument_group("training")
+    training.add_argument(
+        "--training",
+        action="store_true",
+        help="add the backward pass of an ONNX model, for planning: a node for each gradient, and "
+        "the memory that training takes",
+    )
+    training.add_argument(
+        "--optimizer",
+        choices=OPTIMIZERS,
+        help="what updates the weights: it keeps two numbers for each of them (adam), one "
+        "(momentum) or none (sgd), besides the gradients (default: adam)",
+    )
+    training.add_argument(
+        "--mixed-precision",
+        action="store_true",
+        help="compute in float16 what the model computes in float32; weights are kept in both",
+    )
+    training.add_argument(
+        "--loss",
+        metavar="OUTPUT",
+        action="append",
+        default=[],
+        help="output of the model that is trained for; repeatable (default: all that have a "
+        "gradient)",
     )
     limit_options(parser, "limits of --shapes run")
     random = parser.add_argument_group("random graphs")

@@ -110,6 +110,7 @@ NODE = {
     "base_s": BASE,
     "memory_bytes": number("memory of the node, where the source gives it"),
     "backward": Field("bool", "belongs to the backward pass"),
+    "of": Field("id", "backward: the node whose gradient it computes"),
     "color": Field("id", "nodes of one colour share a device"),
     "layer": string("layer in the source"),
     "scope": string("name scope in the source"),

@@ -24,6 +24,9 @@ PROFILE_MODES = ("analytic", "measure", "scaled")
 MEASURED = "measured"
 """Stands for the only class which a graph prices."""
 
+OPTIMIZERS = ("adam", "momentum", "sgd")
+"""What updates the weights in training."""
+
 PROVIDERS = ("cpu", "cuda")
 WORKERS = ("thread", "process")
 ENGINES = ("local", "ray")

@@ -16,6 +16,7 @@ from dnnp.formats.header import stamped
 from dnnp.formats.stream import Stream, read_bytes
 from dnnp.graph import Graph
 from dnnp.step import Options, option
+from dnnp.training import TrainingOptions, add_training
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -30,7 +31,7 @@ LONGEST_HEADER = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportOptions(Options):
+class ImportOptions(TrainingOptions):
     """How a model is read."""
 
     kind: str | None = option(flag="--from", choices=MODEL_FORMATS)
@@ -97,6 +98,10 @@ def load(
     dims: Sequence[str] | Mapping[str, int] = (),
     shapes: str = "symbolic",
     name: str | None = None,
+    training: bool = False,
+    optimizer: str | None = None,
+    mixed_precision: bool = False,
+    loss: Sequence[str] = (),
     caller: Caller = CALLER,
 ) -> Graph:
     """Read a stream that a command or `Graph.save` has written, an ONNX model, or a workload.
@@ -117,6 +122,14 @@ def load(
         Last step allowed for finding tensor shapes: `value-info`, `infer`, `symbolic` or `run`.
     name
         Name of the model; None: from the file's name.
+    training
+        Add the backward pass of an ONNX model, for planning.
+    optimizer
+        With `training`: what updates the weights, `adam`, `momentum` or `sgd`; None: `adam`.
+    mixed_precision
+        With `training`: compute in float16 what the model computes in float32.
+    loss
+        With `training`: outputs that are trained for; empty: all that have a gradient.
 
     Raises
     ------
@@ -128,8 +141,10 @@ def load(
         The file is malformed.
     """
     options = ImportOptions(
-        kind=kind, one_tensor=one_tensor, dims=dims, shapes=shapes, name=name, caller=caller
-    )
+        kind=kind, one_tensor=one_tensor, dims=dims, shapes=shapes, name=name,
+        training=training, optimizer=optimizer, mixed_precision=mixed_precision, loss=loss,
+        caller=caller,
+    )  # fmt: skip
     options.check()
     path = "-"
     data: bytes | None = None
@@ -211,7 +226,12 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
         from dnnp.formats.onnx_dims import parse_dimensions
 
         dims = parse_dimensions(list(options.sizes))
-        return load_onnx(path, dims, options.shapes, options.name)
+        stream = load_onnx(path, dims, options.shapes, options.name)
+        if options.training:
+            add_training(stream, options)
+        return stream
+    if options.training:
+        raise UsageError(f"--training is for ONNX models, not for {kind}")
     if options.sizes:
         raise UsageError(f"--dim is for ONNX models, not for {kind}")
     data = options.caller.read_input(path) if data is None else data

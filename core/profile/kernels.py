@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dnnp.core.model.gradient import forward_type
 from dnnp.core.model.graph import Bools, Floats, Graph, Ints
 from dnnp.core.profile.families import (
     ANCHORS,
@@ -158,7 +159,7 @@ def kernels_of(
         reads, writes = graph.reads(v).tolist(), graph.writes(v).tolist()
         sizes, fixed = [shapes[t] for t in reads], [known[t] for t in reads]
         out = shapes[writes[0]] if writes else None
-        name = family_of(graph.ops[v], sizes, fixed, out)
+        name = family_of(forward_type(graph.ops[v]), sizes, fixed, out)
         family[v] = _CODE.get(name, NO_FAMILY)
         if out:
             length[v] = max(out[-1], 1)

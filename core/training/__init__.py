@@ -1,0 +1,1 @@
+"""From a model to the graph that trains it: backward pass, gradients, memory of the optimiser."""
