@@ -132,15 +132,20 @@ coarsen = step("dnnp-coarsen", CoarsenOptions)(coarsen_stream)
 def _coarsen(stream: Stream, options: CoarsenOptions) -> None:
     from dnnp.core.coarsen.coarsen import coarsen as group_nodes
     from dnnp.core.coarsen.layers import paths_of
+    from dnnp.core.coarsen.mirror import mirrored, twins_of
+    from dnnp.formats.forward import forward_pass
     from dnnp.formats.graph import graph_of
 
     caller, share, chains = options.caller, options.max_share, options.chain_share
-    graph = graph_of(stream)
-    given = _fused_by_ort(stream, options) if options.rules == "ort" else None
-    paths = paths_of(stream.get("node"), graph, options.depth) if options.layers else None
+    whole = graph_of(stream)
+    twins = twins_of(stream.get("node"))
+    part = stream if twins is None else forward_pass(stream)
+    graph = whole if twins is None else graph_of(part)
+    given = _fused_by_ort(part, options) if options.rules == "ort" else None
+    paths = paths_of(part.get("node"), graph, options.depth) if options.layers else None
     if paths is not None and not any(paths):
         caller.warn("no node has a name scope or a layer: --layers groups nothing")
-    shapes = [tuple(r["shape"]) if "shape" in r else None for r in stream.get("tensor")]
+    shapes = [tuple(r["shape"]) if "shape" in r else None for r in part.get("tensor")]
     result = group_nodes(
         graph,
         shapes,
@@ -156,12 +161,14 @@ def _coarsen(stream: Stream, options: CoarsenOptions) -> None:
         _report_cuts(given, result, others, caller)
     if options.to is not None and result.clustering.g != options.to:
         caller.warn(_why_not(options, graph.n, result))
+    if twins is not None:
+        result = mirrored(whole, twins, result)
     if stream.get("group"):
         caller.note(f"replacing {counted(len(stream.get('group')), 'group')}")
-    dropped = stream.replace("group", _records(stream, graph, result))
+    dropped = stream.replace("group", _records(stream, whole, result))
     if dropped:
         caller.note(f"dropping what was made from the old groups: {', '.join(dropped)}")
-    caller.note(_summary(graph.n, result))
+    caller.note(_summary(whole.n, result))
 
 
 def _doubt_version(rules: RuleSet, caller: Caller) -> None:

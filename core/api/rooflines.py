@@ -45,10 +45,21 @@ def fused(stream: Stream, graph: Graph) -> tuple[Ints, tuple[str, ...], Bools]:
     """What `fused_units` finds by the rules of ONNX Runtime on a CPU."""
     from dnnp.choices import DEFAULT_RULES
     from dnnp.core.coarsen.kernels import fused_units
+    from dnnp.core.coarsen.mirror import mirrored_units, twins_of
+    from dnnp.formats.forward import forward_pass
+    from dnnp.formats.graph import graph_of
     from dnnp.formats.rules import load_rules
 
-    shapes = [tuple(r["shape"]) if "shape" in r else None for r in stream.get("tensor")]
-    return fused_units(graph, shapes, load_rules(DEFAULT_RULES))
+    twins = twins_of(stream.get("node"))
+    part = stream if twins is None else forward_pass(stream)
+    shapes = [tuple(r["shape"]) if "shape" in r else None for r in part.get("tensor")]
+    rules = load_rules(DEFAULT_RULES)
+    if twins is None:
+        return fused_units(graph, shapes, rules)
+    forward = graph_of(part)
+    unit, formed, constant = fused_units(forward, shapes, rules)
+    known = np.isin(graph.tensor_ids, forward.tensor_ids[constant])
+    return *mirrored_units(graph, twins, unit, formed), known
 
 
 def kernels_by(

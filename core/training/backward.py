@@ -99,7 +99,7 @@ def train(
     forward = [dict(node) for node in nodes]
     _state_memory(tensor, forward, made, optimizer)
     _join_by_color(forward, made)
-    done = {node["of"] for node in made.nodes}
+    done = set(made.beside.values())
     unruled = Counter(n["op"] for n in nodes if n["id"] in done and not is_known(n["op"]))
     return Trained(
         list(tensor.values()),
@@ -181,6 +181,8 @@ class _BackwardPass:
     nodes: list[Record] = field(default_factory=list)
     partial: dict[int, list[int]] = field(default_factory=dict)
     """Gradients of a tensor, by its id: one from each reader."""
+    beside: dict[int, int] = field(default_factory=dict)
+    """The forward node that shares its device, by the id of a backward node."""
     trained: dict[int, set[int]] = field(default_factory=dict)
     """Parameters whose gradients a backward node makes, by its id."""
 
@@ -191,6 +193,8 @@ class _BackwardPass:
         """A loss at an output, which `maker` writes."""
         output = self.tensor[t]
         record = self._node(maker, LOSS, f"{output['name']}.loss", [t], [self._gradient(t)])
+        del record["of"]
+        self.beside[record["id"]] = maker["id"]
         record["flop"] = elements(output)
         record["bytes"] = 2 * output["size_bytes"]
         self.trained[record["id"]] = set()
@@ -206,6 +210,7 @@ class _BackwardPass:
         outputs = [self._gradient(t) for t in through if t not in parameters]
         name = f"{node['name']}.grad" if node["name"] else ""
         record = self._node(node, gradient_type(node["op"]), name, list(inputs), outputs)
+        self.beside[record["id"]] = node["id"]
         self.trained[record["id"]] = parameters
         self._price(record, node, ruled, arriving)
 
@@ -331,9 +336,9 @@ def _join_by_color(forward: Sequence[Record], made: _BackwardPass) -> None:
         if "color" in node:
             join(node["id"], first.setdefault(("color", node["color"]), node["id"]))
     for node in made.nodes:
-        join(node["id"], node["of"])
+        join(node["id"], made.beside[node["id"]])
         for t in made.trained[node["id"]]:
-            join(node["of"], first.setdefault(("parameter", t), node["of"]))
+            join(node["id"], first.setdefault(("parameter", t), node["id"]))
     numbers: dict[int, int] = {}
     for node in (*forward, *made.nodes):
         if node["id"] in parent:
