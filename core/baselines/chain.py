@@ -18,6 +18,7 @@ import numpy as np
 from dnnp.core.cost.combine import COMM
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.line import Line, steps_of
+from dnnp.core.cost.load import weights_stated
 from dnnp.core.cost.load_kernel import load_of, share_of
 from dnnp.core.cost.memory import Steps, memory_row, no_steps, tree_size
 from dnnp.core.cost.problem import SplitProblem
@@ -114,9 +115,10 @@ def _weights(graph: Graph, line: Line) -> tuple[Ints, Floats, Ints]:
     """Weight bytes by item (CSR), each with the last earlier item that holds the same tensor."""
     item = np.empty(graph.n, dtype=np.int64)
     item[line.nodes] = np.repeat(np.arange(line.n), np.diff(line.node_ptr))
-    stated = np.flatnonzero(~np.isnan(graph.node_bytes))
+    own = weights_stated(graph)
+    stated = np.flatnonzero(own)
     reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
-    read = np.isnan(graph.node_bytes[reader]) & (graph.tensor_kind[graph.in_idx] == PARAMETER)
+    read = ~own[reader] & (graph.tensor_kind[graph.in_idx] == PARAMETER)
     pairs = distinct(graph.in_idx[read] * max(line.n, 1) + item[reader[read]])
     tensor, at = pairs // max(line.n, 1), pairs % max(line.n, 1)
     before = np.full(len(pairs), -1, dtype=np.int64)

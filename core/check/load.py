@@ -190,14 +190,14 @@ def node_memory(tables: Tables, node: int) -> float:
 
 
 def weight_bytes(tables: Tables, nodes: Sequence[int]) -> float:
-    """Bytes of weights in a stage: what the source gives for a node, else its parameters.
+    """Bytes of weights in a stage: its parameters, each once.
 
-    A parameter that several nodes read counts once.
+    In a graph without any, what the source gives for its nodes.
     """
-    stated = [tables.memory[v] for v in nodes if not math.isnan(tables.memory[v])]
-    others = (v for v in nodes if math.isnan(tables.memory[v]))
-    parameters = {t for v in others for t in tables.reads[v] if tables.kind[t] == PARAMETER}
-    return math.fsum([*stated, *(tables.size[t] for t in parameters)])
+    if PARAMETER not in tables.kind:
+        return math.fsum(tables.memory[v] for v in nodes if not math.isnan(tables.memory[v]))
+    parameters = {t for v in nodes for t in tables.reads[v] if tables.kind[t] == PARAMETER}
+    return math.fsum(tables.size[t] for t in parameters)
 
 
 def _transfer(tables: Tables, tensor: int, device: DeviceClass) -> float:

@@ -29,6 +29,7 @@ from dnnp.core.model.graph import (
     CONSTANT,
     INPUT,
     PARAMETER,
+    Bools,
     Floats,
     Graph,
     Ints,
@@ -82,13 +83,23 @@ def node_memory(graph: Graph) -> Floats:
     return np.where(np.isnan(graph.node_bytes), own, graph.node_bytes)
 
 
+def weights_stated(graph: Graph) -> Bools:
+    """Nodes whose stated memory is one of weights (m_v of the 2020 paper, Appendix C.2); bool[n].
+
+    Where there are parameters, these are the weights, and what nodes state holds more.
+    """
+    if (graph.tensor_kind == PARAMETER).any():
+        return np.zeros(graph.n, dtype=np.bool_)
+    return np.asarray(~np.isnan(graph.node_bytes))
+
+
 def weight_bytes(graph: Graph, nodes: Ints) -> float:
     """Bytes of weights that replicas of a stage synchronise.
 
-    Stated node memory (m_v of the 2020 paper, Appendix C.2) where the source has it, and the
-    parameters that the other nodes read, each once.
+    The parameters that its nodes read, each once; in a graph without any, the memory that they
+    state.
     """
-    stated = ~np.isnan(graph.node_bytes[nodes])
+    stated = weights_stated(graph)[nodes]
     read = distinct(_gather(graph.in_ptr, graph.in_idx, nodes[~stated]))
     parameters = read[graph.tensor_kind[read] == PARAMETER]
     own = graph.node_bytes[nodes[stated]].sum()

@@ -9,6 +9,7 @@ import numpy as np
 from dnnp.core.cost.combine import COMM, ROOM, ROUNDING
 from dnnp.core.cost.kernel import plain
 from dnnp.core.cost.line import Line
+from dnnp.core.cost.load import weights_stated
 from dnnp.core.cost.spread import spread
 from dnnp.core.dp.lattice import Lattice
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, distinct, totals
@@ -122,7 +123,7 @@ def may_bind(graph: Graph, line: Line, options: CostOptions) -> bool:
 def weights_of(graph: Graph, line: Line) -> Floats:
     """Weight bytes of each item, shared parameters in full; f64[n]."""
     where = _item_of_node(graph, line)
-    stated = ~np.isnan(graph.node_bytes)
+    stated = weights_stated(graph)
     node = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
     reads = (graph.tensor_kind[graph.in_idx] == PARAMETER) & ~stated[node]
     own = totals(where[stated], graph.node_bytes[stated], line.n)
@@ -262,7 +263,7 @@ def _memory(graph: Graph, line: Line, options: CostOptions) -> dict[str, np.ndar
     node = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
     tensor = graph.in_idx
     static = graph.tensor_kind[tensor] >= PARAMETER
-    stated = ~np.isnan(graph.node_bytes)
+    stated = weights_stated(graph)
     peak = options.memory_model == "peak"
     held = np.zeros(n) if peak else line.memory.copy()
     weight = totals(where[stated], graph.node_bytes[stated], n)

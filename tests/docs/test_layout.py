@@ -23,7 +23,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cmds": ("cmds", "formats", "core", "samples"),
     "core.api": (
         "core.methods", *BASE, *SOLVERS, "core.portfolio", "core.coarsen", "core.profile",
-        "core.pipeline", "core.check", "core.synthetic", "core.runtime", "core.view", "formats",
+        "core.pipeline", "core.check", "core.synthetic", "core.training", "core.runtime",
+        "core.view", "formats",
     ),
     "formats": ("core.model",),
     "samples": ("core.api",),
@@ -44,6 +45,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "core.pipeline": ("core.methods", *BASE),
     "core.check": ("core.model",),
     "core.synthetic": ("core.model",),
+    "core.training": ("core.model",),
     "core.runtime": ("core.model", "formats"),
     "core.view": ("core.model", "core.coarsen", "formats"),
 }  # fmt: skip
