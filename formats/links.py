@@ -113,12 +113,11 @@ def _by_class(
 ) -> Iterator[Link]:
     """Links within each class, over the bandwidth that it states, where no record speaks of one."""
     for device in devices:
-        size = device.cluster_size
         for i, source in enumerate(places[device.name]):
             for j, target in enumerate(places[device.name]):
-                near = size and i // size == j // size
                 band = device.bandwidth_bytes_per_s
-                if near:
-                    band = device.inner_bandwidth_bytes_per_s
+                for level in reversed(device.levels):
+                    if i // level.size == j // level.size:
+                        band = level.bandwidth_bytes_per_s
                 if i != j and isfinite(band) and (source, target) not in spoken_of:
                     yield Link(source, target, band)

@@ -82,6 +82,8 @@ def cut_levels(
     O(n^2) segments, each with the work of `cut_chain` on its items.
     """
     device, n = devices[clustered], m.work.shape[1]
+    inner = np.where(m.way_class == clustered, device.inner_factor, 1.0)
+    m = m._replace(sync=m.sync * inner)  # no stage is in two clusters
     full, rest = divmod(device.count, device.cluster_size)
     kinds = [(size, count) for size, count in ((device.cluster_size, full), (rest, 1)) if size]
     kinds = [(size, count) for size, count in kinds if count]

@@ -90,13 +90,23 @@ def _overlaps(plan: Plan) -> list[Violation]:
     return found
 
 
-def clusters_of(plan: Plan, devices: Mapping[str, DeviceClass]) -> list[tuple[str, int] | None]:
-    """Class and cluster of every stage's first device; None where there are no clusters."""
-    homes: list[tuple[str, int] | None] = []
+Home = tuple[str, int, int]
+"""A cluster: its class, the devices that it has, and its number among those of that size."""
+
+
+def clusters_of(plan: Plan, devices: Mapping[str, DeviceClass]) -> list[list[tuple[Home, float]]]:
+    """The clusters that hold all devices of each stage, the smallest first, and their bandwidths.
+
+    A stage that reaches from one cluster into the next is in neither.
+    """
+    found = []
     for stage in plan.stages:
         device, first = devices.get(stage.device_class), number_of(stage)
-        if device is None or first is None or device.cluster_size < 1:
-            homes.append(None)
-        else:
-            homes.append((device.name, first // device.cluster_size))
-    return homes
+        homes: list[tuple[Home, float]] = []
+        if device is not None and first is not None:
+            last = first + max(stage.replicas, 1) - 1
+            for size, bandwidth in device.levels:
+                if size > 0 and first // size == last // size:
+                    homes.append(((device.name, size, first // size), bandwidth))
+        found.append(homes)
+    return found

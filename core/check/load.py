@@ -12,7 +12,8 @@ The r replicas of a stage take a sample in turn, so that one sample costs 1/r of
 there is a backward pass they also agree on their weights, in (r - 1) / r * weights / bandwidth
 (its Appendix C.2): after the rest, or beside it where transfers overlap with compute.
 
-A tensor that stays among the stages of one cluster moves over the inner link (Appendix C.3).
+A tensor that stays among the stages of one cluster moves over the link of the smallest such
+cluster (Appendix C.3); replicas in one cluster agree on their weights over that of the smallest.
 Where links are stated, they say how long everything between stages takes.
 
 The forward load is that of the forward nodes and of the tensors they make or the model is fed
@@ -31,6 +32,9 @@ from dnnp.core.check.wires import Alone, StageWires
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import ACTIVATION, CONSTANT, INPUT, PARAMETER
 from dnnp.core.model.plan import CostOptions
+
+Cluster = tuple[Collection[int], float]
+"""The nodes whose stages a cluster holds wholly, and the bandwidth of its links."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def cost_of(
     device: DeviceClass,
     options: CostOptions,
     replicas: int = 1,
-    near: Collection[int] = (),
+    near: Sequence[Cluster] = (),
     wires: StageWires | Alone | None = None,
 ) -> Cost:
     """Recompute the load of one stage.
@@ -101,7 +105,7 @@ def cost_of(
     replicas
         Devices that share the samples.
     near
-        Nodes on devices of the same cluster, those of the stage included.
+        The clusters that hold all devices of the stage, the smallest first.
     wires
         The links to other stages, where links are stated; clusters do not count then.
     """
@@ -116,7 +120,7 @@ def price(
     device: DeviceClass,
     options: CostOptions,
     replicas: int = 1,
-    near: Collection[int] = (),
+    near: Sequence[Cluster] = (),
     wires: StageWires | Alone | None = None,
 ) -> Cost:
     """Price a footprint on a device; see `cost_of`."""
@@ -127,8 +131,11 @@ def price(
     if not device.is_cpu:
         for way, tensors in enumerate((footprint.arriving, footprint.leaving)):
             for t in tensors:
-                inner = bool(near) and _stays_near(tables, t, near, options.charge_io, way == 1)
-                time = _inner(tables, t, device) if inner else _transfer(tables, t, device)
+                time = _transfer(tables, t, device)
+                for nodes, bandwidth in near:
+                    if _stays_near(tables, t, nodes, options.charge_io, way == 1):
+                        time = _inner(tables, t, device, bandwidth)
+                        break
                 writer = tables.writer.get(t)
                 if wires is not None:
                     time = _over(wires, tables, t, options.charge_io, way == 1, time)
@@ -140,7 +147,8 @@ def price(
     sync_s = 0.0
     if replicas > 1 and footprint.weight_bytes:
         share = (replicas - 1) / replicas
-        bandwidth = device.bandwidth_bytes_per_s if wires is None else wires.bandwidth
+        bandwidth = near[0][1] if near else device.bandwidth_bytes_per_s
+        bandwidth = bandwidth if wires is None else wires.bandwidth
         sync_s = share * footprint.weight_bytes / bandwidth if bandwidth else math.inf
 
     def load(parts: tuple[float, float, float, float], sync: float) -> float:
@@ -206,12 +214,12 @@ def _transfer(tables: Tables, tensor: int, device: DeviceClass) -> float:
     return tables.size[tensor] / device.bandwidth_bytes_per_s if math.isnan(given) else given
 
 
-def _inner(tables: Tables, tensor: int, device: DeviceClass) -> float:
-    """Time to move one tensor inside the device's cluster."""
+def _inner(tables: Tables, tensor: int, device: DeviceClass, bandwidth: float) -> float:
+    """Time to move one tensor inside a cluster of the device that has links of that bandwidth."""
     given = tables.transfer[tensor]
     if math.isnan(given):
-        return tables.size[tensor] / device.inner_bandwidth_bytes_per_s
-    return given * device.bandwidth_bytes_per_s / device.inner_bandwidth_bytes_per_s
+        return tables.size[tensor] / bandwidth
+    return given * device.bandwidth_bytes_per_s / bandwidth
 
 
 def _over(
@@ -233,7 +241,7 @@ def _over(
 def _stays_near(
     tables: Tables, tensor: int, near: Collection[int], charge_io: bool, leaving: bool
 ) -> bool:
-    """Whether one crossing of a tensor takes the inner link.
+    """Whether one crossing of a tensor takes the link of a cluster, which holds the nodes `near`.
 
     Arriving it depends on the writer, leaving on all readers; the outside world is far away.
     """

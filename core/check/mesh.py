@@ -71,8 +71,9 @@ class Mesh:
         one, other = self._classes.get(a), self._classes.get(b)
         if one is None or other is None or i is None or j is None:
             return None
-        if one is other and one.cluster_size and i // one.cluster_size == j // one.cluster_size:
-            return Path(one.inner_bandwidth_bytes_per_s, 0.0)
+        for level in one.levels if one is other else ():
+            if i // level.size == j // level.size:
+                return Path(level.bandwidth_bytes_per_s, 0.0)
         return Path(min(one.bandwidth_bytes_per_s, other.bandwidth_bytes_per_s), 0.0)
 
     def _widest(self, source: str) -> dict[str, float]:

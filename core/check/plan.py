@@ -8,7 +8,7 @@ from typing import Any
 
 from dnnp.core.check.case import make_case
 from dnnp.core.check.claims import check_excess, check_objective, check_offer
-from dnnp.core.check.devices import check_devices, clusters_of
+from dnnp.core.check.devices import Home, check_devices, clusters_of
 from dnnp.core.check.latency import check_latency
 from dnnp.core.check.load import Cost, cost_of
 from dnnp.core.check.tables import Tables, on_a_cycle, shown, tables_of
@@ -73,18 +73,18 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
     found += _colors(graph, tables, blocks)
     found += check_devices(plan)
     wires = Wires(plan, tables, blocks) if plan.links else None
-    homes = [None] * len(blocks) if wires else clusters_of(plan, devices)
-    near: dict[tuple[str, int], set[int]] = {}
-    for home, block in zip(homes, blocks, strict=True):
-        if home is not None:
-            near.setdefault(home, set()).update(block)
+    homes = clusters_of(plan, devices)
+    members: dict[Home, set[int]] = {}
+    for mine, block in zip(homes, blocks, strict=True):
+        for home, _ in mine:
+            members.setdefault(home, set()).update(block)
     costs = []
     for number, (stage, block) in enumerate(zip(plan.stages, blocks, strict=True)):
         device = devices.get(stage.device_class, DeviceClass(stage.device_class))
         subject = f"stage {number}"
         compute, unsupported = compute_of(units, stage, block)
         found += [Violation("support", subject, reason) for reason in unsupported]
-        home = homes[number]
+        near = [(members[home], bandwidth) for home, bandwidth in homes[number]]
         cost = cost_of(
             tables,
             block,
@@ -92,7 +92,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
             device,
             plan.options,
             max(stage.replicas, 1),
-            () if home is None else near[home],
+            () if wires else near,
             None if wires is None else wires.of(number),
         )
         costs.append(cost)

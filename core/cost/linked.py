@@ -115,6 +115,7 @@ def at_best_links(
                 bandwidth_bytes_per_s=band,
                 cluster_size=0,
                 inner_bandwidth_bytes_per_s=float("inf"),
+                larger_clusters=(),
             )
         )
     return tuple(found)

@@ -4,10 +4,11 @@ How the parts of a load combine is said in `dnnp.core.cost.combine`.
 
 A stage replicated over r devices (2020 paper, Appendix C.2) costs load / r; in training it also
 synchronises its weights, (r - 1) * weight bytes / (r * bandwidth), which is added for `sum` and
-overlaps, as a maximum, for the other two. Transfers between devices of one cluster take the
-inner link (Appendix C.3): a tensor that comes from a stage of the same cluster, and one whose
-readers are all in it. Where links are stated they say what a transfer takes, see
-`dnnp.core.cost.linked`.
+overlaps, as a maximum, for the other two. Two stages in one cluster are joined by its link
+(Appendix C.3), that of the smallest cluster that holds all devices of both: a tensor that comes in
+takes the link from the stage that makes it, one that goes out the slowest of those to its readers,
+and replicas synchronise over the link of the smallest cluster that holds them. Where links are
+stated they say what a transfer takes, see `dnnp.core.cost.linked`.
 
 In training, FW(S) and BW(S) are the loads of the forward and of the backward nodes; a transfer
 belongs to the pass of the tensor's producer, the synchronisation to the backward pass.
@@ -59,9 +60,9 @@ class StageLoad:
     None with the `sum` model."""
 
 
-def sync_time(weight_bytes: float, device: DeviceClass, replicas: int) -> float:
+def sync_time(weight_bytes: float, bandwidth: float, replicas: int) -> float:
     """Time to synchronise the weights of `replicas` copies after a backward pass."""
-    return (replicas - 1) * weight_bytes / (replicas * device.bandwidth_bytes_per_s)
+    return (replicas - 1) * weight_bytes / (replicas * bandwidth)
 
 
 def transfer_times(graph: Graph, device: DeviceClass) -> Floats:
@@ -113,13 +114,13 @@ def stage_load(
     device: DeviceClass,
     options: CostOptions,
     replicas: int = 1,
-    near: np.ndarray | Linked | None = None,
+    near: Ints | Linked | None = None,
 ) -> StageLoad:
     """Load of a stage that runs `nodes` (positions, in execution order) on `device`.
 
     Compute time is the sum of the times of the groups in `units`, each wholly in the stage.
-    `near` (bool[n]) marks the nodes on devices of the same cluster, or says what links join the
-    stage to the others.
+    `near` (i64[n]) is the level of the smallest cluster that holds the stage and that of each node,
+    the number of levels where none does; or it says what links join the stage to the others.
     """
     nodes = np.asarray(nodes, dtype=np.int64)
     step = np.full(graph.n, -1, dtype=np.int64)
@@ -133,8 +134,12 @@ def stage_load(
     sync = 0.0
     if training and replicas > 1 and isinstance(near, Linked):
         sync = (replicas - 1) / replicas * weight_bytes(graph, nodes) * near.slowest_inside
-    elif training:
-        sync = sync_time(weight_bytes(graph, nodes), device, replicas)
+    elif training and replicas > 1:
+        bandwidth = device.bandwidth_bytes_per_s
+        if near is not None:
+            bands = [*(level.bandwidth_bytes_per_s for level in device.levels), bandwidth]
+            bandwidth = bands[near[nodes[0]]]
+        sync = sync_time(weight_bytes(graph, nodes), bandwidth, replicas)
     incoming, outgoing = crossing_times(graph, nodes, step, device, options, near)
     comm, overflow = COMM[options.comm], 0.0
     if not device.is_cpu and options.memory_mode == "overflow" and memory > device.memory_bytes:
@@ -181,7 +186,7 @@ def crossing_times(
     step: Ints,
     device: DeviceClass,
     options: CostOptions,
-    near: np.ndarray | Linked | None,
+    near: Ints | Linked | None,
 ) -> tuple[Floats, Floats]:
     """Time that every tensor spends moving into and out of a stage; f64[m] each.
 
@@ -209,13 +214,22 @@ def crossing_times(
         over = near.leaving(graph, sent)
         outgoing[sent] = np.where(to_host, np.maximum(cost[sent], over), over)
     elif near is not None:
-        source = graph.producer[read]
-        incoming[read[(source >= 0) & near[source]]] *= device.inner_factor
-        far = leaves_stage(graph, written, np.where(near, 0, -1))
+        factors = np.array(device.link_factors)
+        made = read[graph.producer[read] >= 0]
+        incoming[made] *= factors[near[graph.producer[made]]]
+        level = furthest_reader(graph, written, near)
         if options.charge_io:
-            far |= graph.is_output[written]
-        outgoing[written[~far]] *= device.inner_factor
+            level[graph.is_output[written]] = len(factors) - 1
+        outgoing[written] *= factors[level]
     return incoming, outgoing
+
+
+def furthest_reader(graph: Graph, tensors: Ints, near: Ints) -> Ints:
+    """The largest of `near` (i64[n]) among the readers of each tensor, 0 without any."""
+    ptr, readers = csr_rows(graph.use_ptr, graph.use_idx, tensors)
+    level = np.zeros(len(tensors), dtype=np.int64)
+    np.maximum.at(level, np.repeat(np.arange(len(tensors)), np.diff(ptr)), near[readers])
+    return level
 
 
 def leaves_stage(graph: Graph, tensors: Ints, step: Ints) -> np.ndarray:

@@ -81,9 +81,9 @@ def _uniform(each: Sequence[tuple[DeviceClass, int]]) -> Floats:
     rate: Floats = 1 / np.minimum(band[:, None], band)
     for a, (d, i) in enumerate(each):
         for b, (other, j) in enumerate(each):
-            size = d.cluster_size
-            if d.name == other.name and size and i // size == j // size:
-                rate[a, b] = 1 / d.inner_bandwidth_bytes_per_s
+            for level in reversed(d.levels if d.name == other.name else ()):
+                if i // level.size == j // level.size:
+                    rate[a, b] = 1 / level.bandwidth_bytes_per_s
     np.fill_diagonal(rate, 0.0)
     return rate
 

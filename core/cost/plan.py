@@ -112,32 +112,40 @@ def _numbered(blocks: Sequence[Block]) -> list[Block]:
     return numbered
 
 
-def surroundings(problem: Given, blocks: Sequence[Block]) -> Sequence[np.ndarray | Linked | None]:
+def surroundings(problem: Given, blocks: Sequence[Block]) -> Sequence[Ints | Linked | None]:
     """For each (numbered) block what its transfers depend on besides its class, as `stage_load`
     takes it: links where there are any, else clusters."""
     if problem.links:
         return linked_stages(problem, blocks)
-    return nodes_nearby(problem.graph, blocks)
+    return link_levels(problem.graph, blocks)
 
 
-def nodes_nearby(graph: Graph, blocks: Sequence[Block]) -> list[np.ndarray | None]:
-    """For each (numbered) block the nodes on devices of its cluster, bool[n]; None: no cluster."""
-    cluster = _clusters(graph, blocks)
-    return [
-        (cluster == cluster[b.nodes[0]]).all(axis=1) if b.device.cluster_size else None
-        for b in blocks
-    ]
+def link_levels(graph: Graph, blocks: Sequence[Block]) -> list[Ints | None]:
+    """For each (numbered) block the level of its link to every node, as `stage_load` takes it.
+
+    None: its devices form no clusters.
+    """
+    homes = {b.device.name: _homes(graph, blocks, b.device) for b in blocks}
+    found: list[Ints | None] = []
+    for b in blocks:
+        level = np.full(graph.n, len(b.device.levels), dtype=np.int64)
+        for i in reversed(range(len(b.device.levels))):
+            home = homes[b.device.name][i]
+            if home[b.nodes[0]] >= 0:
+                level[home == home[b.nodes[0]]] = i
+        found.append(level if b.device.levels else None)
+    return found
 
 
-def _clusters(graph: Graph, blocks: Sequence[Block]) -> Ints:
-    """i64[n, 2], block's class and cluster of every node; devices without clusters differ."""
-    names = sorted({b.device.name for b in blocks})
-    cluster = np.empty((graph.n, 2), dtype=np.int64)
-    for i, b in enumerate(blocks):
-        size = b.device.cluster_size
-        cluster[b.nodes, 0] = names.index(b.device.name)
-        cluster[b.nodes, 1] = b.number // size if size else -1 - i
-    return cluster
+def _homes(graph: Graph, blocks: Sequence[Block], device: DeviceClass) -> Ints:
+    """i64[levels, n]: the cluster that holds all devices of every node's block; -1: none does."""
+    homes = np.full((len(device.levels), graph.n), -1, dtype=np.int64)
+    for b in blocks:
+        for home, level in zip(homes, device.levels, strict=True):
+            first, last = b.number // level.size, (b.number + b.replicas - 1) // level.size
+            if b.device.name == device.name and first == last:
+                home[b.nodes] = first
+    return homes
 
 
 def _block_of(problem: Given, blocks: Sequence[Block]) -> Ints:
@@ -162,7 +170,7 @@ def _block_of(problem: Given, blocks: Sequence[Block]) -> Ints:
     return block
 
 
-def _stage(problem: Given, block: Block, near: np.ndarray | Linked | None) -> Stage:
+def _stage(problem: Given, block: Block, near: Ints | Linked | None) -> Stage:
     graph, units, options = problem.graph, problem.units, problem.options
     nodes, device = block.nodes, block.device
     cost = stage_load(graph, units, nodes, device, options, block.replicas, near)

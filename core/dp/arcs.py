@@ -2,7 +2,8 @@
 
 An edge l -> r between ideals is a block of the items r - l. Its cheapest load has every transfer
 between stages on the inner link; model inputs and outputs, where they cost something, stay on
-the outer one.
+the outer one. A load has one part for each pass with a target of its own: all of it for the
+objective throughput, the forward and the backward pass for gpipe.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from dnnp.core.cost.line import Line
 from dnnp.core.cost.load_kernel import load_of
 from dnnp.core.dp.lattice import Lattice
 from dnnp.core.dp.peak import peak_of
-from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, distinct, totals
+from dnnp.core.dp.problem import memory_arrays
+from dnnp.core.model.graph import Floats, Graph, Ints, csr
 from dnnp.core.model.plan import CostOptions
 
 MAX_WALK = 4_000_000
@@ -28,10 +30,15 @@ class Costs(NamedTuple):
     """Items 0..n-1 in a topological order, nets, and what a block needs."""
 
     comm: int
+    copies: int
+    """Most devices of a stage."""
+    sync: Floats
+    """f64[3], time per weight byte of an endless number of replicas: in a cluster, in several, and
+    on CPUs."""
     factor: float
     """Time of a transfer inside a cluster over its time outside."""
     work: Floats
-    """f64[2, n], compute time on an accelerator and on a CPU; inf: unsupported."""
+    """f64[2, P, n], compute time on an accelerator and on a CPU, by pass; inf: unsupported."""
     item_ptr: Ints
     """Nets of each item (CSR)."""
     item_net: Ints
@@ -41,6 +48,8 @@ class Costs(NamedTuple):
     """Item that makes the tensor; -1: a model input."""
     net_always: np.ndarray
     """A model output or input that costs its transfer over the outer link in any case."""
+    net_pass: Ints
+    """Pass that it belongs to."""
     net_cost: Floats
     """f64[p], time over the outer link."""
     capacity: float
@@ -50,9 +59,12 @@ class Costs(NamedTuple):
     item_bytes: Floats
     """f64[n], memory that adds up."""
     param_ptr: Ints
-    """Parameters of each item (CSR), counted once a block."""
+    """Parameters of each item that others share (CSR), counted once a block."""
     param_idx: Ints
     param_bytes: Floats
+    item_weight: Floats
+    """f64[n], bytes that replicas synchronise, and of each parameter below."""
+    param_weight: Floats
     item_touch: Floats
     """f64[n], activations that the item reads or makes; their sum bounds a block's peak."""
     peak: bool
@@ -74,12 +86,14 @@ class Listed(NamedTuple):
 
     ptr: Ints
     head: Ints
-    load: Floats
     parts: Floats
-    """f64[E, 3], as of `Arcs`."""
+    far: Floats
+    weight: Floats
+    """As of `Arcs`."""
     cpu_ptr: Ints
     cpu_head: Ints
     cpu_load: Floats
+    cpu_weight: Floats
 
 
 class Arcs(NamedTuple):
@@ -99,10 +113,13 @@ class Arcs(NamedTuple):
     tail: Ints
     head: Ints
     """i64[E], the ideals l and r of each accelerator block, by rising r."""
-    load: Floats
-    """f64[E], cheapest load."""
     parts: Floats
-    """f64[E, 3], its compute, in (with overflow) and out."""
+    """f64[E, 2, 3], compute, in (with overflow) and out of the cheapest load of each pass."""
+    far: Floats
+    """f64[E, 2, 2], in and out with all transfers on the outer link; f64[0, 2, 2] where no stage
+    may run in several clusters."""
+    weight: Floats
+    """f64[E], bytes that replicas synchronise."""
     into_ptr: Ints
     """Where those of each r begin (CSR)."""
     cpu_ptr: Ints
@@ -110,6 +127,8 @@ class Arcs(NamedTuple):
     cpu_tail: Ints
     cpu_head: Ints
     cpu_load: Floats
+    """f64[C, 2]."""
+    cpu_weight: Floats
     cpu_into_ptr: Ints
     """The same blocks by the ideal after them (CSR)."""
     cpu_into: Ints
@@ -164,9 +183,11 @@ def walk(p, lattice, limit, listed):  # type: ignore[no-untyped-def]
     """
     parent, last = lattice.parent, lattice.last
     child_ptr, child_item, child_ideal = lattice.child_ptr, lattice.child_item, lattice.child_ideal
-    ptr, head, load, parts = listed.ptr, listed.head, listed.load, listed.parts
+    ptr, head, parts, far = listed.ptr, listed.head, listed.parts, listed.far
     cpu_ptr, cpu_head, cpu_load = listed.cpu_ptr, listed.cpu_head, listed.cpu_load
-    count, n = len(parent), p.work.shape[1]
+    count, passes, n = len(parent), p.work.shape[1], p.work.shape[2]
+    # Replicas share what a block costs.
+    limit = limit * p.copies
     most = len(head)
     before = np.zeros(len(p.net_size), np.int64)
     inside = np.zeros(len(p.net_size), np.int64)
@@ -175,7 +196,8 @@ def walk(p, lattice, limit, listed):  # type: ignore[no-untyped-def]
     touched = np.empty(len(p.net_size), np.int64)
     touched_at = np.zeros(n + 2, np.int64)
     used = np.zeros(len(p.param_bytes), np.int64)
-    work, held, spread = np.zeros((n + 2, 2)), np.zeros(n + 2), np.zeros(n + 2)
+    work, held, spread = np.zeros((n + 2, 2, 2)), np.zeros(n + 2), np.zeros(n + 2)
+    weight, now = np.zeros(n + 2), np.zeros((2, 4))
     where, child = np.zeros(n + 2, np.int64), np.zeros(n + 2, np.int64)
     added = np.zeros(n + 2, np.int64)
     live, mark = np.zeros(len(p.nodes) + 2), np.zeros(len(p.nodes) + 1, np.int64)
@@ -208,8 +230,10 @@ def walk(p, lattice, limit, listed):  # type: ignore[no-untyped-def]
                 break
             d = depth + 1
             added[d], where[d] = v, r
-            work[d] = work[depth] + p.work[:, v]
+            for q in range(passes):
+                work[d, :, q] = work[depth, :, q] + p.work[:, q, v]
             held[d] = held[depth] + p.item_bytes[v]
+            weight[d] = weight[depth] + p.item_weight[v]
             spread[d] = spread[depth] + p.item_touch[v]
             touched_at[d] = touched_at[depth]
             member[v] = True
@@ -223,45 +247,64 @@ def walk(p, lattice, limit, listed):  # type: ignore[no-untyped-def]
                 used[p.param_idx[i]] += 1
                 if used[p.param_idx[i]] == 1:
                     held[d] += p.param_bytes[p.param_idx[i]]
-            alive = work[d, 1] <= limit and work[d, 1] < np.inf
+                    weight[d] += p.param_weight[p.param_idx[i]]
+            slow = work[d, 1, 0] + work[d, 1, 1]
+            alive = slow <= limit and slow < np.inf
             if alive:
-                cpu_head[cpu_size], cpu_load[cpu_size] = r, work[d, 1]
+                cpu_head[cpu_size] = r
+                cpu_load[cpu_size] = work[d, 1]
+                listed.cpu_weight[cpu_size] = weight[d]
                 cpu_size += 1
-            if work[d, 0] <= limit and work[d, 0] < np.inf:
-                arriving, leaving, sure_in, sure_out = 0.0, 0.0, 0.0, 0.0
+            fast = work[d, 0, 0] + work[d, 0, 1]
+            if fast <= limit and fast < np.inf:
+                # In and out, and how much of both no further item takes away.
+                now[:] = 0.0
+                if len(far):
+                    far[size] = 0.0
                 for i in range(touched_at[d]):
                     e = touched[i]
-                    source, cost = p.net_source[e], p.net_cost[e]
-                    near = cost * p.factor
+                    source, cost, q = p.net_source[e], p.net_cost[e], p.net_pass[e]
+                    near, out = cost * p.factor, 0
                     if source < 0:
-                        arriving += cost
-                        sure_in += cost
+                        near = cost
+                        now[q, 2] += cost
                     elif not member[source]:
-                        arriving += near
                         if outside_source[source]:
-                            sure_in += near
+                            now[q, 2] += near
                     elif p.net_always[e]:
-                        leaving += cost
-                        sure_out += cost
+                        near, out = cost, 1
+                        now[q, 3] += cost
                     elif inside[e] < p.net_size[e]:
-                        leaving += near
+                        out = 1
                         if before[e] > 0:
-                            sure_out += near
+                            now[q, 3] += near
+                    else:
+                        continue
+                    now[q, out] += near
+                    if len(far):
+                        far[size, q, out] += cost
                 memory = _memory(p, held[d], spread[d], added, d, live, mark, last_use)
                 extra = 0.0
                 fits = True
                 if p.stream < np.inf:
-                    extra = max(0.0, memory - p.capacity) * p.stream
+                    # The passes of gpipe do not pay for it.
+                    extra = max(0.0, memory - p.capacity) * p.stream if passes == 1 else 0.0
                 elif memory > hard:
                     fits = False
                 if fits:
-                    value = load_of(p.comm, arriving + extra, work[d, 0], 0.0, leaving)
-                    sure = load_of(p.comm, sure_in + extra, work[d, 0], 0.0, sure_out)
+                    now[0, 0] += extra
+                    now[0, 2] += extra
+                    value = sure = 0.0
+                    for q in range(passes):
+                        value += load_of(p.comm, now[q, 0], work[d, 0, q], 0.0, now[q, 1])
+                        sure += load_of(p.comm, now[q, 2], work[d, 0, q], 0.0, now[q, 3])
                     if value <= limit:
-                        head[size], load[size] = r, value
-                        parts[size, 0] = work[d, 0]
-                        parts[size, 1] = arriving + extra
-                        parts[size, 2] = leaving
+                        head[size] = r
+                        parts[size, :, 0] = work[d, 0]
+                        parts[size, :, 1:] = now[:, :2]
+                        listed.weight[size] = weight[d]
+                        if len(far):
+                            far[size, 0, 0] += extra
                         size += 1
                     alive = alive or sure * (1 - ROUNDING) <= limit
             if not alive:
@@ -300,97 +343,65 @@ def make_costs(graph: Graph, line: Line, options: CostOptions) -> Costs:
     net_size = np.diff(line.pin_ptr)
     net = np.repeat(np.arange(len(net_size), dtype=np.int64), net_size)
     item_ptr, item_net = csr(line.pins, net, n)
-    where = np.empty(graph.n, dtype=np.int64)
-    where[line.nodes] = np.repeat(np.arange(n), np.diff(line.node_ptr))
-    reader = np.repeat(np.arange(graph.n, dtype=np.int64), np.diff(graph.in_ptr))
-    writer = np.repeat(np.arange(graph.n, dtype=np.int64), np.diff(graph.out_ptr))
-    static = graph.tensor_kind[graph.in_idx] >= PARAMETER
-    width = max(graph.m, 1)
-    pairs = distinct(where[reader[static]] * width + graph.in_idx[static])
-    size = graph.tensor_bytes
-    touch = totals(where[reader[~static]], size[graph.in_idx[~static]], n)
-    touch += totals(where[writer], size[graph.out_idx], n)
     limited = bool(np.isfinite(device.memory_bytes))
-    peak = limited and options.memory_model == "peak"
-    if not peak:
-        pairs = pairs[:0]
     hard = options.memory_mode == "hard"
-    cpu = line.work[1] if len(line.devices) > 1 else np.full(n, np.inf)
-    work, pin_count, source, always, cost = plain(
-        np.stack([line.work[0], cpu]),
-        net_size.astype(np.int64),
-        line.source,
-        line.always,
-        line.cost[0],
-    )
-    param_ptr, param_idx = csr(pairs // width, pairs % width, n)
-    read_ptr, read_idx = csr(reader[~static], graph.in_idx[~static], graph.n)
-    uses, kept = np.diff(graph.use_ptr).astype(np.int64), graph.is_output.astype(np.int64)
-    held = line.memory if limited and not peak else np.zeros(n)
-    names = (
-        "item_ptr",
-        "item_net",
-        "param_ptr",
-        "param_idx",
-        "param_bytes",
-        "item_touch",
-        "item_bytes",
-        "node_ptr",
-        "nodes",
-        "read_ptr",
-        "read_idx",
-        "made_ptr",
-        "made_idx",
-        "tensor_bytes",
-        "tensor_uses",
-        "tensor_kept",
-        "producer",
-    )
-    arrays = plain(
-        item_ptr,
-        item_net,
-        param_ptr,
-        param_idx,
-        size,
-        touch,
-        held,
-        line.node_ptr,
-        line.nodes,
-        read_ptr,
-        read_idx,
-        graph.out_ptr,
-        graph.out_idx,
-        size,
-        uses,
-        kept,
-        graph.producer,
-    )
+    work = np.stack([line.work[0], line.work[1] if len(line.devices) > 1 else np.full(n, np.inf)])
+    late = np.zeros(len(net_size), dtype=np.int64)
+    passes = [work]
+    if options.objective == "gpipe":
+        behind = np.zeros_like(work)
+        behind[: len(line.devices)] = line.backward_work
+        passes = [work - behind, behind]
+        late = line.backward_net.astype(np.int64)
+    memory = memory_arrays(graph, line, options)
+    names = [name for name in memory if name in Costs._fields]
+    training = bool(graph.backward.any())
+    slow = line.devices[-1].bandwidth_bytes_per_s
+    bands = (device.levels[0].bandwidth_bytes_per_s, device.bandwidth_bytes_per_s, slow)
+    work, sync = plain(np.stack(passes, axis=1), np.array([training / band for band in bands]))
+    pin_count, source, always = plain(net_size.astype(np.int64), line.source, line.always)
     return Costs(
         comm=COMM[options.comm],
+        copies=min(options.max_replicas, sum(d.count for d in line.devices)),
+        sync=sync,
         factor=float(device.inner_factor),
         work=work,
+        item_ptr=item_ptr,
+        item_net=item_net,
         net_size=pin_count,
         net_source=source,
         net_always=always,
-        net_cost=cost,
+        net_pass=late,
+        net_cost=plain(line.cost[0])[0],
         capacity=float(device.memory_bytes),
         stream=np.inf if hard else 1 / device.bandwidth_bytes_per_s,
-        peak=peak,
-        **dict(zip(names, arrays, strict=True)),
+        peak=limited and options.memory_model == "peak",
+        **dict(zip(names, plain(*(memory[name] for name in names)), strict=True)),
     )
 
 
-def make_arcs(costs: Costs, lattice: Lattice, limit: float) -> Arcs | None:
-    """Blocks of a lattice with a cheapest load of at most `limit`; None if there are too many."""
-    n, count = costs.work.shape[1], lattice.size
-    ptr, cpu_ptr = np.zeros(count + 1, dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
+def make_arcs(costs: Costs, lattice: Lattice, limit: float, *, spans: bool) -> Arcs | None:
+    """Blocks of a lattice with a cheapest load of at most `limit`; None if there are too many.
+
+    `spans`: stages may run in several clusters.
+    """
+    n, count = costs.work.shape[2], lattice.size
     # Room that is not used costs nothing.
-    head, cpu_head = np.empty(MAX_WALK, dtype=np.int64), np.empty(MAX_WALK, dtype=np.int64)
-    load, cpu_load, parts = np.empty(MAX_WALK), np.empty(MAX_WALK), np.empty((MAX_WALK, 3))
-    if not walk(costs, lattice, limit, Listed(ptr, head, load, parts, cpu_ptr, cpu_head, cpu_load)):
+    room = Listed(
+        ptr=np.zeros(count + 1, dtype=np.int64),
+        head=np.empty(MAX_WALK, dtype=np.int64),
+        parts=np.empty((MAX_WALK, 2, 3)),
+        far=np.empty((MAX_WALK if spans else 0, 2, 2)),
+        weight=np.empty(MAX_WALK),
+        cpu_ptr=np.zeros(count + 1, dtype=np.int64),
+        cpu_head=np.empty(MAX_WALK, dtype=np.int64),
+        cpu_load=np.empty((MAX_WALK, 2)),
+        cpu_weight=np.empty(MAX_WALK),
+    )
+    if not walk(costs, lattice, limit, room):
         return None
-    head, load, parts = head[: ptr[-1]], load[: ptr[-1]], parts[: ptr[-1]]
-    cpu_head, cpu_load = cpu_head[: cpu_ptr[-1]], cpu_load[: cpu_ptr[-1]]
+    ptr, cpu_ptr = room.ptr, room.cpu_ptr
+    cpu_head, cpu_load = room.cpu_head[: cpu_ptr[-1]], room.cpu_load[: cpu_ptr[-1]]
     words = n // 64 + 1
     item = np.arange(n)
     alone = np.zeros((n, words), dtype=np.uint64)
@@ -402,13 +413,14 @@ def make_arcs(costs: Costs, lattice: Lattice, limit: float) -> Arcs | None:
     np.bitwise_or.at(pins, costs.item_net, alone[np.repeat(item, np.diff(costs.item_ptr))])
     low = (bits == bits[-1]).argmin(axis=1)
     high = words - 1 - (bits != 0)[:, ::-1].argmax(axis=1)
-    tail, into_ptr, into = _ends(ptr, head)
-    tail, head, load, parts = tail[into], head[into], load[into], parts[into]
+    tail, into_ptr, into = _ends(ptr, room.head[: ptr[-1]])
     cpu_tail, cpu_into_ptr, cpu_into = _ends(cpu_ptr, cpu_head)
+    blocks = (room.head[into], room.parts[into], room.far[into] if spans else room.far)
+    cpu_blocks = (cpu_tail, cpu_head, cpu_load, room.cpu_weight[: cpu_ptr[-1]])
     return Arcs(
         *plain(bits, low, high, pins, *cuts_of(costs, lattice.parent, lattice.last)),
-        *plain(tail, head, load, parts, into_ptr),
-        *plain(cpu_ptr, cpu_tail, cpu_head, cpu_load, cpu_into_ptr, cpu_into),
+        *plain(tail[into], *blocks, room.weight[into], into_ptr),
+        *plain(cpu_ptr, *cpu_blocks, cpu_into_ptr, cpu_into),
     )
 
 

@@ -3,7 +3,8 @@
 In a cluster that holds the segment B - A less what CPUs hold there, N for short, a stage pays
 more than its cheapest load (`dnnp.core.dp.arcs`) for the tensors that cross the boundary of N:
 for those it makes, and for those from outside that it reads. What crosses the end B is priced
-once for all segments that end there, what crosses the start A or touches CPUs for each.
+once for all segments that end there, what crosses the start A or touches CPUs for each. A block
+runs on the fewest devices, `copies_of`, that keep it within the target.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.kernel import kernel
-from dnnp.core.cost.load_kernel import load_of
+from dnnp.core.cost.load_kernel import load_of, share_of
 from dnnp.core.dp.arcs import Arcs
 from dnnp.core.model.graph import Floats, Ints
 
@@ -34,17 +35,26 @@ class Scratch(NamedTuple):
     edges: Ints
     """i64[E], the blocks between them, by falling head."""
     priced: Floats
-    """f64[E, 3], their load, in and out with the transfers over the end of the segment."""
+    """f64[E, 4], in and out of each pass with the transfers over the end of the segment."""
+    taken: Ints
+    """i64[E], devices that they take then."""
+    copies: Ints
+    """i64[E], by block: the fewest devices that keep its cheapest load within the target."""
+    cpu_copies: Ints
+    """i64[C], CPUs."""
     sizes: Ints
     """i64[2], how many of both."""
     need: Ints
     """i64[I], fewest devices from the start of the segment."""
     came: Ints
     """i64[I], the last block of that path; -1 at its start, -2 - e after CPU block e."""
+    spent: Ints
+    """i64[I], the devices of that block."""
     inner: Ints
     """i64[cpus + 1], CPU blocks inside the segment."""
-    fits: np.ndarray
-    """bool[E], by place in `edges`: within the target if CPUs took the inner link."""
+    screened: Ints
+    """i64[E], by place in `edges`: `taken` if CPUs took the inner link, and with the transfers over
+    the start; NONE: above the target."""
     front: Ints
     """i64[I], `need` of segments without CPUs if they did."""
     behind: Ints
@@ -64,13 +74,12 @@ class Scratch(NamedTuple):
     made: Ints
     """i64[p], sources of the listed nets that the segment makes."""
     made_cost: Floats
+    """f64[2, p], by pass."""
     read: Ints
     """i64[p], the listed nets that it reads."""
     read_cost: Floats
     counts: Ints
     """i64[4], nets made, nets read, starts so far, ends so far."""
-    above: Floats
-    """f64[1], least load above the target that was met."""
 
 
 def make_scratch(arcs: Arcs, cpus: int) -> Scratch:
@@ -84,12 +93,16 @@ def make_scratch(arcs: Arcs, cpus: int) -> Scratch:
         ahead=ints(count, cpus + 1, fill=NONE),
         listed=ints(count),
         edges=np.empty(edges, dtype=np.int64),
-        priced=np.empty((edges, 3)),
+        priced=np.empty((edges, 4)),
+        taken=np.empty(edges, dtype=np.int64),
+        copies=np.empty(edges, dtype=np.int64),
+        cpu_copies=np.empty(len(arcs.cpu_head), dtype=np.int64),
         sizes=ints(2),
         need=ints(count, fill=NONE),
         came=ints(count),
+        spent=ints(count),
         inner=ints(cpus + 1),
-        fits=np.empty(edges, dtype=np.bool_),
+        screened=np.empty(edges, dtype=np.int64),
         front=ints(count, fill=NONE),
         behind=ints(count, cpus + 1, fill=NONE),
         reach=ints(count, cpus + 1),
@@ -99,11 +112,10 @@ def make_scratch(arcs: Arcs, cpus: int) -> Scratch:
         tally=ints(2, count),
         seen=ints(2, nets),
         made=ints(nets),
-        made_cost=np.zeros(nets),
+        made_cost=np.zeros((2, nets)),
         read=ints(nets),
-        read_cost=np.zeros(nets),
+        read_cost=np.zeros((2, nets)),
         counts=ints(4),
-        above=np.zeros(1),
     )
 
 
@@ -132,29 +144,31 @@ def _touches(pins, bits, low_word, high_word, x, y):  # type: ignore[no-untyped-
 
 @kernel
 def extra(bits, pins, low_word, high_word, x, y, made, made_cost, read, read_cost):  # type: ignore[no-untyped-def]
-    """What a block pays for the listed nets: (in, out)."""
-    arriving, leaving = 0.0, 0.0
+    """What a block pays for the listed nets: (in, out) of each pass."""
+    arriving, leaving, late_in, late_out = 0.0, 0.0, 0.0, 0.0
     for i in range(len(made)):
         if has(bits, y, made[i]) and not has(bits, x, made[i]):
-            leaving += made_cost[i]
+            leaving += made_cost[0, i]
+            late_out += made_cost[1, i]
     for i in range(len(read)):
         if _touches(pins[read[i]], bits, low_word, high_word, x, y):
-            arriving += read_cost[i]
-    return arriving, leaving
+            arriving += read_cost[0, i]
+            late_in += read_cost[1, i]
+    return arriving, leaving, late_in, late_out
 
 
 @kernel
 def _list_net(p, s, net, makes):  # type: ignore[no-untyped-def]
     """Note a net that the segment makes or reads over its boundary."""
-    cost = p.net_cost[net] * (1 - p.factor)
+    cost, late = p.net_cost[net] * (1 - p.factor), p.net_pass[net]
     if makes:
         if not p.net_always[net]:
             s.made[s.counts[0]] = p.net_source[net]
-            s.made_cost[s.counts[0]] = cost
+            s.made_cost[late, s.counts[0]], s.made_cost[1 - late, s.counts[0]] = cost, 0.0
             s.counts[0] += 1
     else:
         s.read[s.counts[1]] = net
-        s.read_cost[s.counts[1]] = cost
+        s.read_cost[late, s.counts[1]], s.read_cost[1 - late, s.counts[1]] = cost, 0.0
         s.counts[1] += 1
 
 
@@ -183,7 +197,7 @@ def list_start(p, a, start, end, cpus, s):  # type: ignore[no-untyped-def]
         _list_other(p, a, start, end, cpus, s, a.cut_net[i])
     for k in range(cpus):
         x, y = a.cpu_tail[s.inner[k]], a.cpu_head[s.inner[k]]
-        for item in range(64 * a.low_word[x], min(64 * a.high_word[y] + 64, p.work.shape[1])):
+        for item in range(64 * a.low_word[x], min(64 * a.high_word[y] + 64, p.work.shape[2])):
             if has(a.bits, y, item) and not has(a.bits, x, item):
                 for i in range(p.item_ptr[item], p.item_ptr[item + 1]):
                     _list_other(p, a, start, end, cpus, s, p.item_net[i])
@@ -233,24 +247,59 @@ def _fewest_through(ahead, x, reach, y):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def look_back(p, a, end, target, most, s):  # type: ignore[no-untyped-def]
+def copies_of(p, goal, first, most, sync, parts, in_s, out_s, late_in, late_out):  # type: ignore[no-untyped-def]
+    """Fewest devices, `first` to `most`, that keep a block within the target; NONE: none do.
+
+    Parameters
+    ----------
+    sync
+        Time in which an endless number of replicas synchronise.
+    parts
+        f64[2, 3], of which the compute time of each pass is read.
+    in_s, out_s, late_in, late_out
+        What the passes move.
+
+    Notes the least load of the pass `goal.vary` above its target.
+    """
+    passes, target, above = p.work.shape[1], goal.target, goal.above
+    load = load_of(p.comm, in_s, parts[0, 0], 0.0, out_s)
+    late = load_of(p.comm, late_in, parts[1, 0], 0.0, late_out)
+    for r in range(first, most + 1):
+        wait = sync * (r - 1) / r
+        if passes == 1:
+            value = share_of(p.comm, load, r, wait)
+            if value <= target[0]:
+                return r
+            above[0] = min(above[0], value)
+            continue
+        value, other = share_of(p.comm, load, r, 0.0), share_of(p.comm, late, r, wait)
+        if value <= target[0] and other <= target[1]:
+            return r
+        if goal.vary == 0 and other <= target[1]:
+            above[0] = min(above[0], value)
+        elif goal.vary == 1 and value <= target[0]:
+            above[0] = min(above[0], other)
+    return NONE
+
+
+@kernel
+def look_back(p, a, end, goal, most, s):  # type: ignore[no-untyped-def]
     """List the segments of up to `most` devices that end at an ideal; return steps.
 
-    Fills `ahead`, `listed`, `edges` and `priced` where `reach` leaves enough devices; what comes
-    before is taken to be near.
+    Fills `ahead`, `listed`, `edges`, `priced` and `taken` where `reach` leaves enough devices; what
+    comes before is taken to be near.
     """
     _list_end(p, a, end, s)
-    made, made_cost = s.made[: s.counts[0]], s.made_cost[: s.counts[0]]
-    read, read_cost = s.read[: s.counts[1]], s.read_cost[: s.counts[1]]
+    made, made_cost = s.made[: s.counts[0]], s.made_cost
+    read, read_cost = s.read[: s.counts[1]], s.read_cost
     bits, pins, low_word, high_word = a.bits, a.pins, a.low_word, a.high_word
-    load, parts, tail, order, bucket = a.load, a.parts, a.tail, s.order, s.bucket
-    ahead, edges, priced, comm = s.ahead, s.edges, s.priced, p.comm
-    tally, reach, now = s.tally, s.reach, s.counts[3]
+    parts, tail, order, bucket = a.parts, a.tail, s.order, s.bucket
+    ahead, edges, priced, copies = s.ahead, s.edges, s.priced, s.copies
+    tally, reach, now, most_copies = s.tally, s.reach, s.counts[3], min(p.copies, most)
     width = ahead.shape[1]
     for i in range(s.sizes[0]):
         ahead[s.listed[i]] = NONE
     listed, size, steps = 0, 0, 0
-    above = s.above[0]
     ahead[end] = 0
     lowest, x = end, end
     while x >= lowest:
@@ -263,34 +312,40 @@ def look_back(p, a, end, target, most, s):  # type: ignore[no-untyped-def]
                 steps += 1
                 e = order[i]
                 y = tail[e]
-                if _fewest_through(ahead, x, reach, y) >= most:
+                taken, through = copies[e], _fewest_through(ahead, x, reach, y)
+                if through + taken > most:
                     continue
-                arriving, leaving, value = parts[e, 1], parts[e, 2], load[e]
+                in_s, out_s = parts[e, 0, 1], parts[e, 0, 2]
+                late_in, late_out = parts[e, 1, 1], parts[e, 1, 2]
                 before = _tally(bits, pins, low_word, high_word, y, made, read, tally, now)
                 if before < pins_here:
-                    more_in, more_out = extra(
+                    more = extra(
                         bits, pins, low_word, high_word, y, x, made, made_cost, read, read_cost
                     )
                     steps += len(made) + len(read)
-                    arriving, leaving = arriving + more_in, leaving + more_out
-                    value = load_of(comm, arriving, parts[e, 0], 0.0, leaving)
-                    if value > target:
-                        above = min(above, value)
+                    in_s, out_s = in_s + more[0], out_s + more[1]
+                    late_in, late_out = late_in + more[2], late_out + more[3]
+                    taken = copies_of(
+                        p, goal, taken, most_copies, p.sync[0] * a.weight[e], parts[e], in_s,
+                        out_s, late_in, late_out,
+                    )  # fmt: skip
+                    if through + taken > most:
                         continue
-                edges[size] = e
-                priced[size, 0], priced[size, 1], priced[size, 2] = value, arriving, leaving
+                edges[size], s.taken[size] = e, taken
+                priced[size, 0], priced[size, 1] = in_s, out_s
+                priced[size, 2], priced[size, 3] = late_in, late_out
                 size += 1
                 lowest = min(lowest, y)
                 for c in range(width):
-                    if ahead[x, c] < most:
-                        ahead[y, c] = min(ahead[y, c], ahead[x, c] + 1)
+                    if ahead[x, c] + taken <= most:
+                        ahead[y, c] = min(ahead[y, c], ahead[x, c] + taken)
             for i in range(a.cpu_into_ptr[x], a.cpu_into_ptr[x + 1]):
                 e = a.cpu_into[i]
                 y = a.cpu_tail[e]
-                if a.cpu_load[e] <= target and _fewest_through(ahead, x, reach, y) <= most:
+                if s.cpu_copies[e] == 1 and _fewest_through(ahead, x, reach, y) <= most:
                     lowest = min(lowest, y)
                     for c in range(width - 1):
                         ahead[y, c + 1] = min(ahead[y, c + 1], ahead[x, c])
         x -= 1
-    s.sizes[0], s.sizes[1], s.above[0] = listed, size, above
+    s.sizes[0], s.sizes[1] = listed, size
     return steps

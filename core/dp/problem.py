@@ -163,7 +163,7 @@ def ideal_arrays(
     weights = spread(finite, counts.astype(np.float64))[1]
     share = np.where(np.isfinite(work), weights[:, None, None] * work, np.inf).min(axis=0)
     inside = _sums(lattice, share)
-    memory = _memory(graph, line, options)
+    memory = memory_arrays(graph, line, options)
     training = bool(graph.backward.any())
     copies = [min(options.max_replicas, d.count) for d in devices]
     binding = may_bind(graph, line, options)
@@ -256,8 +256,8 @@ def _sums(lattice: Lattice, share: Floats) -> Floats:
     return inside
 
 
-def _memory(graph: Graph, line: Line, options: CostOptions) -> dict[str, np.ndarray]:
-    """Arrays that give the memory and the weights of a block."""
+def memory_arrays(graph: Graph, line: Line, options: CostOptions) -> dict[str, np.ndarray]:
+    """Arrays that give the memory and the weights of a block, by their names in `IdealArrays`."""
     n = line.n
     where = _item_of_node(graph, line)
     node = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))

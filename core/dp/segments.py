@@ -3,8 +3,8 @@
 A pipeline is a chain of ideals, its stages are edges between them (`dnnp.core.dp.arcs`). A
 cluster's segment from A to B needs the fewest devices of a path over the edges that stay within
 the target when the transfers over its boundary are priced (`dnnp.core.dp.boundary`); `probe`
-chains segments from the empty ideal to the full one. The cheapest loads give lower bounds of the
-devices in any part, which prune both.
+chains segments from the empty ideal to the full one. A stage that runs in several clusters takes
+whole ones. The cheapest loads give lower bounds of the devices in any part, which prune both.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.kernel import kernel
-from dnnp.core.cost.load_kernel import load_of
-from dnnp.core.dp.boundary import BUCKETS, NONE, extra, list_start, look_back, subset
+from dnnp.core.dp.boundary import BUCKETS, NONE, copies_of, extra, list_start, look_back, subset
+
+ON_CPUS, IN_CLUSTER, IN_CLUSTERS = 0, 1, 2
+"""Parts of a pipeline."""
 
 
 class Platform(NamedTuple):
@@ -31,26 +33,37 @@ class Platform(NamedTuple):
 
 
 @kernel
-def fewest(a, target, least):  # type: ignore[no-untyped-def]
+def fewest(p, a, goal, least, s):  # type: ignore[no-untyped-def]
     """Fewest accelerators for what follows each ideal, by CPUs allowed; i64[I, cpus + 1].
 
-    Every transfer takes the inner link.
+    Every transfer takes the inner link. Fills `copies` and `cpu_copies` first.
     """
     count, width = least.shape
+    for e in range(len(a.head)):
+        parts = a.parts[e]
+        s.copies[e] = copies_of(
+            p, goal, np.int64(1), p.copies, p.sync[0] * a.weight[e], parts, parts[0, 1],
+            parts[0, 2], parts[1, 1], parts[1, 2],
+        )  # fmt: skip
+    parts = np.zeros((2, 3))
+    most = min(p.copies, width - 1)
+    for e in range(len(a.cpu_head)):
+        parts[:, 0] = a.cpu_load[e]
+        wait = p.sync[2] * a.cpu_weight[e]
+        s.cpu_copies[e] = copies_of(p, goal, np.int64(1), most, wait, parts, 0.0, 0.0, 0.0, 0.0)
     least[:] = NONE
     least[count - 1] = 0
     for y in range(count - 1, 0, -1):
         if least[y, width - 1] == NONE:
             continue
         for e in range(a.into_ptr[y], a.into_ptr[y + 1]):
-            if a.load[e] <= target:
+            if s.copies[e] < NONE:
                 for c in range(width):
-                    least[a.tail[e], c] = min(least[a.tail[e], c], least[y, c] + 1)
+                    least[a.tail[e], c] = min(least[a.tail[e], c], least[y, c] + s.copies[e])
         for i in range(a.cpu_into_ptr[y], a.cpu_into_ptr[y + 1]):
-            if a.cpu_load[a.cpu_into[i]] <= target:
-                x = a.cpu_tail[a.cpu_into[i]]
-                for c in range(width - 1):
-                    least[x, c + 1] = min(least[x, c + 1], least[y, c])
+            x, taken = a.cpu_tail[a.cpu_into[i]], s.cpu_copies[a.cpu_into[i]]
+            for c in range(width - min(taken, width)):
+                least[x, c + taken] = min(least[x, c + taken], least[y, c])
 
 
 @kernel
@@ -67,19 +80,18 @@ def _first_edge(a, start, s):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _screen(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped-def]
-    """As if CPUs in the segment took the inner link: fill `fits`, `behind` and `front`.
+def _screen(p, a, start, end, goal, most, cpus, s):  # type: ignore[no-untyped-def]
+    """As if CPUs in the segment took the inner link: fill `screened`, `behind` and `front`.
 
     Returns (whether the segment is possible then, steps).
     """
     list_start(p, a, start, end, np.int64(0), s)
-    made, made_cost = s.made[: s.counts[0]], s.made_cost[: s.counts[0]]
-    read, read_cost = s.read[: s.counts[1]], s.read_cost[: s.counts[1]]
+    made, made_cost = s.made[: s.counts[0]], s.made_cost
+    read, read_cost = s.read[: s.counts[1]], s.read_cost
     bits, pins, low_word, high_word = a.bits, a.pins, a.low_word, a.high_word
     parts, tail, head, listed = a.parts, a.tail, a.head, s.listed
-    edges, priced, fits, comm = s.edges, s.priced, s.fits, p.comm
-    behind, front = s.behind, s.front
-    above = s.above[0]
+    edges, priced, screened = s.edges, s.priced, s.screened
+    behind, front, most_copies = s.behind, s.front, min(p.copies, most)
     steps = s.sizes[0]
     for i in range(s.sizes[0]):
         behind[listed[i]] = NONE
@@ -97,53 +109,53 @@ def _screen(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped
             e = edges[at]
             x = tail[e]
             steps += 1
-            fits[at] = x >= start and behind[y, cpus] < most
-            if fits[at]:
-                more_in, more_out = extra(
+            screened[at] = NONE
+            if x >= start and behind[y, cpus] + s.taken[at] <= most:
+                more = extra(
                     bits, pins, low_word, high_word, x, y, made, made_cost, read, read_cost
                 )
-                value = load_of(
-                    comm, priced[at, 1] + more_in, parts[e, 0], 0.0, priced[at, 2] + more_out
-                )
-                if value > target:
-                    fits[at] = False
-                    above = min(above, value)
-                else:
+                screened[at] = copies_of(
+                    p, goal, s.taken[at], most_copies, p.sync[0] * a.weight[e], parts[e],
+                    priced[at, 0] + more[0], priced[at, 1] + more[1], priced[at, 2] + more[2],
+                    priced[at, 3] + more[3],
+                )  # fmt: skip
+                if screened[at] < NONE:
                     for c in range(cpus + 1):
-                        behind[x, c] = min(behind[x, c], behind[y, c] + 1)
+                        behind[x, c] = min(behind[x, c], behind[y, c] + screened[at])
             at += 1
         if behind[y, cpus] <= most:
             for i in range(a.cpu_into_ptr[y], a.cpu_into_ptr[y + 1]):
                 x = a.cpu_tail[a.cpu_into[i]]
-                if a.cpu_load[a.cpu_into[i]] <= target and x >= start:
+                if s.cpu_copies[a.cpu_into[i]] == 1 and x >= start:
                     for c in range(cpus):
                         behind[x, c + 1] = min(behind[x, c + 1], behind[y, c])
-    s.above[0] = above
     if behind[start, cpus] > most:
         return False, steps
     front[start] = 0
     for i in range(lowest, -1, -1):
-        if fits[i]:
-            front[head[edges[i]]] = min(front[head[edges[i]]], front[tail[edges[i]]] + 1)
+        if screened[i] < NONE:
+            y, devices = head[edges[i]], front[tail[edges[i]]] + screened[i]
+            front[y] = min(front[y], devices)
     return True, steps + lowest
 
 
 @kernel
-def _cover(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped-def]
+def _cover(p, a, start, end, goal, most, cpus, s):  # type: ignore[no-untyped-def]
     """Fewest accelerators for a segment with the CPU blocks inner[:cpus]; (devices, steps).
 
     Follows `look_back` at `end` and, if there are CPU blocks, `_screen`.
     """
     list_start(p, a, start, end, cpus, s)
-    made, made_cost = s.made[: s.counts[0]], s.made_cost[: s.counts[0]]
-    read, read_cost = s.read[: s.counts[1]], s.read_cost[: s.counts[1]]
+    made, made_cost = s.made[: s.counts[0]], s.made_cost
+    read, read_cost = s.read[: s.counts[1]], s.read_cost
     bits, pins, low_word, high_word = a.bits, a.pins, a.low_word, a.high_word
     parts, tail, head, listed = a.parts, a.tail, a.head, s.listed
-    edges, priced, fits, comm = s.edges, s.priced, s.fits, p.comm
-    need, came = s.need, s.came
+    edges, priced = s.edges, s.priced
+    need, came, most_copies = s.need, s.came, min(p.copies, most)
     ahead = s.behind if cpus else s.ahead
-    most_in, most_out = read_cost.sum(), made_cost.sum()
-    above = s.above[0]
+    least = s.screened if cpus else s.taken
+    everything = (read_cost[0, : len(read)].sum(), made_cost[0, : len(made)].sum(),
+                  read_cost[1, : len(read)].sum(), made_cost[1, : len(made)].sum())  # fmt: skip
     for i in range(s.sizes[0]):
         need[listed[i]] = NONE
     need[start] = 0
@@ -159,24 +171,32 @@ def _cover(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped-
             steps += 1
             e = edges[at]
             x, y = tail[e], head[e]
-            devices = need[x] + 1
+            taken = least[at]
+            devices = need[x] + taken
             if devices >= need[y] or devices + ahead[y, left] > most:
                 continue
-            if cpus > 0 and (not fits[at] or (left > 0 and not subset(a, y, final))):
+            if left > 0 and not subset(a, y, final):
                 continue
-            arriving, leaving = priced[at, 1], priced[at, 2]
-            value = load_of(comm, arriving + most_in, parts[e, 0], 0.0, leaving + most_out)
-            if value > target:
-                more_in, more_out = extra(
+            more, wait, above = everything, p.sync[0] * a.weight[e], goal.above[0]
+            found = copies_of(
+                p, goal, taken, taken, wait, parts[e], priced[at, 0] + more[0],
+                priced[at, 1] + more[1], priced[at, 2] + more[2], priced[at, 3] + more[3],
+            )  # fmt: skip
+            if found == NONE:
+                # It does not pay for everything.
+                goal.above[0] = above
+                more = extra(
                     bits, pins, low_word, high_word, x, y, made, made_cost, read, read_cost
                 )
                 steps += len(made) + len(read)
-                value = load_of(comm, arriving + more_in, parts[e, 0], 0.0, leaving + more_out)
-                if value > target:
-                    above = min(above, value)
-                    continue
-            need[y] = devices
-            came[y] = e
+                found = copies_of(
+                    p, goal, taken, most_copies, wait, parts[e], priced[at, 0] + more[0],
+                    priced[at, 1] + more[1], priced[at, 2] + more[2], priced[at, 3] + more[3],
+                )  # fmt: skip
+            devices = need[x] + found
+            if devices >= need[y] or devices + ahead[y, left] > most:
+                continue
+            need[y], came[y], s.spent[y] = devices, e, found
         if left > 0:
             devices = need[final]
             if devices == NONE:
@@ -189,12 +209,11 @@ def _cover(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped-
             came[after] = -2 - s.inner[phase]
             while i >= 0 and head[edges[i]] <= after:
                 i -= 1
-    s.above[0] = above
     return need[end], steps
 
 
 @kernel
-def cover(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped-def]
+def cover(p, a, start, end, goal, most, cpus, s):  # type: ignore[no-untyped-def]
     """Fewest accelerators, up to `most`, for a segment with `cpus` CPU blocks strictly inside.
 
     The first CPU blocks that fit are taken, in the order of their ideals. Follows `look_back` at
@@ -202,13 +221,13 @@ def cover(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped-d
     """
     steps, level = 0, 0
     if cpus > 0:
-        possible, steps = _screen(p, a, start, end, target, most, cpus, s)
+        possible, steps = _screen(p, a, start, end, goal, most, cpus, s)
         if not possible:
             return NONE, steps
         s.inner[0] = a.cpu_ptr[start + 1] - 1
     while level >= 0:
         if cpus == 0:
-            devices, steps = _cover(p, a, start, end, target, most, cpus, s)
+            devices, steps = _cover(p, a, start, end, goal, most, cpus, s)
             return (devices if devices <= most else NONE), steps
         s.inner[level] += 1
         e = s.inner[level]
@@ -217,7 +236,7 @@ def cover(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped-d
             continue
         steps += 1
         x, y, left = a.cpu_tail[e], a.cpu_head[e], cpus - level - 1
-        if a.cpu_load[e] > target or y == end or s.ahead[y, left] > most:
+        if s.cpu_copies[e] != 1 or y == end or s.ahead[y, left] > most:
             continue
         if s.behind[y, left] > most:
             continue
@@ -230,7 +249,7 @@ def cover(p, a, start, end, target, most, cpus, s):  # type: ignore[no-untyped-d
             level += 1
             s.inner[level] = max(a.cpu_ptr[y], e + 1) - 1
             continue
-        devices, more = _cover(p, a, start, end, target, most, cpus, s)
+        devices, more = _cover(p, a, start, end, goal, most, cpus, s)
         steps += more
         if devices <= most:
             return devices, steps
@@ -253,19 +272,49 @@ def _improved(platform, after, clusters, start, end, kind, c, inside):  # type: 
 
 
 @kernel
-def _add_cpus(a, platform, target, after, clusters, came, how, end):  # type: ignore[no-untyped-def]
+def _add_cpus(a, platform, clusters, came, how, end, s):  # type: ignore[no-untyped-def]
     """Reach an ideal by a CPU block that no cluster surrounds."""
     for i in range(a.cpu_into_ptr[end], a.cpu_into_ptr[end + 1]):
         e = a.cpu_into[i]
-        if a.cpu_load[e] > target:
-            continue
+        used = s.cpu_copies[e]
         for taken in range(2):
-            for c in range(platform.cpus):
+            for c in range(platform.cpus + 1 - min(used, platform.cpus + 1)):
                 full = clusters[a.cpu_tail[e], taken, c]
-                if full < clusters[end, taken, c + 1]:
-                    clusters[end, taken, c + 1] = full
-                    came[end, taken, c + 1] = a.cpu_tail[e]
-                    how[end, taken, c + 1] = 0
+                if full < clusters[end, taken, c + used]:
+                    clusters[end, taken, c + used] = full
+                    came[end, taken, c + used] = a.cpu_tail[e]
+                    how[end, taken, c + used] = 4 * used + ON_CPUS
+
+
+@kernel
+def _add_spans(p, a, goal, platform, after, clusters, came, how, end, s):  # type: ignore[no-untyped-def]
+    """Reach an ideal by a stage in several clusters."""
+    size, rest = platform.size, platform.rest
+    for e in range(a.into_ptr[end], a.into_ptr[end + 1]):
+        start = a.tail[e]
+        if s.copies[e] == NONE or clusters[start].min() == NONE:
+            continue
+        far, wait = a.far[e], p.sync[1] * a.weight[e]
+        most = min(p.copies, platform.full * size + rest)
+        used = copies_of(
+            p, goal, np.int64(size + 1), most, wait, a.parts[e], far[0, 0], far[0, 1], far[1, 0],
+            far[1, 1],
+        )  # fmt: skip
+        if used == NONE:
+            continue
+        for odd in range(1 + (rest > 0)):
+            whole = (used - odd * rest + size - 1) // size
+            for before in range(2 - odd):
+                taken = before + odd
+                for c in range(platform.cpus + 1):
+                    full = clusters[start, before, c] + whole
+                    left = (platform.full - full) * size + (1 - taken) * rest
+                    if full >= clusters[end, taken, c] or full > platform.full:
+                        continue
+                    if after[end, platform.cpus - c] > left:
+                        continue
+                    clusters[end, taken, c], came[end, taken, c] = full, start
+                    how[end, taken, c] = 4 * used + IN_CLUSTERS + odd
 
 
 @kernel
@@ -290,36 +339,36 @@ def _enter(platform, after, clusters, came, how, start, end, inside, devices):  
             if full < NONE:
                 clusters[end, min(kind, 1), c + inside] = full
                 came[end, min(kind, 1), c + inside] = start
-                how[end, min(kind, 1), c + inside] = 1 + 2 * inside + kind // 2
+                how[end, min(kind, 1), c + inside] = 8 * inside + 4 * (kind // 2) + IN_CLUSTER
 
 
 @kernel
-def _reach(a, target, x, least):  # type: ignore[no-untyped-def]
+def _reach(a, x, least, s):  # type: ignore[no-untyped-def]
     """Lower the devices that an ideal takes, by CPUs so far, to what it takes by one block more."""
     width = least.shape[1]
     for e in range(a.into_ptr[x], a.into_ptr[x + 1]):
-        if a.load[e] <= target:
+        if s.copies[e] < NONE:
             for c in range(width):
-                least[x, c] = min(least[x, c], least[a.tail[e], c] + 1)
+                least[x, c] = min(least[x, c], least[a.tail[e], c] + s.copies[e])
     for i in range(a.cpu_into_ptr[x], a.cpu_into_ptr[x + 1]):
-        if a.cpu_load[a.cpu_into[i]] <= target:
-            for c in range(width - 1):
-                least[x, c + 1] = min(least[x, c + 1], least[a.cpu_tail[a.cpu_into[i]], c])
+        used = s.cpu_copies[a.cpu_into[i]]
+        for c in range(width - min(used, width)):
+            least[x, c + used] = min(least[x, c + used], least[a.cpu_tail[a.cpu_into[i]], c])
 
 
 @kernel
-def _sort(a, target, x, s):  # type: ignore[no-untyped-def]
+def _sort(a, x, s):  # type: ignore[no-untyped-def]
     """Fill `order` and `bucket` for the blocks into an ideal."""
     cpus = s.reach.shape[1] - 1
     sizes = np.zeros(BUCKETS, np.int64)
     for e in range(a.into_ptr[x], a.into_ptr[x + 1]):
-        if a.load[e] <= target and s.reach[a.tail[e], cpus] < NONE:
+        if s.copies[e] < NONE and s.reach[a.tail[e], cpus] < NONE:
             sizes[min(s.reach[a.tail[e], cpus], BUCKETS - 1)] += 1
     s.bucket[x, 0] = a.into_ptr[x]
     for i in range(BUCKETS):
         s.bucket[x, i + 1] = s.bucket[x, i] + sizes[i]
     for e in range(a.into_ptr[x + 1] - 1, a.into_ptr[x] - 1, -1):
-        if a.load[e] <= target and s.reach[a.tail[e], cpus] < NONE:
+        if s.copies[e] < NONE and s.reach[a.tail[e], cpus] < NONE:
             i = min(s.reach[a.tail[e], cpus], BUCKETS - 1)
             sizes[i] -= 1
             s.order[s.bucket[x, i] + sizes[i]] = e
@@ -338,7 +387,7 @@ def _promising(platform, before, after, x):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def probe(p, a, platform, target, after, clusters, came, how, first, chunk, s):  # type: ignore[no-untyped-def]
+def probe(p, a, platform, goal, after, clusters, came, how, first, chunk, s):  # type: ignore[no-untyped-def]
     """Chain segments and CPU blocks up to each ideal, from ideal `first` on.
 
     Parameters
@@ -348,8 +397,9 @@ def probe(p, a, platform, target, after, clusters, came, how, first, chunk, s): 
     clusters
         i64[I, 2, cpus + 1], out: fewest full clusters, by use of the other one and by CPUs.
     came, how
-        i64, out: the ideal before the last part; 0: it is a CPU block, else
-        1 + (1 if it is on the cluster that is not full) + 2 * (CPU blocks inside).
+        i64, out: the ideal before the last part; ON_CPUS + 4 * CPUs, or IN_CLUSTER + (4 if it is
+        the one that is not full) + 8 * CPU blocks inside, or, of a stage in several clusters,
+        IN_CLUSTERS + (1 if the one that is not full is among them) + 4 * devices.
     chunk
         Steps after which to pause.
 
@@ -366,14 +416,19 @@ def probe(p, a, platform, target, after, clusters, came, how, first, chunk, s): 
     for end in range(max(first, 1), count):
         s.before[end] = NONE
         s.reach[end] = NONE
-        _reach(a, target, end, s.before)
-        _reach(a, target, end, s.reach)
-        _sort(a, target, end, s)
-        if s.reach[end].min() > platform.size or not _promising(platform, s.before, after, end):
+        _reach(a, end, s.before, s)
+        _reach(a, end, s.reach, s)
+        _sort(a, end, s)
+        if not _promising(platform, s.before, after, end):
             continue
-        _add_cpus(a, platform, target, after, clusters, came, how, end)
-        steps += look_back(p, a, end, target, platform.size, s)
-        for i in range(s.sizes[0] - 1, -1, -1):
+        _add_cpus(a, platform, clusters, came, how, end, s)
+        if len(a.far):
+            _add_spans(p, a, goal, platform, after, clusters, came, how, end, s)
+        listed = 0
+        if s.reach[end].min() <= platform.size:
+            steps += look_back(p, a, end, goal, platform.size, s)
+            listed = s.sizes[0]
+        for i in range(listed - 1, -1, -1):
             start = s.listed[i]
             if start == end or clusters[start].min() == NONE:
                 continue
@@ -382,7 +437,7 @@ def probe(p, a, platform, target, after, clusters, came, how, first, chunk, s): 
                     continue
                 tried = _useful(platform, after, clusters, start, end, inside)
                 while s.ahead[start, inside] <= tried:
-                    devices, more = cover(p, a, start, end, target, tried, inside, s)
+                    devices, more = cover(p, a, start, end, goal, tried, inside, s)
                     _enter(platform, after, clusters, came, how, start, end, inside, devices)
                     steps += more
                     # Other CPU blocks than the first that fit may do with the smaller cluster.

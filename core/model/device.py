@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Level(NamedTuple):
+    """Clusters of one size among the devices of a class."""
+
+    size: int
+    """Devices i with equal i // size form a cluster."""
+    bandwidth_bytes_per_s: float
+    """Bandwidth of a link between two of them that no smaller cluster holds."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +33,8 @@ class DeviceClass:
     """Devices i with equal i // cluster_size form a cluster; 0: no clusters."""
     inner_bandwidth_bytes_per_s: float = math.inf
     """Bandwidth of a link inside a cluster."""
+    larger_clusters: tuple[Level, ...] = ()
+    """Clusters of these clusters, growing, each a multiple of the one before."""
     fast_memory_bytes: float | None = None
     """On-chip memory of one device; None: not stated."""
 
@@ -35,3 +47,19 @@ class DeviceClass:
     def inner_factor(self) -> float:
         """Time of a transfer inside a cluster over its time between clusters."""
         return self.bandwidth_bytes_per_s / self.inner_bandwidth_bytes_per_s
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The clusters that the devices form, from the smallest on."""
+        if not self.cluster_size:
+            return ()
+        return (Level(self.cluster_size, self.inner_bandwidth_bytes_per_s), *self.larger_clusters)
+
+    @property
+    def link_factors(self) -> tuple[float, ...]:
+        """Time of a transfer inside a cluster of each level over that between the largest ones.
+
+        The last number, 1, is for what no cluster holds.
+        """
+        outer = self.bandwidth_bytes_per_s
+        return (*(outer / level.bandwidth_bytes_per_s for level in self.levels), 1.0)

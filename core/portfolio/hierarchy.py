@@ -24,7 +24,15 @@ from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line, steps_of
 from dnnp.core.cost.load import transfer_times
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.hierarchy import ClusterCase, ClusterSplit, LatticeOutcome, better, priced, search
+from dnnp.core.dp.hierarchy import (
+    ClusterCase,
+    ClusterSplit,
+    LatticeOutcome,
+    Part,
+    better,
+    priced,
+    search,
+)
 from dnnp.core.dp.ideal import ideal_search
 from dnnp.core.dp.lattice import Lattice, make_lattice
 from dnnp.core.dp.problem import may_bind
@@ -64,8 +72,7 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block
     Raises
     ------
     UsageError
-        Other device classes, replicas, an objective other than `throughput`, or links without
-        bandwidths.
+        Other device classes, or links without bandwidths.
     InfeasibleError
         No split that was looked at meets the capacities.
     """
@@ -92,7 +99,7 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block
             left_out = _left_out(items.count)
             outcome = LatticeOutcome(best, 0.0, 0.0)
         best = outcome.best
-        bound = min(bound, outcome.low if _all_alike(case.accelerator) else outcome.flat)
+        bound = min(bound, outcome.low if _all_alike(case) else outcome.flat)
     if best is None:
         raise failure or InfeasibleError("infeasible: no split that was tried meets the capacities")
     floor = simple_bound(problem)
@@ -113,14 +120,16 @@ def _left_out(items: int) -> str:
     return f"clusters: there are too many ideals, {searched}; --effort does not change that"
 
 
-def _all_alike(device: DeviceClass) -> bool:
+def _all_alike(case: ClusterCase) -> bool:
     """Whether no ordered split does better than those with contiguous clusters."""
-    return device.count <= device.cluster_size or 1 in (device.cluster_size, device.inner_factor)
+    if case.problem.options.max_replicas > 1 and case.cpus > 1:
+        return False  # inside a cluster no stage runs on several CPUs
+    return case.accelerator.count <= case.size or case.size == 1
 
 
 def _checked(problem: SplitProblem) -> list[DeviceClass]:
     """The accelerator class, and the CPU class if there is one."""
-    devices, options = problem.devices, problem.options
+    devices = problem.devices
     accelerators = [d for d in devices if not d.is_cpu and d.count > 0]
     cpus = [d for d in devices if d.is_cpu and d.count > 0]
     if len(accelerators) != 1 or not accelerators[0].cluster_size or len(cpus) > 1:
@@ -134,10 +143,6 @@ def _checked(problem: SplitProblem) -> list[DeviceClass]:
             f"the clusters of '{accelerators[0].name}' need an outer bandwidth, and an inner one "
             "that is not below it"
         )
-    if options.objective != "throughput":
-        raise UsageError(f"the objective {options.objective} cannot be combined with clusters")
-    if options.max_replicas != 1:
-        raise UsageError("replicas cannot be combined with clusters")
     return [*accelerators, *cpus]
 
 
@@ -159,9 +164,9 @@ def _sliced(case: ClusterCase, line: Line, best: ClusterSplit | None) -> Cluster
     numbers = [0, 0]
     parts = []
     for c, (a, b) in zip(slicing.classes.tolist(), pairwise(slicing.bounds.tolist()), strict=True):
-        parts.append((range(a, b), c, numbers[c]))
+        parts.append(Part(range(a, b), c, numbers[c]))
         numbers[c] += 1
-    return priced(case, line, parts)
+    return priced(case, line, parts)[0]
 
 
 def _over_orders(
@@ -194,9 +199,12 @@ def _over_ideals(
 
 def _flat_bound(case: ClusterCase, value: float, floor: float) -> float:
     """Bound of all ordered splits from the ideal search, every transfer on the inner link."""
-    device = case.accelerator
+    device, options = case.accelerator, case.problem.options
     times = device.inner_factor * transfer_times(case.problem.graph, device)
     flat = replace(device, cluster_size=0, inner_bandwidth_bytes_per_s=np.inf)
+    if options.max_replicas > 1:
+        # They synchronise on the inner link too.
+        flat = replace(flat, bandwidth_bytes_per_s=device.inner_bandwidth_bytes_per_s)
     problem = replace(
         case.problem,
         graph=replace(case.problem.graph, transfer_s=times),

@@ -26,7 +26,7 @@ from dnnp.core.portfolio.hierarchy import hierarchy_split
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.stream import Stream
 from dnnp.platform import platform_of
-from support.brute import _placements, _Search, _union, brute_force
+from support.brute import _Search, _union, brute_force, placements
 from support.graphs import header, random_stream
 
 
@@ -34,31 +34,43 @@ class Contiguous(_Search):
     """Only splits whose pipeline gives every cluster one contiguous segment, but for CPUs."""
 
     def finish(self, first: float, second: float) -> None:
-        """Try the clusters that fit a pipeline order."""
-        for homes, numbers in _placements(self.parts, self.devices):
-            near: dict[object, int] = {}
-            for (block, _, _), home in zip(self.parts, homes, strict=True):
-                near[home] = near.get(home, 0) | block
-            value = max(
-                self.cost(block, d, replicas, near[home] if self.devices[d].cluster_size else 0)[0]
-                for (block, d, replicas), home in zip(self.parts, homes, strict=True)
-            )
+        """Try the devices that fit a pipeline order."""
+        for numbers in placements(self.parts, self.devices):
+            self.numbers_tried = numbers
+            homes = [self.home(p, n) for p, n in zip(self.parts, numbers, strict=True)]
+            if None in homes:
+                continue
+            value = self.placed(numbers)
             if value < self.value and self.is_contiguous(homes):
                 self.value, self.best, self.numbers = value, list(self.parts), numbers
 
-    def is_contiguous(self, homes: list[tuple[int, int]]) -> bool:
+    def home(self, part: tuple[int, int, int], number: int) -> tuple[int, ...] | None:
+        """The clusters that a part keeps to; None: it shares several clusters with others."""
+        _, d, replicas = part
+        size = self.devices[d].cluster_size
+        if not size:
+            return (-1 - d,)
+        mine = {i // size for i in range(number, number + replicas)}
+        shared = len(mine) > 1 and any(
+            e == d and {i // size for i in range(n, n + r)} & mine
+            for (other, e, r), n in zip(self.parts, self.numbers_tried, strict=True)
+            if other != part[0]
+        )
+        return None if shared else (d, *sorted(mine))
+
+    def is_contiguous(self, homes: list[tuple[int, ...]]) -> bool:
         """Whether some pipeline order leaves no cluster before it is done with it."""
         members = [
             sum(bits for a, bits in enumerate(self.bits) if block >> a & 1)
             for block, _, _ in self.parts
         ]
 
-        def grow(needs: list[int], rest: frozenset[int], current: tuple[int, int] | None) -> bool:
+        def grow(needs: list[int], rest: frozenset[int], current: tuple[int, ...] | None) -> bool:
             if not rest:
                 return True
             waiting = sum(members[i] for i in rest)
             for i in rest:
-                cpu = self.devices[homes[i][0]].is_cpu
+                cpu = homes[i][0] < 0
                 new = not cpu and homes[i] != current
                 done = [homes[j] for j in range(len(homes)) if j not in rest]
                 left = [homes[j] for j in rest]
@@ -99,7 +111,15 @@ def solved(graph, units, devices, options) -> Plan | None:
     return plan
 
 
-def compare(seed: int, *, cpu: bool = False, most: int = 7, **kinds: object) -> Plan | None:
+def compare(
+    seed: int,
+    *,
+    cpu: bool = False,
+    most: int = 7,
+    objective: str = "throughput",
+    max_replicas: int = 1,
+    **kinds: object,
+) -> Plan | None:
     """Check one random graph against both brute forces."""
     rng = random.Random(f"clusters {seed}")
     limited = bool(kinds.pop("limited", False))
@@ -112,6 +132,8 @@ def compare(seed: int, *, cpu: bool = False, most: int = 7, **kinds: object) -> 
         **kinds,
     )
     graph = graph_of(stream)
+    if objective == "gpipe" and not graph.backward.any():
+        return None
     units = units_of(stream, graph)
     device = DeviceClass(
         "dev",
@@ -121,12 +143,18 @@ def compare(seed: int, *, cpu: bool = False, most: int = 7, **kinds: object) -> 
         cluster_size=rng.choice([2, 2, 3]),
         inner_bandwidth_bytes_per_s=rng.choice([4.0, 1000.0]),
     )
-    devices = (device, DeviceClass("cpu", "cpu", rng.choice([1, 1, 2]))) if cpu else (device,)
+    devices = (
+        (device, DeviceClass("cpu", "cpu", rng.choice([1, 1, 2 if max_replicas == 1 else 1])))
+        if cpu
+        else (device,)
+    )
     options = CostOptions(
         comm=["sum", "overlap", "duplex"][seed % 3],
         charge_io=rng.random() < 0.3,
         memory_model="sum" if training or kinds else rng.choice(["sum", "peak"]),
         memory_mode=rng.choice(["hard", "overflow"]),
+        objective=objective,
+        max_replicas=max_replicas,
     )
     expected = contiguous(graph, units, devices, options)
     least, _ = brute_force(SplitProblem(graph, units, devices, options), "ordered")
@@ -154,6 +182,41 @@ def test_equals_brute_force(cpu, limited):
 def test_equals_brute_force_when_training():
     for seed in range(40):
         compare(seed, training=True, cpu=seed % 4 == 0, limited=seed % 4 == 1)
+
+
+@pytest.mark.parametrize("max_replicas", [1, 2])
+def test_gpipe_equals_brute_force(max_replicas):
+    plans = [
+        compare(
+            seed,
+            training=True,
+            cpu=seed % 4 == 0,
+            limited=seed % 4 == 1,
+            objective="gpipe",
+            max_replicas=max_replicas,
+        )
+        for seed in range(40)
+    ]
+    found = [plan for plan in plans if plan is not None]
+    assert {plan.status for plan in found} == {"optimal", "feasible"}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("max_replicas", [2, 4])
+def test_replicas_equal_brute_force(max_replicas, training):
+    plans = [
+        compare(
+            seed,
+            most=6,
+            training=training,
+            cpu=seed % 4 == 0,
+            limited=seed % 4 == 1,
+            max_replicas=max_replicas,
+        )
+        for seed in range(40)
+    ]
+    stages = [stage for plan in plans if plan is not None for stage in plan.stages]
+    assert any(stage.replicas == max_replicas for stage in stages)
 
 
 def test_equals_brute_force_with_colours():
@@ -394,8 +457,6 @@ def test_no_device_has_room():
         ((DeviceClass("cpu", "cpu"),), {}, "offered: cpu"),
         ((replace(device(2, 2), bandwidth_bytes_per_s=math.inf),), {}, "outer bandwidth"),
         ((device(2, 2, inner=0.5),), {}, "not below it"),
-        ((device(2, 2),), {"max_replicas": 2}, "replicas"),
-        ((device(2, 2),), {"objective": "gpipe"}, "gpipe"),
     ],
 )
 def test_what_is_refused(devices, options, message):

@@ -86,7 +86,7 @@ class _Search:
         self._admitted: dict[int, bool] = {}
         self._work: dict[tuple[int, int], tuple[float, float]] = {}
         self._footprint: dict[int, Footprint] = {}
-        self._cost: dict[tuple[int, int, int, int], tuple[float, float]] = {}
+        self._cost: dict[tuple[object, ...], tuple[float, float]] = {}
 
     def cover(self, rest: int, left: tuple[int, ...], first: float, second: float) -> None:
         """Extend `parts` over the atoms `rest` with the devices left; keep what is better.
@@ -125,17 +125,23 @@ class _Search:
             self.value, self.best = first + second, list(self.parts)
             self.numbers = [-1] * len(self.parts)
             return
-        for homes, numbers in _placements(self.parts, self.devices):
-            near: dict[object, int] = {}
-            for (block, _, _), home in zip(self.parts, homes, strict=True):
-                near[home] = near.get(home, 0) | block
-            costs = [
-                self.cost(block, d, replicas, near[home] if self.devices[d].cluster_size else 0)
-                for (block, d, replicas), home in zip(self.parts, homes, strict=True)
-            ]
-            value = max(a for a, _ in costs) + max(b for _, b in costs)
+        for numbers in placements(self.parts, self.devices):
+            value = self.placed(numbers)
             if value < self.value:
                 self.value, self.best, self.numbers = value, list(self.parts), numbers
+
+    def placed(self, numbers: Sequence[int]) -> float:
+        """The objective with the parts on these devices."""
+        homes = [_homes(p, n, self.devices) for p, n in zip(self.parts, numbers, strict=True)]
+        members: dict[Home, int] = {}
+        for (block, _, _), mine in zip(self.parts, homes, strict=True):
+            for home in mine:
+                members[home] = members.get(home, 0) | block
+        costs = [
+            self.cost(block, d, replicas, tuple((members[home], home[-1]) for home in mine))
+            for (block, d, replicas), mine in zip(self.parts, homes, strict=True)
+        ]
+        return max(a for a, _ in costs) + max(b for _, b in costs)
 
     def nodes(self, atoms: int) -> list[int]:
         """Nodes of some atoms in execution order."""
@@ -152,12 +158,16 @@ class _Search:
             self._work[block, d] = pair
         return self._work[block, d]
 
-    def hopeful(self, block: int, d: int) -> int:
-        """Atoms to call near where clusters are still open, so that the cost is least."""
+    def hopeful(self, block: int, d: int) -> tuple[tuple[int, float], ...]:
+        """The cluster to suppose where clusters are still open, so that the cost is least."""
         device = self.devices[d]
-        return self.full if device.cluster_size and device.inner_factor < 1 else 0
+        if not device.cluster_size or not device.inner_factor < 1:
+            return ()
+        return ((self.full, device.inner_bandwidth_bytes_per_s),)
 
-    def cost(self, block: int, d: int, replicas: int, near: int) -> tuple[float, float]:
+    def cost(
+        self, block: int, d: int, replicas: int, near: tuple[tuple[int, float], ...]
+    ) -> tuple[float, float]:
         """The two parts of the objective that a block has on a device; inf if it does not fit."""
         key = (block, d, replicas, near)
         if key not in self._cost:
@@ -170,7 +180,7 @@ class _Search:
                 self.devices[d],
                 self.options,
                 replicas,
-                frozenset(self.nodes(near)),
+                [(frozenset(self.nodes(atoms)), bandwidth) for atoms, bandwidth in near],
             )
             self._cost[key] = self.parts_of(cost, self.devices[d])
         return self._cost[key]
@@ -291,48 +301,48 @@ def _union(masks: Sequence[int], members: int) -> int:
     return result
 
 
-def _placements(
-    parts: Sequence[Part], devices: Sequence[DeviceClass]
-) -> Iterator[tuple[list[tuple[int, int]], list[int]]]:
-    """Every way to start the blocks in clusters: (class, cluster) and first device of each.
-
-    A class without clusters gives every block a cluster of its own, and device number -1.
-    """
-    homes: list[tuple[int, int]] = []
-
-    def extend() -> Iterator[tuple[list[tuple[int, int]], list[int]]]:
-        if len(homes) == len(parts):
-            numbers = _packed(parts, homes, devices)
-            if numbers is not None:
-                yield list(homes), numbers
-            return
-        device = devices[parts[len(homes)][1]]
-        size = device.cluster_size
-        options = range(-(-device.count // size)) if size else [-1 - len(homes)]
-        for cluster in options:
-            homes.append((parts[len(homes)][1], cluster))
-            yield from extend()
-            homes.pop()
-
-    yield from extend()
+Home = tuple[int, int, int, float]
+"""A cluster: its class, its size, its number among those of that size, its bandwidth."""
 
 
-def _packed(
-    parts: Sequence[Part], homes: Sequence[tuple[int, int]], devices: Sequence[DeviceClass]
-) -> list[int] | None:
-    """First device of every block, or None if the clusters cannot hold them.
+def _homes(part: Part, number: int, devices: Sequence[DeviceClass]) -> list[Home]:
+    """The clusters that hold all devices of a part, the smallest first."""
+    _, d, replicas = part
+    return [
+        (d, size, number // size, bandwidth)
+        for size, bandwidth in devices[d].levels
+        if number // size == (number + replicas - 1) // size
+    ]
 
-    In a cluster the widest block comes last, since it may reach into the next one.
+
+def placements(parts: Sequence[Part], devices: Sequence[DeviceClass]) -> Iterator[list[int]]:
+    """First devices of every part: all ways but for devices of one cluster that are alike.
+
+    A class without clusters gives every part the number -1.
     """
     numbers = [-1] * len(parts)
-    free: dict[int, int] = {}
-    for i in sorted(range(len(parts)), key=lambda i: (homes[i], parts[i][2])):
-        d, cluster = homes[i]
+    taken: set[tuple[int, int]] = set()
+    # What runs on one device comes last, and takes the first one that is free in a cluster.
+    order = sorted(range(len(parts)), key=lambda i: -parts[i][2])
+
+    def extend(at: int) -> Iterator[list[int]]:
+        if at == len(parts):
+            yield list(numbers)
+            return
+        _, d, replicas = parts[order[at]]
         size = devices[d].cluster_size
         if not size:
-            continue
-        number = max(free.get(d, 0), cluster * size)
-        if number // size != cluster or number + parts[i][2] > devices[d].count:
-            return None
-        numbers[i], free[d] = number, number + parts[i][2]
-    return numbers
+            yield from extend(at + 1)
+            return
+        tried = set()
+        for number in range(devices[d].count - replicas + 1):
+            mine = {(d, number + i) for i in range(replicas)}
+            if mine & taken or (replicas == 1 and number // size in tried):
+                continue
+            tried.add(number // size)
+            numbers[order[at]] = number
+            taken.update(mine)
+            yield from extend(at + 1)
+            taken.difference_update(mine)
+
+    yield from extend(0)

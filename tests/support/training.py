@@ -51,11 +51,11 @@ def planned() -> Records:
     Stage 0: in g1 5 + gs 1, compute 2 + 3, out a0 2 + s 2: 15. Forward 2 + 2 + 2, backward
     3 + 5 + 1. Memory 16 + 32 + 4.
     Stage 1: in a0 2 + g2 3, compute 4 + 10, out a1 4 + g1 5: 28, shared by two: 14, and half of
-    64 bytes: 4; 18. Forward (2 + 4 + 4) / 2, backward (3 + 10 + 5) / 2 + 4. Memory 64 + 32 +
-    64 + 40.
+    64 bytes inside the cluster: 2; 16. Forward (2 + 4 + 4) / 2, backward (3 + 10 + 5) / 2 + 2.
+    Memory 64 + 32 + 64 + 40.
     Stage 2: in a1 4 + s 2, compute 6 + 8, out g2 3 + gs 1: 24. Forward 6 + 4 + 2, backward
     8 + 3 + 1. Memory 8 + 24 + 16.
-    Value 24; for GPipe 12 + 13.
+    Value 24; for GPipe 12 + 12.
     """
     stages = [
         {
@@ -72,15 +72,15 @@ def planned() -> Records:
         {
             "device": "acc/2",
             "nodes": [1, 4],
-            "load_s": 18.0,
+            "load_s": 16.0,
             "in_s": 5.0,
             "compute_s": 14.0,
             "out_s": 9.0,
             "memory_bytes": 200,
             "forward_s": 5.0,
-            "backward_s": 13.0,
+            "backward_s": 11.0,
             "replicas": 2,
-            "sync_s": 4.0,
+            "sync_s": 2.0,
         },
         {
             "device": "acc/1",
