@@ -48,7 +48,7 @@ def with_all_replicas(
             f"{options.max_replicas} out"
         )
     if not linked and any(device.cluster_size for device in devices):
-        raise UsageError("--allow-replicas: replicas cannot be combined with clusters")
+        raise UsageError("--allow-replicas knows no clusters; --max-replicas does")
     return replace(cost, max_replicas=most)
 
 

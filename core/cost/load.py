@@ -132,14 +132,14 @@ def stage_load(
     memory, peak = stage_memory(graph, nodes, step, options)
     training = bool(graph.backward.any())
     sync = 0.0
-    if training and replicas > 1 and isinstance(near, Linked):
-        sync = (replicas - 1) / replicas * weight_bytes(graph, nodes) * near.slowest_inside
-    elif training and replicas > 1:
-        bandwidth = device.bandwidth_bytes_per_s
-        if near is not None:
-            bands = [*(level.bandwidth_bytes_per_s for level in device.levels), bandwidth]
-            bandwidth = bands[near[nodes[0]]]
-        sync = sync_time(weight_bytes(graph, nodes), bandwidth, replicas)
+    if training and replicas > 1:
+        held = weight_bytes(graph, nodes)
+        if isinstance(near, Linked):
+            sync = (replicas - 1) / replicas * held * near.slowest_inside
+        else:
+            bands = [*(level.bandwidth_bytes_per_s for level in device.levels)]
+            bands.append(device.bandwidth_bytes_per_s)
+            sync = sync_time(held, bands[-1 if near is None else near[nodes[0]]], replicas)
     incoming, outgoing = crossing_times(graph, nodes, step, device, options, near)
     comm, overflow = COMM[options.comm], 0.0
     if not device.is_cpu and options.memory_mode == "overflow" and memory > device.memory_bytes:

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.plan import link_levels
@@ -27,7 +26,9 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp import segments
 from dnnp.core.dp.arcs import Arcs, Costs, make_arcs, make_costs
 from dnnp.core.dp.boundary import NONE, look_back, make_scratch
+from dnnp.core.dp.inside import cover
 from dnnp.core.dp.lattice import Lattice
+from dnnp.core.dp.least import OutError, least
 from dnnp.core.dp.open import Goal
 from dnnp.core.dp.segments import IN_CLUSTER, IN_CLUSTERS, ON_CPUS, Platform
 from dnnp.core.model.device import DeviceClass
@@ -151,87 +152,9 @@ def search(
     clustered = _Clustered(pipelines, best)
     try:
         bound = least(clustered, low)
-    except _OutError:
+    except OutError:
         bound = max(low, clustered.low)
     return LatticeOutcome(clustered.best, low, min(bound, clustered.value))
-
-
-class _OutError(Exception):
-    """The budget is spent, or somebody asked to stop."""
-
-
-class _Decider(Protocol):
-    """Decides whether a target can be met."""
-
-    value: float
-    """The least objective known."""
-    low: float
-    """No objective is below."""
-    passes: int
-
-    def decide(self, target: Floats, vary: int) -> tuple[float | None, float]:
-        """The largest load of pass `vary` in what meets the target (f64[P]), or None; and the
-        least load of it above the target that was met.
-
-        Raises
-        ------
-        _OutError
-            The budget is spent.
-        """
-
-
-def least(decider: _Decider, low: float) -> float:
-    """The least objective, of which `low` is a bound; inf: there is no split.
-
-    Nothing is looked for above `decider.value`. On `_OutError`, `decider.low` is proven.
-    """
-    decider.low = low
-    if decider.passes == 1:
-        found, _ = _least(decider, np.array([np.inf]), 0, low, decider.value)
-        return min(found, decider.value)
-    # Along the Pareto front: the least backward load for each limit of the forward load.
-    ahead_s, _ = _least(decider, np.full(2, np.inf), 0, 0.0, np.inf)
-    limit, behind_s = np.inf, 0.0
-    while ahead_s < np.inf:
-        decider.low = max(low, min(decider.value, ahead_s + behind_s))
-        cutoff = (decider.value - ahead_s) * (1 - ROUNDING)
-        if behind_s >= cutoff:
-            break
-        reached, _ = decider.decide(np.array([limit, cutoff]), 1)
-        if reached is None:
-            break
-        _, behind_s = _least(decider, np.array([limit, np.inf]), 1, behind_s, reached)
-        most = np.array([np.inf, behind_s * (1 + ROUNDING)])
-        _, reached = _least(decider, most, 0, ahead_s, limit)
-        decider.value = min(decider.value, reached + behind_s)
-        limit = reached * (1 - ROUNDING)
-        if limit < ahead_s * (1 - ROUNDING):
-            break
-    return max(decider.value, low)
-
-
-def _least(
-    decider: _Decider, target: Floats, vary: int, low: float, high: float
-) -> tuple[float, float]:
-    """Least target of a pass between a bound and what is reached, the others as given.
-
-    Returns (bound, what is reached).
-    """
-    target, goal = target.copy(), low
-    while high - low > ROUNDING * high or (high == np.inf and low < np.inf):
-        target[vary] = goal
-        reached, above = decider.decide(target, vary)
-        if reached is not None:
-            high = min(goal, reached)
-        else:
-            low = max(above, float(np.nextafter(goal, np.inf)))
-            if decider.passes == 1:
-                decider.low = min(low, high)
-        if high < np.inf:
-            goal = low + (high - low) / 2
-        else:
-            goal = 2 * low if low > 0 and goal < np.inf else np.inf
-    return low, high
 
 
 class _Flat:
@@ -242,7 +165,7 @@ class _Flat:
         self.passes = pipelines.case.passes
 
     def decide(self, target: Floats, vary: int) -> tuple[float | None, float]:
-        """See `_Decider`."""
+        """See `Decider`."""
         goal = Goal(target, vary, np.array([np.inf, 0.0]))
         if self.pipelines.fewest(goal) <= self.pipelines.case.accelerator.count:
             return float(target[vary]), np.inf
@@ -258,14 +181,14 @@ class _Clustered:
         self.passes, self.steps = pipelines.case.passes, 0
 
     def decide(self, target: Floats, vary: int) -> tuple[float | None, float]:
-        """See `_Decider`."""
+        """See `Decider`."""
         case, pipelines = self.pipelines.case, self.pipelines
         goal = Goal(target, vary, np.array([np.inf, 0.0]))
         limit = case.max_steps - self.steps
         feasible = pipelines.probe(goal, lambda spent: spent > limit or case.run.stop())
         self.steps += pipelines.steps
         if feasible is None:
-            raise _OutError
+            raise OutError
         if not feasible:
             return None, float(goal.above[0])
         found, largest = priced(case, pipelines.line, pipelines.trace(goal))
@@ -373,7 +296,7 @@ class _Pipelines:
         s, arcs, platform = self.scratch, self.arcs, self.platform
         look_back(self.costs, arcs, end, goal, platform.size, s)
         most = platform.rest if odd else platform.size
-        segments.cover(self.costs, arcs, start, end, goal, most, inside, s)
+        cover(self.costs, arcs, start, end, goal, most, inside, s)
         stages, at = list[_Stage](), end
         while at != start:
             e = int(s.came[at])

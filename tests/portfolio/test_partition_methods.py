@@ -284,12 +284,41 @@ CLUSTERS = ("--cluster-size", "2", "--bandwidth", "1", "--inner-bandwidth", "4")
 
 
 @pytest.mark.parametrize(
+    ("most", "value", "stages"),
+    [
+        # 6 + 1 | 1 + 18, and the heavy node on both devices of a cluster.
+        (1, 19, [("dev/0", 1), ("dev/1", 1)]),
+        # 6 + 4 || (4 + 18) / 2
+        (2, 11, [("dev/0", 1), ("dev/2", 2)]),
+        # (6 + 18) / 4, in both clusters
+        (4, 6, [("dev/0", 4)]),
+    ],
+)
+def test_replicas_in_clusters(most, value, stages):
+    links = ("--cluster-size", "2", "--bandwidth", "1", "--inner-bandwidth", "4")
+    made = stream([(0, 1)], 6, 18, size=4)
+    result = checked(made, "-k", "4", *links, "--max-replicas", str(most))
+    assert result.one("plan")["value"] == value
+    assert [(s["device"], s.get("replicas", 1)) for s in result.records("stage")] == stages
+
+
+def test_gpipe_in_clusters():
+    made = random_stream(3, 14, training=True, colors=True)
+    value = {}
+    for objective in ("throughput", "gpipe"):
+        result = checked(made, "-k", "4", *CLUSTERS, "--objective", objective)
+        stages = result.records("stage")
+        passes = [max(s[name] for s in stages) for name in ("forward_s", "backward_s")]
+        value[objective] = sum(passes)
+    assert result.one("plan")["value"] == pytest.approx(value["gpipe"])
+    assert value["gpipe"] <= value["throughput"] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--method", "ip"), "method ip knows no clusters"),
         (("--validity", "free"), "method anneal knows no clusters"),
-        (("--max-replicas", "2"), "replicas cannot be combined with clusters"),
-        (("--objective", "gpipe"), "gpipe cannot be combined with clusters"),
     ],
 )
 def test_clusters_with_what_they_cannot_have(arguments, message):

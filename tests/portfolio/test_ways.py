@@ -284,7 +284,7 @@ def test_methods_without_replicas_say_so() -> None:
         (["--eval", "split.json"], "--allow-replicas finds a plan; --eval only prices one"),
         (
             ["--cluster-size", "2", "--inner-bandwidth", "2"],
-            "--allow-replicas: replicas cannot be combined with clusters",
+            "--allow-replicas knows no clusters; --max-replicas does",
         ),
     ],
 )
