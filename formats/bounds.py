@@ -28,6 +28,10 @@ def bound_digest(plan: Record, stages: list[Record]) -> str:
             _number(d, "bandwidth_bytes_per_s"),
             d.get("cluster_size", 0),
             _number(d, "inner_bandwidth_bytes_per_s"),
+            *(
+                [level["cluster_size"], float(level["bandwidth_bytes_per_s"])]
+                for level in d.get("larger_clusters", ())
+            ),
         ]
         for d in plan["devices"]
     ]

@@ -62,6 +62,24 @@ DEVICE = {
     "inner_bandwidth_bytes_per_s": number(
         "bandwidth of a link inside a cluster; needed where there are clusters", positive=True
     ),
+    "larger_clusters": Field(
+        "list",
+        "clusters of clusters, growing; each size is a multiple of the one before",
+        items=Field(
+            "object",
+            "",
+            fields={
+                "cluster_size": Field(
+                    "int", "devices with equal number / cluster_size", required=True, positive=True
+                ),
+                "bandwidth_bytes_per_s": number(
+                    "bandwidth of a link between smaller clusters in it",
+                    required=True,
+                    positive=True,
+                ),
+            },
+        ),
+    ),
 }
 
 LINK = {

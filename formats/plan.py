@@ -9,7 +9,7 @@ import re
 import numpy as np
 
 from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.device import DeviceClass, Level, unnested
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.learned import PolicyUsed
@@ -26,13 +26,20 @@ def device_of(record: Record) -> DeviceClass:
     Raises
     ------
     FormatError
-        Clusters without the bandwidth of the links inside them.
+        Clusters without the bandwidth of the links inside them, or that do not hold one another.
     """
     if record.get("cluster_size", 0) and "inner_bandwidth_bytes_per_s" not in record:
         raise FormatError(
             f"device class {shown(record['class'])} has a cluster_size but no "
             "inner_bandwidth_bytes_per_s"
         )
+    larger = tuple(
+        Level(r["cluster_size"], float(r["bandwidth_bytes_per_s"]))
+        for r in record.get("larger_clusters", ())
+    )
+    reason = unnested([record.get("cluster_size", 0), *(level.size for level in larger)])
+    if reason:
+        raise FormatError(f"device class {shown(record['class'])}: {reason}")
     return DeviceClass(
         name=record["class"],
         kind=record["kind"],
@@ -41,6 +48,7 @@ def device_of(record: Record) -> DeviceClass:
         bandwidth_bytes_per_s=float(record.get("bandwidth_bytes_per_s", math.inf)),
         cluster_size=record.get("cluster_size", 0),
         inner_bandwidth_bytes_per_s=float(record.get("inner_bandwidth_bytes_per_s", math.inf)),
+        larger_clusters=larger,
         fast_memory_bytes=_number_or_none(record, "fast_memory_bytes"),
     )
 
@@ -57,6 +65,11 @@ def device_record(device: DeviceClass) -> Record:
     if device.cluster_size:
         record["cluster_size"] = device.cluster_size
         record["inner_bandwidth_bytes_per_s"] = min(device.inner_bandwidth_bytes_per_s, MAX_NUMBER)
+    if device.larger_clusters:
+        record["larger_clusters"] = [
+            {"cluster_size": size, "bandwidth_bytes_per_s": min(bandwidth, MAX_NUMBER)}
+            for size, bandwidth in device.larger_clusters
+        ]
     return record
 
 

@@ -55,6 +55,18 @@ def positive(text: str) -> int:
     return value
 
 
+def sizes(text: str) -> int | str:
+    """Whole numbers from 1; several, with commas between, stay a text."""
+    found = [positive(word) for word in text.split(",")]
+    return text if len(found) > 1 else found[0]
+
+
+def rates(text: str) -> float | str:
+    """Bandwidths as of `rate`; several, with commas between, stay a text."""
+    found = [rate(word) for word in text.split(",")]
+    return text if len(found) > 1 else found[0]
+
+
 def seconds(text: str) -> float:
     """A time from 0, in seconds."""
     return _number(text, 0.0)
@@ -105,15 +117,16 @@ def device_options(parser: argparse.ArgumentParser, title: str = "devices") -> N
     )
     devices.add_argument(
         "--cluster-size",
-        type=positive,
-        metavar="N",
-        help="every N accelerators form a cluster with faster links inside",
+        type=sizes,
+        metavar="N[,...]",
+        help="every N accelerators form a cluster with faster links inside; 4,16: so do every 16, "
+        "clusters of clusters",
     )
     devices.add_argument(
         "--inner-bandwidth",
-        type=rate,
-        metavar="BYTES/S",
-        help="bandwidth of a link inside a cluster",
+        type=rates,
+        metavar="BYTES/S[,...]",
+        help="bandwidth of a link inside a cluster, for each size",
     )
     devices.add_argument(
         "--devices",

@@ -170,6 +170,8 @@ def price_by_runs(stream: Stream, paths: Sequence[str], caller: Caller) -> None:
         for field in ("bandwidth_bytes_per_s", "inner_bandwidth_bytes_per_s"):
             if record["class"] == name and field in record:
                 record[field] /= factors.transfer
+        for larger in record.get("larger_clusters", ()) if record["class"] == name else ():
+            larger["bandwidth_bytes_per_s"] /= factors.transfer
     models = {run.model for run in found.runs}
     stages = sum(len(run.stages) for run in found.runs)
     stream.header["calibration"] = {

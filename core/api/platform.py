@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.device import DeviceClass, Level, unnested
 from dnnp.core.model.errors import UsageError
+from dnnp.core.model.text import counted
 from dnnp.step import Options, option
 
 if TYPE_CHECKING:
@@ -29,10 +31,11 @@ class DeviceOptions(Options):
     """Capacity of a device in bytes; `fast`: its on-chip memory."""
     bandwidth: float | None = option(above=0)
     """Bandwidth of a device's link in bytes per second."""
-    cluster_size: int | None = option(least=1)
-    """So many accelerators form a cluster with faster links inside."""
-    inner_bandwidth: float | None = option(above=0)
-    """Bandwidth of a link inside a cluster."""
+    cluster_size: int | str | None = option()
+    """So many accelerators form a cluster with faster links inside; `4,16`: clusters of 4, and of
+    16."""
+    inner_bandwidth: float | str | None = option()
+    """Bandwidth of a link inside a cluster; `300G,25G`: inside each of these sizes."""
     devices: str | None = option()
     """File of device records to use instead, or classes with counts: `a100:4,t4:4`."""
     link: Sequence[str] = option(())
@@ -47,6 +50,18 @@ class DeviceOptions(Options):
                 raise UsageError(f"--memory {memory!r}: give a number of bytes, or fast")
         elif memory is not None and not memory > 0:
             raise UsageError(f"--memory {memory}: must be above 0")
+        sizes, bandwidths = _sizes(self.cluster_size), _bandwidths(self.inner_bandwidth)
+        if self.cluster_size is not None and not all(size >= 1 for size in sizes):
+            raise UsageError(f"--cluster-size {self.cluster_size}: must be at least 1")
+        if unnested(sizes):
+            raise UsageError(f"--cluster-size {self.cluster_size}: {unnested(sizes)}")
+        if not all(bandwidth > 0 for bandwidth in bandwidths):
+            raise UsageError(f"--inner-bandwidth {self.inner_bandwidth}: must be above 0")
+        if sizes and bandwidths and len(sizes) != len(bandwidths):
+            raise UsageError(
+                f"--cluster-size {self.cluster_size} and --inner-bandwidth {self.inner_bandwidth}: "
+                "give a bandwidth for each size"
+            )
         if isinstance(self.link, str):
             raise UsageError(f"--link {self.link!r}: give a list of links")
         if self.link:
@@ -54,6 +69,41 @@ class DeviceOptions(Options):
 
             for text in self.link:
                 link_record(text)
+
+
+def _sizes(given: int | str | None) -> list[int]:
+    """What `--cluster-size` asks for, smallest first.
+
+    Raises
+    ------
+    UsageError
+        They are no whole numbers.
+    """
+    if given is None:
+        return []
+    try:
+        return [int(word) for word in str(given).split(",")]
+    except ValueError:
+        reason = f"--cluster-size {given!r}: give whole numbers, such as 4 or 4,16"
+        raise UsageError(reason) from None
+
+
+def _bandwidths(given: float | str | None) -> list[float]:
+    """What `--inner-bandwidth` asks for, bytes per second.
+
+    Raises
+    ------
+    UsageError
+        They are no bandwidths.
+    """
+    from dnnp.formats.amounts import parse_rate
+
+    if not isinstance(given, str):
+        return [] if given is None else [float(given)]
+    try:
+        return [parse_rate(word) for word in given.split(",")]
+    except ValueError as error:
+        raise UsageError(f"--inner-bandwidth {given!r}: {error}") from None
 
 
 def platform_of(
@@ -204,20 +254,34 @@ def _cpu_class(cpus: list[DeviceClass], priced: list[str]) -> list[DeviceClass]:
 
 def _clustered(device: DeviceClass, options: DeviceOptions) -> DeviceClass:
     """An accelerator class with the clusters that the options, or its record, give it."""
-    size = device.cluster_size if options.cluster_size is None else options.cluster_size
-    outer, inner = device.bandwidth_bytes_per_s, device.inner_bandwidth_bytes_per_s
-    inner = inner if options.inner_bandwidth is None else options.inner_bandwidth
-    if not size:
-        if options.inner_bandwidth is not None:
+    sizes = _sizes(options.cluster_size) or [level.size for level in device.levels]
+    bandwidths = _bandwidths(options.inner_bandwidth)
+    if not sizes:
+        if bandwidths:
             raise UsageError("--inner-bandwidth needs clusters: give --cluster-size too")
         return device
-    if math.isinf(inner):
+    bandwidths = bandwidths or [level.bandwidth_bytes_per_s for level in device.levels]
+    bandwidths = bandwidths or [device.inner_bandwidth_bytes_per_s]
+    if math.inf in bandwidths:
         raise UsageError("--cluster-size needs --inner-bandwidth, of the links inside a cluster")
+    if len(sizes) != len(bandwidths):
+        raise UsageError(
+            f"class '{device.name}' has clusters of {counted(len(sizes), 'size')}, and bandwidths "
+            f"inside {len(bandwidths)}: give both, --cluster-size and --inner-bandwidth"
+        )
+    outer = device.bandwidth_bytes_per_s
     if math.isinf(outer):
         raise UsageError("clusters need --bandwidth, of the links between them")
-    if inner < outer:
-        raise UsageError(
-            f"the bandwidth inside a cluster of '{device.name}' ({inner:g}) is below the one "
-            f"between clusters ({outer:g})"
-        )
-    return replace(device, cluster_size=size, inner_bandwidth_bytes_per_s=inner)
+    for inner, beyond in pairwise([*bandwidths, outer]):
+        if inner < beyond:
+            raise UsageError(
+                f"the bandwidth inside a cluster of '{device.name}' ({inner:g}) is below the one "
+                f"between clusters ({beyond:g})"
+            )
+    levels = [Level(*level) for level in zip(sizes, bandwidths, strict=True)]
+    return replace(
+        device,
+        cluster_size=levels[0].size,
+        inner_bandwidth_bytes_per_s=levels[0].bandwidth_bytes_per_s,
+        larger_clusters=tuple(levels[1:]),
+    )

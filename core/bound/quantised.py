@@ -162,8 +162,8 @@ def _transfer(graph: Graph, tensor: int, device: DeviceClass) -> Fraction:
         return Fraction(0)
     else:
         time = Fraction(float(graph.tensor_bytes[tensor])) / Fraction(link)
-    inner = device.inner_bandwidth_bytes_per_s
-    if device.cluster_size and inner > link:
+    inner = max((level.bandwidth_bytes_per_s for level in device.levels), default=link)
+    if inner > link:
         time = Fraction(0) if math.isinf(inner) else time * Fraction(link) / Fraction(inner)
     return time
 

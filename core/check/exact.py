@@ -177,8 +177,7 @@ class Exact:
         if device.is_cpu:
             return Fraction(0)
         links = [device.bandwidth_bytes_per_s]
-        if device.cluster_size:
-            links.append(device.inner_bandwidth_bytes_per_s)
+        links += [level.bandwidth_bytes_per_s for level in device.levels]
         fastest = max(links)
         given = self.tables.transfer[tensor]
         if not math.isnan(given):

@@ -15,6 +15,7 @@ OPTIONS = {
     "bandwidth_bytes_per_s": ("--bandwidth",),
     "cluster_size": ("--cluster-size",),
     "inner_bandwidth_bytes_per_s": ("--inner-bandwidth",),
+    "larger_clusters": ("--cluster-size", "--inner-bandwidth"),
 }
 """What a plan takes from a device record -> options that override it."""
 

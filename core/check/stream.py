@@ -144,6 +144,8 @@ def _bound_digest(plan: Record, plan_digest: str) -> str:
                 row.append(device.get(name, 0))
             else:
                 row.append(float(device[name]) if name in device else None)
+        for larger in device.get("larger_clusters", ()):
+            row.append([larger["cluster_size"], float(larger["bandwidth_bytes_per_s"])])
         content[-1].append(row)
     if plan["objective"] == "latency":
         for name in ("execution", "invocations", "transfers", "congestion"):

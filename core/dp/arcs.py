@@ -337,8 +337,11 @@ def _drop(p, v, inside, used, member):  # type: ignore[no-untyped-def]
         used[p.param_idx[i]] -= 1
 
 
-def make_costs(graph: Graph, line: Line, options: CostOptions) -> Costs:
-    """What blocks of the line's items cost on its first class; a second one is a CPU."""
+def make_costs(graph: Graph, line: Line, options: CostOptions, level: int = 0) -> Costs:
+    """What blocks of the line's items cost on its first class; a second one is a CPU.
+
+    `level`: of the clusters that are searched.
+    """
     device, n = line.devices[0], line.n
     net_size = np.diff(line.pin_ptr)
     net = np.repeat(np.arange(len(net_size), dtype=np.int64), net_size)
@@ -357,14 +360,14 @@ def make_costs(graph: Graph, line: Line, options: CostOptions) -> Costs:
     names = [name for name in memory if name in Costs._fields]
     training = bool(graph.backward.any())
     slow = line.devices[-1].bandwidth_bytes_per_s
-    bands = (device.levels[0].bandwidth_bytes_per_s, device.bandwidth_bytes_per_s, slow)
+    bands = (device.levels[level].bandwidth_bytes_per_s, device.bandwidth_bytes_per_s, slow)
     work, sync = plain(np.stack(passes, axis=1), np.array([training / band for band in bands]))
     pin_count, source, always = plain(net_size.astype(np.int64), line.source, line.always)
     return Costs(
         comm=COMM[options.comm],
         copies=min(options.max_replicas, sum(d.count for d in line.devices)),
         sync=sync,
-        factor=float(device.inner_factor),
+        factor=device.link_factors[level],
         work=work,
         item_ptr=item_ptr,
         item_net=item_net,

@@ -58,7 +58,7 @@ class ClusterSplit(NamedTuple):
 
 
 class LatticeOutcome(NamedTuple):
-    """What the search of one lattice proved, for splits along its ideals."""
+    """What the search of one lattice proved, for splits along its ideals and links of its level."""
 
     best: ClusterSplit | None
     """The best split known."""
@@ -77,6 +77,9 @@ class ClusterCase:
     max_steps: float
     """Blocks tried in the segments of one lattice."""
     run: Run
+    level: int = 0
+    """Of the clusters that have contiguous segments; within them all links are taken to be alike,
+    and so are those beyond."""
 
     @property
     def accelerator(self) -> DeviceClass:
@@ -87,7 +90,8 @@ class ClusterCase:
     def size(self) -> int:
         """Devices of a cluster; links that are all alike make one of all."""
         device = self.accelerator
-        return device.count if device.inner_factor == 1 else device.cluster_size
+        alike = device.link_factors[self.level] == 1
+        return device.count if alike else device.levels[self.level].size
 
     @property
     def passes(self) -> int:
@@ -136,7 +140,7 @@ def search(
 ) -> LatticeOutcome | None:
     """Best split along a lattice of the line's positions; None if it has too many blocks."""
     size, copies = case.size, case.problem.options.max_replicas
-    costs = make_costs(case.problem.graph, line, case.problem.options)
+    costs = make_costs(case.problem.graph, line, case.problem.options, case.level)
     limit = np.inf if best is None else best.value
     arcs = make_arcs(costs, lattice, limit, spans=copies > size)
     if arcs is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -14,6 +16,14 @@ class Level(NamedTuple):
     """Devices i with equal i // size form a cluster."""
     bandwidth_bytes_per_s: float
     """Bandwidth of a link between two of them that no smaller cluster holds."""
+
+
+def unnested(sizes: Sequence[int]) -> str:
+    """Why clusters of these sizes, smallest first, do not hold one another; empty: they do."""
+    for small, large in pairwise(sizes):
+        if small < 1 or large <= small or large % small:
+            return f"clusters of {large} are not made of several of {small} devices"
+    return ""
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block
     best: ClusterSplit | None = None
     failure: InfeasibleError | None = None
     bound, left_out = np.inf, ""
+    levels = _levels(case.accelerator)
     for items in problem.item_choices:
         lines = _lines(case, items)
         for line in lines:
@@ -90,16 +91,20 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block
                 best = better(best, _sliced(case, line, best))
             except InfeasibleError as error:
                 failure = failure or error
-        run.stands("clusters", value=np.inf if best is None else best.value)
         lattice = make_lattice(items.count, lines[0].tail, lines[0].head, MAX_IDEALS)
-        if lattice is None or lattice.size > items.count + 1:
-            best = _over_orders(case, lines, best)
-        outcome = _over_ideals(case, lines[0], lattice, best)
-        if outcome is None:
-            left_out = _left_out(items.count)
-            outcome = LatticeOutcome(best, 0.0, 0.0)
-        best = outcome.best
-        bound = min(bound, outcome.low if _all_alike(case) else outcome.flat)
+        low = 0.0
+        for at in (replace(case, level=level) for level in levels):
+            run.stands("clusters", value=np.inf if best is None else best.value)
+            if lattice is None or lattice.size > items.count + 1:
+                best = _over_orders(at, lines, best)
+            outcome = _over_ideals(at, lines[0], lattice, best)
+            if outcome is None:
+                left_out = _left_out(items.count)
+                continue
+            best = outcome.best
+            if at.level == levels[0]:
+                low = outcome.low if _all_alike(at) else outcome.flat
+        bound = min(bound, low)
     if best is None:
         raise failure or InfeasibleError("infeasible: no split that was tried meets the capacities")
     floor = simple_bound(problem)
@@ -110,6 +115,12 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block
     if left_out and bound < best.value * (1 - ROUNDING):
         run.warn(left_out)
     return best.blocks, min(bound, best.value)
+
+
+def _levels(device: DeviceClass) -> list[int]:
+    """The levels of clusters whose links differ from those beyond; the first one in any case."""
+    factors = device.link_factors
+    return [i for i in range(len(device.levels)) if factors[i] < factors[i + 1]] or [0]
 
 
 def _left_out(items: int) -> str:
@@ -124,7 +135,8 @@ def _all_alike(case: ClusterCase) -> bool:
     """Whether no ordered split does better than those with contiguous clusters."""
     if case.problem.options.max_replicas > 1 and case.cpus > 1:
         return False  # inside a cluster no stage runs on several CPUs
-    return case.accelerator.count <= case.size or case.size == 1
+    flat = len(case.accelerator.levels) == 1
+    return case.accelerator.count <= case.size or (case.size == 1 and flat)
 
 
 def _checked(problem: SplitProblem) -> list[DeviceClass]:
@@ -136,12 +148,13 @@ def _checked(problem: SplitProblem) -> list[DeviceClass]:
         names = ", ".join(d.name for d in (*accelerators, *cpus))
         raise UsageError(
             "clusters are for one class of accelerators, with at most one class of CPUs beside "
-            f"it; offered: {names}"
+            f"it; offered: {names} (--link joins several classes, and keeps their clusters)"
         )
-    if not 0 <= accelerators[0].inner_factor <= 1:
+    factors = accelerators[0].link_factors
+    if not (factors[0] >= 0 and all(a <= b for a, b in pairwise(factors))):
         raise UsageError(
             f"the clusters of '{accelerators[0].name}' need an outer bandwidth, and an inner one "
-            "that is not below it"
+            "that is not below it, nor below that of a larger cluster"
         )
     return [*accelerators, *cpus]
 
