@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 
-from dnnp.choices import VIEWS
+from dnnp.choices import VIEW_AXES, VIEW_TABLES, VIEWS
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
 
@@ -19,8 +20,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--as",
         dest="as_",
         choices=tuple(VIEWS),
-        help="text: tables and charts for a terminal "
-        "(default: by the ending of the file that -o names, else text)",
+        help="text: what a person wants to know, on a terminal; csv, tsv, md: a table "
+        "(default: by the ending of the file that -o names, with --plot svg, else text)",
+    )
+    parser.add_argument(
+        "--table",
+        choices=VIEW_TABLES,
+        help="with --as csv, tsv or md: which table (default: stages of one stream, plans of "
+        "several)",
+    )
+    parser.add_argument(
+        "--plot",
+        choices=VIEW_AXES,
+        help="a chart of the values of plans, over the number of devices or over the methods, with "
+        "a panel for each model",
     )
 
 
@@ -28,14 +41,31 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Show streams."""
     from dnnp.viewing import ViewOptions, view_bytes, view_of
 
-    columns = shutil.get_terminal_size((WIDTH, 24)).columns if context.stdout.isatty() else WIDTH
-    asked = args.as_ or view_of(args.output)
-    options = ViewOptions(as_=asked, width=max(columns, 40), caller=context)
+    terminal = context.stdout.isatty() and args.output == "-"
+    columns = shutil.get_terminal_size((WIDTH, 24)).columns if terminal else WIDTH
+    options = ViewOptions(
+        as_=args.as_ or view_of(args.output, args.plot),
+        table=args.table,
+        plot=args.plot,
+        width=max(columns, 40),
+        plain=_is_plain(),
+        verbose=args.verbose,
+        caller=context,
+    )
     options.check()
     data = view_bytes([context.read(path) for path in args.stream], options)
     with context.open_output() as file:
         file.write(data)
     return 0
+
+
+def _is_plain() -> bool:
+    """Whether more than ASCII would not be understood: by the locale, or a terminal that can do
+    little."""
+    if os.environ.get("TERM") == "dumb":
+        return True
+    locale = next((os.environ[n] for n in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(n)), "")
+    return "utf" not in locale.lower() and locale not in ("", "C.utf8")
 
 
 COMMAND = Command(

@@ -33,7 +33,7 @@ def _step(record: Record, blocks: Sequence[Record]) -> float:
     return least
 
 
-def text_chart(record: Record, blocks: Sequence[Record]) -> list[str]:
+def text_chart(record: Record, blocks: Sequence[Record], width: int = WIDTH) -> list[str]:
     """The lines of a chart of the beginning of a schedule.
 
     A block shows its micro-batch, backward blocks with a `b`, weight blocks with a `w`; `=` goes
@@ -41,7 +41,7 @@ def text_chart(record: Record, blocks: Sequence[Record]) -> list[str]:
     """
     step = _step(record, blocks)
     cell = len(str(max((b["micro_batch"] for b in blocks), default=0))) + 2
-    columns = max(WIDTH // cell, 1)
+    columns = max(width // cell, 1)
     names = [printable(unit["name"]) for unit in record["units"][:MOST_ROWS]]
     rows = [[".".ljust(cell)] * columns for _ in names]
     for block in blocks:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dnnp.caller import CALLER, Caller
-from dnnp.choices import VIEWS
+from dnnp.choices import VIEW_AXES, VIEW_TABLES, VIEWS
 from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.step import Options, option
 
@@ -18,14 +18,34 @@ if TYPE_CHECKING:
     from dnnp.graph import Graph
 
 
+TABULAR = ("csv", "tsv", "md")
+"""Views that are a table."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions(Options):
     """What is shown."""
 
     as_: str = option("text", "--as", choices=tuple(VIEWS))
-    """`text`: tables and charts for a terminal."""
+    """What to make of it, one of `dnnp.choices.VIEWS`."""
+    table: str | None = option(choices=VIEW_TABLES)
+    """With `csv`, `tsv` and `md`: which table; None: `stages` of one graph, `plans` of several."""
+    plot: str | None = option(choices=VIEW_AXES)
+    """A chart of the values of plans, over the number of devices or the methods, as `svg`."""
     width: int = option(100, least=40)
     """Columns of a text."""
+    plain: bool = option(False)
+    """Text in ASCII alone."""
+    verbose: bool = option(False)
+    """Text with all rows, not the most important ones alone."""
+
+    def check(self) -> None:
+        """Refuse what makes no sense."""
+        super().check()
+        if self.table is not None and self.as_ not in TABULAR:
+            raise UsageError(f"--table is for --as {', '.join(TABULAR)}, not for {self.as_}")
+        if self.plot is not None and self.as_ != "svg":
+            raise UsageError(f"--plot is for --as svg, not for {self.as_}")
 
 
 def view(
@@ -33,7 +53,11 @@ def view(
     path: str | os.PathLike[str] | None = None,
     *,
     as_: str | None = None,
+    table: str | None = None,
+    plot: str | None = None,
     width: int = 100,
+    plain: bool = False,
+    verbose: bool = False,
     caller: Caller = CALLER,
 ) -> bytes:
     """Show what a graph and its results look like.
@@ -45,9 +69,15 @@ def view(
     path
         File to write as well.
     as_
-        What to make of it, one of `dnnp.choices.VIEWS`; None: by the ending of `path`, else text.
-    width
-        Columns of a text.
+        What to make of it: `text`; a table as `csv`, `tsv` or `md`; `svg`. None: by the ending of
+        `path`, with `plot` `svg`, else text.
+    table
+        With `csv`, `tsv` and `md`: `stages`, `nodes`, `cuts`, `bounds`, `runs`, `schedule` or
+        `plans`; None: `stages` of one graph, `plans` of several.
+    plot
+        A chart of the values of plans, over `k` or `method`.
+    width, plain, verbose
+        Of a text: its columns; ASCII alone; all rows, not the most important ones alone.
 
     Returns
     -------
@@ -66,7 +96,10 @@ def view(
     from dnnp.graph import Graph
 
     name = None if path is None else os.fspath(path)
-    options = ViewOptions(as_=as_ or view_of(name), width=width, caller=caller)
+    options = ViewOptions(
+        as_=as_ or view_of(name, plot), table=table, plot=plot, width=width, plain=plain,
+        verbose=verbose, caller=caller,
+    )  # fmt: skip
     options.check()
     graphs = [graph] if isinstance(graph, Graph) else list(graph)
     data = view_bytes([each.stream() for each in graphs], options)
@@ -79,16 +112,31 @@ def view(
     return data
 
 
-def view_of(path: str | None) -> str:
-    """The view that a file's ending asks for; text, if none does."""
+def view_of(path: str | None, plot: str | None = None) -> str:
+    """The view that a file's ending asks for; else `svg` with `plot`, and text without."""
     ending = os.path.splitext(path or "")[1].lower()
-    return next((view for view, endings in VIEWS.items() if ending in endings), "text")
+    other = "text" if plot is None else "svg"
+    return next((view for view, endings in VIEWS.items() if ending in endings), other)
 
 
 def view_bytes(streams: Sequence[Stream], options: ViewOptions) -> bytes:
     """A view of streams; raises what `view` does."""
-    if len(streams) != 1:
-        raise UsageError("give one stream")
+    if not streams:
+        raise UsageError("there is nothing to show")
+    if options.as_ in TABULAR:
+        from dnnp.core.view.tables import draw
+
+        chosen = options.table or ("stages" if len(streams) == 1 else "plans")
+        return draw([read_facts(stream) for stream in streams], chosen, options.as_)
+    if options.plot is not None:
+        from dnnp.core.view.plot import draw as plotted
+
+        return plotted([read_facts(stream) for stream in streams], options.plot)
+    if options.as_ == "text":
+        return _text([read_facts(stream) for stream in streams], options)
+    if len(streams) > 1:
+        others = ", ".join(("text", *TABULAR))
+        raise UsageError(f"--as {options.as_} shows one stream; several are for {others} or --plot")
     return _DRAWN[options.as_](read_facts(streams[0]), options)
 
 
@@ -104,11 +152,13 @@ def read_facts(stream: Stream) -> Facts:
     return facts_of(stream, graph, units_of(stream, graph), read_plan(stream, graph))
 
 
-def _text(facts: Facts, options: ViewOptions) -> bytes:
-    from dnnp.core.view.text import draw
+def _text(streams: Sequence[Facts], options: ViewOptions) -> bytes:
+    from dnnp.core.view import compare, text
+    from dnnp.core.view.words import Page
 
-    return draw(facts, options.width)
+    page = Page(options.width, options.plain, options.verbose)
+    return text.draw(streams[0], page) if len(streams) == 1 else compare.draw(streams, page)
 
 
-_DRAWN = {"text": _text}
-"""What makes each view."""
+_DRAWN: dict[str, Callable[[Facts, ViewOptions], bytes]] = {}
+"""What makes each other view, of one stream."""

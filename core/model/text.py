@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: what terminals obey
@@ -34,13 +34,15 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: first column to the left, the others to the right."""
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)
+) -> list[str]:
+    """Lines of a table: the columns `left` to the left, the others to the right."""
     rows = [header, *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     return [
         "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
+            cell.ljust(width) if i in left else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows

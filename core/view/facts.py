@@ -97,6 +97,42 @@ class Facts:
         """Records of what was measured, in order."""
         return self.stream.get("run")
 
+    @property
+    def balance(self) -> float:
+        """Mean load of the stages over the largest; 1: all are as busy. Of a plan for latency the
+        compute."""
+        loads = [
+            part.stage.compute_s if self.plan and self.plan.objective == "latency" else
+            part.stage.load_s
+            for part in self.parts
+        ]  # fmt: skip
+        largest = max(loads, default=0.0)
+        return sum(loads) / (len(loads) * largest) if largest > 0 else 1.0
+
+    @property
+    def memory_share(self) -> float | None:
+        """Largest share of a device's memory that a stage needs; None: there is no limit."""
+        return max(
+            (
+                part.stage.memory_bytes / part.capacity_bytes
+                for part in self.parts
+                if 0 < part.capacity_bytes < np.inf
+            ),
+            default=None,
+        )
+
+    @property
+    def solving_s(self) -> float | None:
+        """Time that the last dnnp-partition took, where its --timings says so."""
+        steps = [s for s in self.stream.header["provenance"] if s["tool"] == "dnnp-partition"]
+        return steps[-1].get("elapsed_s") if steps else None
+
+    @property
+    def measured_per_s(self) -> float | None:
+        """Samples a second in the last run of the pipeline; None: there is none."""
+        found = [run for run in self.runs if run["mode"] == "pipeline"]
+        return found[-1].get("throughput_per_s") if found else None
+
     @cached_property
     def unit_graph(self) -> Graph | None:
         """The graph whose nodes are the units."""

@@ -1,9 +1,23 @@
-"""dnnp-view --as text: what is said of a plan."""
+"""dnnp-view --as text: what is said of a plan, whatever it is of."""
 
 from __future__ import annotations
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dnnp as api
+from dnnp.core.view.words import shortened
+from dnnp.graph import Graph
+from support.graphs import random_stream
 from support.run import dnnp
 from support.seeds import encode, planned
+
+WIDTHS = st.integers(40, 160)
+
+
+def text_of(graph: Graph, **options: object) -> str:
+    return api.view(graph, **options).decode()  # type: ignore[arg-type]
 
 
 def test_a_line_a_stage() -> None:
@@ -11,5 +25,60 @@ def test_a_line_a_stage() -> None:
     done = dnnp("view", stdin=encode(records))
     assert (done.status, done.err) == (0, "")
     lines = done.out.decode().splitlines()
+    plan = next(r for r in records if r["type"] == "plan")
+    assert f"gap {100 * plan['gap']:.0f} %" in done.out.decode() or plan["gap"] < 0.1
     for record in (r for r in records if r["type"] == "stage"):
-        assert sum(record["device"] in line for line in lines) == 1
+        (line,) = [line for line in lines if record["device"] in line]
+        assert line.split()[0] == str(record["id"])
+
+
+def test_bars_are_as_long_as_what_they_show() -> None:
+    graph = api.split(Graph(random_stream(2, 14)), k=3, bandwidth=2, memory=10_000)
+    text = text_of(graph, width=120, plain=True)
+    lines = [line for line in text.splitlines() if " dev/" in line]
+    full = max(sum(line.count(c) for c in "<#>!~") for line in lines)
+    largest = max(stage.load for stage in graph.stages)
+    for line, stage in zip(lines, graph.stages, strict=True):
+        for mark, name in (("<", "in_s"), ("#", "compute_s"), (">", "out_s")):
+            assert line.count(mark) == pytest.approx(full * stage.record[name] / largest, abs=1.01)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10**6), WIDTHS, st.booleans())
+def test_any_plan_fits_the_page(seed: int, width: int, training: bool) -> None:
+    stream = random_stream(seed, 9, training=training, params=True)
+    stream.get("node")[0]["name"] = "\x1b[31mevil\n" + "long" * 20
+    graph = Graph(stream)
+    shown = [graph, api.split(graph, k=2, method="greedy", bandwidth=2, memory=10_000)]
+    if not training:
+        shown.append(api.split(graph, k=2, method="heft", objective="latency", bandwidth=2))
+    shown.append(api.schedule(shown[1], micro_batches=3, method="gpipe" if training else "auto"))
+    for each in shown:
+        for plain in (False, True):
+            text = text_of(each, width=width, plain=plain)
+            assert all(len(line) <= width for line in text.splitlines()), text
+            assert text.isascii() or not plain
+            assert "\x1b" not in text
+            assert text.endswith("\n")
+
+
+def test_what_there_is_not() -> None:
+    records = [r for r in planned() if r["type"] not in ("plan", "stage")]
+    for record in records:
+        record.pop("time_s", None)
+    text = dnnp("view", stdin=encode(records)).out.decode()
+    assert "not priced: dnnp-profile does that" in text
+    assert "no plan: dnnp-partition makes one" in text
+
+
+def test_a_schedule_without_a_model() -> None:
+    made = dnnp("schedule", "--shape", "V", "-n", "2", "--method", "gpipe")
+    text = dnnp("view", stdin=made.out).out.decode()
+    assert "schedule by gpipe of 2 micro-batches: " in text
+    assert "device/3 |" in text
+    assert "no plan" not in text
+
+
+@given(st.text(), st.integers(1, 30))
+def test_shortened_names(text: str, width: int) -> None:
+    assert len(shortened(text, width)) <= width

@@ -1,0 +1,90 @@
+"""Plans side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dnnp.core.model.text import printable, table
+from dnnp.core.view.facts import Facts
+from dnnp.core.view.words import Page, shortened, shown_rate, shown_share, shown_size, shown_time
+
+BEST = "*"
+"""Marks the smallest value of what can be compared."""
+
+
+def draw(streams: Sequence[Facts], page: Page) -> bytes:
+    """A line a plan; those of one model, objective and unit of time belong together."""
+    paragraphs = []
+    for family in families(streams):
+        paragraphs.append("\n".join([_title(family[0])[: page.width], *_lines(family, page)]))
+    missing = [facts for facts in streams if facts.plan is None]
+    if missing:
+        names = ", ".join(printable(facts.stream.name) for facts in missing)
+        paragraphs.append(f"without a plan: {names}"[: page.width])
+    if any(len(family) > 1 for family in families(streams)):
+        paragraphs.append(f"{BEST} best for this number of devices"[: page.width])
+    text = "\n\n".join(paragraphs)
+    return f"{text}\n".encode("ascii" if page.plain else "utf-8", "replace")
+
+
+def families(streams: Sequence[Facts]) -> list[list[Facts]]:
+    """Streams whose values mean the same: of one model, objective and unit of time."""
+    found: dict[tuple[str, str, bool], list[Facts]] = {}
+    for facts in streams:
+        if facts.plan is not None:
+            found.setdefault((facts.model, facts.plan.objective, facts.seconds), []).append(facts)
+    return list(found.values())
+
+
+DROPPED = ("memory", "stages", "cut", "rate", "balance", "bound", "share", "status", "time")
+"""Columns that go first where the page is narrow; tables (`--as csv`) have all."""
+
+
+def _title(facts: Facts) -> str:
+    objective = "" if facts.plan is None else facts.plan.objective
+    return f"{printable(facts.model)}: {objective}"
+
+
+def _lines(family: Sequence[Facts], page: Page) -> list[str]:
+    """The table of a family, with as many columns as the page has room for."""
+    rows = _rows(family)
+    names = list(rows[0])
+    for name in ("", *DROPPED):
+        names = [other for other in names if other != name]
+        lines = table(names, [[row[n] for n in names] for row in rows], left=(0, 2))
+        if max(map(len, lines)) <= page.width:
+            break
+    return [line[: page.width] for line in lines]
+
+
+def _rows(family: Sequence[Facts]) -> list[dict[str, str]]:
+    """What is shown of each plan, by column."""
+    plans = [facts.plan for facts in family if facts.plan is not None]
+    best = {k: min(plan.value for plan in plans if plan.k == k) for k in {p.k for p in plans}}
+    rows = []
+    for facts, plan in zip(family, plans, strict=True):
+        moved = sum(cut.size_bytes * len(cut.targets) for cut in facts.cuts)
+        memory = max((part.stage.memory_bytes for part in facts.parts), default=0.0)
+        share, mark = facts.memory_share, " " * len(BEST)
+        if plan.value == best[plan.k] and len(plans) > 1:
+            mark = BEST
+        row = {
+            "plan": shortened(facts.stream.name.rpartition("/")[2], 24),
+            "k": str(plan.k),
+            "method": shortened(plan.method, 20),
+            "value": f"{shown_time(plan.value, facts.seconds)} {mark}",
+            "rate": shown_rate(plan.value),
+            "bound": shown_time(plan.bound, facts.seconds),
+            "gap": shown_share(max(plan.gap, 0.0)),
+            "status": plan.status,
+            "time": "-" if facts.solving_s is None else shown_time(facts.solving_s, True),
+            "stages": str(len(facts.parts)),
+            "balance": shown_share(facts.balance),
+            "cut": shown_size(moved),
+            "memory": shown_size(memory),
+            "share": "-" if share is None else shown_share(share),
+        }
+        if not facts.seconds or plan.objective == "latency":
+            del row["rate"]
+        rows.append(row)
+    return rows

@@ -1,0 +1,182 @@
+"""A chart of many plans: their values over the number of devices, or over the methods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dnnp.core.model.errors import UsageError
+from dnnp.core.model.plan import Plan
+from dnnp.core.view.compare import families
+from dnnp.core.view.drawing import PALETTE, label, marker, picture, powers, ticks
+from dnnp.core.view.facts import Facts
+from dnnp.core.view.words import shown_time
+
+AXES = ("k", "method")
+"""What a chart may have from left to right."""
+
+LEFT, TOP, WIDE, HIGH, LEGEND, BOTTOM = 96.0, 44.0, 520.0, 240.0, 210.0, 62.0
+"""Pixels: of the axis, the title, a panel, the legend, and what is below a panel."""
+LOGARITHMIC = 20.0
+"""Ratio of the largest value to the smallest one from which an axis is logarithmic."""
+SIZE = 11
+
+
+class _Panel(NamedTuple):
+    """Plans of one model."""
+
+    title: str
+    seconds: bool
+    columns: list[str]
+    """Places on the axis from left to right."""
+    series: dict[str, list[float | None]]
+    """Best value at each place, by name."""
+    bounds: list[float | None]
+    """Best bound at each place."""
+
+
+def draw(streams: Sequence[Facts], axis: str) -> bytes:
+    """The chart, with a panel for each model.
+
+    Raises
+    ------
+    UsageError
+        No stream has a plan.
+    """
+    panels = [_panel(family, axis) for family in families(streams)]
+    if not panels:
+        raise UsageError("--plot: none of the streams has a plan")
+    body: list[str] = []
+    height = 0.0
+    for panel in panels:
+        rows = max(HIGH, 20.0 * (len(panel.series) + 2))
+        body += _drawn(panel, axis, height, rows)
+        height += TOP + rows + BOTTOM
+    said = "; ".join(_in_words(panel) for panel in panels)
+    return picture(LEFT + WIDE + LEGEND, height, f"values of plans over {axis}", said, body)
+
+
+def _panel(family: Sequence[Facts], axis: str) -> _Panel:
+    plans = [facts.plan for facts in family if facts.plan is not None]
+    ks, methods = sorted({plan.k for plan in plans}), list(dict.fromkeys(p.method for p in plans))
+    columns = [str(k) for k in ks] if axis == "k" else methods
+    names = methods if axis == "k" else [f"k = {k}" for k in ks]
+
+    def place(plan: Plan) -> tuple[str, str]:
+        return (plan.method, str(plan.k)) if axis == "k" else (f"k = {plan.k}", plan.method)
+
+    found: dict[tuple[str, str], float] = {}
+    for plan in plans:
+        found[place(plan)] = min(plan.value, found.get(place(plan), math.inf))
+    bounds: list[float | None] = []
+    for column in columns:
+        # One bound holds for all methods, but for one number of devices.
+        there = [p.bound for p in plans if place(p)[1] == column]
+        one = axis == "k" or len(ks) == 1
+        bounds.append(max(there) if one and there else None)
+    if axis == "method" and len(ks) == 1:
+        bounds = [max(plan.bound for plan in plans)] * len(columns)
+    return _Panel(
+        f"{family[0].model}, {plans[0].objective}",
+        family[0].seconds,
+        columns,
+        {name: [found.get((name, column)) for column in columns] for name in names},
+        bounds,
+    )
+
+
+def _drawn(panel: _Panel, axis: str, top: float, high: float) -> list[str]:
+    """The panel from `top` on; `high` is the height of its plot."""
+    values = [v for row in panel.series.values() for v in row if v is not None]
+    known = values + [b for b in panel.bounds if b]
+    most, least = max(known), min(v for v in known if v > 0) if any(known) else 0.0
+    logarithmic = least > 0 and most / least > LOGARITHMIC
+    low = least / 1.2 if logarithmic else 0.0
+    upper = (most or 1.0) * (1.2 if logarithmic else 1.06)
+    base = top + TOP + high
+
+    def y_of(value: float) -> float:
+        if logarithmic:
+            share = math.log(max(value, low) / low) / math.log(upper / low)
+        else:
+            share = value / upper
+        return base - share * high
+
+    step = WIDE / len(panel.columns)
+    xs = [LEFT + step * (i + 0.5) for i in range(len(panel.columns))]
+    lines = [label(LEFT, top + 22, panel.title, 14, extra=' font-weight="bold"', width=WIDE)]
+    for value in powers(low, upper) if logarithmic else ticks(0.0, upper):
+        y = y_of(value)
+        lines.append(
+            f'<path d="M{LEFT} {y:.1f}h{WIDE}" stroke="currentColor" stroke-opacity="0.15"/>'
+        )
+        lines.append(label(LEFT - 8, y + 4, shown_time(value, panel.seconds), SIZE, "end"))
+    lines.append(f'<path d="M{LEFT} {base - high:.1f}v{high:.1f}h{WIDE}" fill="none" '
+                 'stroke="currentColor"/>')  # fmt: skip
+    lines += [
+        label(x, base + 18, column, SIZE, "middle", width=step - 6)
+        for x, column in zip(xs, panel.columns, strict=True)
+    ]
+    title = "devices (k)" if axis == "k" else "method"
+    lines.append(label(LEFT + WIDE / 2, base + 40, title, SIZE, "middle"))
+    unit = "value" if panel.seconds else "value (unit not known)"
+    if logarithmic:
+        unit += ", logarithmic"
+    turned = f' transform="rotate(-90 14 {base - high / 2:.1f})"'
+    lines.append(label(14, base - high / 2, unit, SIZE, "middle", turned))
+    lines += _bounds(panel, xs, step, y_of)
+    for number, row in enumerate(panel.series.values()):
+        # Marks of equal values stand side by side.
+        aside = (number - (len(panel.series) - 1) / 2) * min(8.0, step / (len(panel.series) + 1))
+        points = [(x + aside, y_of(v)) for x, v in zip(xs, row, strict=True) if v is not None]
+        if axis == "k" and len(points) > 1:
+            way = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+            color = PALETTE[number % len(PALETTE)]
+            lines.append(
+                f'<polyline points="{way}" fill="none" stroke="{color}" stroke-width="1.6"/>'
+            )
+        lines += [marker(number, x, y) for x, y in points]
+    return lines + _legend(panel, top + TOP)
+
+
+def _bounds(
+    panel: _Panel, xs: Sequence[float], step: float, y_of: Callable[[float], float]
+) -> list[str]:
+    """A dashed line at each place that has a bound."""
+    return [
+        f'<path d="M{x - step / 2 + 2:.1f} {y_of(bound):.1f}h{step - 4:.1f}" stroke="currentColor" '
+        'stroke-dasharray="5 4"/>'
+        for x, bound in zip(xs, panel.bounds, strict=True)
+        if bound
+    ]
+
+
+def _legend(panel: _Panel, top: float) -> list[str]:
+    """Names of the series beside the panel."""
+    x = LEFT + WIDE + 22
+    lines = []
+    for number, name in enumerate(panel.series):
+        y = top + 10 + 20 * number
+        lines.append(marker(number, x, y - 4))
+        lines.append(label(x + 12, y, name, SIZE, width=LEGEND - 46))
+    if any(panel.bounds):
+        y = top + 10 + 20 * len(panel.series)
+        lines.append(
+            f'<path d="M{x - 8} {y - 4}h18" stroke="currentColor" stroke-dasharray="5 4"/>'
+        )
+        lines.append(label(x + 16, y, "proven bound", SIZE))
+    return lines
+
+
+def _in_words(panel: _Panel) -> str:
+    """What a panel shows, for who cannot see it."""
+    parts = []
+    for name, row in panel.series.items():
+        found = ", ".join(
+            f"{column}: {shown_time(value, panel.seconds)}"
+            for column, value in zip(panel.columns, row, strict=True)
+            if value is not None
+        )
+        parts.append(f"{name}: {found}")
+    return f"{panel.title}: " + "; ".join(parts)

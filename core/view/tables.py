@@ -1,0 +1,218 @@
+"""What a stream holds as tables for other programs: CSV, TSV, Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dnnp.core.model.text import printable
+from dnnp.core.view.facts import Facts
+from dnnp.formats.stream import Record
+
+Cell = str | int | float | None
+Row = Sequence[Cell]
+
+
+class Table(NamedTuple):
+    """Columns by name, and rows."""
+
+    header: tuple[str, ...]
+    rows: list[Row]
+
+
+def plans(facts: Facts) -> Table:
+    """The plan: what a comparison of methods is made of."""
+    header = (
+        "model", "nodes", "units", "objective", "k", "method", "validity", "status", "value",
+        "bound", "gap", "time_s", "stages", "balance", "cut_bytes", "memory_bytes", "memory_share",
+        "measured_per_s",
+    )  # fmt: skip
+    plan, graph, units = facts.plan, facts.graph, facts.units
+    if plan is None or graph is None or units is None:
+        return Table(header, [])
+    row: Row = [
+        facts.model, graph.n, units.g, plan.objective, plan.k, plan.method, plan.validity,
+        plan.status, plan.value, plan.bound, plan.gap, facts.solving_s, len(facts.parts),
+        facts.balance, sum(cut.size_bytes * len(cut.targets) for cut in facts.cuts),
+        max((part.stage.memory_bytes for part in facts.parts), default=0.0), facts.memory_share,
+        facts.measured_per_s,
+    ]  # fmt: skip
+    return Table(header, [row])
+
+
+def stages(facts: Facts) -> Table:
+    """A row a stage."""
+    header = (
+        "stage", "device", "replicas", "nodes", "units", "layers", "load_s", "in_s", "compute_s",
+        "overflow_s", "out_s", "sync_s", "forward_s", "backward_s", "begin_s", "end_s",
+        "memory_bytes", "capacity_bytes", "measured_s",
+    )  # fmt: skip
+    rows: list[Row] = []
+    for number, part in enumerate(facts.parts):
+        stage = part.stage
+        rows.append(
+            [
+                number, stage.device, stage.replicas, len(stage.nodes), len(part.units),
+                part.layers, stage.load_s, stage.in_s, stage.compute_s, stage.overflow_s,
+                stage.out_s, stage.sync_s, stage.forward_s, stage.backward_s, stage.begin_s,
+                stage.end_s, stage.memory_bytes, _limit(part.capacity_bytes), part.measured_s,
+            ]
+        )  # fmt: skip
+    return Table(header, rows)
+
+
+def nodes(facts: Facts) -> Table:
+    """A row a node, with the unit and the stage that it is in."""
+    header = (
+        "node", "name", "op", "layer", "backward", "unit", "stage", "device", "flop", "bytes",
+        "time_s", "memory_bytes",
+    )  # fmt: skip
+    graph, units = facts.graph, facts.units
+    if graph is None or units is None:
+        return Table(header, [])
+    records, label, of = facts.stream.get("node"), units.label.tolist(), facts.stage_of.tolist()
+    rows: list[Row] = []
+    for v, record in enumerate(records):
+        unit = label[v]
+        part = facts.parts[of[unit]] if of[unit] >= 0 else None
+        times = record.get("time_s", {})
+        name = part.stage.device_class if part else next(iter(sorted(times)), "")
+        rows.append(
+            [
+                record["id"], record["name"], record["op"], facts.layers[unit],
+                int(record.get("backward", False)), int(units.group_ids[unit]),
+                None if part is None else of[unit], None if part is None else part.stage.device,
+                record.get("flop"), record.get("bytes"), times.get(name),
+                record.get("memory_bytes"),
+            ]
+        )  # fmt: skip
+    return Table(header, rows)
+
+
+def cuts(facts: Facts) -> Table:
+    """A row a tensor that moves between stages."""
+    header = ("tensor", "name", "from", "to", "size_bytes")
+    graph = facts.graph
+    if graph is None:
+        return Table(header, [])
+    return Table(
+        header,
+        [
+            [
+                int(graph.tensor_ids[cut.tensor]), graph.tensor_names[cut.tensor], cut.source,
+                " ".join(map(str, cut.targets)), cut.size_bytes,
+            ]
+            for cut in facts.cuts
+        ],
+    )  # fmt: skip
+
+
+def bounds(facts: Facts) -> Table:
+    """A row an argument that was tried for the bound."""
+    header = ("method", "status", "value", "gap", "time_s", "reason")
+    value = facts.plan.value if facts.plan else 0.0
+    rows: list[Row] = []
+    for entry in facts.bound["tried"] if facts.bound else ():
+        found = entry.get("value")
+        gap = None if found is None or not value > 0 else max(1 - found / value, 0.0)
+        rows.append(
+            [entry["method"], entry["status"], found, gap, entry.get("time_s"), entry.get("reason")]
+        )
+    return Table(header, rows)
+
+
+def runs(facts: Facts) -> Table:
+    """A row a run."""
+    header = (
+        "mode", "provider", "k", "samples", "throughput_per_s", "latency_p50_s", "latency_p99_s",
+        "bubble", "verified", "max_abs_error",
+    )  # fmt: skip
+    return _records(header, facts.runs)
+
+
+def schedule(facts: Facts) -> Table:
+    """A row a block of the schedule on each of its units."""
+    header = ("unit", "pass", "kind", "stage", "micro_batch", "start_s", "end_s")
+    record = facts.schedule
+    if record is None:
+        return Table(header, [])
+    rows: list[Row] = []
+    for block in facts.stream.get("block"):
+        one = record["passes"][block["pass"]]
+        for unit in block["units"]:
+            name = record["units"][unit]["name"]
+            rows.append(
+                [
+                    name, one["name"], one["kind"], one.get("stage"), block["micro_batch"],
+                    block["start_s"], block["end_s"],
+                ]
+            )  # fmt: skip
+    return Table(header, rows)
+
+
+TABLES: dict[str, Callable[[Facts], Table]] = {
+    "stages": stages,
+    "nodes": nodes,
+    "cuts": cuts,
+    "bounds": bounds,
+    "runs": runs,
+    "schedule": schedule,
+    "plans": plans,
+}
+"""Tables by name."""
+
+
+def draw(streams: Sequence[Facts], name: str, form: str) -> bytes:
+    """A table, as `csv`, `tsv` or `md`; of several streams the file comes first in each row."""
+    found = [TABLES[name](facts) for facts in streams]
+    header, rows = found[0].header, [row for table in found for row in table.rows]
+    if len(streams) > 1:
+        header = ("file", *header)
+        rows = [
+            [facts.stream.name, *row]
+            for facts, table in zip(streams, found, strict=True)
+            for row in table.rows
+        ]
+    return WRITERS[form](header, rows).encode()
+
+
+def _csv(header: Sequence[str], rows: Sequence[Row]) -> str:
+    """RFC 4180, with line feeds."""
+    lines = [header, *([_quoted(_shown(cell)) for cell in row] for row in rows)]
+    return "".join(",".join(line) + "\n" for line in lines)
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if '"' in text or "," in text else text
+
+
+def _tsv(header: Sequence[str], rows: Sequence[Row]) -> str:
+    lines = [header, *([_shown(cell).replace("\t", "\\t") for cell in row] for row in rows)]
+    return "".join("\t".join(line) + "\n" for line in lines)
+
+
+def _md(header: Sequence[str], rows: Sequence[Row]) -> str:
+    lines = [header, ["---"] * len(header)]
+    lines += [[_shown(cell).replace("|", "\\|") for cell in row] for row in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+WRITERS = {"csv": _csv, "tsv": _tsv, "md": _md}
+
+
+def _shown(cell: Cell) -> str:
+    """Text without control characters; numbers so that they are read as they are."""
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return str(int(cell))
+    return printable(cell) if isinstance(cell, str) else repr(cell)
+
+
+def _limit(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _records(header: tuple[str, ...], records: Sequence[Record]) -> Table:
+    return Table(header, [[record.get(name) for name in header] for record in records])

@@ -1,0 +1,152 @@
+"""dnnp-view --as csv, tsv and md; several streams side by side."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+import dnnp as api
+from dnnp.choices import VIEW_TABLES
+from dnnp.core.view.tables import TABLES
+from dnnp.graph import Graph
+from support.graphs import random_stream
+from support.run import dnnp
+
+
+def made(seed: int, k: int, method: str, nodes: int = 12) -> Graph:
+    stream = random_stream(seed, nodes)
+    stream.header["model"] = f"m{seed}"
+    return api.split(Graph(stream), k=k, method=method, bandwidth=2, memory=10_000)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Plans of two models, by two methods, for two and three devices."""
+    paths = []
+    for seed in (1, 2):
+        for k in (2, 3):
+            for method in ("greedy", "slice"):
+                paths.append(tmp_path / f"{seed}-{k}-{method}.dnnp")
+                made(seed, k, method).save(paths[-1])
+    return paths
+
+
+def read(data: bytes) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(data.decode(), newline="")))
+
+
+def test_names_of_tables() -> None:
+    assert tuple(TABLES) == VIEW_TABLES
+
+
+def test_stages_are_those_of_the_records() -> None:
+    graph = made(3, 3, "slice")
+    rows = read(api.view(graph, as_="csv"))
+    for row, stage in zip(rows, graph.stages, strict=True):
+        for field in ("load_s", "in_s", "compute_s", "out_s", "memory_bytes"):
+            assert float(row[field]) == stage.record[field]
+        assert row["device"] == stage.device
+        assert row["begin_s"] == row["measured_s"] == ""
+
+
+def test_nodes_are_in_their_stages() -> None:
+    graph = made(3, 3, "slice")
+    rows = read(api.view(graph, as_="csv", table="nodes"))
+    of = {v: i for i, stage in enumerate(graph.stages) for v in stage.nodes}
+    assert {int(row["node"]): int(row["stage"]) for row in rows} == of
+    assert sum(float(row["time_s"]) for row in rows) == pytest.approx(
+        sum(stage.record["compute_s"] for stage in graph.stages)
+    )
+
+
+def test_what_others_tables_hold() -> None:
+    graph = api.schedule(api.bound(made(3, 3, "slice")), micro_batches=2)
+    tried = read(api.view(graph, as_="csv", table="bounds"))
+    assert graph.bound is not None
+    assert [row["method"] for row in tried] == [t["method"] for t in graph.bound.record["tried"]]
+    assert graph.schedule is not None
+    blocks = read(api.view(graph, as_="csv", table="schedule"))
+    assert len(blocks) == sum(len(block["units"]) for block in graph.schedule.blocks)
+    assert max(float(row["end_s"]) for row in blocks) == graph.schedule.makespan
+    cuts = read(api.view(graph, as_="csv", table="cuts"))
+    assert cuts
+    assert read(api.view(graph, as_="csv", table="runs")) == []
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv", "md"])
+def test_names_do_not_break_out(form: str) -> None:
+    stream = random_stream(1, 4)
+    evil = 'a,"b"|c\td\ne\x07'
+    for node in stream.get("node"):
+        node["name"] = evil
+    data = api.view(Graph(stream), as_=form, table="nodes").decode()
+    lines = data.split("\n")
+    assert len(lines) == 4 + 2 + (form == "md")
+    shown = 'a,"b"|c\\td\\ne\\x07'
+    if form == "csv":
+        assert {row["name"] for row in read(data.encode())} == {shown}
+    elif form == "tsv":
+        assert {line.split("\t")[1] for line in lines[1:-1]} == {shown}
+    else:
+        assert all(line.count("|") - line.count("\\|") == 13 for line in lines[:-1])
+
+
+def test_many_plans_in_one_table(files: list[Path]) -> None:
+    done = dnnp("view", "--as", "csv", *files)
+    assert (done.status, done.err) == (0, "")
+    rows = read(done.out)
+    assert [row["file"] for row in rows] == list(map(str, files))
+    for row, path in zip(rows, files, strict=True):
+        plan = api.load(path).plan
+        assert plan is not None
+        assert float(row["value"]) == plan.value
+        assert (row["model"], row["k"], row["method"]) == (
+            f"m{path.stem[0]}", path.stem[2], path.stem[4:],
+        )  # fmt: skip
+        assert 0 < float(row["balance"]) <= 1
+
+
+@pytest.mark.parametrize("width", [60, 100, 200])
+def test_side_by_side(files: list[Path], width: int) -> None:
+    graphs = [api.load(path) for path in files]
+    text = api.view(graphs, width=width).decode()
+    assert text.startswith("m1: throughput\n")
+    assert "\nm2: throughput\n" in text
+    assert all(len(line) <= width for line in text.splitlines())
+    rows = [line for line in text.splitlines() if ".dnnp" in line]
+    assert len(rows) == 8
+    values = [graph.plan.value for graph in graphs if graph.plan]
+    for i in range(0, 8, 2):
+        better = min(values[i : i + 2])
+        for row, value in zip(rows[i : i + 2], values[i : i + 2], strict=True):
+            assert ("*" in row) == (value == better)
+    assert ("cut" in text) == (width == 200)
+
+
+def test_a_stream_without_a_plan_is_named(files: list[Path], tmp_path: Path) -> None:
+    api.Graph(random_stream(1, 4)).save(tmp_path / "bare.dnnp")
+    done = dnnp("view", *files[:2], tmp_path / "bare.dnnp")
+    assert b"without a plan: " in done.out
+    assert b"bare.dnnp" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--table", "nodes"], "--table is for --as csv, tsv, md, not for text"),
+        (["--plot", "k", "--as", "md"], "--plot is for --as svg, not for md"),
+        (["-", "-"], "standard input holds one stream: give - once"),
+    ],
+)
+def test_options_that_make_no_sense(words: list[str], message: str) -> None:
+    done = dnnp("view", *words, stdin=b"")
+    assert (done.status, done.err) == (2, f"dnnp-view: {message}\n")
+
+
+def test_the_view_follows_the_name_of_the_file(files: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "table.md"
+    assert dnnp("view", files[0], "-o", out).status == 0
+    assert out.read_text().startswith("| stage | device |")
