@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, NoReturn
 
-from dnnp.cmds.shell.arguments import share
+from dnnp.cmds.shell.arguments import duration, frequency, share, share_or_size
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
 from dnnp.core.model.errors import FormatError
@@ -37,27 +37,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="verify that the bound is one, exactly, from its certificate",
     )
     parser.add_argument(
+        "--schema", action=_Schema, nargs=0, help="print the JSON Schema of a record and exit"
+    )
+    gates = parser.add_argument_group("gates (status 8 where one does not hold)")
+    gates.add_argument(
         "--max-gap",
         type=share,
         metavar="X",
-        help="end with status 8 where the gap of the plan is above X, such as 0.05 for 5 %%; with "
-        "--certificate the gap that is proven",
+        help="the largest gap of the plan, such as 0.05 for 5 %%; with --certificate of the gap "
+        "that is proven",
     )
-    parser.add_argument(
-        "--schema", action=_Schema, nargs=0, help="print the JSON Schema of a record and exit"
+    gates.add_argument(
+        "--max-memory",
+        type=share_or_size,
+        metavar="X|BYTES",
+        help="the most that a device may need: up to 1 a share of its memory, such as 0.9 for "
+        "90 %%; above that bytes, such as 14Gi",
+    )
+    gates.add_argument(
+        "--min-throughput",
+        type=frequency,
+        metavar="R",
+        help="the fewest samples a second, such as 100/s, by the plan, or by its schedule if there "
+        "is one",
+    )
+    gates.add_argument(
+        "--max-latency",
+        type=duration,
+        metavar="T",
+        help="the longest time of one sample, such as 50ms, by the same",
+    )
+    gates.add_argument(
+        "--measured",
+        action="store_true",
+        help="throughput and latency (its 99th percentile) are those that the last run measured",
     )
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Check a stream: 0 if all holds, 4 if but memory, 6 if only a proof is missing, else 3."""
     from dnnp.checking import Findings, check_stream
+    from dnnp.cmds.shell.options import options_of
     from dnnp.core.check.violation import Violation
+    from dnnp.gates import CheckOptions
 
+    options = options_of(CheckOptions, args, context)
     try:
-        stream = context.read(args.stream)
-        found = check_stream(
-            stream, certificate=args.certificate, max_gap=args.max_gap, caller=context
-        )
+        found = check_stream(context.read(args.stream), options)
     except FormatError as error:
         if args.json:
             fault = Violation("format", "stream", str(error))
@@ -77,7 +103,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         return found.status
     context.note(f"{'ok' if found.ok else 'not verified, all else holds'}: {found.described()}")
     if found.ok:
-        found.judge(args.max_gap)
+        found.judge()
     return found.status
 
 

@@ -1,4 +1,4 @@
-"""Numbers of bytes, and times, as people write them: `16G`, `512MiB`, `10GB/s`, `5us`."""
+"""Numbers of bytes, times and rates as people write them: `16G`, `10GB/s`, `5us`, `100/s`."""
 
 from __future__ import annotations
 
@@ -41,6 +41,24 @@ def parse_rate(text: str) -> float:
 def parse_size(text: str) -> float:
     """A size in bytes, with or without suffix and unit: `16G`, `512MiB`, `1.5e9`."""
     return parse_bytes(text, "", "a size", "16G or 512MiB")
+
+
+def parse_share_or_size(text: str) -> float:
+    """A share up to 1, or a size in bytes above that: `0.9`, `14Gi`."""
+    return parse_bytes(text, "", "a share or a size", "0.9 or 14Gi")
+
+
+def parse_frequency(text: str) -> float:
+    """A number a second: `100/s`, `1.5K/s`, `100`.
+
+    Raises
+    ------
+    ValueError
+        It is none, or not above 0.
+    """
+    if "B" in text:
+        raise ValueError(f"'{text}' is not a number a second, such as 100/s")
+    return parse_bytes(text, "/s", "a number a second", "100/s")
 
 
 def parse_latency(text: str) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 import dnnp
 from dnnp.bounding import BoundOptions
 from dnnp.coarsening import CoarsenOptions
+from dnnp.gates import CheckOptions
 from dnnp.profiling import ProfileOptions
 from dnnp.run_options import RunOptions
 from dnnp.scheduling import ScheduleOptions
@@ -30,6 +31,7 @@ OPTIONS: dict[str, type] = {
     "split": SplitOptions,
     "bound": BoundOptions,
     "schedule": ScheduleOptions,
+    "check": CheckOptions,
     "run": RunOptions,
 }
 """Step -> the class of its options."""

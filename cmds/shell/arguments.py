@@ -21,6 +21,27 @@ def rate(text: str) -> float:
     return _parsed(parse_rate, text)
 
 
+def share_or_size(text: str) -> float:
+    """A share up to 1, or a size in bytes above that: `0.9`, `14Gi`."""
+    from dnnp.formats.amounts import parse_share_or_size
+
+    return _parsed(parse_share_or_size, text)
+
+
+def frequency(text: str) -> float:
+    """A number a second: `100/s`."""
+    from dnnp.formats.amounts import parse_frequency
+
+    return _parsed(parse_frequency, text)
+
+
+def duration(text: str) -> float:
+    """A time with its unit: `50ms`."""
+    from dnnp.formats.amounts import parse_latency
+
+    return _parsed(parse_latency, text)
+
+
 def _parsed(parse: Callable[[str], float], text: str) -> float:
     try:
         return parse(text)

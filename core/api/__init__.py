@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dnnp.core.model.errors import (
         DnnpError,
         FormatError,
-        GapError,
+        GateError,
         InfeasibleError,
         InputFileError,
         LimitError,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dnnp.viewing import view
 
 _ERRORS = (
-    "DnnpError", "FormatError", "GapError", "InfeasibleError", "InputFileError", "LimitError",
+    "DnnpError", "FormatError", "GateError", "InfeasibleError", "InputFileError", "LimitError",
     "UnavailableError", "UsageError", "VerificationError",
 )  # fmt: skip
 
@@ -75,7 +75,7 @@ _HOMES = {
 """Public name -> the module that has it."""
 
 __all__ = [
-    "Bar", "Caller", "DnnpError", "DnnpWarning", "Findings", "FormatError", "GapError", "Graph",
+    "Bar", "Caller", "DnnpError", "DnnpWarning", "Findings", "FormatError", "GateError", "Graph",
     "InfeasibleError", "InputFileError", "LimitError", "Stages", "Standing", "UnavailableError",
     "UsageError", "VerificationError", "bound", "check", "coarsen", "export", "generate", "load",
     "load_stages", "profile", "run", "schedule", "split", "view",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from dnnp.caller import CALLER, Bar, Caller
-from dnnp.core.model.errors import FormatError, GapError, InfeasibleError, VerificationError
+from dnnp.core.model.errors import FormatError, GateError, InfeasibleError, VerificationError
 from dnnp.core.model.standing import Standing
 from dnnp.core.model.text import counted
+from dnnp.gates import CheckOptions, Gate, Recomputed, gates_of, in_words, require
+from dnnp.graph import Graph
+from dnnp.step import shown_as
 
 if TYPE_CHECKING:
+    from dnnp.caller import Bar
     from dnnp.core.check.certificate import CertificateReport
     from dnnp.core.check.plan import PlanReport
     from dnnp.core.check.schedule import ScheduleReport
@@ -20,13 +23,17 @@ if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph as NodeGraph
     from dnnp.core.model.plan import Plan
     from dnnp.formats.stream import Stream
-    from dnnp.graph import Graph
+
+P = ParamSpec("P")
 
 COUNTED = ("node", "tensor", "group", "stage")
 """Kinds of record that a summary counts."""
 
 GRAPH = ("node", "tensor", "group", "plan", "stage", "bound", "run")
 """Kinds of record that need a graph."""
+
+SHOWN = 5
+"""Devices without a capacity that are named."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,8 @@ class Findings:
     schedule: ScheduleReport | None = None
     micro_batches: int = 0
     """Of the schedule."""
+    gates: tuple[Gate, ...] = ()
+    """Those that were asked for."""
 
     @property
     def ok(self) -> bool:
@@ -86,17 +95,17 @@ class Findings:
         gap = replace(self.plan, bound=self.bound).gap
         return 0.0 if gap is not None and gap <= CLOSED else gap
 
-    def judge(self, most: float | None) -> None:
-        """Refuse a gap above `most`, if that is given.
+    def judge(self) -> None:
+        """Refuse what does not keep to its gates.
 
         Raises
         ------
-        GapError
-            It is, or none is proven.
+        GateError
+            Some do not hold; the message names all of these.
         """
-        gap = self.gap
-        if most is not None and not (gap is not None and gap <= most):
-            raise GapError(f"the gap is {gap:.3g}, above {most:g} (--max-gap)")
+        failed = in_words(self.gates)
+        if failed:
+            raise GateError(failed)
 
     def described(self) -> str:
         """One line about what holds."""
@@ -142,6 +151,9 @@ class Findings:
         ]
         summary["makespan"] = None if schedule is None else schedule.makespan
         summary["bubble"] = None if schedule is None else schedule.bubble
+        summary["gates"] = [
+            {name: _number(value) for name, value in gate.summary().items()} for gate in self.gates
+        ]
         fields = ("kind", "subject", "message", "expected", "got")
         summary["violations"] = [
             {name: _number(getattr(violation, name)) for name in fields}
@@ -150,49 +162,42 @@ class Findings:
         return summary
 
 
-def check(
-    graph: Graph,
-    *,
-    certificate: bool = False,
-    max_gap: float | None = None,
-    caller: Caller = CALLER,
-) -> Findings:
-    """Validate a graph and recompute what its plan, its bounds and its schedule promise.
+def _public(kind: Callable[P, CheckOptions]) -> Callable[Concatenate[Graph, P], Findings]:
+    def check(graph: Graph, *args: P.args, **kwargs: P.kwargs) -> Findings:
+        """Validate a graph and recompute what its plan, its bounds and its schedule promise.
 
-    Parameters
-    ----------
-    certificate
-        Verify that the bound is one, exactly, from its certificate.
-    max_gap
-        The largest gap of the plan that is allowed; with a certificate the gap that is proven.
+        Raises
+        ------
+        FormatError
+            The graph is malformed, or lacks what is asked for.
+        GateError
+            All holds, but a gate does not.
+        """
+        options = kind(*args, **kwargs)
+        options.check()
+        findings = check_stream(graph.stream(), options)
+        if findings.ok:
+            findings.judge()
+        return findings
 
-    Raises
-    ------
-    FormatError
-        The graph is malformed, or lacks what is asked for.
-    GapError
-        All holds, but the gap is larger.
-    """
-    stream = graph.stream()
-    findings = check_stream(stream, certificate=certificate, max_gap=max_gap, caller=caller)
-    if findings.ok:
-        findings.judge(max_gap)
-    return findings
+    return shown_as(check, check, kind, Findings)
 
 
-def check_stream(
-    stream: Stream,
-    *,
-    certificate: bool = False,
-    max_gap: float | None = None,
-    caller: Caller = CALLER,
-) -> Findings:
-    """What was found out about a stream; see `check`. The gap is not judged here."""
-    with caller.progress("checking") as bar:
-        return _findings(stream, certificate, max_gap, bar)
+check = _public(CheckOptions)
 
 
-def _findings(stream: Stream, certificate: bool, max_gap: float | None, bar: Bar) -> Findings:
+def check_stream(stream: Stream, options: CheckOptions) -> Findings:
+    """What was found out about a stream; see `check`. Gates that fail are in what is returned."""
+    with options.caller.progress("checking") as bar:
+        found = _findings(stream, options, bar)
+    unjudged = [name for gate in found.gates for name in gate.unjudged]
+    if unjudged:
+        listed = ", ".join(unjudged[:SHOWN]) + ", ..." * (len(unjudged) > SHOWN)
+        options.caller.warn(f"no capacity is known, so --max-memory does not judge: {listed}")
+    return found
+
+
+def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
     from dnnp.core.check.budget import Budget
     from dnnp.core.check.certificate import check_certificate, check_proven
     from dnnp.core.check.graph import check_clustering, check_graph
@@ -205,10 +210,9 @@ def _findings(stream: Stream, certificate: bool, max_gap: float | None, bar: Bar
     from dnnp.formats.plan import plan_digest
 
     graph, clustering, plan = _content(stream)
-    if max_gap is not None and plan is None:
-        raise FormatError("there is no plan record, so no gap", stream.name)
-    bounds = stream.get("bound") if certificate else []
-    if certificate and (plan is None or not bounds):
+    require(stream, options)
+    bounds = stream.get("bound") if options.certificate else []
+    if options.certificate and (plan is None or not bounds):
         missing = "plan" if plan is None else "bound"
         raise FormatError(f"there is no {missing} record, so no bound to verify", stream.name)
     violations, digest, report = [], None, None
@@ -229,7 +233,7 @@ def _findings(stream: Stream, certificate: bool, max_gap: float | None, bar: Bar
         report = check_plan(graph, clustering, plan)
         violations += report.violations
         violations += check_choices(graph, clustering, plan, stream.get("run"))
-        if certificate:
+        if options.certificate:
             bar.update(Standing("verifying the bound"))
             budget, devices = Budget(), fastest_links(plan)
             proofs = [
@@ -244,7 +248,9 @@ def _findings(stream: Stream, certificate: bool, max_gap: float | None, bar: Bar
         schedule, number = check_schedule(record, stream.get("block")), record["micro_batches"]
         violations += schedule.violations
     counts = {kind: len(stream.get(kind)) for kind in COUNTED}
-    return Findings(violations, counts, plan, report, proofs, schedule, number)
+    found = Findings(violations, counts, plan, report, proofs, schedule, number)
+    recomputed = Recomputed(plan, report, schedule, found.gap)
+    return replace(found, gates=gates_of(stream, recomputed, options))
 
 
 def _content(stream: Stream) -> tuple[NodeGraph | None, Clustering | None, Plan | None]:

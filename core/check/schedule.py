@@ -46,6 +46,8 @@ class ScheduleReport:
     """Idle share of the devices that have blocks."""
     peaks: tuple[float, ...]
     """Bytes that each unit holds at most; empty where `makespan` is None."""
+    longest: float | None = None
+    """The most that a micro-batch takes, from its first start to its last end, seconds."""
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -79,7 +81,9 @@ def check_schedule(schedule: Record, blocks: Sequence[Record]) -> ScheduleReport
     if "repetend" in schedule:
         found += _repetend(case, schedule)
     found += _points(case, schedule)
-    return ScheduleReport((*found, *_pareto(schedule)), makespan, bubble, tuple(peaks.tolist()))
+    longest = float(((times.start + case.time).max(axis=1) - times.start.min(axis=1)).max())
+    violations = (*found, *_pareto(schedule))
+    return ScheduleReport(violations, makespan, bubble, tuple(peaks.tolist()), longest)
 
 
 def _form(schedule: Record) -> list[Violation]:

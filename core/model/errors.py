@@ -78,7 +78,7 @@ class UnavailableError(DnnpError):
     exit_status = 7
 
 
-class GapError(DnnpError):
-    """The gap of a plan is larger than somebody allows."""
+class GateError(DnnpError):
+    """A plan, its schedule or a run is worse than somebody allows."""
 
     exit_status = 8

@@ -172,7 +172,7 @@ def test_check_and_files(planned: dnnp.Graph, tmp_path: Path) -> None:
     summary = orjson.loads(command("check", "--json", stdin=planned.to_bytes()).out)
     assert dnnp.check(again).summary() == summary
     assert dnnp.check(again).ok
-    with pytest.raises(dnnp.GapError):
+    with pytest.raises(dnnp.GateError):
         dnnp.check(again, max_gap=0.0)
     with pytest.raises(dnnp.InputFileError):
         planned.save(tmp_path / "no" / "where")
