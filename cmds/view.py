@@ -49,6 +49,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         plot=args.plot,
         width=max(columns, 40),
         plain=_is_plain(),
+        color=terminal and not os.environ.get("NO_COLOR"),
         verbose=args.verbose,
         caller=context,
     )

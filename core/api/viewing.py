@@ -36,6 +36,8 @@ class ViewOptions(Options):
     """Columns of a text."""
     plain: bool = option(False)
     """Text in ASCII alone."""
+    color: bool = option(False)
+    """Text whose bars have the colours of a terminal."""
     verbose: bool = option(False)
     """Text with all rows, not the most important ones alone."""
 
@@ -57,6 +59,7 @@ def view(
     plot: str | None = None,
     width: int = 100,
     plain: bool = False,
+    color: bool = False,
     verbose: bool = False,
     caller: Caller = CALLER,
 ) -> bytes:
@@ -76,8 +79,9 @@ def view(
         `plans`; None: `stages` of one graph, `plans` of several.
     plot
         A chart of the values of plans, over `k` or `method`.
-    width, plain, verbose
-        Of a text: its columns; ASCII alone; all rows, not the most important ones alone.
+    width, plain, color, verbose
+        Of a text: its columns; ASCII alone; bars in colours of a terminal; all rows, not the most
+        important ones alone, and of several graphs their stages.
 
     Returns
     -------
@@ -98,7 +102,7 @@ def view(
     name = None if path is None else os.fspath(path)
     options = ViewOptions(
         as_=as_ or view_of(name, plot), table=table, plot=plot, width=width, plain=plain,
-        verbose=verbose, caller=caller,
+        color=color, verbose=verbose, caller=caller,
     )  # fmt: skip
     options.check()
     graphs = [graph] if isinstance(graph, Graph) else list(graph)
@@ -156,7 +160,7 @@ def _text(streams: Sequence[Facts], options: ViewOptions) -> bytes:
     from dnnp.core.view import compare, text
     from dnnp.core.view.words import Page
 
-    page = Page(options.width, options.plain, options.verbose)
+    page = Page(options.width, options.plain, options.color, options.verbose)
     return text.draw(streams[0], page) if len(streams) == 1 else compare.draw(streams, page)
 
 

@@ -5,35 +5,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dnnp.core.model.text import printable, table
+from dnnp.core.view.bars import load_lines, timeline
 from dnnp.core.view.facts import Facts
+from dnnp.core.view.rivals import families, is_best
+from dnnp.core.view.text import laid_out
 from dnnp.core.view.words import Page, shortened, shown_rate, shown_share, shown_size, shown_time
 
 BEST = "*"
 """Marks the smallest value of what can be compared."""
+NAME = 24
+"""Most columns of the name of a stream."""
+LEGEND = f"{BEST} best for this number of devices and validity"
 
 
 def draw(streams: Sequence[Facts], page: Page) -> bytes:
-    """A line a plan; those of one model, objective and unit of time belong together."""
-    paragraphs = []
-    for family in families(streams):
-        paragraphs.append("\n".join([_title(family[0])[: page.width], *_lines(family, page)]))
+    """A line a plan; those of one model, objective and unit of time belong together.
+
+    With `page.more` the stages of each plan follow.
+    """
+    paragraphs: list[list[str]] = []
+    found = families(streams)
+    for family in found:
+        paragraphs.append([_title(family[0]), *_lines(family, page)])
+        if page.more:
+            paragraphs += [_stages(facts, page) for facts in family]
     missing = [facts for facts in streams if facts.plan is None]
     if missing:
         names = ", ".join(printable(facts.stream.name) for facts in missing)
-        paragraphs.append(f"without a plan: {names}"[: page.width])
-    if any(len(family) > 1 for family in families(streams)):
-        paragraphs.append(f"{BEST} best for this number of devices"[: page.width])
-    text = "\n\n".join(paragraphs)
-    return f"{text}\n".encode("ascii" if page.plain else "utf-8", "replace")
+        paragraphs.append([f"without a plan: {names}"])
+    if any(len(family) > 1 for family in found):
+        paragraphs.append([LEGEND])
+    return laid_out(paragraphs, page)
 
 
-def families(streams: Sequence[Facts]) -> list[list[Facts]]:
-    """Streams whose values mean the same: of one model, objective and unit of time."""
-    found: dict[tuple[str, str, bool], list[Facts]] = {}
-    for facts in streams:
-        if facts.plan is not None:
-            found.setdefault((facts.model, facts.plan.objective, facts.seconds), []).append(facts)
-    return list(found.values())
+def _stages(facts: Facts, page: Page) -> list[str]:
+    """The stages of a plan, below the name of its stream."""
+    lines = load_lines(facts, page) or timeline(facts, page)
+    return [f"{_name(facts)}:", *lines]
+
+
+def _name(facts: Facts) -> str:
+    """What a stream is called in a line."""
+    return shortened(facts.stream.name.rpartition("/")[2], NAME)
 
 
 DROPPED = ("memory", "stages", "cut", "rate", "balance", "bound", "share", "status", "time")
@@ -54,25 +67,26 @@ def _lines(family: Sequence[Facts], page: Page) -> list[str]:
         lines = table(names, [[row[n] for n in names] for row in rows], left=(0, 2))
         if max(map(len, lines)) <= page.width:
             break
-    return [line[: page.width] for line in lines]
+    return lines
 
 
 def _rows(family: Sequence[Facts]) -> list[dict[str, str]]:
     """What is shown of each plan, by column."""
     plans = [facts.plan for facts in family if facts.plan is not None]
-    best = {k: min(plan.value for plan in plans if plan.k == k) for k in {p.k for p in plans}}
     rows = []
+    mixed = len({plan.validity for plan in plans}) > 1
     for facts, plan in zip(family, plans, strict=True):
         moved = sum(cut.size_bytes * len(cut.targets) for cut in facts.cuts)
         memory = max((part.stage.memory_bytes for part in facts.parts), default=0.0)
         share, mark = facts.memory_share, " " * len(BEST)
-        if plan.value == best[plan.k] and len(plans) > 1:
+        if len(plans) > 1 and is_best(plan, plans):
             mark = BEST
         row = {
-            "plan": shortened(facts.stream.name.rpartition("/")[2], 24),
+            "plan": _name(facts),
             "k": str(plan.k),
             "method": shortened(plan.method, 20),
             "value": f"{shown_time(plan.value, facts.seconds)} {mark}",
+            "validity": plan.validity,
             "rate": shown_rate(plan.value),
             "bound": shown_time(plan.bound, facts.seconds),
             "gap": shown_share(max(plan.gap, 0.0)),
@@ -86,5 +100,7 @@ def _rows(family: Sequence[Facts]) -> list[dict[str, str]]:
         }
         if not facts.seconds or plan.objective == "latency":
             del row["rate"]
+        if not mixed:
+            del row["validity"]
         rows.append(row)
     return rows

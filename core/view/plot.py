@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import Plan
-from dnnp.core.view.compare import families
 from dnnp.core.view.drawing import PALETTE, label, marker, picture, powers, ticks
 from dnnp.core.view.facts import Facts
-from dnnp.core.view.words import shown_time
+from dnnp.core.view.rivals import families, shared_bound
+from dnnp.core.view.words import OBJECTIVES, shown_time
 
 AXES = ("k", "method")
 """What a chart may have from left to right."""
@@ -27,13 +27,15 @@ class _Panel(NamedTuple):
     """Plans of one model."""
 
     title: str
+    value: str
+    """What its values are."""
     seconds: bool
     columns: list[str]
     """Places on the axis from left to right."""
     series: dict[str, list[float | None]]
     """Best value at each place, by name."""
     bounds: list[float | None]
-    """Best bound at each place."""
+    """Best bound that holds for all plans at each place."""
 
 
 def draw(streams: Sequence[Facts], axis: str) -> bytes:
@@ -69,20 +71,16 @@ def _panel(family: Sequence[Facts], axis: str) -> _Panel:
     found: dict[tuple[str, str], float] = {}
     for plan in plans:
         found[place(plan)] = min(plan.value, found.get(place(plan), math.inf))
-    bounds: list[float | None] = []
-    for column in columns:
-        # One bound holds for all methods, but for one number of devices.
-        there = [p.bound for p in plans if place(p)[1] == column]
-        one = axis == "k" or len(ks) == 1
-        bounds.append(max(there) if one and there else None)
-    if axis == "method" and len(ks) == 1:
-        bounds = [max(plan.bound for plan in plans)] * len(columns)
+    # A bound holds for one number of devices.
+    single = axis == "k" or len(ks) == 1
+    there = [[plan for plan in plans if place(plan)[1] == column] for column in columns]
     return _Panel(
-        f"{family[0].model}, {plans[0].objective}",
+        family[0].model,
+        OBJECTIVES[plans[0].objective],
         family[0].seconds,
         columns,
         {name: [found.get((name, column)) for column in columns] for name in names},
-        bounds,
+        [shared_bound(each, plans) if single else None for each in there],
     )
 
 
@@ -120,7 +118,7 @@ def _drawn(panel: _Panel, axis: str, top: float, high: float) -> list[str]:
     ]
     title = "devices (k)" if axis == "k" else "method"
     lines.append(label(LEFT + WIDE / 2, base + 40, title, SIZE, "middle"))
-    unit = "value" if panel.seconds else "value (unit not known)"
+    unit = panel.value if panel.seconds else f"{panel.value}, unit not known"
     if logarithmic:
         unit += ", logarithmic"
     turned = f' transform="rotate(-90 14 {base - high / 2:.1f})"'
@@ -179,4 +177,4 @@ def _in_words(panel: _Panel) -> str:
             if value is not None
         )
         parts.append(f"{name}: {found}")
-    return f"{panel.title}: " + "; ".join(parts)
+    return f"{panel.title}, {panel.value}: " + "; ".join(parts)

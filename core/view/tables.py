@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from dnnp.core.model.text import printable
 from dnnp.core.view.facts import Facts
-from dnnp.formats.stream import Record
 
 Cell = str | int | float | None
 Row = Sequence[Cell]
@@ -25,16 +24,17 @@ def plans(facts: Facts) -> Table:
     """The plan: what a comparison of methods is made of."""
     header = (
         "model", "nodes", "units", "objective", "k", "method", "validity", "status", "value",
-        "bound", "gap", "time_s", "stages", "balance", "cut_bytes", "memory_bytes", "memory_share",
-        "measured_per_s",
+        "bound", "time_unit", "gap", "elapsed_s", "stages", "balance", "cut_bytes",
+        "memory_bytes", "memory_share", "measured_per_s",
     )  # fmt: skip
     plan, graph, units = facts.plan, facts.graph, facts.units
     if plan is None or graph is None or units is None:
         return Table(header, [])
     row: Row = [
         facts.model, graph.n, units.g, plan.objective, plan.k, plan.method, plan.validity,
-        plan.status, plan.value, plan.bound, plan.gap, facts.solving_s, len(facts.parts),
-        facts.balance, sum(cut.size_bytes * len(cut.targets) for cut in facts.cuts),
+        plan.status, plan.value, plan.bound, facts.stream.header["units"]["time"], plan.gap,
+        facts.solving_s, len(facts.parts), facts.balance,
+        sum(cut.size_bytes * len(cut.targets) for cut in facts.cuts),
         max((part.stage.memory_bytes for part in facts.parts), default=0.0), facts.memory_share,
         facts.measured_per_s,
     ]  # fmt: skip
@@ -110,7 +110,7 @@ def cuts(facts: Facts) -> Table:
 
 def bounds(facts: Facts) -> Table:
     """A row an argument that was tried for the bound."""
-    header = ("method", "status", "value", "gap", "time_s", "reason")
+    header = ("method", "status", "value", "gap", "elapsed_s", "reason")
     value = facts.plan.value if facts.plan else 0.0
     rows: list[Row] = []
     for entry in facts.bound["tried"] if facts.bound else ():
@@ -123,12 +123,18 @@ def bounds(facts: Facts) -> Table:
 
 
 def runs(facts: Facts) -> Table:
-    """A row a run."""
+    """A row a run; of a sweep, a row a rate."""
     header = (
-        "mode", "provider", "k", "samples", "throughput_per_s", "latency_p50_s", "latency_p99_s",
-        "bubble", "verified", "max_abs_error",
+        "run", "mode", "provider", "k", "samples", "rate_per_s", "throughput_per_s",
+        "latency_p50_s", "latency_p99_s", "saturated", "bubble", "verified", "max_abs_error",
     )  # fmt: skip
-    return _records(header, facts.runs)
+    rows: list[Row] = []
+    for number, run in enumerate(facts.runs):
+        arrivals = run.get("sweep", {}).get("rates") or [run.get("arrivals", {})]
+        for rate in arrivals:
+            found = {**run, **rate, "run": number}
+            rows.append([found.get(name) for name in header])
+    return Table(header, rows)
 
 
 def schedule(facts: Facts) -> Table:
@@ -151,6 +157,15 @@ def schedule(facts: Facts) -> Table:
     return Table(header, rows)
 
 
+TIMED = frozenset(
+    f"{name}_s"
+    for name in (
+        "load", "in", "compute", "overflow", "out", "sync", "forward", "backward", "begin", "start",
+        "end", "time",
+    )
+)  # fmt: skip
+"""Columns in the unit of the stream's times; where that is not known, their names tell none."""
+
 TABLES: dict[str, Callable[[Facts], Table]] = {
     "stages": stages,
     "nodes": nodes,
@@ -167,6 +182,8 @@ def draw(streams: Sequence[Facts], name: str, form: str) -> bytes:
     """A table, as `csv`, `tsv` or `md`; of several streams the file comes first in each row."""
     found = [TABLES[name](facts) for facts in streams]
     header, rows = found[0].header, [row for table in found for row in table.rows]
+    if not all(facts.seconds for facts in streams):
+        header = tuple(name.removesuffix("_s") if name in TIMED else name for name in header)
     if len(streams) > 1:
         header = ("file", *header)
         rows = [
@@ -212,7 +229,3 @@ def _shown(cell: Cell) -> str:
 
 def _limit(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _records(header: tuple[str, ...], records: Sequence[Record]) -> Table:
-    return Table(header, [[record.get(name) for name in header] for record in records])

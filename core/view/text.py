@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from dnnp.core.model.graph import PARAMETER
-from dnnp.core.model.plan import Stage
+from dnnp.core.model.graph import INPUT, PARAMETER
 from dnnp.core.model.text import counted, printable, table
-from dnnp.core.view.facts import Facts, Part
+from dnnp.core.view.bars import load_lines, timeline, tinted
+from dnnp.core.view.facts import Facts
 from dnnp.core.view.proof import proof_lines
 from dnnp.core.view.words import (
+    OBJECTIVES,
     Page,
     shortened,
     shown_rate,
@@ -21,14 +22,8 @@ from dnnp.core.view.words import (
 from dnnp.formats.gantt import text_chart
 from dnnp.formats.stream import Record
 
-LOADS = ("in", "compute", "overflow", "out", "sync")
-"""Parts of a load, in the order in which a bar shows them."""
-FILLS = {"in": "░", "compute": "█", "overflow": "▓", "out": "▒", "sync": "≈"}
-PLAIN_FILLS = {"in": "<", "compute": "#", "overflow": "!", "out": ">", "sync": "~"}
-LEAST_BAR = 12
-"""Columns of a bar, at least."""
-LAYERS, NAME = 36, 44
-"""Most columns of layers, and of a name."""
+NAME = 44
+"""Most columns of a name."""
 
 
 def draw(facts: Facts, page: Page) -> bytes:
@@ -36,15 +31,22 @@ def draw(facts: Facts, page: Page) -> bytes:
     paragraphs = [
         _model(facts),
         _plan(facts),
-        _stages(facts, page),
-        _timeline(facts, page),
+        load_lines(facts, page),
+        timeline(facts, page),
         _cuts(facts, page),
         _heaviest(facts, page),
         _measured(facts, page),
         proof_lines(facts),
         _schedule(facts, page),
     ]
+    return laid_out(paragraphs, page)
+
+
+def laid_out(paragraphs: Sequence[Sequence[str]], page: Page) -> bytes:
+    """Those paragraphs that hold something, with an empty line between them."""
     text = "\n\n".join("\n".join(_fitting(lines, page)) for lines in paragraphs if lines)
+    if page.color and not page.plain:
+        text = tinted(text)
     return f"{text}\n".encode("ascii" if page.plain else "utf-8", "replace")
 
 
@@ -66,6 +68,9 @@ def _model(facts: Facts) -> list[str]:
             parts.append(counted(units.g, "group"))
         if weights:
             parts.append(f"{shown_size(float(weights))} of parameters")
+        parts.append(counted(int((graph.tensor_kind == INPUT).sum()), "input"))
+        if graph.is_output.any():
+            parts.append(counted(int(graph.is_output.sum()), "output"))
         if graph.backward.any():
             parts.append(f"training, {int(graph.backward.sum())} of the nodes backward")
         lines.append(", ".join(parts))
@@ -85,11 +90,7 @@ def _plan(facts: Facts) -> list[str]:
     plan = facts.plan
     if plan is None:
         return ["no plan: dnnp-partition makes one"] if facts.graph is not None else []
-    what = {
-        "throughput": "largest load",
-        "gpipe": "largest forward plus largest backward load",
-        "latency": "time of one sample",
-    }[plan.objective]
+    what = OBJECTIVES[plan.objective]
     value = shown_time(plan.value, facts.seconds)
     rate = ""
     if plan.objective != "latency" and facts.seconds and plan.value > 0:
@@ -110,118 +111,6 @@ def _way(facts: Facts, way: Record) -> str:
     """A line about a way to use the devices."""
     found = way.get("reason") or shown_time(way.get("value"), facts.seconds)
     return f"  {way['way']}: {printable(found)}"
-
-
-def _stages(facts: Facts, page: Page) -> list[str]:
-    """A line a stage, with a bar of what its load is made of."""
-    if facts.plan is None or facts.plan.objective == "latency":
-        return []
-    fills = PLAIN_FILLS if page.plain else FILLS
-    scale = max((_parts_sum(part.stage) for part in facts.parts), default=0.0)
-    shown = _most_loaded(facts.parts, page)
-    rows = [_stage_row(facts, number, facts.parts[number]) for number in shown]
-    lines = table(["stage", "device", "layers", "load", "memory", ""], rows, left=(0, 1, 2))
-    wide = max(map(len, lines))
-    columns = max(page.width - wide - 2, LEAST_BAR)
-    bars = [_bar(facts.parts[number].stage, scale, columns, fills) for number in shown]
-    lines = [
-        f"{line.ljust(wide)}  {bar}".rstrip() for line, bar in zip(lines, ["", *bars], strict=True)
-    ]
-    left_out = len(facts.parts) - len(shown)
-    if left_out:
-        lines.append(f"and {left_out} more with smaller loads (-v)")
-    used = [name for name in LOADS if any(_amount(p.stage, name) > 0 for p in facts.parts)]
-    lines.append("bars: " + "  ".join(f"{fills[name]} {name}" for name in used))
-    return lines
-
-
-def _most_loaded(parts: Sequence[Part], page: Page) -> list[int]:
-    """Numbers of the stages that are shown, in their order."""
-    order = sorted(range(len(parts)), key=lambda i: (-parts[i].stage.load_s, i))
-    return sorted(order[: page.most(len(parts))])
-
-
-def _stage_row(facts: Facts, number: int, part: Part) -> list[str]:
-    stage = part.stage
-    device = stage.device if stage.replicas == 1 else f"{stage.device} x{stage.replicas}"
-    layers = part.layers or counted(len(stage.nodes), "node")
-    share = ""
-    if math.isfinite(part.capacity_bytes) and part.capacity_bytes > 0:
-        share = shown_share(stage.memory_bytes / part.capacity_bytes)
-    return [
-        str(number),
-        device,
-        shortened(layers, LAYERS),
-        shown_time(stage.load_s, facts.seconds),
-        shown_size(stage.memory_bytes),
-        share,
-    ]
-
-
-def _amount(stage: Stage, name: str) -> float:
-    """A part of a stage's load, for one sample, over its replicas."""
-    found: float = getattr(stage, f"{name}_s")
-    return found if name == "sync" else found / stage.replicas
-
-
-def _parts_sum(stage: Stage) -> float:
-    return sum(_amount(stage, name) for name in LOADS)
-
-
-def _bar(stage: Stage, scale: float, columns: int, fills: dict[str, str]) -> str:
-    """A bar of parts as long as they take; what takes little is not shown longer than it is."""
-    bar, done = "", 0.0
-    for name in LOADS:
-        done += _amount(stage, name)
-        end = round(columns * done / scale) if scale > 0 else 0
-        bar += fills[name] * (end - len(bar))
-    return bar
-
-
-def _timeline(facts: Facts, page: Page) -> list[str]:
-    """For latency: when each stage works, from left to right."""
-    plan = facts.plan
-    if plan is None or plan.objective != "latency" or plan.value <= 0:
-        return []
-    rows, lines = [], []
-    columns = max(page.width - 62, 20)
-    busy, sent = ("#", "-") if page.plain else ("█", "─")
-    for number in _most_loaded(facts.parts, page):
-        part = facts.parts[number]
-        stage = part.stage
-        cells = [" "] * columns
-        for start, end in _working(part):
-            first = min(int(start / plan.value * columns), columns - 1)
-            last = min(max(math.ceil(end / plan.value * columns), first + 1), columns)
-            cells[first:last] = [busy] * (last - first)
-        if not stage.starts_s and stage.begin_s is not None and stage.end_s is not None:
-            first = min(int(stage.begin_s / plan.value * columns), columns - 1)
-            last = min(max(math.ceil(stage.end_s / plan.value * columns), first + 1), columns)
-            cells[first:last] = [busy if c == busy else sent for c in cells[first:last]]
-        lines.append("".join(cells))
-        rows.append(
-            [
-                str(number),
-                stage.device,
-                shortened(part.layers or counted(len(stage.nodes), "node"), 24),
-                shown_time(stage.compute_s, facts.seconds),
-                shown_size(stage.memory_bytes),
-            ]
-        )
-    head = table(["stage", "device", "layers", "compute", "memory"], rows, left=(0, 1, 2))
-    wide = max(map(len, head))
-    made = [f"{h.ljust(wide)} |{line}|" for h, line in zip(head[1:], lines, strict=True)]
-    return [head[0], *made, f"from left to right: {shown_time(plan.value, facts.seconds)}"]
-
-
-def _working(part: Part) -> Iterator[tuple[float, float]]:
-    """When a stage of a plan for latency computes."""
-    stage = part.stage
-    if stage.starts_s:
-        for start, time in zip(stage.starts_s, part.times.tolist(), strict=False):
-            yield start, start + time
-    elif stage.begin_s is not None:
-        yield stage.begin_s + stage.in_s, stage.begin_s + stage.in_s + stage.compute_s
 
 
 def _cuts(facts: Facts, page: Page) -> list[str]:
@@ -285,6 +174,7 @@ def _measured(facts: Facts, page: Page) -> list[str]:
         if run.get("interrupted"):
             found.append("interrupted")
         lines.append(printable(", ".join(found)))
+        lines += _arrivals(run)
     seen = [(i, p) for i, p in enumerate(facts.parts) if p.measured_s is not None]
     if seen:
         rows = []
@@ -295,6 +185,24 @@ def _measured(facts: Facts, page: Page) -> list[str]:
                 [str(i), shown_time(load, facts.seconds), shown_time(measured, True), ratio]
             )
         lines += table(["stage", "predicted", "measured", "ratio"], rows)
+    return lines
+
+
+def _arrivals(run: Record) -> list[str]:
+    """What became of samples that arrived at their own pace."""
+    lines = [
+        f"  at {one['rate_per_s']:.4g} samples/s: "
+        f"latency {shown_time(one['latency_p50_s'], True)} in the median, "
+        f"{shown_time(one['latency_p99_s'], True)} at 99 %"
+        + (", more than it can take" if one["saturated"] else "")
+        for one in run.get("sweep", {}).get("rates") or [run.get("arrivals")]
+        if one
+    ]
+    if "sweep" in run:
+        known = [(name, run["sweep"].get(f"{name}_per_s")) for name in ("capacity", "sustained")]
+        lines.append(
+            "  " + ", ".join(f"{name} {rate:.4g} samples/s" for name, rate in known if rate)
+        )
     return lines
 
 

@@ -8,6 +8,13 @@ from dataclasses import dataclass
 from dnnp.core.model.text import printable
 from dnnp.formats.amounts import shown_bytes, shown_seconds
 
+OBJECTIVES = {
+    "throughput": "largest load",
+    "gpipe": "largest forward plus largest backward load",
+    "latency": "time of one sample",
+}
+"""What the value of a plan is, by its objective."""
+
 
 @dataclass(frozen=True)
 class Page:
@@ -17,6 +24,8 @@ class Page:
     """Columns."""
     plain: bool = False
     """ASCII alone."""
+    color: bool = False
+    """Bars in colours of a terminal."""
     more: bool = False
     """All rows; else the most important ones."""
     rows: int = 16

@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "core.synthetic": ("core.model",),
     "core.training": ("core.model",),
     "core.runtime": ("core.model", "formats"),
-    "core.view": ("core.model", "core.coarsen", "formats"),
+    "core.view": ("core.model", "core.cost", "core.coarsen", "formats"),
 }  # fmt: skip
 """Area -> areas it may import besides itself."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,3 +84,44 @@ def test_a_schedule_without_a_model() -> None:
 @given(st.text(), st.integers(1, 30))
 def test_shortened_names(text: str, width: int) -> None:
     assert len(shortened(text, width)) <= width
+
+
+def test_the_bound_stands_in_the_bars() -> None:
+    """Of 19 the bound is 6: the mark stands after 6/19 of the longest bar."""
+    text = dnnp("view", stdin=encode(planned())).out.decode()
+    assert sum(line.endswith("| bound") for line in text.splitlines()) == 1
+    lines = [line for line in text.splitlines() if " acc/" in line]
+    assert len({line.index("|") for line in lines}) == 1
+    longest = lines[2]
+    first = min(longest.index(mark) for mark in "░█")
+    before, after = longest.index("|") - first, len(longest) - longest.index("|") - 1
+    assert before / (before + after) == pytest.approx(6 / 19, abs=0.02)
+
+
+@pytest.mark.parametrize("execution", ["blocks", "operators"])
+@pytest.mark.parametrize("seed", range(3))
+def test_timelines_show_when_stages_work(seed: int, execution: str) -> None:
+    graph = api.split(
+        Graph(random_stream(seed, 10)), k=2, objective="latency", execution=execution,
+        bandwidth=2, memory=10_000,
+    )  # fmt: skip
+    assert graph.plan is not None
+    text = text_of(graph, width=140, plain=True)
+    lines = [line for line in text.splitlines() if " dev/" in line and line.endswith("|")]
+    assert len(lines) == len(graph.stages)
+    assert len({len(line) for line in lines}) == 1
+    for line, stage in zip(lines, graph.stages, strict=True):
+        cells = line.split("|")[1]
+        begin, end = (stage.record[n] / graph.plan.value for n in ("begin_s", "end_s"))
+        used = [i for i, cell in enumerate(cells) if cell != " "]
+        assert used[0] == pytest.approx(begin * len(cells), abs=1.01)
+        assert used[-1] + 1 == pytest.approx(end * len(cells), abs=1.01)
+        assert ("#" in cells) == (stage.record["compute_s"] > 0)
+
+
+def test_colours_are_no_more_than_colours() -> None:
+    graph = Graph.from_bytes(encode(planned()))
+    plain, color = text_of(graph), text_of(graph, color=True)
+    assert "\x1b[34m█" in color
+    assert re.sub(r"\x1b\[\d+m", "", color) == plain
+    assert "\x1b" not in text_of(graph, color=True, plain=True)
