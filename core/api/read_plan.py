@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dnnp.core.model.errors import InfeasibleError
+
 if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import Plan
@@ -27,6 +29,15 @@ def read_plan(stream: Stream, graph: Graph) -> Plan | None:
     if plan is not None:
         refuse_contradictions(stream, plan)
     return plan
+
+
+def refuse_infeasible(stream: Stream, plan: Plan) -> None:
+    """Raise an InfeasibleError if a device lacks memory for its part of the plan of a stream."""
+    if plan.status == "infeasible":
+        raise InfeasibleError(
+            f"{stream.name}: the plan is infeasible: a device needs {plan.excess_bytes:.6g} bytes "
+            "more than it has (--memory-mode ignore)"
+        )
 
 
 def refuse_contradictions(stream: Stream, plan: Plan) -> None:

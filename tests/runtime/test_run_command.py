@@ -54,6 +54,9 @@ def stream(folder: Path) -> bytes:
     return planned(network(), folder, SPLIT)
 
 
+RESULTS = (b'{"type":"plan"', b'{"type":"stage"')
+
+
 def lines_of(result: Result) -> list[str]:
     """Messages of a failed command: one line, no traceback."""
     lines = result.err.strip().splitlines()
@@ -380,3 +383,19 @@ def test_control_c_writes_what_there_is(stream: bytes, tmp_path: Path) -> None:
     assert record["interrupted"] is True
     assert 0 < record["samples"] < 200_000
     assert "verified" not in record
+
+
+def test_a_plan_that_does_not_fit_its_devices_is_refused(folder: Path, stream: bytes) -> None:
+    """Nothing runs, not even a session is made: the model is not there."""
+    bare = b"".join(
+        line for line in stream.splitlines(keepends=True) if not line.startswith(RESULTS)
+    )
+    words = ("-k", "2", "--memory", "600", "--memory-mode", "ignore")
+    plan = dnnp("partition", "-q", *words, stdin=bare)
+    excess = plan.one("plan")["excess_bytes"]
+    result = dnnp("run", "--model", folder / "nothing.onnx", stdin=plan.out)
+    assert (result.status, result.out) == (4, b"")
+    assert lines_of(result) == [
+        f"dnnp-run: <stdin>: the plan is infeasible: a device needs {excess:.6g} bytes more than "
+        "it has (--memory-mode ignore)"
+    ]
