@@ -11,6 +11,24 @@ from dnnp.core.methods import LATENCY, SPLITS, lines
 from dnnp.core.model.errors import UsageError
 
 
+class _Names(tuple[str, ...]):
+    """Names, of which several may be given between commas."""
+
+    def __contains__(self, value: object) -> bool:
+        return all(map(super().__contains__, str(value).split(",")))
+
+
+def _methods(text: str) -> str:
+    """Names of methods between commas; the first that is none is named."""
+    known = {**SPLITS, **LATENCY}
+    for name in text.split(","):
+        if name not in known:
+            from dnnp.core.model.similar import instead
+
+            raise argparse.ArgumentTypeError(f"invalid choice: '{name}'{instead(name, known)}")
+    return text
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     device_options(parser)
@@ -18,10 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = how.add_mutually_exclusive_group()
     what.add_argument(
         "--method",
-        choices=tuple({**SPLITS, **LATENCY}),
+        type=_methods,
+        choices=_Names({**SPLITS, **LATENCY}),
         default="auto",
-        metavar="NAME",
-        help="how to split (default: auto)",
+        metavar="NAME[,NAME...]",
+        help="how to split (default: auto); of several methods the best plan is kept, at ties "
+        "that of the first, and all are in its record",
     )
     what.add_argument(
         "--eval",
@@ -224,6 +244,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     for option in ("eval", "sequence", "priorities", "policy"):
         if getattr(args, option) == "-" and args.stream == "-":
             raise UsageError(f"--{option} and the stream cannot both be standard input")
+    if args.sequence == "-" and {"slice", "greedy"} <= set(args.method.split(",")):
+        raise UsageError("--sequence - is standard input: slice and greedy cannot both read it")
     if [args.stream, *(args.train_on or ())].count("-") > 1:
         raise UsageError("--train-on - is standard input: it cannot be read twice")
     options = options_of(SplitOptions, args, context)

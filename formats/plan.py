@@ -14,7 +14,7 @@ from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.learned import PolicyUsed
 from dnnp.core.model.link import Link
-from dnnp.core.model.plan import CostOptions, Plan, Stage, Transfer, Way
+from dnnp.core.model.plan import CostOptions, Plan, Stage, Transfer, Tried, Way
 from dnnp.formats.fields import MAX_NUMBER, shown
 from dnnp.formats.graph import digest_of, rows_of, units_of
 from dnnp.formats.stream import Record, Stream
@@ -152,6 +152,7 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
         ),
         bound_method=record.get("bound_method", ""),
         ways=tuple(map(_way, record.get("ways", ()))),
+        tried=tuple(map(_tried, record.get("tried", ()))),
         planned_by=record.get("planned_by", ""),
         learned=_policy(record["policy"]) if "policy" in record else None,
         excess_bytes=float(record.get("excess_bytes", 0.0)),
@@ -171,6 +172,10 @@ def _way(record: Record) -> Way:
         record.get("class", ""),
         record.get("reason", ""),
     )
+
+
+def _tried(record: Record) -> Tried:
+    return Tried(**{name: record[name] for name in Tried._fields if name in record})
 
 
 def _transfer(record: Record) -> Transfer:
@@ -274,6 +279,8 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
         record["bound_method"] = plan.bound_method
     if plan.ways:
         record["ways"] = [_way_record(way) for way in plan.ways]
+    if plan.tried:
+        record["tried"] = list(map(_tried_record, plan.tried))
     if plan.planned_by:
         record["planned_by"] = plan.planned_by
     if plan.learned:
@@ -328,6 +335,13 @@ def _way_record(way: Way) -> Record:
         return {"way": way.name, "reason": way.reason}
     record = {"way": way.name, "stages": way.stages, "devices": way.devices, "value": way.value}
     return record | ({"class": way.device_class} if way.device_class else {})
+
+
+def _tried_record(tried: Tried) -> Record:
+    """A method that was tried; what says nothing of it is left out."""
+    numbers = ("bound", "gap") if tried.value is not None else ()
+    known = {name: value for name, value in tried._asdict().items() if value not in (None, "")}
+    return {k: v for k, v in known.items() if k not in ("bound", "gap") or k in numbers}
 
 
 def plan_digest(record: Record, stages: list[Record]) -> str:

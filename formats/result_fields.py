@@ -40,6 +40,24 @@ WAY = {
     ),
 }
 
+TRIED = {
+    "method": string("the method that was asked for", required=True),
+    "value": number("objective of its plan; absent: it found none"),
+    "bound": number("lower bound that it proved, for its validity"),
+    "gap": number("(value - bound) / value"),
+    "validity": string("of its plan", enum=("ordered", "convex", "free")),
+    "status": string(
+        "as of a plan; without a value: infeasible, or limit: it was stopped before; unavailable: "
+        "something that it needs is missing",
+        required=True,
+        enum=("optimal", "feasible", "interrupted", "infeasible", "limit", "unavailable"),
+    ),
+    "made_by": string("method that made its plan, if that has another name"),
+    "effort": number("effort of the search, where it was reduced"),
+    "reason": string("why there is no plan"),
+    "time_s": number("time it took, with --timings"),
+}
+
 POLICY = {
     "digest": Field("string", "SHA-256 of its sizes and weights", required=True, pattern=HEX),
     "trained": Field("int", "episodes of training, all in all; 0: random weights", required=True),
@@ -142,6 +160,11 @@ PLAN = {
         "--allow-replicas: the ways to use the devices that were compared, the simplest first; the "
         "plan is the fastest",
         items=Field("object", "", fields=WAY),
+    ),
+    "tried": Field(
+        "list",
+        "--method a,b: the methods that were compared; the plan is the best, at ties the first",
+        items=Field("object", "", fields=TRIED),
     ),
     "digest": DIGEST,
 }

@@ -33,8 +33,9 @@ def throughput_options(options: SplitOptions, graph: Graph) -> CostOptions:
     for name in LATENCY_ALONE:
         if getattr(options, name) is not None:
             raise UsageError(f"--{name} is for --objective latency")
-    if options.method not in SPLITS:
-        raise UsageError(f"method {options.method} is for --objective latency")
+    for method in options.methods:
+        if method not in SPLITS:
+            raise UsageError(f"method {method} is for --objective latency")
     stated = not np.isnan(graph.node_bytes).all()
     summed = stated or bool(graph.backward.any())
     return CostOptions(

@@ -21,7 +21,7 @@ HEEDED_BY_EVAL = ("max-replicas",)
 def name_idle_options(options: SplitOptions) -> None:
     """Say which of the options given the method makes no use of."""
     latency, given = options.objective == "latency", options.eval is not None
-    heeded = _heeded(options)
+    heeded = {name for method in options.methods for name in _heeded(options, method)}
     idle = [
         name
         for name in OPTIONS
@@ -31,17 +31,18 @@ def name_idle_options(options: SplitOptions) -> None:
         idle.append("validity")
     if latency and options.comm != "sum":
         idle.append("comm")
-    user = "--eval" if given else f"method {options.method}"
+    several = "s" if len(options.methods) > 1 else ""
+    user = "--eval" if given else f"method{several} {', '.join(options.methods)}"
     for name in idle:
         options.caller.note(f"--{name} has no effect with {user}")
 
 
-def _heeded(options: SplitOptions) -> tuple[str, ...]:
-    """What the method heeds, or a given split does."""
+def _heeded(options: SplitOptions, method: str) -> tuple[str, ...]:
+    """What a method heeds, or a given split does."""
     from dnnp.core.portfolio.methods import resolved
 
     if options.objective == "latency":
-        return () if options.eval is not None else LATENCY[options.method].heeds
+        return () if options.eval is not None else LATENCY[method].heeds
     if options.eval is not None:
         return HEEDED_BY_EVAL
-    return SPLITS[resolved(options.method, options.validity or "ordered")].heeds
+    return SPLITS[resolved(method, options.validity or "ordered")].heeds

@@ -23,8 +23,9 @@ _LEARNING = ("policy", "train_on", "episodes", "save_policy")
 class SplitOptions(DeviceOptions):
     """What is asked of a split, and how it is found."""
 
-    method: str = option("auto")
-    """One of the methods of dnnp-partition(1); `auto`: exact, or what finds the validity asked."""
+    method: str | Sequence[str] = option("auto")
+    """One of the methods of dnnp-partition(1); `auto`: exact, or what finds the validity asked.
+    Several, as a list or between commas, are compared: the best plan is kept."""
     eval: str | os.PathLike[str] | Sequence[Sequence[int]] | None = option(json=True)
     """Find nothing, price this split: lists of node ids, or the JSON file of a split."""
     validity: str | None = option(choices=("ordered", "convex", "free"))
@@ -100,12 +101,28 @@ class SplitOptions(DeviceOptions):
     reprice: bool = option(False)
     """Groups whose cost no longer follows from their nodes cost the sum of these."""
 
+    timings: bool = option(False, "")
+    """Keep the time that each of several methods took."""
+
+    def __post_init__(self) -> None:
+        # Between commas, as commands take them.
+        if not isinstance(self.method, str):
+            object.__setattr__(self, "method", ",".join(self.method))
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that are asked for, in their order."""
+        return tuple(str(self.method).split(","))
+
     def check(self) -> None:
         """Refuse what makes no sense."""
         super().check()
-        methods = {**SPLITS, **LATENCY}
-        if self.method not in methods:
-            raise UsageError(f"--method {self.method!r}: must be one of {', '.join(methods)}")
+        known = {**SPLITS, **LATENCY}
+        for name in self.methods:
+            if name not in known:
+                raise UsageError(f"--method {name!r}: must be one of {', '.join(known)}")
+        if len(set(self.methods)) < len(self.methods):
+            raise UsageError(f"--method {self.method}: a method is there twice")
         if self.eval is not None and self.method != "auto":
             raise UsageError("give --method or --eval, not both")
         if self.allow_replicas and self.eval is not None:
@@ -117,11 +134,11 @@ class SplitOptions(DeviceOptions):
         orders = [name for name in _ORDERS if getattr(self, name) is not None]
         if len(orders) > 1:
             raise UsageError(f"give --{orders[0]} or --{orders[1]}, not both")
-        if self.priorities is not None and self.method != "slice":
+        if self.priorities is not None and "slice" not in self.methods:
             raise UsageError("--priorities are for --method slice")
-        if self.sequence is not None and self.method not in ("slice", "greedy"):
+        if self.sequence is not None and not {"slice", "greedy"} & set(self.methods):
             raise UsageError("--sequence is for --method slice and greedy")
-        if self.method != "placeto":
+        if "placeto" not in self.methods:
             for name in _LEARNING:
                 if getattr(self, name) is not None:
                     raise UsageError(f"--{name.replace('_', '-')} is for --method placeto")

@@ -14,6 +14,7 @@ from dnnp.platform import platform_of
 from dnnp.searching import little_effort, or_interrupted, run_of, with_bar
 from dnnp.split_options import SplitOptions
 from dnnp.step import json_in, step
+from dnnp.trying import Found, tried_in_words, try_methods
 
 if TYPE_CHECKING:
     from dnnp.caller import Caller
@@ -95,16 +96,14 @@ def add_plan(
     from dnnp.formats.plan import plan_records
     from dnnp.formats.spread import plan_spread
 
-    effort = options.effort
     if given is None:
-        effort = effort or _little_effort(problem, options)
-        plan = _found_plan(problem, options, effort)
+        plan, effort = try_methods(options, lambda one: _found(problem, one))
     else:
         from dnnp.given_split import given_plan
 
-        plan = given_plan(problem, *given, options)
+        plan, effort = given_plan(problem, *given, options), None
     record, stages = plan_records(plan)
-    if effort != options.effort:
+    if effort is not None:
         record["effort"] = effort
         options.caller.warn(
             f"kernels are not compiled: searched with --effort {effort:g}; python -m dnnp.warm "
@@ -124,17 +123,26 @@ def add_plan(
         name_faster_replicas(problem, plan, options)
 
 
+def _found(problem: SplitProblem, options: SplitOptions) -> Found:
+    """Find a split by the one method that is asked for."""
+    effort = options.effort or _little_effort(problem, options)
+    return Found(
+        _found_plan(problem, options, effort), None if effort == options.effort else effort
+    )
+
+
 def _little_effort(problem: SplitProblem, options: SplitOptions) -> float | None:
     """A small effort where the problem is small and nothing is compiled; None: as always."""
+    (asked,) = options.methods
     if options.objective == "latency":
         from dnnp.core.methods import LATENCY
 
-        method, kind = LATENCY[options.method], problem.options.execution
+        method, kind = LATENCY[asked], problem.options.execution
     else:
         from dnnp.core.methods import SPLITS
         from dnnp.core.portfolio.methods import method_asked
 
-        name, kind = method_asked(options.method, options.validity, clustered=problem.clustered)
+        name, kind = method_asked(asked, options.validity, clustered=problem.clustered)
         method = SPLITS[name]
     return little_effort(method, kind, problem.units.g)
 
@@ -195,7 +203,7 @@ def _for_latency(problem: SplitProblem, asked: Asked, run: Run, options: SplitOp
     caller = options.caller
     with or_interrupted(caller), with_bar(caller, run) as shown:
         found = solve_latency(problem.searched, asked, shown)
-    if options.save_policy is not None:
+    if options.save_policy is not None and asked.method == "placeto":
         from dnnp.learning import save_policy
 
         save_policy(options.save_policy, found.learned, caller)
@@ -213,29 +221,32 @@ def _for_latency(problem: SplitProblem, asked: Asked, run: Run, options: SplitOp
 
 
 def _check_method(options: SplitOptions, problem: SplitProblem) -> None:
-    """Refuse a method that does not make what is asked for, before any search begins."""
+    """Refuse methods that do not make what is asked for, before any search begins."""
     if options.eval is not None:
         return
     if options.objective == "latency":
         from dnnp.core.portfolio.latency import check_method
 
-        check_method(options.method, problem.options.execution)
+        for method in options.methods:
+            check_method(method, problem.options.execution)
     else:
         from dnnp.core.portfolio.methods import method_asked
 
-        method_asked(options.method, options.validity, clustered=problem.clustered)
+        for method in options.methods:
+            method_asked(method, options.validity, clustered=problem.clustered)
 
 
 def _asked(options: SplitOptions, problem: SplitProblem) -> Asked:
     """What is asked of the method."""
-    sequence, priorities = _order_files(options, problem)
+    (method,) = options.methods
+    sequence, priorities = _order_files(options, problem, method)
     training = Training()
-    if options.method == "placeto":
+    if method == "placeto":
         from dnnp.learning import training_of
 
         training = training_of(options, problem, problem_of)
     return Asked(
-        method=options.method,
+        method=method,
         validity=options.validity,
         order=options.order or "best",
         sequence=sequence,
@@ -248,10 +259,12 @@ def _asked(options: SplitOptions, problem: SplitProblem) -> Asked:
     )
 
 
-def _order_files(options: SplitOptions, problem: SplitProblem) -> tuple[Ints | None, Floats | None]:
-    """What the options `sequence` and `priorities` hold."""
+def _order_files(
+    options: SplitOptions, problem: SplitProblem, method: str
+) -> tuple[Ints | None, Floats | None]:
+    """What the options `sequence` and `priorities` hold, if they are for this method."""
     units, sequence, priorities = problem.units, None, None
-    if options.sequence is not None:
+    if options.sequence is not None and method in ("slice", "greedy"):
         from dnnp.core.order.given import given_order
         from dnnp.formats.orders import read_sequence
 
@@ -261,7 +274,7 @@ def _order_files(options: SplitOptions, problem: SplitProblem) -> tuple[Ints | N
             given_order(problem, sequence)
         except FormatError as error:
             raise FormatError(str(error), name) from None
-    if options.priorities is not None:
+    if options.priorities is not None and method == "slice":
         from dnnp.formats.orders import read_priorities
 
         data, name = json_in(options.priorities, "--priorities", options.caller)
@@ -298,3 +311,5 @@ def _report(caller: Caller, plan: Plan, units: int, spread: float | None) -> Non
         )
     if plan.ways:
         caller.note(ways_in_words(plan))
+    if plan.tried:
+        caller.note(tried_in_words(plan))

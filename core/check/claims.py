@@ -10,13 +10,14 @@ from collections.abc import Sequence
 
 from dnnp.core.check.devices import check_devices
 from dnnp.core.check.load import combined
+from dnnp.core.check.tried import check_tried
 from dnnp.core.check.violation import Violation, above, same
 from dnnp.core.model.plan import Plan, Stage
 
 
 def check_claims(plan: Plan) -> list[Violation]:
     """Return what does not hold between the numbers of a plan, its devices and its stages."""
-    found = check_offer(plan)
+    found = check_offer(plan) + check_tried(plan)
     if plan.objective != "latency":
         found += check_devices(plan)
         for number, stage in enumerate(plan.stages):

@@ -12,6 +12,7 @@ from dnnp.core.check.devices import Home, check_devices, clusters_of
 from dnnp.core.check.latency import check_latency
 from dnnp.core.check.load import Cost, cost_of
 from dnnp.core.check.tables import Tables, on_a_cycle, shown, tables_of
+from dnnp.core.check.tried import check_tried
 from dnnp.core.check.units import compute_of, units_of
 from dnnp.core.check.validity import check_validity
 from dnnp.core.check.violation import Violation, above, same
@@ -57,7 +58,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
     found = _assignment(tables, plan, position)
     found += _orders(tables, blocks)
     found += _groups(tables, clustering, blocks)
-    found += check_offer(plan)
+    found += check_offer(plan) + check_tried(plan)
     validity, weaker = check_validity(tables, blocks, plan.validity)
     found += weaker
     units = units_of(graph, clustering, tables)

@@ -126,6 +126,28 @@ class Way(NamedTuple):
     a simpler one."""
 
 
+class Tried(NamedTuple):
+    """A method that was tried beside others, and what it found."""
+
+    method: str
+    """As it was asked for."""
+    value: float | None = None
+    """The objective; None: it found nothing, for `reason`."""
+    bound: float = 0.0
+    gap: float = 0.0
+    validity: str = ""
+    status: str = ""
+    """As of a plan; of one that found nothing `infeasible`, `limit`, `unavailable` (something that
+    it needs is missing) or `interrupted`."""
+    made_by: str = ""
+    """What made the split, if that has another name."""
+    effort: float | None = None
+    """Of the search, where it was reduced."""
+    reason: str = ""
+    time_s: float | None = None
+    """Time that it took; None: not to be told."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """A split of the graph into stages."""
@@ -152,6 +174,9 @@ class Plan:
     """Argument that proves the bound, where it is worth a name."""
     ways: tuple[Way, ...] = ()
     """Ways that were compared, the simplest first; empty: none were."""
+    tried: tuple[Tried, ...] = ()
+    """Methods that were compared, as they were named; empty: there was one. The plan is the best,
+    at ties the first; its bound is the best that one of them proved of such splits."""
     planned_by: str = ""
     """`classes`: the method knew the best link of each class only, and the plan was then priced
     with the links; empty: it heeded all that there is."""

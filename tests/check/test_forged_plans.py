@@ -19,6 +19,10 @@ STREAMS: dict[str, tuple[bytes, tuple[str, ...]]] = {
         seeds.encode(seeds.graph_records()),
         ("partition -k 4 --allow-replicas",),
     ),
+    "tried": (
+        seeds.encode(seeds.graph_records()),
+        ("partition -k 3 --method uniform,exact",),
+    ),
     "blocks": (
         seeds.encode(seeds.graph_records()),
         ("partition --objective latency --execution blocks --method greedy",),
