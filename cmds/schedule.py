@@ -14,7 +14,7 @@ from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.core.pipeline.shapes import ALL
 
 if TYPE_CHECKING:
-    from dnnp.formats.stream import Record
+    from dnnp.formats.stream import Stream
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -166,22 +166,22 @@ def run(args: argparse.Namespace, context: Context) -> int:
         (record,), blocks = stream.get("schedule"), stream.get("block")
         context.show(trade_off_lines(record))
         if args.chart:
-            from dnnp.formats.gantt import text_chart
+            from dnnp.core.view.gantt import text_chart
 
             context.show(text_chart(record, blocks))
         if args.svg is not None:
-            _draw(args.svg, record, blocks)
+            _draw(args.svg, stream)
         context.write(stream)
     return 0
 
 
-def _draw(path: str, record: Record, blocks: list[Record]) -> None:
+def _draw(path: str, stream: Stream) -> None:
     """Write the picture, as a whole or not at all."""
-    from dnnp.formats.gantt import svg_chart
+    from dnnp.core.view.svg import schedule_svg
 
     try:
         with atomic_output(path) as file:
-            file.write(svg_chart(record, blocks).encode())
+            file.write(schedule_svg(stream))
     except OSError as error:
         raise InputFileError(f"{path}: {error.strerror}") from None
 

@@ -6,7 +6,7 @@ import argparse
 import os
 import shutil
 
-from dnnp.choices import VIEW_AXES, VIEW_TABLES, VIEWS
+from dnnp.choices import VIEW_AXES, VIEW_PICTURES, VIEW_TABLES, VIEWS
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
 
@@ -30,6 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "several)",
     )
     parser.add_argument(
+        "--picture",
+        choices=VIEW_PICTURES,
+        help="with --as svg: what loads are made of, the schedule, or the graph in the colours of "
+        "its stages (default: all that there are, one below the other)",
+    )
+    parser.add_argument(
         "--plot",
         choices=VIEW_AXES,
         help="a chart of the values of plans, over the number of devices or over the methods, with "
@@ -47,6 +53,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         as_=args.as_ or view_of(args.output, args.plot),
         table=args.table,
         plot=args.plot,
+        picture=args.picture,
         width=max(columns, 40),
         plain=_is_plain(),
         color=terminal and not os.environ.get("NO_COLOR"),

@@ -47,6 +47,7 @@ VIEWS = {
 }
 """What dnnp-view makes -> endings of files that ask for it."""
 VIEW_TABLES = ("stages", "nodes", "cuts", "bounds", "runs", "schedule", "plans")
+VIEW_PICTURES = ("loads", "schedule", "graph")
 VIEW_AXES = ("k", "method")
 """What a chart of plans may have from left to right."""
 OPTIMIZATIONS = ("disable", "basic", "extended", "all")

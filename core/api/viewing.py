@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dnnp.caller import CALLER, Caller
-from dnnp.choices import VIEW_AXES, VIEW_TABLES, VIEWS
+from dnnp.choices import VIEW_AXES, VIEW_PICTURES, VIEW_TABLES, VIEWS
 from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.step import Options, option
 
@@ -32,6 +32,8 @@ class ViewOptions(Options):
     """With `csv`, `tsv` and `md`: which table; None: `stages` of one graph, `plans` of several."""
     plot: str | None = option(choices=VIEW_AXES)
     """A chart of the values of plans, over the number of devices or the methods, as `svg`."""
+    picture: str | None = option(choices=VIEW_PICTURES)
+    """With `svg`: which picture; None: all that there are."""
     width: int = option(100, least=40)
     """Columns of a text."""
     plain: bool = option(False)
@@ -48,6 +50,9 @@ class ViewOptions(Options):
             raise UsageError(f"--table is for --as {', '.join(TABULAR)}, not for {self.as_}")
         if self.plot is not None and self.as_ != "svg":
             raise UsageError(f"--plot is for --as svg, not for {self.as_}")
+        if self.picture is not None and (self.as_ != "svg" or self.plot is not None):
+            other = f"not for {self.as_}" if self.plot is None else "without --plot"
+            raise UsageError(f"--picture is for --as svg, {other}")
 
 
 def view(
@@ -57,6 +62,7 @@ def view(
     as_: str | None = None,
     table: str | None = None,
     plot: str | None = None,
+    picture: str | None = None,
     width: int = 100,
     plain: bool = False,
     color: bool = False,
@@ -79,6 +85,8 @@ def view(
         `plans`; None: `stages` of one graph, `plans` of several.
     plot
         A chart of the values of plans, over `k` or `method`.
+    picture
+        With `svg`: `schedule`, `loads` or `graph`; None: all that there are.
     width, plain, color, verbose
         Of a text: its columns; ASCII alone; bars in colours of a terminal; all rows, not the most
         important ones alone, and of several graphs their stages.
@@ -101,8 +109,8 @@ def view(
 
     name = None if path is None else os.fspath(path)
     options = ViewOptions(
-        as_=as_ or view_of(name, plot), table=table, plot=plot, width=width, plain=plain,
-        color=color, verbose=verbose, caller=caller,
+        as_=as_ or view_of(name, plot), table=table, plot=plot, picture=picture, width=width,
+        plain=plain, color=color, verbose=verbose, caller=caller,
     )  # fmt: skip
     options.check()
     graphs = [graph] if isinstance(graph, Graph) else list(graph)
@@ -164,5 +172,23 @@ def _text(streams: Sequence[Facts], options: ViewOptions) -> bytes:
     return text.draw(streams[0], page) if len(streams) == 1 else compare.draw(streams, page)
 
 
-_DRAWN: dict[str, Callable[[Facts, ViewOptions], bytes]] = {}
+def _svg(facts: Facts, options: ViewOptions) -> bytes:
+    from dnnp.core.view.svg import draw
+
+    return draw(facts, options.picture or "all")
+
+
+def _html(facts: Facts, _: ViewOptions) -> bytes:
+    from dnnp.core import view as here
+    from dnnp.core.view.page import draw
+
+    folder = os.path.dirname(here.__file__ or "")
+    with (
+        open(os.path.join(folder, "page.js"), encoding="utf-8") as script,
+        open(os.path.join(folder, "page.css"), encoding="utf-8") as style,
+    ):
+        return draw(facts, script.read(), style.read())
+
+
+_DRAWN: dict[str, Callable[[Facts, ViewOptions], bytes]] = {"svg": _svg, "html": _html}
 """What makes each other view, of one stream."""

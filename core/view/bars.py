@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
 
 from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.model.text import counted, table
 from dnnp.core.view.facts import Facts, Part
+from dnnp.core.view.parts import LOADS, amount, most_loaded, working
 from dnnp.core.view.words import Page, shortened, shown_share, shown_size, shown_time
 
-LOADS = ("in", "compute", "overflow", "out", "sync")
-"""Parts of a load, in the order in which a bar shows them."""
 FILLS = {"in": "░", "compute": "█", "overflow": "▓", "out": "▒", "sync": "≈"}
 PLAIN_FILLS = {"in": "<", "compute": "#", "overflow": "!", "out": ">", "sync": "~"}
 TIMES = {False: ("█", "─"), True: ("#", "-")}
@@ -31,7 +29,7 @@ def load_lines(facts: Facts, page: Page) -> list[str]:
         return []
     fills = PLAIN_FILLS if page.plain else FILLS
     scale = max((_parts_sum(part.stage) for part in facts.parts), default=0.0)
-    shown = _most_loaded(facts.parts, page)
+    shown = most_loaded(facts.parts, page.most(len(facts.parts)))
     rows = [_stage_row(facts, number, facts.parts[number]) for number in shown]
     lines = table(["stage", "device", "layers", "load", "memory", ""], rows, left=(0, 1, 2))
     wide = max(map(len, lines))
@@ -46,7 +44,7 @@ def load_lines(facts: Facts, page: Page) -> list[str]:
     left_out = len(facts.parts) - len(shown)
     if left_out:
         lines.append(f"and {left_out} more with smaller loads (-v)")
-    used = [name for name in LOADS if any(_amount(p.stage, name) > 0 for p in facts.parts)]
+    used = [name for name in LOADS if any(amount(p.stage, name) > 0 for p in facts.parts)]
     legend = [f"{fills[name]} {name}" for name in used]
     lines.append("bars: " + "  ".join(legend if at is None else [*legend, "| bound"]))
     return lines
@@ -69,12 +67,6 @@ def tinted(text: str) -> str:
     )
 
 
-def _most_loaded(parts: Sequence[Part], page: Page) -> list[int]:
-    """Numbers of the stages that are shown, in their order."""
-    order = sorted(range(len(parts)), key=lambda i: (-parts[i].stage.load_s, i))
-    return sorted(order[: page.most(len(parts))])
-
-
 def _stage_row(facts: Facts, number: int, part: Part) -> list[str]:
     stage = part.stage
     device = stage.device if stage.replicas == 1 else f"{stage.device} x{stage.replicas}"
@@ -92,21 +84,15 @@ def _stage_row(facts: Facts, number: int, part: Part) -> list[str]:
     ]
 
 
-def _amount(stage: Stage, name: str) -> float:
-    """A part of a stage's load, for one sample, over its replicas."""
-    found: float = getattr(stage, f"{name}_s")
-    return found if name == "sync" else found / stage.replicas
-
-
 def _parts_sum(stage: Stage) -> float:
-    return sum(_amount(stage, name) for name in LOADS)
+    return sum(amount(stage, name) for name in LOADS)
 
 
 def _bar(stage: Stage, scale: float, columns: int, fills: dict[str, str]) -> str:
     """A bar of parts as long as they take; what takes little is not shown longer than it is."""
     bar, done = "", 0.0
     for name in LOADS:
-        done += _amount(stage, name)
+        done += amount(stage, name)
         end = round(columns * done / scale) if scale > 0 else 0
         bar += fills[name] * (end - len(bar))
     return bar
@@ -117,7 +103,7 @@ def timeline(facts: Facts, page: Page) -> list[str]:
     plan = facts.plan
     if plan is None or plan.objective != "latency" or plan.value <= 0:
         return []
-    shown = _most_loaded(facts.parts, page)
+    shown = most_loaded(facts.parts, page.most(len(facts.parts)))
     rows = [_timeline_row(facts, number, facts.parts[number]) for number in shown]
     head, *lines = table(["stage", "device", "layers", "compute", "memory"], rows, left=(0, 1, 2))
     wide = max(map(len, [head, *lines]))
@@ -156,16 +142,6 @@ def _cells(part: Part, end: float, columns: int, page: Page) -> str:
     stage = part.stage
     if stage.begin_s is not None and stage.end_s is not None:
         fill(stage.begin_s, stage.end_s, waits)
-    for start, stop in _working(part):
+    for start, stop in working(part):
         fill(start, stop, busy)
     return "".join(cells)
-
-
-def _working(part: Part) -> Iterator[tuple[float, float]]:
-    """When a stage of a plan for latency computes."""
-    stage = part.stage
-    if stage.starts_s:
-        for start, time in zip(stage.starts_s, part.times.tolist(), strict=False):
-            yield start, start + time
-    elif stage.begin_s is not None:
-        yield stage.begin_s + stage.in_s, stage.begin_s + stage.in_s + stage.compute_s

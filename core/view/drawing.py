@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from html import escape
+from typing import NamedTuple
 
 from dnnp.core.model.text import printable
 
@@ -53,6 +55,52 @@ def label(
     )
 
 
+BOLD = ' font-weight="bold"'
+
+
+class Drawn(NamedTuple):
+    """A picture that may stand in a larger one."""
+
+    width: float
+    height: float
+    body: list[str]
+    said: str
+    """What it shows, in words."""
+
+
+def line(x: float, y: float, length: float, opacity: float = 0.15) -> str:
+    """A faint line from left to right."""
+    return (
+        f'<path d="M{x:.1f} {y:.1f}h{length:.1f}" stroke="currentColor" '
+        f'stroke-opacity="{opacity}"/>'
+    )
+
+
+def box(x: float, y: float, wide: float, high: float, fill: str, said: str, text: str = "") -> str:
+    """A box with a text, if that fits; `said` is for who points there."""
+    inside = ""
+    if text and text_width(text, 11) <= wide - 2:
+        inside = label(x + wide / 2, y + high / 2 + 4, text, 11, "middle")
+    return (
+        f"<g><title>{escape(printable(said))}</title>"
+        f'<rect x="{x:.2f}" y="{y:.1f}" width="{wide:.2f}" height="{high:.1f}" fill="{fill}" '
+        f'fill-opacity="0.55" stroke="currentColor" stroke-width="0.6"/>{inside}</g>'
+    )
+
+
+def legend(entries: Sequence[tuple[str, str]], x: float, y: float) -> list[str]:
+    """Colours (or patterns) and what they stand for, from left to right; `y` is the base line."""
+    body = []
+    for fill, text in entries:
+        body.append(
+            f'<rect x="{x:.1f}" y="{y - 10:.1f}" width="14" height="12" fill="{fill}" '
+            'fill-opacity="0.55" stroke="currentColor" stroke-width="0.6"/>'
+        )
+        body.append(label(x + 20, y, text))
+        x += 36 + text_width(text, 11)
+    return body
+
+
 def marker(number: int, x: float, y: float, size: float = 4.5) -> str:
     """A mark of a series; shapes differ as colours do."""
     color = PALETTE[number % len(PALETTE)]
@@ -94,8 +142,9 @@ def picture(width: float, height: float, title: str, said: str, body: list[str])
         f'font-family="{escape(FONT)}" fill="currentColor">',
         f'<title id="title">{escape(printable(title))}</title>',
         f'<desc id="said">{escape(printable(said))}</desc>',
-        "<style>svg{color:#1b1b1b;background:#ffffff}"
-        "@media(prefers-color-scheme:dark){svg{color:#e8e8e8;background:#161616}}</style>",
+        "<style>svg{color:#1b1b1b;background:#ffffff}.paper{fill:#ffffff}"
+        "@media(prefers-color-scheme:dark){svg{color:#e8e8e8;background:#161616}"
+        ".paper{fill:#161616}}</style>",
         *body,
         "</svg>\n",
     ]

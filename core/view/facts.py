@@ -11,10 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.coarsen.layers import fill_gaps, paths_of
+from dnnp.core.coarsen.mirror import twins_of
 from dnnp.core.model.cluster import Clustering, contract
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, Graph, Ints
 from dnnp.core.model.plan import Plan, Stage
+from dnnp.formats.forward import forward_pass
+from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Record, Stream
 
 NAMED = 2
@@ -177,7 +180,7 @@ def facts_of(
     """
     if graph is None or units is None:
         return Facts(stream, None, None, (), None, (), ())
-    of_node = ["/".join(p) for p in fill_gaps(graph, paths_of(stream.get("node"), graph, None))]
+    of_node = _layers(stream, graph)
     layers = tuple(of_node[first] for first in units.member_idx[units.member_ptr[:-1]].tolist())
     if plan is None:
         return Facts(stream, graph, units, layers, None, (), ())
@@ -204,6 +207,21 @@ def facts_of(
         )
     )
     return Facts(stream, graph, units, layers, plan, parts, _cuts(graph, owner))
+
+
+def _layers(stream: Stream, graph: Graph) -> list[str]:
+    """Layer of each node; gradients are in that of the node that they are of."""
+    twins = twins_of(stream.get("node"))
+    if twins is None:
+        return ["/".join(p) for p in fill_gaps(graph, paths_of(stream.get("node"), graph, None))]
+    part = forward_pass(stream)
+    found = dict(
+        zip((r["id"] for r in part.get("node")), _layers(part, graph_of(part)), strict=True)
+    )
+    ids = graph.node_ids
+    return [
+        found.get(int(ids[v if twin < 0 else twin]), "") for v, twin in enumerate(twins.tolist())
+    ]
 
 
 def _in_order(labels: Ints) -> Ints:

@@ -9,6 +9,7 @@ from dnnp.core.model.graph import INPUT, PARAMETER
 from dnnp.core.model.text import counted, printable, table
 from dnnp.core.view.bars import load_lines, timeline, tinted
 from dnnp.core.view.facts import Facts
+from dnnp.core.view.gantt import text_chart
 from dnnp.core.view.proof import proof_lines
 from dnnp.core.view.words import (
     OBJECTIVES,
@@ -19,7 +20,6 @@ from dnnp.core.view.words import (
     shown_size,
     shown_time,
 )
-from dnnp.formats.gantt import text_chart
 from dnnp.formats.stream import Record
 
 NAME = 44

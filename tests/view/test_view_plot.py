@@ -31,7 +31,7 @@ def graphs() -> list[Graph]:
         made(seed, k, method)
         for seed in (1, 2, 30)
         for k in (1, 2, 4)
-        for method in ("greedy", "slice", "heuristic")
+        for method in ("greedy", "slice", "mla")
     ]
 
 
@@ -102,6 +102,6 @@ def test_ticks_are_round_and_within(low: float, ratio: float) -> None:
     assert len(ticks(low, high)) <= 8
 
 
-@given(st.text(max_size=40), st.floats(0, 300))
+@given(st.text(max_size=25), st.floats(0, 200))
 def test_text_that_fits(text: str, width: float) -> None:
     assert text_width(fitted(text, width, 11), 11) <= max(width, 0.0)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 from dnnp.core.model.text import printable
+from dnnp.core.view.drawing import BOLD, Drawn, box, label, legend, line, text_width
+from dnnp.core.view.words import shown_share, shown_time
 from dnnp.formats.stream import Record
 
 WIDTH = 100
@@ -16,8 +17,10 @@ MOST_SHOWN = 20_000
 """Blocks that an SVG picture holds."""
 MARKS = {"forward": "", "backward": "b", "weight": "w", "transfer": "t"}
 COLORS = {
-    "forward": "#8fb8de", "backward": "#f2b880", "weight": "#b8d8a8", "transfer": "#cccccc",
+    "forward": "#56B4E9", "backward": "#E69F00", "weight": "#009E73", "transfer": "#999999",
 }  # fmt: skip
+ROW, HEAD, SIZE, WIDEST = 26.0, 28.0, 11, 30_000.0
+"""Pixels of a picture: a row, what is above the rows, text, and the rows at most."""
 
 
 def _step(record: Record, blocks: Sequence[Record]) -> float:
@@ -66,47 +69,38 @@ def text_chart(record: Record, blocks: Sequence[Record], width: int = WIDTH) -> 
     return [*lines, shown]
 
 
-def _escape(text: str) -> str:
-    """Text of an XML document, which holds no control characters."""
-    return escape(printable(text))
-
-
-def svg_chart(record: Record, blocks: Sequence[Record]) -> str:
-    """The schedule as an SVG picture; what comes after `MOST_SHOWN` blocks is left out."""
-    shown = list(blocks)[:MOST_SHOWN]
-    units = record["units"]
+def schedule_picture(record: Record, blocks: Sequence[Record], seconds: bool) -> Drawn:
+    """The schedule as a picture; what comes after `MOST_SHOWN` blocks is left out, and said."""
+    shown, units = list(blocks)[:MOST_SHOWN], record["units"]
     end = max((b["end_s"] for b in shown), default=0.0) or 1.0
     shortest = min((p["time_s"] for p in record["passes"] if p["time_s"] > 0), default=end)
-    scale = min(max(24.0 * end / shortest, 600.0), 30_000.0) / end
-    left, height = 12 + 7 * max((len(printable(u["name"])) for u in units), default=0), 26
-    width = left + end * scale + 10
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" '
-        f'height="{height * len(units) + 34}" font-family="sans-serif" font-size="11">'
-    ]
+    left = 16 + max((text_width(printable(u["name"]), SIZE) for u in units), default=0.0)
+    wide = min(max(26.0 * end / shortest, 720.0), WIDEST)
+    scale = wide / end
+    body = []
     for i, unit in enumerate(units):
-        lines.append(f'<text x="4" y="{height * i + 17}">{_escape(unit["name"])}</text>')
+        y = HEAD + ROW * i
+        body.append(label(6, y + 17, unit["name"]))
+        body.append(line(left, y + ROW - 1, wide, 0.12))
     for block in shown:
         one = record["passes"][block["pass"]]
-        x, wide = left + block["start_s"] * scale, (block["end_s"] - block["start_s"]) * scale
-        title = (
-            f"{one['name']}, micro-batch {block['micro_batch']}: "
-            f"{block['start_s']:.6g} to {block['end_s']:.6g}"
-        )
+        x, length = left + block["start_s"] * scale, (block["end_s"] - block["start_s"]) * scale
+        times = " to ".join(shown_time(block[at], seconds) for at in ("start_s", "end_s"))
+        said = f"{one['name']} of micro-batch {block['micro_batch']}: {times}"
+        mark = f"{block['micro_batch']}{MARKS[one['kind']]}"
         for unit in block["units"]:
-            y = height * unit + 3
-            lines.append(
-                f'<g><title>{_escape(title)}</title><rect x="{x:.2f}" y="{y}" width="{wide:.2f}" '
-                f'height="{height - 5}" fill="{COLORS[one["kind"]]}" stroke="#555"/>'
+            body.append(
+                box(x, HEAD + ROW * unit + 2, length, ROW - 5, COLORS[one["kind"]], said, mark)
             )
-            if wide > 7 * len(str(block["micro_batch"])):
-                middle = x + wide / 2
-                lines.append(
-                    f'<text x="{middle:.2f}" y="{y + 14}" text-anchor="middle">'
-                    f"{block['micro_batch']}</text>"
-                )
-            lines.append("</g>")
-    bottom = height * len(units) + 20
-    text = f"0 to {end:.6g}; makespan {record['makespan_s']:.6g}, bubble {record['bubble']:.3g}"
-    lines.append(f'<text x="{left}" y="{bottom}">{text}</text></svg>')
-    return "\n".join(lines) + "\n"
+    kinds = [kind for kind in COLORS if any(p["kind"] == kind for p in record["passes"])]
+    y = HEAD + ROW * len(units) + 20
+    body += legend([(COLORS[kind], kind) for kind in kinds], left, y)
+    text = (
+        f"{record['micro_batches']} micro-batches by {record['method']}: "
+        f"{shown_time(record['makespan_s'], seconds)}, bound "
+        f"{shown_time(record['bound_s'], seconds)}, bubble {shown_share(record['bubble'])}"
+    )
+    if len(shown) < len(blocks):
+        text += f"; the first {len(shown)} of {len(blocks)} blocks"
+    body.append(label(6, 16, text, 12, extra=BOLD, width=left + wide - 12))
+    return Drawn(left + wide + 12, y + 16, body, f"schedule: {text}")

@@ -1,0 +1,178 @@
+"""Where boxes of a graph stand: in rows along its edges, with few crossings.
+
+The usual way (Sugiyama et al. 1981, "Methods for visual understanding of hierarchical system
+structures"): rows by longest paths, order in the rows by the medians of the neighbours, places as
+near to these as room allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.view.facts import Facts
+
+SWEEPS = 4
+"""Times that rows are ordered anew, down and up."""
+
+Edges = dict[tuple[int, int], float]
+"""Bytes that go from one box to another, by their numbers."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """Units that are shown as one."""
+
+    name: str
+    units: list[int]
+    """Positions, in topological order."""
+    stage: int
+    """Number of the stage; -1: there is no plan."""
+    time: float
+    """Compute of all of them."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Places of boxes; a row is one high, boxes beside each other are one apart."""
+
+    x: list[float]
+    y: list[int]
+    columns: float
+    rows: int
+
+
+def levels_of(graph: Graph) -> Ints:
+    """Length of the longest chain of nodes before each node, i64[n]."""
+    level = [0] * graph.n
+    tail, head = graph.edges
+    order = np.argsort(graph.rank[tail], kind="stable")
+    for u, v in zip(tail[order].tolist(), head[order].tolist(), strict=True):
+        level[v] = max(level[v], level[u] + 1)
+    return np.array(level, dtype=np.int64)
+
+
+def boxes_of(facts: Facts, most: int) -> tuple[list[Box], str]:
+    """Units as at most about `most` boxes, and what a box is: `unit`, `layer` or `part`.
+
+    A box is of one stage: a unit, where these are not too many; else all units of a layer; else
+    units that follow one another.
+    """
+    graph, units = facts.unit_graph, facts.units
+    if graph is None or units is None:
+        return [], "unit"
+    order = graph.order.tolist()
+    stage = facts.stage_of.tolist()
+    if graph.n <= most:
+        return [_box(facts, units.names[u], [u], stage[u]) for u in order], "unit"
+    by_layer: dict[tuple[int, str], list[int]] = {}
+    for u in order:
+        by_layer.setdefault((stage[u], facts.layers[u]), []).append(u)
+    if most // 20 < len(by_layer) <= most:
+        found = [_box(facts, layer or "other", us, s) for (s, layer), us in by_layer.items()]
+        return found, "layer"
+    by_stage: dict[int, list[int]] = {}
+    for u in order:
+        by_stage.setdefault(stage[u], []).append(u)
+    size = max(1, -(-graph.n // max(most - len(by_stage), 1)))
+    chunks = [(s, us[i : i + size]) for s, us in by_stage.items() for i in range(0, len(us), size)]
+    return [_box(facts, _span(facts, us), us, s) for s, us in chunks], "part"
+
+
+def _span(facts: Facts, units: Sequence[int]) -> str:
+    """Name of units that follow one another."""
+    names = facts.units.names if facts.units is not None else ()
+    first, last = (facts.layers[u] or names[u] for u in (units[0], units[-1]))
+    return first if first == last else f"{first} .. {last}"
+
+
+def _box(facts: Facts, name: str, units: list[int], stage: int) -> Box:
+    return Box(name, units, stage, float(np.nansum(facts.unit_times[units])))
+
+
+def edges_of(graph: Graph, owner: Ints) -> Edges:
+    """What moves between boxes; `owner` is the box of each unit, -1 for none.
+
+    A tensor counts once for each box that reads it.
+    """
+    counts = np.diff(graph.use_ptr)
+    tensor = np.repeat(np.arange(graph.m), counts)
+    source, target = graph.producer[tensor], owner[graph.use_idx]
+    made = source >= 0
+    tensor, source, target = tensor[made], owner[source[made]], target[made]
+    crossing = (source != target) & (source >= 0) & (target >= 0)
+    found: Edges = {}
+    triples = np.unique(
+        np.stack([source[crossing], target[crossing], tensor[crossing]], axis=1), axis=0
+    )
+    sizes = graph.tensor_bytes[triples[:, 2]].tolist()
+    for (a, b, _), size in zip(triples.tolist(), sizes, strict=True):
+        found[a, b] = found.get((a, b), 0.0) + size
+    return found
+
+
+def lay_out(level: Sequence[float], edges: Edges) -> Layout:
+    """Places of boxes.
+
+    Parameters
+    ----------
+    level
+        Of each box, by which edges are turned where boxes are on a cycle.
+    """
+    n = len(level)
+    down: list[list[int]] = [[] for _ in range(n)]
+    up: list[list[int]] = [[] for _ in range(n)]
+    for a, b in edges:
+        first, last = (a, b) if (level[a], a) <= (level[b], b) else (b, a)
+        down[first].append(last)
+        up[last].append(first)
+    row = [0] * n
+    for v in sorted(range(n), key=lambda v: (level[v], v)):
+        row[v] = max((row[u] + 1 for u in up[v]), default=0)
+    rows: list[list[int]] = [[] for _ in range(max(row, default=-1) + 1)]
+    for v in range(n):
+        rows[row[v]].append(v)
+    x = [0.0] * n
+    for members in rows:
+        for i, v in enumerate(members):
+            x[v] = i - (len(members) - 1) / 2
+    for sweep in range(2 * SWEEPS):
+        near = up if sweep % 2 == 0 else down
+        for members in rows if sweep % 2 == 0 else rows[::-1]:
+            wanted = {v: _middle([x[u] for u in near[v]], x[v]) for v in members}
+            members.sort(key=lambda v: (wanted[v], v))
+            _place(members, [wanted[v] for v in members], x)
+    left = min(x, default=0.0)
+    places = [value - left for value in x]
+    return Layout(places, row, max(places, default=0.0) + 1, len(rows))
+
+
+def _middle(values: list[float], otherwise: float) -> float:
+    """The median."""
+    if not values:
+        return otherwise
+    values.sort()
+    half = len(values) // 2
+    return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
+
+
+def _place(members: Sequence[int], wanted: Sequence[float], x: list[float]) -> None:
+    """Put boxes of a row one apart or more, in their order, near to where they want to be."""
+    places: list[float] = []
+    for value in wanted:
+        places.append(max(value, places[-1] + 1) if places else value)
+    shift = sum(w - p for w, p in zip(wanted, places, strict=True)) / max(len(places), 1)
+    for v, place in zip(members, places, strict=True):
+        x[v] = place + shift
+
+
+def is_apart(layout: Layout) -> bool:
+    """Whether no two boxes overlap."""
+    rows: dict[int, list[float]] = {}
+    for x, y in zip(layout.x, layout.y, strict=True):
+        rows.setdefault(y, []).append(x)
+    return all(b - a > 1 - 1e-9 for xs in rows.values() for a, b in pairwise(sorted(xs)))

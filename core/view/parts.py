@@ -1,0 +1,33 @@
+"""Stages as text and pictures show them: parts of their loads, times at which they work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dnnp.core.model.plan import Stage
+from dnnp.core.view.facts import Part
+
+LOADS = ("in", "compute", "overflow", "out", "sync")
+"""Parts of a load, in the order in which a bar shows them."""
+
+
+def amount(stage: Stage, name: str) -> float:
+    """A part of a stage's load, for one sample, over its replicas."""
+    found: float = getattr(stage, f"{name}_s")
+    return found if name == "sync" else found / stage.replicas
+
+
+def most_loaded(parts: Sequence[Part], most: int) -> list[int]:
+    """Numbers of the stages with the largest loads, in the order of the pipeline."""
+    order = sorted(range(len(parts)), key=lambda i: (-parts[i].stage.load_s, i))
+    return sorted(order[:most])
+
+
+def working(part: Part) -> Iterator[tuple[float, float]]:
+    """When a stage of a plan for latency computes: start and end of each time."""
+    stage = part.stage
+    if stage.starts_s:
+        for start, time in zip(stage.starts_s, part.times.tolist(), strict=False):
+            yield start, start + time
+    elif stage.begin_s is not None:
+        yield stage.begin_s + stage.in_s, stage.begin_s + stage.in_s + stage.compute_s

@@ -1,0 +1,235 @@
+"""Pictures of a plan: what loads are made of, the schedule, the graph coloured by stage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from html import escape
+
+import numpy as np
+
+from dnnp.core.model.errors import UsageError
+from dnnp.core.model.text import printable
+from dnnp.core.view.drawing import (
+    BOLD,
+    PALETTE,
+    Drawn,
+    box,
+    label,
+    legend,
+    picture,
+    text_width,
+)
+from dnnp.core.view.facts import Facts, Part
+from dnnp.core.view.gantt import schedule_picture
+from dnnp.core.view.layout import Box, boxes_of, edges_of, lay_out, levels_of
+from dnnp.core.view.parts import LOADS, amount, most_loaded, working
+from dnnp.core.view.words import shown_rate, shown_share, shown_size, shown_time
+from dnnp.formats.stream import Stream
+
+MOST_BOXES, MOST_STAGES = 300, 64
+"""Boxes of a graph, and stages, that a picture shows."""
+BAR, ROW, HEAD = 460.0, 30.0, 34.0
+"""Pixels: the longest bar, a row of a stage, what is above the rows."""
+BOX, HIGH, GAP, DROP = 150.0, 34.0, 14.0, 34.0
+"""Pixels: a box of a graph, wide and high, and what lies between two."""
+FILLS = {
+    "in": "#56B4E9", "compute": "#0072B2", "overflow": "#D55E00", "out": "#E69F00",
+    "sync": "#CC79A7",
+}  # fmt: skip
+
+
+def draw(facts: Facts, which: str) -> bytes:
+    """Pictures below each other.
+
+    Parameters
+    ----------
+    which
+        `schedule`, `loads`, `graph`, or `all` that there are.
+
+    Raises
+    ------
+    UsageError
+        There is nothing to draw.
+    """
+    made = {name: make(facts) for name, make in PICTURES.items() if which in (name, "all")}
+    drawn = [one for one in made.values() if one is not None]
+    if not drawn:
+        needs = {"schedule": "schedule", "graph": "graph"}.get(which, "plan")
+        raise UsageError(f"there is nothing to draw: the stream has no {needs}")
+    body, height = [label(12, 26, facts.model, 15, extra=BOLD, width=680)], 40.0
+    for one in drawn:
+        body.append(f'<g transform="translate(12 {height:.0f})">')
+        body += [*one.body, "</g>"]
+        height += one.height + 24
+    width = max(720.0, *(one.width + 24 for one in drawn))
+    return picture(width, height, facts.model, "; ".join(one.said for one in drawn), body)
+
+
+def schedule_svg(stream: Stream) -> bytes:
+    """The schedule of a stream alone."""
+    record = stream.get("schedule")[0]
+    one = schedule_picture(record, stream.get("block"), stream.header["units"]["time"] == "s")
+    return picture(one.width, one.height, str(stream.header["model"]), one.said, one.body)
+
+
+def _schedule(facts: Facts) -> Drawn | None:
+    if facts.schedule is None:
+        return None
+    return schedule_picture(facts.schedule, facts.stream.get("block"), facts.seconds)
+
+
+def _loads(facts: Facts) -> Drawn | None:
+    """A bar a stage; of a plan for latency when it works."""
+    plan = facts.plan
+    if plan is None:
+        return None
+    late = plan.objective == "latency"
+    numbers = most_loaded(facts.parts, MOST_STAGES)
+    names = [_title(number, facts.parts[number]) for number in numbers]
+    left = min(max((text_width(name, 11) for name in names), default=0.0), 300.0) + 14
+    full = max((part.stage.load_s for part in facts.parts), default=0.0)
+    scale = BAR / ((plan.value if late else full) or 1.0)
+    body = []
+    for i, number in enumerate(numbers):
+        y, part = HEAD + ROW * i, facts.parts[number]
+        body.append(label(0, y + 18, names[i], 11, width=left - 8))
+        if late:
+            body += [
+                box(left + a * scale, y + 3, (b - a) * scale, ROW - 8, PALETTE[number % 8],
+                    f"stage {number}: {shown_time(a, facts.seconds)} to "
+                    f"{shown_time(b, facts.seconds)}")
+                for a, b in working(part)
+            ]  # fmt: skip
+        else:
+            body += _bar(facts, part, left, y + 3, scale)
+        body.append(label(left + BAR + 12, y + 18, _numbers(facts, part), 11))
+    bottom = HEAD + ROW * len(numbers)
+    if not late and plan.objective == "throughput" and plan.bound > 0:
+        x = left + min(plan.bound * scale, BAR)
+        body.append(
+            f'<path d="M{x:.1f} {HEAD - 4:.1f}V{bottom:.1f}" stroke="currentColor" '
+            'stroke-dasharray="5 4"/>'
+        )
+    if not late:
+        used = [n for n in LOADS if any(amount(p.stage, n) > 0 for p in facts.parts)]
+        body += legend([(FILLS[name], name) for name in used], left, bottom + 18)
+    text = _said(facts, len(numbers))
+    wide = (
+        left
+        + BAR
+        + 12
+        + max((text_width(_numbers(facts, facts.parts[n]), 11) for n in numbers), default=0.0)
+    )
+    body.append(label(0, 16, text, 12, extra=BOLD, width=wide))
+    return Drawn(wide, bottom + 28, body, text)
+
+
+def _said(facts: Facts, shown: int) -> str:
+    """A plan in one line."""
+    plan = facts.plan
+    assert plan is not None
+    text = (
+        f"{len(facts.parts)} stages by {plan.method}, {plan.objective}: "
+        f"{shown_time(plan.value, facts.seconds)}"
+    )
+    if facts.seconds and plan.objective != "latency":
+        text += f", {shown_rate(plan.value)}"
+    dashed = " (dashed)" if plan.objective == "throughput" else ""
+    text += f"; bound {shown_time(plan.bound, facts.seconds)}{dashed}, gap "
+    text += shown_share(max(plan.gap, 0.0))
+    left_out = len(facts.parts) - shown
+    return text + (f"; {left_out} stages with smaller loads are left out" if left_out else "")
+
+
+def _title(number: int, part: Part) -> str:
+    stage = part.stage
+    device = stage.device if stage.replicas == 1 else f"{stage.device} x{stage.replicas}"
+    return " · ".join(filter(None, (str(number), device, part.layers)))
+
+
+def _numbers(facts: Facts, part: Part) -> str:
+    """Load and memory of a stage."""
+    stage = part.stage
+    time = stage.compute_s if facts.plan and facts.plan.objective == "latency" else stage.load_s
+    text = f"{shown_time(time, facts.seconds)}, {shown_size(stage.memory_bytes)}"
+    if math.isfinite(part.capacity_bytes) and part.capacity_bytes > 0:
+        text += f" ({shown_share(stage.memory_bytes / part.capacity_bytes)})"
+    return text
+
+
+def _bar(facts: Facts, part: Part, x: float, y: float, scale: float) -> list[str]:
+    body = []
+    for name in LOADS:
+        found = amount(part.stage, name)
+        if found > 0:
+            said = f"{name}: {shown_time(found, facts.seconds)}"
+            wide = min(found * scale, 2 * BAR)
+            body.append(box(x, y, wide, ROW - 8, FILLS[name], said))
+            x += wide
+    return body
+
+
+def _graph(facts: Facts) -> Drawn | None:
+    """The graph from top to bottom, a box a unit or, where these are many, a layer."""
+    graph = facts.unit_graph
+    if graph is None or not graph.n:
+        return None
+    boxes, what = boxes_of(facts, MOST_BOXES)
+    owner = np.full(graph.n, -1, dtype=np.int64)
+    for number, one in enumerate(boxes):
+        owner[one.units] = number
+    edges = edges_of(graph, owner)
+    level = levels_of(graph)
+    layout = lay_out([float(level[one.units].mean()) for one in boxes], edges)
+    xs = [x * (BOX + GAP) for x in layout.x]
+    ys = [HEAD + y * (HIGH + DROP) for y in layout.y]
+    most = max(edges.values(), default=0.0)
+    body = []
+    for (a, b), size in edges.items():
+        thick = 0.6 + 2.4 * (size / most if most > 0 else 0.0)
+        body.append(_edge(xs[a], ys[a], xs[b], ys[b], thick, shown_size(size)))
+    body += [_drawn_box(facts, one, x, y) for one, x, y in zip(boxes, xs, ys, strict=True)]
+    text = f"graph: {graph.n} units"
+    if what != "unit":
+        text += f" as {len(boxes)} boxes, each a {what} of units of one stage"
+    wide = layout.columns * (BOX + GAP)
+    body.append(label(0, 16, text, 12, extra=BOLD, width=max(wide, 680.0)))
+    bottom = HEAD + layout.rows * (HIGH + DROP)
+    return Drawn(max(wide, 680.0), bottom, body, text)
+
+
+def _edge(ax: float, ay: float, bx: float, by: float, thick: float, said: str) -> str:
+    """A curve from below one box to above another."""
+    ax, bx, ay = ax + BOX / 2, bx + BOX / 2, ay + HIGH
+    bend = max(abs(by - ay) / 2, DROP / 2)
+    return (
+        f'<path d="M{ax:.1f} {ay:.1f}C{ax:.1f} {ay + bend:.1f} {bx:.1f} {by - bend:.1f} '
+        f'{bx:.1f} {by:.1f}" fill="none" stroke="currentColor" stroke-opacity="0.4" '
+        f'stroke-width="{thick:.2f}"><title>{escape(said)}</title></path>'
+    )
+
+
+def _drawn_box(facts: Facts, one: Box, x: float, y: float) -> str:
+    time = shown_time(one.time, facts.seconds)
+    stage = "" if one.stage < 0 else f"stage {one.stage}"
+    count = "" if len(one.units) == 1 else f"{len(one.units)} units, "
+    fill = PALETTE[one.stage % len(PALETTE)] if one.stage >= 0 else PALETTE[-1]
+    said = f"{one.name}: {count}{time}" + (f", {stage}" if stage else "")
+    return (
+        f"<g><title>{escape(printable(said))}</title>"
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{BOX:g}" height="{HIGH:g}" class="paper"/>'
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{BOX:g}" height="{HIGH:g}" fill="{fill}" '
+        'fill-opacity="0.35" stroke="currentColor" stroke-width="0.7"/>'
+        + label(x + 6, y + 14, one.name, 10, width=BOX - 12)
+        + label(x + 6, y + 28, " · ".join(filter(None, (time, stage))), 9, width=BOX - 12)
+        + "</g>"
+    )
+
+
+PICTURES: dict[str, Callable[[Facts], Drawn | None]] = {
+    "loads": _loads,
+    "schedule": _schedule,
+    "graph": _graph,
+}
+"""What is drawn, by name; None: the stream does not hold it."""
