@@ -179,15 +179,14 @@ def _svg(facts: Facts, options: ViewOptions) -> bytes:
 
 
 def _html(facts: Facts, _: ViewOptions) -> bytes:
-    from dnnp.core import view as here
-    from dnnp.core.view.page import draw
+    from dnnp.core.view import page
 
-    folder = os.path.dirname(here.__file__ or "")
+    folder = os.path.dirname(page.__file__)
     with (
         open(os.path.join(folder, "page.js"), encoding="utf-8") as script,
         open(os.path.join(folder, "page.css"), encoding="utf-8") as style,
     ):
-        return draw(facts, script.read(), style.read())
+        return page.draw(facts, script.read(), style.read())
 
 
 _DRAWN: dict[str, Callable[[Facts, ViewOptions], bytes]] = {"svg": _svg, "html": _html}

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.graph import PARAMETER, Graph
 from dnnp.core.model.text import counted, printable
 from dnnp.core.view.drawing import PALETTE
@@ -310,19 +311,15 @@ def _data(facts: Facts) -> dict[str, Any]:
         "layers": [],
         "nodes": {"name": [], "op": [], "unit": []},
     }
-    graph, units = facts.graph, facts.units
-    if graph is not None and units is not None and graph.n <= MOST_NODES:
-        data |= _graph_data(facts)
+    graph, units, whole = facts.graph, facts.units, facts.unit_graph
+    if graph is not None and units is not None and whole is not None and graph.n <= MOST_NODES:
+        data |= _graph_data(facts, graph, units, whole)
     runs = _run_data(facts)
     return data | ({"runs": runs} if runs else {})
 
 
-def _graph_data(facts: Facts) -> dict[str, Any]:
-    """Nodes, units, boxes of units and places of all, in columns."""
-    graph, units, whole = facts.graph, facts.units, facts.unit_graph
-    assert graph is not None
-    assert units is not None
-    assert whole is not None
+def _graph_data(facts: Facts, graph: Graph, units: Clustering, whole: Graph) -> dict[str, Any]:
+    """Nodes, units, boxes of units and places of all, in columns; `whole` is the graph of units."""
     layers = list(dict.fromkeys(facts.layers))
     number = {name: i for i, name in enumerate(layers)}
     boxes, what = boxes_of(facts, MOST_BOXES)

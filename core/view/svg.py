@@ -9,6 +9,7 @@ from html import escape
 import numpy as np
 
 from dnnp.core.model.errors import UsageError
+from dnnp.core.model.plan import Plan
 from dnnp.core.model.text import printable
 from dnnp.core.view.drawing import (
     BOLD,
@@ -114,7 +115,7 @@ def _loads(facts: Facts) -> Drawn | None:
     if not late:
         used = [n for n in LOADS if any(amount(p.stage, n) > 0 for p in facts.parts)]
         body += legend([(FILLS[name], name) for name in used], left, bottom + 18)
-    text = _said(facts, len(numbers))
+    text = _said(facts, plan, len(numbers))
     wide = (
         left
         + BAR
@@ -125,10 +126,8 @@ def _loads(facts: Facts) -> Drawn | None:
     return Drawn(wide, bottom + 28, body, text)
 
 
-def _said(facts: Facts, shown: int) -> str:
+def _said(facts: Facts, plan: Plan, shown: int) -> str:
     """A plan in one line."""
-    plan = facts.plan
-    assert plan is not None
     text = (
         f"{len(facts.parts)} stages by {plan.method}, {plan.objective}: "
         f"{shown_time(plan.value, facts.seconds)}"

@@ -89,7 +89,7 @@ def test_names_in_charts_and_pictures(tmp_path: Path) -> None:
     assert [row.index(" |") for row in rows] == [len(SHOWN)] * 2
     texts = [e.text for e in ElementTree.parse(picture).iter() if e.text]
     assert SHOWN in texts
-    assert any(text.startswith(f"{SHOWN}, micro-batch 1") for text in texts)
+    assert any(text.startswith(f"{SHOWN} of micro-batch 1") for text in texts)
 
 
 def test_names_in_tables() -> None:
