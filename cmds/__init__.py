@@ -2,7 +2,7 @@
 
 import sys
 
-if "/dnnp-" in sys.argv[0]:
+if sys.argv[0].rpartition("/")[2].partition("-")[0] == "dnnp":
     # A command that starts up: Ctrl-C waits until somebody can act on it (`guardian.guard`).
     import signal
 

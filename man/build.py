@@ -11,7 +11,6 @@ Pages are committed. They depend on nothing but the sources: the date is the one
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import re
 import sys
@@ -23,8 +22,11 @@ from pathlib import Path
 import python_page
 from argparse_manpage.manpage import Manpage
 
+from dnnp.cmds.dnnp import COMMAND as FRONT
 from dnnp.cmds.shell.cli import Command
-from dnnp.cmds.shell.completion import SHELLS, script
+from dnnp.cmds.shell.commands import COMMANDS, summaries
+from dnnp.cmds.shell.commands import command as command_of
+from dnnp.cmds.shell.completion import SHELLS, front_script, script
 from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, SCHEDULES, SPLITS, Method
 from dnnp.formats.devices import cluster_names, device_names
 from dnnp.formats.fields import MAX_ID, Field
@@ -68,9 +70,8 @@ def release() -> tuple[str, str]:
 
 
 def commands() -> list[Command]:
-    """Every command, in the order of pyproject.toml."""
-    modules = (target.partition(":")[0] for target in project()["scripts"].values())
-    return [importlib.import_module(module).COMMAND for module in modules]
+    """Every command, in the order of the list."""
+    return list(map(command_of, COMMANDS))
 
 
 def roff(text: str) -> str:
@@ -101,7 +102,12 @@ def command_page(command: Command, version: str, date: str) -> str:
     others = sorted(c.name for c in commands() if c.name != command.name)
     pages = [f".BR {roff(name)} ({section})" for name, section in PROSE]
     page.add_section("see also", "=", ",\n".join([references(others), *pages]))
-    text = str(page).replace("@DEVICES@", device_list()).replace("@CLUSTERS@", cluster_list())
+    text = (
+        str(page)
+        .replace("@COMMANDS@", command_list())
+        .replace("@DEVICES@", device_list())
+        .replace("@CLUSTERS@", cluster_list())
+    )
     for name, (methods, kinds) in TABLES.items():
         text = text.replace(f"@{name}@", method_list(methods, kinds))
     before, heading, after = text.partition(".SH EXIT STATUS\n")
@@ -316,7 +322,8 @@ def prose_page(name: str, section: int, version: str, date: str) -> str:
 def pages() -> dict[Path, str]:
     """Every page and its text."""
     version, date = release()
-    result = {HERE / "man1" / f"{c.name}.1": command_page(c, version, date) for c in commands()}
+    known = [FRONT, *commands()]
+    result = {HERE / "man1" / f"{c.name}.1": command_page(c, version, date) for c in known}
     for name, section in (*PROSE, PYTHON):
         result[HERE / f"man{section}" / f"{name}.{section}"] = prose_page(
             name, section, version, date
@@ -331,6 +338,9 @@ def completions() -> dict[Path, str]:
         HERE / "completions" / shell / names[shell].format(c.name): script(c.parser(), shell)
         for shell in SHELLS
         for c in commands()
+    } | {
+        HERE / "completions" / shell / names[shell].format("dnnp"): front_script(shell, summaries())
+        for shell in SHELLS
     }
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-class _Version(argparse.Action):
+class Version(argparse.Action):
     """`--version`, looked up only when asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
@@ -138,9 +138,7 @@ class Command:
         common.add_argument(
             "--timings", action="store_true", help="put the time that this took into the header"
         )
-        common.add_argument(
-            "--version", action=_Version, nargs=0, help="print the version and exit"
-        )
+        common.add_argument("--version", action=Version, nargs=0, help="print the version and exit")
         common.add_argument(
             "--print-completion",
             action=_Completion,

@@ -7,7 +7,7 @@ where an installation takes them.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
@@ -164,6 +164,84 @@ def _quoted(text: str, special: str) -> str:
     """Text for single quotes, with a backslash before special characters."""
     return "".join(f"\\{c}" if c in special else c for c in text).replace("'", "'\\''")
 
+
+def front_script(shell: str, commands: Mapping[str, str]) -> str:
+    """The completion of `dnnp`: a command, and then what that command takes.
+
+    `commands`: name -> one line about it.
+    """
+    return _FRONTS[shell](commands)
+
+
+_FRONT_OPTIONS = "--help --version --print-completion"
+
+
+def _bash_front(commands: Mapping[str, str]) -> str:
+    names = " ".join(commands)
+    return f"""# bash completion for dnnp
+_dnnp() {{
+  local cur=${{COMP_WORDS[COMP_CWORD]}} name=${{COMP_WORDS[1]}} words=""
+  COMPREPLY=()
+  if (( COMP_CWORD == 1 )); then words="{names} help {_FRONT_OPTIONS}"
+  elif [[ $name == help ]]; then words="{names}"
+  elif [[ $name == --print-completion ]]; then words="{" ".join(SHELLS)}"
+  elif [[ " {names} " == *" $name "* ]]; then
+    if ! declare -F "_dnnp_$name" > /dev/null; then
+      eval "$("dnnp-$name" --print-completion bash 2> /dev/null)"
+    fi
+    COMP_WORDS=("dnnp-$name" "${{COMP_WORDS[@]:2}}")
+    (( COMP_CWORD-- ))
+    "_dnnp_$name"
+    return
+  fi
+  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
+}}
+complete -F _dnnp dnnp
+"""
+
+
+def _zsh_front(commands: Mapping[str, str]) -> str:
+    rows = [f"  '{_quoted(name, ':')}:{_quoted(text, ':')}'" for name, text in commands.items()]
+    listed = "\n".join([*rows, "  'help:this list, or the options of a command'"])
+    return f"""#compdef dnnp
+
+local -a commands=(
+{listed}
+)
+if (( CURRENT == 2 )) || [[ $words[2] == help ]]; then
+  _describe command commands
+else
+  words=("dnnp-$words[2]" "${{(@)words[3,-1]}}")
+  (( CURRENT-- ))
+  _normal
+fi
+"""
+
+
+def _fish_front(commands: Mapping[str, str]) -> str:
+    lines = ["# fish completion for dnnp", "complete -c dnnp -f"]
+    first = "test (count (commandline -opc)) -eq 1"
+    for name, text in {**commands, "help": "the list of commands"}.items():
+        said = _quoted(text, chr(92)).replace("'\\''", "\\'")
+        lines.append(f"complete -c dnnp -n '{first}' -a {name} -d '{said}'")
+    lines += [f"complete -c dnnp -n '{first}' -l {o[2:]}" for o in _FRONT_OPTIONS.split()]
+    rest = r"(complete -C (string replace -r '^\s*dnnp\s+' dnnp- -- (commandline -cp)))"
+    lines.append(f'complete -c dnnp -n "test (count (commandline -opc)) -gt 1" -a "{rest}"')
+    return "\n".join(lines) + "\n"
+
+
+def _tcsh_front(commands: Mapping[str, str]) -> str:
+    names = " ".join(commands)
+    rules = [f"'n@help@({names})@'", f"'p@1@({names} help {_FRONT_OPTIONS})@'", "'p@*@f@'"]
+    return "# tcsh completion for dnnp\ncomplete dnnp " + " \\\n  ".join(rules) + "\n"
+
+
+_FRONTS: dict[str, Callable[[Mapping[str, str]], str]] = {
+    "bash": _bash_front,
+    "zsh": _zsh_front,
+    "fish": _fish_front,
+    "tcsh": _tcsh_front,
+}
 
 _WRITERS: dict[str, Callable[[str, list[Argument]], str]] = {
     "bash": _bash,

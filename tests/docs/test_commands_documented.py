@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import itertools
 import json
 import os
@@ -13,20 +12,16 @@ import sys
 
 import pytest
 
-from dnnp.cmds.shell.cli import Command
+from dnnp.cmds.shell.commands import COMMANDS as MODULES
+from dnnp.cmds.shell.commands import command
 from dnnp.cmds.shell.overwrite import READ, WRITTEN
 from support.manual import literal_blocks
 from support.project import ROOT, command_names, pyproject
-from support.run import MODULES, PATIENCE_S, dnnp, dnnp_process, executable
+from support.run import PATIENCE_S, dnnp, dnnp_process, executable
 
 COMMANDS = command_names()
 HEAVY = ("numpy", "onnx", "onnxruntime", "numba", "scipy", "mip", "sympy", "orjson")
 """Packages that a command may import only when it works."""
-
-
-def command(name: str) -> Command:
-    """The `COMMAND` of `dnnp-NAME`."""
-    return importlib.import_module(f"dnnp.cmds.{MODULES.get(name, name)}").COMMAND
 
 
 def actions(name: str) -> list[argparse.Action]:
@@ -90,7 +85,7 @@ def test_unknown_option_is_usage(name: str) -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    modules = [f"dnnp.cmds.{MODULES.get(name, name)}" for name in COMMANDS]
+    modules = [f"dnnp.cmds.{MODULES[name]}" for name in COMMANDS]
     program = (
         "import importlib, json, sys\n"
         f"for name in {modules!r}:\n"

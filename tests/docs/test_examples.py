@@ -113,7 +113,7 @@ def scripts(path: Path) -> list[str]:
     """What a page tells to type. Filters of dnnp-graph(5) get a plan to filter."""
     page = path.read_text()
     text = section(page, "EXAMPLES") if path.suffix == ".1" else page
-    found = [b for b in literal_blocks(text) if re.match(r"dnnp-|jq |for |set |cd ", b)]
+    found = [b for b in literal_blocks(text) if re.match(r"dnnp-|dnnp |jq |for |set |cd ", b)]
     for long, short in SMALLER.items():
         found = [script.replace(long, short) for script in found]
     filters = path.stem == "dnnp-graph"

@@ -22,8 +22,9 @@ def pyproject() -> dict[str, Any]:
 
 
 def command_names() -> list[str]:
-    """Every command, without `dnnp-`."""
-    return [name.removeprefix("dnnp-") for name in pyproject()["project"]["scripts"]]
+    """Every command, without `dnnp-`; not `dnnp`, which is all of them."""
+    names = pyproject()["project"]["scripts"]
+    return [name.removeprefix("dnnp-") for name in names if name != "dnnp"]
 
 
 def sources() -> list[Path]:

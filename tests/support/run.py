@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import pty
@@ -19,10 +18,9 @@ from pathlib import Path
 
 import orjson
 
+from dnnp.cmds.shell.commands import command
 from dnnp.cmds.shell.context import Context
 from support.served import program
-
-MODULES = {"import": "import_"}
 
 INTERRUPTED = 130
 
@@ -54,11 +52,10 @@ class Result:
 
 def dnnp(name: str, *arguments: str | Path, stdin: bytes | None = b"") -> Result:
     """Run `dnnp-NAME` in this process."""
-    module = importlib.import_module(f"dnnp.cmds.{MODULES.get(name, name)}")
     out, err = io.BytesIO(), io.StringIO()
     words = [str(a) for a in arguments]
     context = Context(f"dnnp-{name}", words, None if stdin is None else io.BytesIO(stdin), out, err)
-    status = module.COMMAND.invoke(words, context)
+    status = command(name).invoke(words, context)
     return Result(status, out.getvalue(), err.getvalue())
 
 

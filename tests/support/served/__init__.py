@@ -34,8 +34,8 @@ class _Server:
         shim = programs / "shim"
         shim.write_text(f"#!{sys.executable} -IS\n{(HERE / 'shim.py').read_text()}")
         shim.chmod(0o755)
-        for name in command_names():
-            (programs / f"dnnp-{name}").symlink_to(shim.name)
+        for name in ("dnnp", *(f"dnnp-{name}" for name in command_names())):
+            (programs / name).symlink_to(shim.name)
         python = programs / "python"
         python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
         python.chmod(0o755)

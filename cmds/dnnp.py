@@ -1,0 +1,117 @@
+"""dnnp: all commands by one name; `dnnp import` is dnnp-import, in the same process."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from dnnp.cmds.shell.cli import Command, Version
+from dnnp.cmds.shell.commands import COMMANDS, command, summaries
+from dnnp.cmds.shell.completion import SHELLS
+from dnnp.cmds.shell.context import Context
+from dnnp.cmds.shell.parser import Help, Parser
+from dnnp.core.model.errors import UsageError
+
+HELP = "help"
+"""What stands in place of a command, for its help or the list of all."""
+
+
+class _Completion(argparse.Action):
+    """`--print-completion SHELL`."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, _namespace: Any, values: Any, _option: Any = None
+    ) -> NoReturn:
+        from dnnp.cmds.shell.completion import front_script
+
+        parser.exit(0, front_script(values, summaries()))
+
+
+class _Front(Command):
+    """What is left to do where no command is named: help, and what is wrong."""
+
+    def parser(self) -> Parser:
+        """Its own options, and the list of commands."""
+        parser = Parser(
+            prog=self.name,
+            description=self.summary,
+            formatter_class=Help,
+            allow_abbrev=False,
+            add_help=False,
+        )
+        parser.add_argument(
+            "command",
+            metavar="COMMAND",
+            nargs="?",
+            choices=(*COMMANDS, HELP),
+            help="one of those below: dnnp COMMAND is dnnp-COMMAND; help: this list, or with a "
+            "command its options",
+        )
+        parser.add_argument(
+            "arguments", metavar="ARGUMENT", nargs="*", help="what the command takes"
+        )
+        parser.add_argument("-h", "--help", action="help", help="show this help message and exit")
+        parser.add_argument("--version", action=Version, nargs=0, help="print the version and exit")
+        parser.add_argument(
+            "--print-completion",
+            action=_Completion,
+            choices=SHELLS,
+            metavar="SHELL",
+            help="print a completion script for bash, zsh, fish or tcsh and exit",
+        )
+        width = max(map(len, COMMANDS)) + 2
+        rows = [f"{name:{width}}{summary}" for name, summary in summaries().items()]
+        parser.add_argument_group("commands", "\n".join(rows))
+        return parser
+
+    def _parse(self, arguments: Sequence[str], context: Context) -> argparse.Namespace:
+        """Show help, or say what is wrong."""
+        words = list(arguments)
+        if words[:1] == [HELP]:
+            words = words[1:] or ["--help"]
+        parser = self.parser()
+        parser.out = context.stdout
+        if not words:
+            context.show(parser.format_help().splitlines())
+            raise UsageError("give a command")
+        if not words[0].startswith("-"):
+            from dnnp.core.model.similar import instead
+
+            name = words[0].removeprefix("dnnp-")
+            raise UsageError(
+                f"unknown command '{words[0]}'{instead(name, COMMANDS)} (see dnnp help)"
+            )
+        parser.parse_args(words)
+        raise UsageError("give a command (see dnnp help)")
+
+
+COMMAND = _Front(
+    "dnnp", "split neural networks over several devices: all commands by one name",
+    lambda _: None, lambda _args, _context: 0,
+    reads_stream=False, writes_file=False, writes_stream=False,
+)  # fmt: skip
+
+
+def chosen(words: Sequence[str]) -> tuple[str, list[str]] | None:
+    """The command that words after `dnnp` name, and its arguments; None: none.
+
+    >>> chosen(["import", "m.onnx"]), chosen(["help", "run"]), chosen(["help"]), chosen(["imp"])
+    (('import', ['m.onnx']), ('run', ['--help']), None, None)
+    """
+    asked = list(words)
+    if asked[:1] == [HELP] and len(asked) == 2:
+        asked = [asked[1].removeprefix("dnnp-"), "--help"]
+    return (asked[0], asked[1:]) if asked and asked[0] in COMMANDS else None
+
+
+def main() -> NoReturn:
+    """Entry point: go on as the command that is named."""
+    found = chosen(sys.argv[1:])
+    if found is None:
+        COMMAND.main()
+    name, words = found
+    sys.argv = [os.path.join(os.path.dirname(sys.argv[0]), f"dnnp-{name}"), *words]
+    command(name).main()
