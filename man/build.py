@@ -93,8 +93,9 @@ def command_page(command: Command, version: str, date: str) -> str:
     page.date, page.source, page.manual = date, f"dnnp {version}", MANUAL
     page.description = summary
     words = [f"\\fI{roff(str(a.metavar))}\\fR" for a in parser._get_positional_actions()]
-    optional = [a.nargs == "?" for a in parser._get_positional_actions()]
-    words = [f"[{w}]" if o else w for w, o in zip(words, optional, strict=True)]
+    several = {"?": "[{}]", "*": "[{}]..."}
+    forms = [several.get(str(a.nargs), "{}") for a in parser._get_positional_actions()]
+    words = [form.format(word) for form, word in zip(forms, words, strict=True)]
     page.add_section(
         "synopsis", "=", " ".join([f".B {roff(command.name)}\n[\\fIoption\\fR]...", *words])
     )

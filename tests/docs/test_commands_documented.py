@@ -157,7 +157,7 @@ def test_manual_pages_use_known_requests() -> None:
         ".UE",
     }
     pages = sorted((ROOT / "man").glob("man*/*"))
-    assert len(pages) == len(COMMANDS) + 4
+    assert len(pages) == len(COMMANDS) + 5
     for page in pages:
         for line in page.read_text().splitlines():
             assert not line.startswith("'"), f"{page.name}: {line}"
