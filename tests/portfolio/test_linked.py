@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnp.core.check.plan import check_plan
@@ -37,6 +37,7 @@ def found(problem: SplitProblem, asked: Asked, least: float) -> Solution | None:
     return solution
 
 
+@settings(max_examples=60)
 @given(st.integers(0, 10**6))
 def test_no_bound_is_above_the_best_split(seed):
     problem = linked_case(seed)
