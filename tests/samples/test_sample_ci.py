@@ -32,11 +32,14 @@ def folder(tmp_path: Path) -> Path:
 
 def ran(folder: Path, *words: str | Path) -> tuple[int, str]:
     """Status and messages of a program."""
-    path = os.pathsep.join([str(served() / "bin"), os.environ["PATH"]])
+    # Where make runs the tests, a make that inherits its words names the folders it enters.
+    outer = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
+    environment = {name: value for name, value in os.environ.items() if name not in outer}
+    path = os.pathsep.join([str(served() / "bin"), environment["PATH"]])
     done = subprocess.run(
         words,
         cwd=folder,
-        env={**os.environ, "PATH": path},
+        env={**environment, "PATH": path},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

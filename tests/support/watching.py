@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from dnnp.cmds.shell.commands import command
 from dnnp.cmds.shell.console import CLEAR
 from dnnp.cmds.shell.context import Context
-from support.run import MODULES, Result
+from support.run import Result
 
 SHARE = re.compile(r"[^%]* (\d+) %, \d+ ")
 NUMBER = re.compile(r"(?P<what>value|period|makespan|length|bound) (?P<number>[-+.\de]+)$")
@@ -74,12 +74,11 @@ def watched(
 
     `step_s`: seconds between two looks at the clock. `most`: updates before Ctrl-C.
     """
-    module = importlib.import_module(f"dnnp.cmds.{MODULES.get(name, name)}")
     out, err = io.BytesIO(), Terminal() if console is None else console
     words = [str(a) for a in arguments]
     context = Watched(f"dnnp-{name}", words, io.BytesIO(stdin), out, err)
     context.clock, context.most = Clock(step_s), most
-    status = module.COMMAND.invoke(words, context)
+    status = command(name).invoke(words, context)
     return Result(status, out.getvalue(), err.getvalue())
 
 
