@@ -21,7 +21,7 @@ from dnnp.split_options import SplitOptions
 
 FUNCTIONS = (
     "load", "generate", "coarsen", "profile", "split", "bound", "schedule", "check", "export",
-    "run", "load_stages",
+    "run", "view", "load_stages",
 )  # fmt: skip
 """In the order in which they are used."""
 

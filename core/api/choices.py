@@ -46,7 +46,7 @@ VIEWS = {
     "md": (".md",),
 }
 """What dnnp-view makes -> endings of files that ask for it."""
-VIEW_TABLES = ("stages", "nodes", "cuts", "bounds", "runs", "schedule", "plans")
+VIEW_TABLES = ("stages", "nodes", "cuts", "bounds", "runs", "schedule", "plans", "tried")
 VIEW_PICTURES = ("loads", "schedule", "graph")
 VIEW_AXES = ("k", "method")
 """What a chart of plans may have from left to right."""

@@ -81,10 +81,11 @@ def view(
         What to make of it: `text`; a table as `csv`, `tsv` or `md`; `svg`. None: by the ending of
         `path`, with `plot` `svg`, else text.
     table
-        With `csv`, `tsv` and `md`: `stages`, `nodes`, `cuts`, `bounds`, `runs`, `schedule` or
-        `plans`; None: `stages` of one graph, `plans` of several.
+        With `csv`, `tsv` and `md`: `stages`, `nodes`, `cuts`, `bounds`, `runs`, `schedule`,
+        `plans` or `tried`; None: `stages` of one graph, `plans` of several.
     plot
-        A chart of the values of plans, over `k` or `method`.
+        A chart of the values of plans, and of what other methods found that were tried for them,
+        over `k` or `method`.
     picture
         With `svg`: `schedule`, `loads` or `graph`; None: all that there are.
     width, plain, color, verbose

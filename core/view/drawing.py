@@ -102,16 +102,17 @@ def legend(entries: Sequence[tuple[str, str]], x: float, y: float) -> list[str]:
 
 
 def marker(number: int, x: float, y: float, size: float = 4.5) -> str:
-    """A mark of a series; shapes differ as colours do."""
+    """A mark of a series: its colour differs from that of seven others, its shape as well."""
+    shape = (number + number // len(PALETTE)) % 4
     color = PALETTE[number % len(PALETTE)]
     style = f'fill="{color}" stroke="currentColor" stroke-width="0.7"'
-    if number % 4 == 0:
+    if shape == 0:
         return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" {style}/>'
     corners = {
         1: ((-1, -1), (1, -1), (1, 1), (-1, 1)),
         2: ((0, -1.3), (1.2, 0.9), (-1.2, 0.9)),
         3: ((0, -1.4), (1.4, 0), (0, 1.4), (-1.4, 0)),
-    }[number % 4]
+    }[shape]
     points = " ".join(f"{x + a * size:.1f},{y + b * size:.1f}" for a, b in corners)
     return f'<polygon points="{points}" {style}/>'
 

@@ -6,17 +6,18 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import Plan
 from dnnp.core.view.drawing import PALETTE, label, marker, picture, powers, ticks
 from dnnp.core.view.facts import Facts
-from dnnp.core.view.rivals import families, shared_bound
+from dnnp.core.view.rivals import LACKING, families, outcomes, shared_bound
 from dnnp.core.view.words import OBJECTIVES, shown_time
 
 AXES = ("k", "method")
 """What a chart may have from left to right."""
 
-LEFT, TOP, WIDE, HIGH, LEGEND, BOTTOM = 96.0, 44.0, 520.0, 240.0, 210.0, 62.0
+LEFT, TOP, WIDE, HIGH, LEGEND, BOTTOM = 96.0, 44.0, 520.0, 240.0, 210.0, 68.0
 """Pixels: of the axis, the title, a panel, the legend, and what is below a panel."""
 LOGARITHMIC = 20.0
 """Ratio of the largest value to the smallest one from which an axis is logarithmic."""
@@ -60,13 +61,17 @@ def draw(streams: Sequence[Facts], axis: str) -> bytes:
 
 
 def _panel(family: Sequence[Facts], axis: str) -> _Panel:
-    plans = [facts.plan for facts in family if facts.plan is not None]
-    ks, methods = sorted({plan.k for plan in plans}), list(dict.fromkeys(p.method for p in plans))
+    made = [facts.plan for facts in family if facts.plan is not None]
+    plans = [outcome for plan in made for outcome in outcomes(plan)]
+    mixed = len({plan.validity for plan in plans}) > 1
+    ks = sorted({plan.k for plan in plans})
+    methods = list(dict.fromkeys(_called(plan, mixed) for plan in plans))
     columns = [str(k) for k in ks] if axis == "k" else methods
     names = methods if axis == "k" else [f"k = {k}" for k in ks]
 
     def place(plan: Plan) -> tuple[str, str]:
-        return (plan.method, str(plan.k)) if axis == "k" else (f"k = {plan.k}", plan.method)
+        method = _called(plan, mixed)
+        return (method, str(plan.k)) if axis == "k" else (f"k = {plan.k}", method)
 
     found: dict[tuple[str, str], float] = {}
     for plan in plans:
@@ -80,8 +85,16 @@ def _panel(family: Sequence[Facts], axis: str) -> _Panel:
         family[0].seconds,
         columns,
         {name: [found.get((name, column)) for column in columns] for name in names},
-        [shared_bound(each, plans) if single else None for each in there],
+        [shared_bound(each, [*plans, *made]) if single else None for each in there],
     )
+
+
+def _called(plan: Plan, mixed: bool) -> str:
+    """The method of a plan, and what the plan lacks that others of its panel have."""
+    lacking = [plan.validity] if mixed and plan.validity != VALIDITIES[-1] else []
+    if plan.status in LACKING:
+        lacking.append(plan.status)
+    return ", ".join([plan.method, *lacking])
 
 
 def _drawn(panel: _Panel, axis: str, top: float, high: float) -> list[str]:
@@ -112,12 +125,13 @@ def _drawn(panel: _Panel, axis: str, top: float, high: float) -> list[str]:
         lines.append(label(LEFT - 8, y + 4, shown_time(value, panel.seconds), SIZE, "end"))
     lines.append(f'<path d="M{LEFT} {base - high:.1f}v{high:.1f}h{WIDE}" fill="none" '
                  'stroke="currentColor"/>')  # fmt: skip
-    lines += [
-        label(x, base + 18, column, SIZE, "middle", width=step - 6)
-        for x, column in zip(xs, panel.columns, strict=True)
-    ]
+    for x, column in zip(xs, panel.columns, strict=True):
+        method, _, lacking = column.partition(", ")
+        lines.append(label(x, base + 17, method, SIZE, "middle", width=step - 6))
+        if lacking:
+            lines.append(label(x, base + 31, lacking, SIZE, "middle", width=step - 6))
     title = "devices (k)" if axis == "k" else "method"
-    lines.append(label(LEFT + WIDE / 2, base + 40, title, SIZE, "middle"))
+    lines.append(label(LEFT + WIDE / 2, base + 50, title, SIZE, "middle"))
     unit = panel.value if panel.seconds else f"{panel.value}, unit not known"
     if logarithmic:
         unit += ", logarithmic"

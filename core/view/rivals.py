@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.model.plan import Plan
@@ -19,6 +20,18 @@ def families(streams: Sequence[Facts]) -> list[list[Facts]]:
         if facts.plan is not None:
             found.setdefault((facts.model, facts.plan.objective, facts.seconds), []).append(facts)
     return list(found.values())
+
+
+def outcomes(plan: Plan) -> list[Plan]:
+    """What each method found that was tried for a plan, as a plan without stages, or the plan."""
+    return [
+        replace(
+            plan, stages=(), tried=(), method=one.method, value=one.value, bound=one.bound,
+            validity=one.validity, status=one.status,
+        )
+        for one in plan.tried
+        if one.value is not None
+    ] or [plan]  # fmt: skip
 
 
 def is_best(plan: Plan, rivals: Sequence[Plan]) -> bool:

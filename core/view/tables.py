@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from dnnp.core.model.plan import Tried
 from dnnp.core.model.text import printable
 from dnnp.core.view.facts import Facts
 
@@ -39,6 +40,35 @@ def plans(facts: Facts) -> Table:
         facts.measured_per_s,
     ]  # fmt: skip
     return Table(header, [row])
+
+
+def tried(facts: Facts) -> Table:
+    """A row a method that was tried for the plan, or the one that made it."""
+    header = (
+        "model", "objective", "k", "method", "made_by", "validity", "status", "value", "bound",
+        "time_unit", "gap", "effort", "elapsed_s", "reason",
+    )  # fmt: skip
+    plan = facts.plan
+    if plan is None:
+        return Table(header, [])
+    found = plan.tried or (
+        Tried(
+            plan.method, plan.value, plan.bound, plan.gap, plan.validity, plan.status,
+            time_s=facts.solving_s,
+        ),
+    )  # fmt: skip
+    unit = facts.stream.header["units"]["time"]
+    rows: list[Row] = []
+    for one in found:
+        proven = (None, None) if one.value is None else (one.bound, one.gap)
+        rows.append(
+            [
+                facts.model, plan.objective, plan.k, one.method, one.made_by, one.validity,
+                one.status, one.value, proven[0], unit, proven[1], one.effort, one.time_s,
+                one.reason,
+            ]
+        )  # fmt: skip
+    return Table(header, rows)
 
 
 def stages(facts: Facts) -> Table:
@@ -174,6 +204,7 @@ TABLES: dict[str, Callable[[Facts], Table]] = {
     "runs": runs,
     "schedule": schedule,
     "plans": plans,
+    "tried": tried,
 }
 """Tables by name."""
 

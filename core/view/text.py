@@ -31,6 +31,7 @@ def draw(facts: Facts, page: Page) -> bytes:
     paragraphs = [
         _model(facts),
         _plan(facts),
+        _tried(facts),
         load_lines(facts, page),
         timeline(facts, page),
         _cuts(facts, page),
@@ -111,6 +112,25 @@ def _way(facts: Facts, way: Record) -> str:
     """A line about a way to use the devices."""
     found = way.get("reason") or shown_time(way.get("value"), facts.seconds)
     return f"  {way['way']}: {printable(found)}"
+
+
+def _tried(facts: Facts) -> list[str]:
+    """What each method found, where several were tried."""
+    if facts.plan is None or not facts.plan.tried:
+        return []
+    rows = [
+        [
+            one.method,
+            shown_time(one.value, facts.seconds),
+            "-" if one.value is None else shown_share(max(one.gap, 0.0)),
+            "-" if one.time_s is None else shown_time(one.time_s, True),
+            ", ".join(part for part in (one.validity, one.status) if part),
+            one.reason,
+        ]
+        for one in facts.plan.tried
+    ]
+    header = ["method", "value", "gap", "time", "", ""]
+    return [line.rstrip() for line in table(header, rows, left=(0, 4, 5))]
 
 
 def _cuts(facts: Facts, page: Page) -> list[str]:

@@ -27,6 +27,8 @@ SMALLER = {
     "--time-limit 5": "--time-limit 1",
     "--duration 60": "--duration 0.5",
     "--rate sweep": "--rate sweep -n 8",
+    "--effort 0.1": "--effort 0.01",
+    "seed in 1 2 3": "seed in 1 2",
 }
 """What takes long in the examples, and what stands for it here."""
 

@@ -102,7 +102,7 @@ def test_times_of_unknown_unit_carry_none() -> None:
 
 def test_what_is_not_there_is_an_empty_table() -> None:
     stream = encode([r for r in planned() if r["type"] not in ("plan", "stage")])
-    for name in ("stages", "cuts", "plans", "bounds", "runs", "schedule"):
+    for name in ("stages", "cuts", "plans", "bounds", "runs", "schedule", "tried"):
         done = dnnp("view", "--as", "tsv", "--table", name, stdin=stream)
         assert done.status == 0
         assert len(done.out.splitlines()) == 1

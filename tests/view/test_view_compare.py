@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -208,3 +210,49 @@ def test_stages_of_each_with_verbose(tmp_path: Path) -> None:
     brief, whole = shown(tmp_path, streams), shown(tmp_path, streams, "-v")
     assert b"acc/2" not in brief.out
     assert whole.out.count(b"acc/2") == 2
+
+
+def compared() -> bytes:
+    """The plan by hand, the best of three methods, one of which found nothing."""
+    tried = [
+        {"method": "slow", "value": 38.0, "bound": 9.5, "gap": 0.75, "validity": "ordered",
+         "status": "feasible", "time_s": 0.25},
+        {"method": "slice", "value": 19.0, "bound": 6.0, "gap": 13 / 19, "validity": "ordered",
+         "status": "feasible", "time_s": 0.5},
+        {"method": "gone", "status": "unavailable", "reason": "no such program"},
+    ]  # fmt: skip
+    return changed({"tried": tried, "bound": 9.5})
+
+
+def test_methods_that_were_tried(tmp_path: Path) -> None:
+    text = dnnp("view", stdin=compared()).out.decode()
+    words = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert words["slow"] == ["slow", "38", "s", "75", "%", "250", "ms", "ordered,", "feasible"]
+    assert words["gone"] == ["gone", "-", "-", "-", "unavailable", "no", "such", "program"]
+    streams = {"a": compared(), "b": slower(3, "alone", bound=5.0)}
+    done = shown(tmp_path, streams, "--as", "csv", "--table", "tried")
+    rows = list(csv.DictReader(io.StringIO(done.out.decode())))
+    assert [row["method"] for row in rows] == ["slow", "slice", "gone", "alone"]
+    assert [row["value"] for row in rows] == ["38.0", "19.0", "", "57.0"]
+    assert [row["bound"] for row in rows] == ["9.5", "6.0", "", "5.0"]
+    assert [row["elapsed_s"] for row in rows] == ["0.25", "0.5", "", ""]
+
+
+def test_a_chart_shows_methods_that_were_tried(tmp_path: Path) -> None:
+    picture = svg(shown(tmp_path, {"a": compared()}, "--plot", "method"))
+    assert {"slow", "slice"} <= set(texts(picture))
+    assert "gone" not in texts(picture)
+    marks = [float(m.get("cy", 0)) for m in picture.iter(f"{SVG}circle")]
+    assert len(marks) == 2 + 1  # and the legend
+    tops = {
+        p.get("d", "").split("h")[0].split()[1]
+        for p in picture.iter(f"{SVG}path")
+        if p.get("stroke-dasharray") and float(p.get("d", "").split("h")[1]) > 100
+    }
+    assert len(tops) == 1  # the best bound holds for both
+
+
+def test_what_a_plan_lacks_is_said(tmp_path: Path) -> None:
+    free = changed({"validity": "free", "method": "loose"})
+    picture = svg(shown(tmp_path, {"a": slower(1.5, "x"), "b": free}, "--plot", "method"))
+    assert {"x", "loose", "free"} <= set(texts(picture))
