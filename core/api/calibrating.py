@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import InputFileError, UsageError
-from dnnp.core.model.text import counted
+from dnnp.core.model.text import counted, operator_name
 
 if TYPE_CHECKING:
     from dnnp.caller import Caller
@@ -246,7 +246,7 @@ def operators_of(stream: Stream) -> dict[int, str]:
             op = convolved[record["inputs"][0]]
         if folded or op in ("Conv", DEPTHWISE):
             convolved.update(dict.fromkeys(record["outputs"], op))
-        found[record["id"]] = f"{domain}:{op}" if domain else op
+        found[record["id"]] = operator_name(op, domain)
     return found
 
 

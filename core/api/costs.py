@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dnnp.choices import DEFAULT_DEVICE
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.text import counted
+from dnnp.priced import operator_of
 
 if TYPE_CHECKING:
     from dnnp.caller import Caller
@@ -61,10 +64,10 @@ def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], caller: Caller
     graph = graph_of(stream)
     groups = clustering_of(stream, graph, priced=False)
     work = work_of(graph, stream.get("node"), stream.get("tensor"))
-    _warn_unknown(stream, work, caller)
-    note_unfitted(devices, caller)
     found = {d.name: analytic_times(stream, graph, groups, work, d) for d in devices}
     times = {name: nodes.tolist() for name, (nodes, _) in found.items()}
+    _warn_unknown(stream, work, times, caller)
+    note_unfitted(devices, caller)
     group_costs: dict[str, list[float]] | None = None
     if groups is not None:
         group_costs = {name: t.tolist() for name, (_, t) in found.items() if t is not None}
@@ -167,19 +170,20 @@ def _put(records: Sequence[dict[str, Any]], costs: Times) -> None:
         record["time_s"] = {name: values[i] for name, values in costs.items()}
 
 
-def _warn_unknown(stream: Stream, work: Work, caller: Caller) -> None:
-    """Count the nodes that only their traffic prices, by operator."""
-    unknown: Counter[str] = Counter()
-    for record, known in zip(stream.get("node"), work.known.tolist(), strict=True):
-        if not known:
-            domain = record.get("domain", "")
-            unknown[f"{domain}:{record['op']}" if domain else record["op"]] += 1
+def _warn_unknown(stream: Stream, work: Work, times: Times, caller: Caller) -> None:
+    """Count the nodes that only their traffic prices, by operator, and say what they weigh."""
+    known = work.known.tolist()
+    pairs = zip(stream.get("node"), known, strict=True)
+    unknown = Counter(operator_of(record) for record, is_known in pairs if not is_known)
     if not unknown:
         return
     listed = [f"{op} ({count})" for op, count in unknown.most_common(_NAMED)]
     more = len(unknown) - len(listed)
+    name, seconds = next(iter(times.items()))
+    whole = math.fsum(seconds)
+    share = 1 - math.fsum(itertools.compress(seconds, known)) / whole if whole else 0.0
     caller.warn(
-        f"{unknown.total()} of {len(work.known)} nodes are priced by the bytes they move only, "
-        f"as the work of their operators is unknown: {', '.join(listed)}"
-        + (f" and {more} more" if more > 0 else "")
+        f"{unknown.total()} of {len(known)} nodes, {share:.1%} of the time on {name}, are priced "
+        f"by the bytes they move only, as the work of their operators is unknown: "
+        f"{', '.join(listed)}" + (f" and {more} more" if more > 0 else "")
     )

@@ -139,6 +139,8 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     InputFileError
         A file cannot be read.
     """
+    from dnnp.priced import describe_costs
+
     if options.costs:
         from dnnp.given_costs import price_given
 
@@ -175,6 +177,7 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
         from dnnp.calibrating import price_by_runs
 
         price_by_runs(stream, options.from_run, options.caller)
+    describe_costs(stream, options.caller)
 
 
 profile = step("dnnp-profile", ProfileOptions)(profile_stream)

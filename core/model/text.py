@@ -25,6 +25,11 @@ def printable(text: str) -> str:
     return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
+def operator_name(op: str, domain: str) -> str:
+    """Type of an operator for people, with its domain if that is not the usual one."""
+    return f"{domain}:{op}" if domain else op
+
+
 def counted(count: int, noun: str) -> str:
     """A number of things, for messages.
 
