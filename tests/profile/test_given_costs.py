@@ -89,7 +89,7 @@ def test_a_table_prices_a_class(tmp_path: Path) -> None:
         {"file": str(path), "kind": "csv", "class": "t4", "nodes": 6, "idle": 0, "kept": 0,
          "unknown": 0},
     ]  # fmt: skip
-    assert result.err == f"dnnp-profile: {path}: 6 of 6 nodes priced on 't4'\n"
+    assert result.err.splitlines()[0] == f"dnnp-profile: {path}: 6 of 6 nodes priced on 't4'"
     assert dnnp("partition", "-q", "-k", "2", stdin=result.out).status == 0
     # Whatever prices everything anew leaves none of it.
     assert "costs" not in dnnp("profile", "-q", stdin=result.out).one("header")
