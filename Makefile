@@ -19,7 +19,7 @@ PIPELINE := dnnp-import build/models/$(or $(MODEL),resnet50-small).onnx | dnnp-c
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint bench truth gpu-check agree attack fuzz man readme install-man models-check weights-check warm warm-check wheel clean distclean
+.PHONY: help demo test lint bench truth gpu-check agree attack fuzz man docs install-man models-check weights-check warm warm-check wheel clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | expand -t 14
@@ -114,11 +114,11 @@ demo: build/models/.built ## set up, build sample models and run one through the
 fuzz: $(READY) ## run 100,000 seeded mutations through every reader
 	$(BIN)/python tests/fuzz/fuzz.py --count 100000
 
-man: $(READY) ## rebuild the manual pages, the completion for shells, and the tables of methods in README.md
+man: $(READY) ## rebuild the manual pages, the completion for shells, and the tables of methods in man/methods.md
 	$(BIN)/python man/build.py
 
-readme: $(READY) ## run the commands in README.md and put in what they print
-	$(BIN)/python tests/support/readme.py
+docs: $(READY) ## run the commands in README.md, tutorial and cookbook, and put in what they print
+	$(BIN)/python tests/support/documents.py
 
 install-man: ## copy the manual pages to MANDIR (default /usr/local/share/man)
 	for page in man/man*/*; do \

@@ -1,8 +1,8 @@
 """Build the manual pages: parsers, the tables of methods, the record table and the glossary, merged
-with the prose in sections/; completion for shells, from the parsers; the tables of README.md; and
+with the prose in sections/; completion for shells, from the parsers; the tables of methods.md; and
 the JSON Schema of manifests.
 
-    python man/build.py            write man/man1, 3, 5, 7, man/completions and README.md
+    python man/build.py            write man/man1, 3, 5, 7, man/completions and man/methods.md
     python man/build.py --check    exit 1 and name the files that are not up to date
 
 Pages are committed. They depend on nothing but the sources: the date is the one of the release.
@@ -38,7 +38,7 @@ SECTIONS = HERE / "sections"
 MANUAL = "dnnp manual"
 PROSE = (("dnnp-graph", 5), ("dnnp-stages", 5), ("dnnp", 7))
 """Pages that are no command's: name and section."""
-README = HERE.parent / "README.md"
+METHODS = HERE / "methods.md"
 SCHEMA = HERE.parent / "formats" / "dnnp-stages.schema.json"
 """The schema of manifests, which is part of the package."""
 TABLES = {
@@ -165,15 +165,15 @@ def marked(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"\\fB\1\\fR", "\n".join(map(roff, lines)))
 
 
-def readme() -> str:
-    """README.md with its tables of methods filled in."""
-    text = README.read_text()
-    for name, (methods, _) in TABLES.items():
+def methods_page() -> str:
+    """methods.md with its tables filled in."""
+    text = METHODS.read_text()
+    for name, (table, _) in TABLES.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
         if begin in text:
             before, _, rest = text.partition(begin)
             _, _, after = rest.partition(end)
-            text = f"{before}{begin}\n{method_table(methods)}\n{end}{after}"
+            text = f"{before}{begin}\n{method_table(table)}\n{end}{after}"
     return text
 
 
@@ -348,11 +348,11 @@ def completions() -> dict[Path, str]:
 def main() -> int:
     """Write the pages and scripts, or check them."""
     parser = argparse.ArgumentParser(
-        description="Build the manual pages, completion and the tables of README.md."
+        description="Build the manual pages, completion and the tables of methods.md."
     )
     parser.add_argument("--check", action="store_true", help="write nothing; name stale files")
     check = parser.parse_args().check
-    built = {**pages(), **completions(), README: readme(), SCHEMA: schema()}
+    built = {**pages(), **completions(), METHODS: methods_page(), SCHEMA: schema()}
     found = {path for n in (1, 3, 5, 7) for path in (HERE / f"man{n}").glob(f"*.{n}")}
     found |= set((HERE / "completions").glob("*/*"))
     stale = [p for p, text in built.items() if not p.exists() or p.read_text() != text]

@@ -1,6 +1,6 @@
 """Every method by name: what it is, what may be asked of it, and where it stands.
 
-Options, help, manual pages, README.md and dispatch follow from these tables. They import nothing,
+Options, help, manual pages, methods.md and dispatch follow from these tables. They import nothing,
 so that help and completion come at once.
 """
 
