@@ -1,6 +1,6 @@
 """Run the commands in README.md, the tutorial and the cookbook, and put what they print below them.
 
-    python tests/support/documents.py   update these documents
+    python tests/support/documents.py [FILE...]   update these documents
 
 Blocks marked `sh` run, in order, in one empty folder a document. A block marked `text` that follows
 one is what it prints, on standard output and error together. `text about` says that numbers in it
@@ -18,11 +18,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,20 +50,31 @@ def run(script: str, folder: Path, programs: Path, shorter: Mapping[str, str]) -
     """What a script prints; it must succeed. Strings of `shorter` take the place of others."""
     for long, short in shorter.items():
         script = script.replace(long, short)
-    path = f"{STAND_INS}:{programs}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
-        cwd=folder,
-        text=True,
-        timeout=1800,
-        env={**os.environ, "PATH": path, "LC_ALL": "C.UTF-8"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"status {done.returncode} from\n{script}\n{done.stdout}")
-    return done.stdout
+    with tempfile.TemporaryFile("w+") as printed:
+        process = subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=folder,
+            env={
+                **os.environ,
+                "PATH": f"{STAND_INS}:{programs}:{os.environ['PATH']}",
+                "LC_ALL": "C.UTF-8",
+                "CLONE": str(ROOT),
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+        try:
+            status = process.wait(1800)
+        finally:
+            with suppress(ProcessLookupError):  # what it has left in the background
+                os.killpg(process.pid, signal.SIGKILL)
+        printed.seek(0)
+        text = printed.read()
+    if status != 0:
+        raise RuntimeError(f"status {status} from\n{script}\n{text}")
+    return text
 
 
 def free_ports(text: str) -> dict[str, str]:
@@ -107,8 +121,8 @@ def rendered(
 
 
 def main() -> None:
-    """Update the documents."""
-    for document in DOCUMENTS:
+    """Update the documents, or those that are named."""
+    for document in [Path(name) for name in sys.argv[1:]] or DOCUMENTS:
         with tempfile.TemporaryDirectory() as folder:
             text = document.read_text()
             document.write_text(rendered(text, Path(folder), PROGRAMS, all_blocks=True))
