@@ -1,0 +1,85 @@
+"""README, tutorial and cookbook do what they say: commands run, and print what stands below them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from support.documents import DOCUMENTS, STAND_INS, rendered, words
+from support.project import ROOT
+from support.run import PATIENCE_S, dnnp
+from support.served import served
+
+PAGES = (*DOCUMENTS, ROOT / "man" / "methods.md")
+LARGER = {
+    "gpt3-13b": "gpt3-330m",
+    "--duration 2": "--duration 0.5",
+    "--time-limit 2": "--time-limit 0.5",
+}
+"""What takes long in the documents, and what stands for it here."""
+
+IDS = [path.stem for path in DOCUMENTS]
+
+
+@cache
+def anchors(path: Path) -> set[str]:
+    """What links can point at: headings, as GitHub names them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="the documents use jq")
+@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
+def test_snippets(path: Path, tmp_path: Path) -> None:
+    text = path.read_text()
+    assert text.count("```sh\n") >= 3
+    printed = rendered(text, tmp_path, served() / "bin", all_blocks=False, shorter=LARGER)
+    assert printed == text, "run make docs"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):
+        if target.startswith(("http:", "https:")):
+            continue
+        name, _, anchor = target.partition("#")
+        file = path.parent / name if name else path
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
+def test_options_exist(path: Path) -> None:
+    """Those of commands that do not run, too."""
+    script = re.sub(r"\\\n", " ", path.read_text())
+    named = re.findall(r"\b(dnnp-[a-z]+)([^|`\n]*)", script)
+    assert named
+    for command, rest in named:
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", rest):
+            assert option in help_of(command), f"{command} {option}"
+
+
+@cache
+def help_of(command: str) -> set[str]:
+    """The options of a command."""
+    done = dnnp(command.removeprefix("dnnp-"), "--help")
+    return {"--help", *re.findall(r"--[a-z][a-z-]+", done.out.decode() + done.err)}
+
+
+def test_words_are_compared_without_numbers() -> None:
+    assert words("a 1.5e-3 b\nlast 7 %\n") == words("last 12,5 %\na   2 b\n")
+    assert words("a 1\n") != words("b 1\n")
+
+
+def test_stand_ins_refuse_what_they_do_not_do() -> None:
+    import subprocess
+
+    for program in STAND_INS.iterdir():
+        done = subprocess.run(
+            [program, "--unknown", "more", ":::"], capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        assert done.returncode != 0
