@@ -207,7 +207,8 @@ def test_every_place_of_an_example_is_named(heading: str) -> None:
     text, name = part(heading, "###"), EXAMPLES[heading]
     assert f"As `{name}` is" in text
     known = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-])")
-    files = [*sources(), *sorted((ROOT / "man" / "sections").iterdir()), ROOT / "README.md"]
+    pages = [ROOT / "README.md", ROOT / "man" / "methods.md"]
+    files = [*sources(), *sorted((ROOT / "man" / "sections").iterdir()), *pages]
     # A hyphen of a manual page is escaped.
     where = [
         str(path.relative_to(ROOT))
