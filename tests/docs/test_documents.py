@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.documents import DOCUMENTS, STAND_INS, rendered, words
+from support.documents import DOCUMENTS, STAND_INS, pictures, rendered, words
 from support.project import ROOT
 from support.run import PATIENCE_S, dnnp
 from support.served import served
@@ -43,6 +43,8 @@ def test_snippets(path: Path, tmp_path: Path) -> None:
     assert text.count("```sh\n") >= 3
     printed = rendered(text, tmp_path, served() / "bin", all_blocks=False, shorter=LARGER)
     assert printed == text, "run make docs"
+    for picture in pictures(path):
+        assert (tmp_path / picture.name).read_bytes() == picture.read_bytes(), "run make docs"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)

@@ -8,6 +8,8 @@ differ from machine to machine, so that the test compares the words alone; `text
 does, so that it compares nothing. What needs another machine, or a program that few have, is marked
 `console`, and does not run.
 
+A picture in samples/pictures that a document shows is the file of that name that its scripts leave.
+
 In the place of programs that need a cluster stand those of the folder `stand_ins`.
 
 Measurements tell most on a quiet machine, and with kernels that are compiled already: run it twice
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -38,6 +41,7 @@ PROGRAMS = Path(sysconfig.get_path("scripts"))
 
 _BLOCK = re.compile(r"^```(sh|text)( about| varies)?\n(.*?)^```$", re.M | re.S)
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?")
+_PICTURE = re.compile(r"^!\[.*\]\((\S+)\)$", re.M)
 _ADDRESS = re.compile(r"127\.0\.0\.1:(\d+)")
 
 
@@ -120,12 +124,20 @@ def rendered(
     return _BLOCK.sub(block, text)
 
 
+def pictures(document: Path) -> list[Path]:
+    """Files that a document shows."""
+    return [document.parent / name for name in _PICTURE.findall(document.read_text())]
+
+
 def main() -> None:
     """Update the documents, or those that are named."""
     for document in [Path(name) for name in sys.argv[1:]] or DOCUMENTS:
         with tempfile.TemporaryDirectory() as folder:
             text = document.read_text()
             document.write_text(rendered(text, Path(folder), PROGRAMS, all_blocks=True))
+            for picture in pictures(document):
+                picture.parent.mkdir(exist_ok=True)
+                shutil.copyfile(Path(folder) / picture.name, picture)
 
 
 if __name__ == "__main__":
