@@ -1,4 +1,4 @@
-"""dnnp-import: turn an ONNX model, a published workload or a random graph into a stream."""
+"""dnnp-import: turn a model, a workload, a graph of your own or a random one into a stream."""
 
 from __future__ import annotations
 
@@ -26,8 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="kind",
         choices=MODEL_FORMATS,
-        help="format of MODEL: ONNX, the JSON of the 2020 device-placement workloads, or a "
-        "TensorFlow CostGraphDef as text (default: by extension: .json, .pbtxt, else onnx)",
+        help="format of MODEL: ONNX, the JSON of the 2020 device-placement workloads, a "
+        "TensorFlow CostGraphDef as text, or a graph of your own as a table, a graph of Graphviz or "
+        "GraphML (default: by extension: .json, .pbtxt, .csv, .dot, .gv, .graphml, else onnx)",
+    )
+    parser.add_argument(
+        "--edges",
+        metavar="FILE",
+        help="csv: the list of edges; MODEL is the list of nodes",
     )
     parser.add_argument(
         "--one-tensor",
@@ -156,14 +162,18 @@ def _check_usage(args: argparse.Namespace) -> None:
         raise UsageError(f"give MODEL or --synthetic, not both ('{args.model}' and a random graph)")
     if args.ratio is not None and args.synthetic != LAYERED:
         raise UsageError(f"--ratio is for --synthetic {LAYERED}")
-    given = {"--from": args.kind, "--one-tensor": args.one_tensor, "--dim": args.dims}
+    given = {
+        "--from": args.kind, "--edges": args.edges, "--one-tensor": args.one_tensor,
+        "--dim": args.dims,
+    }  # fmt: skip
     for option, value in given.items():
         if value:
             raise UsageError(f"{option} is for files, not for --synthetic")
 
 
 COMMAND = Command(
-    "dnnp-import", "turn an ONNX model, a published workload or a random graph into a stream",
+    "dnnp-import",
+    "turn an ONNX model, a published workload, a graph of your own or a random one into a stream",
     add_arguments, run, reads_stream=False,
 )  # fmt: skip
 

@@ -16,6 +16,8 @@ from dnnp.formats.schedule_fields import BLOCK, SCHEDULE
 
 FORMAT = "dnnp"
 VERSION = 1
+SOURCES = ("onnx", "msr-json", "costgraph", "csv", "dot", "graphml")
+"""Formats of files that a graph may come from."""
 COST_FILES = ("csv", "onnxruntime", "tensorrt")
 """Kinds of files of costs."""
 
@@ -27,9 +29,17 @@ _HEADER = {
         "object",
         "the file the graph came from",
         fields={
-            "kind": string("file format", required=True, enum=("onnx", "msr-json", "costgraph")),
+            "kind": string("file format", required=True, enum=SOURCES),
             "path": string("path as given to dnnp-import", required=True),
             "sha256": Field("string", "hash of the file", required=True, pattern=HEX),
+            "edges": Field(
+                "object",
+                "csv: the file with the list of edges, if it is another",
+                fields={
+                    "path": string("its path", required=True),
+                    "sha256": Field("string", "its hash", required=True, pattern=HEX),
+                },
+            ),
         },
     ),
     "units": Field(

@@ -1,11 +1,17 @@
 """What options may be. Commands start with it, so that it imports nothing."""
 
-MODEL_FORMATS = ("onnx", "msr-json", "costgraph")
+OWN_GRAPHS = ("csv", "dot", "graphml")
+"""Formats of graphs that people write down themselves."""
+MODEL_FORMATS = ("onnx", "msr-json", "costgraph", *OWN_GRAPHS)
 EXTENSIONS = {
     ".json": "msr-json",
     ".pbtxt": "costgraph",
     ".pbtext": "costgraph",
     ".textproto": "costgraph",
+    ".csv": "csv",
+    ".dot": "dot",
+    ".gv": "dot",
+    ".graphml": "graphml",
 }
 """Ending of a file -> its format, where that is not ONNX."""
 

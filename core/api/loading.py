@@ -1,20 +1,30 @@
-"""Read a graph from a file: a stream, a model, or a published workload; or draw one at random."""
+"""Read a graph from a file: a stream, a model, a workload, one's own; or draw one at random."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
 
 import orjson
 
 from dnnp.caller import CALLER, Caller
-from dnnp.choices import ANY_FAMILY, EXTENSIONS, FAMILIES, LAYERED, MODEL_FORMATS, READINGS, SHAPES
+from dnnp.choices import (
+    ANY_FAMILY,
+    EXTENSIONS,
+    FAMILIES,
+    LAYERED,
+    MODEL_FORMATS,
+    OWN_GRAPHS,
+    READINGS,
+    SHAPES,
+)
 from dnnp.core.model.errors import UsageError
 from dnnp.formats.header import stamped
 from dnnp.formats.stream import Stream, read_bytes
 from dnnp.graph import Graph
+from dnnp.own_graphs import DirectedGraph, read_networkx, read_own
 from dnnp.step import Options, option
 from dnnp.training import TrainingOptions, add_training
 
@@ -35,8 +45,11 @@ class ImportOptions(TrainingOptions):
     """How a model is read."""
 
     kind: str | None = option(flag="--from", choices=MODEL_FORMATS)
-    """`onnx`, `msr-json` (the JSON of the 2020 device-placement workloads) or `costgraph` (a
-    TensorFlow CostGraphDef as text); None: by the file's ending."""
+    """`onnx`, `msr-json` (the JSON of the 2020 device-placement workloads), `costgraph` (a
+    TensorFlow CostGraphDef as text), or a graph of your own: `csv`, `dot`, `graphml`; None: by the
+    file's ending."""
+    edges: str | os.PathLike[str] | None = option()
+    """`csv`: the list of edges; None: the file is one, or there are no edges."""
     one_tensor: bool = option(False)
     """`costgraph`: a node makes one tensor, its first output; who reads another one, reads it."""
     dims: Sequence[str] | Mapping[str, int] = option((), "--dim")
@@ -91,9 +104,10 @@ class GenerateOptions(Options):
 
 
 def load(
-    file: str | os.PathLike[str] | IO[bytes],
+    file: str | os.PathLike[str] | IO[bytes] | DirectedGraph,
     *,
     kind: str | None = None,
+    edges: str | os.PathLike[str] | None = None,
     one_tensor: bool = False,
     dims: Sequence[str] | Mapping[str, int] = (),
     shapes: str = "symbolic",
@@ -109,11 +123,16 @@ def load(
     Parameters
     ----------
     file
-        Its path; or an open file, which cannot be an ONNX model, as later steps open that again.
+        Its path; or an open file, which cannot be an ONNX model, as later steps open that again;
+        or a `networkx.DiGraph` or `MultiDiGraph`, whose attributes mean what they mean in the other
+        graphs of your own (man page of dnnp-import). Its nodes are called by `str` of their keys
+        unless they have a `name`; of the options below only `name` fits it.
     kind
-        `onnx`, `msr-json` (the JSON of the 2020 device-placement workloads) or `costgraph` (a
-        TensorFlow CostGraphDef as text); None: a stream if it begins like one, else by the file's
-        ending.
+        `onnx`, `msr-json` (the JSON of the 2020 device-placement workloads), `costgraph` (a
+        TensorFlow CostGraphDef as text), or a graph of your own as `csv`, `dot` or `graphml`; None:
+        a stream if it begins like one, else by the file's ending.
+    edges
+        `csv`: the list of edges; None: the file is one, or there are no edges.
     one_tensor
         `costgraph`: a node makes one tensor, its first output; who reads another one, reads it.
     dims
@@ -141,11 +160,13 @@ def load(
         The file is malformed.
     """
     options = ImportOptions(
-        kind=kind, one_tensor=one_tensor, dims=dims, shapes=shapes, name=name,
+        kind=kind, edges=edges, one_tensor=one_tensor, dims=dims, shapes=shapes, name=name,
         training=training, optimizer=optimizer, mixed_precision=mixed_precision, loss=loss,
         caller=caller,
     )  # fmt: skip
     options.check()
+    if isinstance(file, DirectedGraph):
+        return _of_networkx(file, options)
     path = "-"
     data: bytes | None = None
     if not isinstance(file, str | os.PathLike):
@@ -156,11 +177,7 @@ def load(
         path = os.fspath(file)
         if kind is None and _is_stream(path):
             return _of_stream(caller.read_input(path), path, options)
-    made = import_stream(path, options, data)
-    for message in made.warnings:
-        caller.warn(message)
-    made.header = stamped(made.header, "dnnp-import", [*options.words(), path])
-    return Graph(made)
+    return _imported(import_stream(path, options, data), options, path)
 
 
 def generate(
@@ -217,6 +234,8 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
     kind = options.kind or kind_of(path)
     if options.one_tensor and kind != "costgraph":
         raise UsageError(f"--one-tensor is for costgraph, not for {kind}")
+    if options.edges is not None and kind != "csv":
+        raise UsageError(f"--edges is for csv, not for {kind}")
     if kind == "onnx":
         if path == "-":
             raise UsageError(
@@ -235,6 +254,8 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
     if options.sizes:
         raise UsageError(f"--dim is for ONNX models, not for {kind}")
     data = options.caller.read_input(path) if data is None else data
+    if kind in OWN_GRAPHS:
+        return read_own(kind, data, path, options)
     if kind == "msr-json":
         from dnnp.formats.msr_json import read_workload
 
@@ -292,6 +313,22 @@ def pricer(model: ModelProto) -> Price:
     from dnnp.core.profile.ops import node_cost
 
     return partial(node_cost, facts=ModelFacts.of(model))
+
+
+def _imported(made: Stream, options: ImportOptions, *words: str) -> Graph:
+    """The graph of a stream that was made by these options."""
+    for message in made.warnings:
+        options.caller.warn(message)
+    made.header = stamped(made.header, "dnnp-import", [*options.words(), *words])
+    return Graph(made)
+
+
+def _of_networkx(graph: DirectedGraph, options: ImportOptions) -> Graph:
+    """What a graph in memory holds; options for files do not fit it."""
+    words = replace(options, name=None).words()
+    if words:
+        raise UsageError(f"a graph of networkx: {words[0]} is for files")
+    return _imported(read_networkx(graph, options.name), options)
 
 
 def _of_stream(data: bytes, name: str, options: ImportOptions) -> Graph:

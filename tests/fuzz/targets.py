@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-from fuzz import calibrations, exports, mutate, onnx_models
+from fuzz import calibrations, exports, mutate, onnx_models, own_graphs
 from fuzz.mutate import Mutation
 from fuzz.oracle import schema_fault
 from onnx import TensorProto, helper, numpy_helper
@@ -325,6 +325,16 @@ def _workloads() -> list[bytes]:
     return [json.dumps(WORKLOAD).encode()]
 
 
+def import_edges(data: bytes, folder: Path) -> None:
+    """A list of edges beside one of nodes."""
+    judge("import", dnnp("import", "--from", "csv", "--edges", _written(data, folder, "e.csv"), "-",
+                         stdin=own_graphs.NODES))  # fmt: skip
+
+
+def _tables() -> list[bytes]:
+    return [own_graphs.NODES, own_graphs.EDGES]
+
+
 def _graphs() -> list[bytes]:
     records = [r for r in seeds.graph_records() if r["type"] != "device"]
     plain = [{k: v for k, v in r.items() if k != "time_s"} for r in records]
@@ -482,6 +492,8 @@ TARGETS = [
     Target(
         "one-tensor", mutate.TEXT, lambda: [COSTGRAPH], import_text("costgraph", "--one-tensor"), 2
     ),
+    Target("csv", mutate.TEXT, _tables, import_text("csv"), 2),
+    Target("csv-edges", mutate.TEXT, lambda: [own_graphs.EDGES], import_edges, 2),
     Target("onnx", ONNX, _onnx_files, import_model, 12, USAGE),
     Target("stages", ONNX, _onnx_files, export_stages, 3, USAGE),
     Target("manifest", mutate.DOCUMENT, exports.manifests, exports.read_manifests, 4),

@@ -1,0 +1,103 @@
+"""Graphs that people have already: tables, DOT, GraphML, graphs of networkx."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from dnnp.core.model.errors import FormatError
+from dnnp.formats.stream import Stream
+
+if TYPE_CHECKING:
+    from dnnp.formats.drawn import Drawn
+    from dnnp.loading import ImportOptions
+
+
+@runtime_checkable
+class DirectedGraph(Protocol):
+    """What is asked of a graph of networkx, which need not be installed."""
+
+    nodes: Any
+    edges: Any
+
+    def is_directed(self) -> bool:
+        """Whether its edges have directions."""
+
+
+def read_own(kind: str, data: bytes, path: str, options: ImportOptions) -> Stream:
+    """The stream of a graph as one of `choices.OWN_GRAPHS`.
+
+    Raises
+    ------
+    InputFileError
+        The list of edges cannot be read.
+    FormatError
+        Not such a graph; the message names file, line and attribute.
+    """
+    import hashlib
+
+    from dnnp.formats.drawn import drawn_stream
+    from dnnp.formats.header import new_header
+
+    file = "<stdin>" if path == "-" else path
+    header = new_header(kind, path, hashlib.sha256(data).hexdigest(), options.name, "s")
+    if kind == "csv":
+        from dnnp.formats.own_csv import Table, read_tables
+
+        edges = None
+        if options.edges is not None:
+            name = os.fspath(options.edges)
+            edges = Table(options.caller.read_input(name), name)
+            digest = hashlib.sha256(edges.data).hexdigest()
+            header["source"]["edges"] = {"path": name, "sha256": digest}
+        return drawn_stream(read_tables(Table(data, file), edges), header)
+    if kind == "dot":
+        from dnnp.formats.own_dot import read_dot
+
+        return drawn_stream(read_dot(data, file), header)
+    from dnnp.formats.own_graphml import read_graphml
+
+    return drawn_stream(read_graphml(data, file), header)
+
+
+def read_networkx(graph: DirectedGraph, name: str | None) -> Stream:
+    """The stream of a graph in memory; it has no source.
+
+    Raises
+    ------
+    FormatError
+        Its edges have no directions, or its attributes are wrong.
+    """
+    from dnnp.formats.drawn import drawn_stream
+    from dnnp.formats.records import FORMAT, VERSION
+
+    if not graph.is_directed():
+        raise FormatError("an undirected graph; its edges need directions, as in networkx.DiGraph")
+    called = name or getattr(graph, "name", "") or "graph"
+    header = {
+        "type": "header", "format": FORMAT, "version": VERSION, "model": str(called),
+        "provenance": [],
+    }  # fmt: skip
+    return drawn_stream(_drawn(graph), header)
+
+
+def _drawn(graph: DirectedGraph) -> Drawn:
+    from dnnp.formats.drawn import Drawn, Edge, Item
+    from dnnp.formats.fields import shown
+
+    drawn = Drawn("<graph>")
+    for key, data in graph.nodes(data=True):
+        drawn.add(key, Item(_values(data), f"node {shown(key)}"))
+    for tail, head, data in graph.edges(data=True):
+        pair = f"edge {shown(tail)} -> {shown(head)}"
+        drawn.join(Edge(tail, head, Item(_values(data), pair)))
+    return drawn
+
+
+def _values(data: dict[object, Any]) -> dict[str, Any]:
+    """Attributes that have a value."""
+    return {
+        str(name).encode(errors="replace").decode(): value
+        for name, value in data.items()
+        if value is not None and not (isinstance(value, str) and not value)
+    }
