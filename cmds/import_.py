@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="kind",
         choices=MODEL_FORMATS,
         help="format of MODEL: ONNX, the JSON of the 2020 device-placement workloads, a "
-        "TensorFlow CostGraphDef as text, or a graph of your own as a table, a graph of Graphviz or "
+        "TensorFlow CostGraphDef as text, or a graph of your own as CSV, in Graphviz' DOT or in "
         "GraphML (default: by extension: .json, .pbtxt, .csv, .dot, .gv, .graphml, else onnx)",
     )
     parser.add_argument(

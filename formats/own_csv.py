@@ -1,6 +1,6 @@
 """Reader of a graph as tables of comma-separated values: a list of nodes, and one of edges.
 
-The first row names the columns (see `drawn` for those that mean something). A table with the
+The first row names the columns (see `drawn_stream` for those that mean something). A table with the
 columns `from` and `to` is one of edges, and may stand alone: then nodes are what edges name.
 """
 
@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.similar import closest
-from dnnp.formats.drawn import MEMORY, PLAIN, TIMES, Drawn, Edge, Item
+from dnnp.formats.drawn import Drawn, Edge, Item
+from dnnp.formats.drawn_stream import MEMORY, PLAIN, TIMES
 from dnnp.formats.fields import shown
 from dnnp.formats.kinds import what_it_is
 

@@ -84,7 +84,7 @@ class _Reader:
                 if kind == "node":
                     drawn.add(ends, full)
                 else:
-                    drawn.join(Edge(*ends, full))
+                    drawn.join(Edge(ends[0], ends[1], full))
         return drawn
 
     def _fault(self, reason: str) -> FormatError:

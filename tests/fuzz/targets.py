@@ -494,6 +494,8 @@ TARGETS = [
     ),
     Target("csv", mutate.TEXT, _tables, import_text("csv"), 2),
     Target("csv-edges", mutate.TEXT, lambda: [own_graphs.EDGES], import_edges, 2),
+    Target("dot", mutate.TEXT, lambda: [own_graphs.DOT], import_text("dot"), 3),
+    Target("graphml", mutate.TEXT, lambda: [own_graphs.GRAPHML], import_text("graphml"), 3),
     Target("onnx", ONNX, _onnx_files, import_model, 12, USAGE),
     Target("stages", ONNX, _onnx_files, export_stages, 3, USAGE),
     Target("manifest", mutate.DOCUMENT, exports.manifests, exports.read_manifests, 4),

@@ -98,7 +98,7 @@ def test_edges(text: str, edges: list[str]):
 
 def test_defaults_are_for_what_comes_later_and_end_with_their_subgraph():
     stream = read(
-        "digraph{a; node[op=X] edge[size=1] b {node[op=Y] edge[size=2] c; d[op=Z]; b->c} e[op=\"\"];"
+        'digraph{a; node[op=X] edge[size=1] b {node[op=Y] edge[size=2] c; d[op=Z]; b->c} e[op=""];'
         "a[layer=1]; a->b; a->d}"
     )
     assert [(n["name"], n["op"]) for n in stream.get("node")] == [

@@ -52,7 +52,9 @@ def test_parallel_edges_with_names_are_tensors():
     stream = read_networkx(graph, None)
     assert [(t["name"], t["size_bytes"]) for t in stream.get("tensor")] == [("x", 1), ("y", 2)]
     graph.add_edge("a", "b", tensor="y")
-    with pytest.raises(FormatError, match="^edge 'a' -> 'b': a second edge 'a' -> 'b'; edges with"):
+    with pytest.raises(
+        FormatError, match=r"^edge 'a' -> 'b': a second edge 'a' -> 'b'; edges with"
+    ):
         read_networkx(graph, None)
 
 
@@ -84,9 +86,9 @@ def test_faults_name_the_node_or_edge(graph: networkx.DiGraph, message: str):
 
 
 def test_options_for_files_do_not_fit():
-    with pytest.raises(UsageError, match="^a graph of networkx: --from is for files"):
+    with pytest.raises(UsageError, match=r"^a graph of networkx: --from is for files"):
         dnnp.load(small(), kind="csv")
-    with pytest.raises(UsageError, match="^a graph of networkx: --edges is for files"):
+    with pytest.raises(UsageError, match=r"^a graph of networkx: --edges is for files"):
         dnnp.load(small(), edges="e.csv")
 
 
