@@ -20,7 +20,7 @@ FOLDERS = ("output", "outputs")
 """Those that may name a folder."""
 
 READ = (
-    "stream", "model", "inputs", "devices", "device", "source", "against", "rules", "eval",
+    "stream", "model", "edges", "inputs", "devices", "device", "source", "against", "rules", "eval",
     "sequence", "priorities", "placement", "costs", "from_run", "policy",
     "train_on",
 )  # fmt: skip

@@ -255,7 +255,7 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
         raise UsageError(f"--dim is for ONNX models, not for {kind}")
     data = options.caller.read_input(path) if data is None else data
     if kind in OWN_GRAPHS:
-        return read_own(kind, data, path, options)
+        return read_own(kind, data, path, options.name, _edges(options))
     if kind == "msr-json":
         from dnnp.formats.msr_json import read_workload
 
@@ -263,6 +263,15 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
     from dnnp.formats.costgraph import read_costgraph
 
     return read_costgraph(data, path, options.name, options.one_tensor)
+
+
+def _edges(options: ImportOptions) -> tuple[str, bytes] | None:
+    """Path of the list of edges, and the list."""
+    if options.edges is None:
+        return None
+    path = os.fspath(options.edges)
+    check_text(path)
+    return path, options.caller.read_input(path)
 
 
 def generate_stream(options: GenerateOptions) -> Stream:

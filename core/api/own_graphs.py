@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from dnnp.core.model.errors import FormatError
@@ -10,7 +9,6 @@ from dnnp.formats.stream import Stream
 
 if TYPE_CHECKING:
     from dnnp.formats.drawn import Drawn
-    from dnnp.loading import ImportOptions
 
 
 @runtime_checkable
@@ -24,13 +22,22 @@ class DirectedGraph(Protocol):
         """Whether its edges have directions."""
 
 
-def read_own(kind: str, data: bytes, path: str, options: ImportOptions) -> Stream:
+def read_own(
+    kind: str, data: bytes, path: str, name: str | None, edges: tuple[str, bytes] | None = None
+) -> Stream:
     """The stream of a graph as one of `choices.OWN_GRAPHS`.
+
+    Parameters
+    ----------
+    data, path
+        The file, and its name (`-` for standard input).
+    name
+        Model name for the header; None: the file's name without its ending.
+    edges
+        `csv`: path of the list of edges, and the list.
 
     Raises
     ------
-    InputFileError
-        The list of edges cannot be read.
     FormatError
         Not such a graph; the message names file, line and attribute.
     """
@@ -40,17 +47,15 @@ def read_own(kind: str, data: bytes, path: str, options: ImportOptions) -> Strea
     from dnnp.formats.header import new_header
 
     file = "<stdin>" if path == "-" else path
-    header = new_header(kind, path, hashlib.sha256(data).hexdigest(), options.name, "s")
+    header = new_header(kind, path, hashlib.sha256(data).hexdigest(), name, "s")
+    if edges is not None:
+        digest = hashlib.sha256(edges[1]).hexdigest()
+        header["source"]["edges"] = {"path": edges[0], "sha256": digest}
     if kind == "csv":
         from dnnp.formats.own_csv import Table, read_tables
 
-        edges = None
-        if options.edges is not None:
-            name = os.fspath(options.edges)
-            edges = Table(options.caller.read_input(name), name)
-            digest = hashlib.sha256(edges.data).hexdigest()
-            header["source"]["edges"] = {"path": name, "sha256": digest}
-        return drawn_stream(read_tables(Table(data, file), edges), header)
+        listed = None if edges is None else Table(edges[1], edges[0])
+        return drawn_stream(read_tables(Table(data, file), listed), header)
     if kind == "dot":
         from dnnp.formats.own_dot import read_dot
 

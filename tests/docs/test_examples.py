@@ -96,6 +96,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "npu.json").write_text(file_of("man1/dnnp-profile.1", '{"name": "npu"'))
     (tmp_path / "cluster.json").write_text(file_of("man1/dnnp-partition.1", '[{"class": "npu"'))
     (tmp_path / "rules.json").write_text(file_of("man1/dnnp-coarsen.1", '{"name": "example"'))
+    for name, start in (("nodes.csv", "name,op,"), ("edges.csv", "from,to,"), ("mine.dot", "digr")):
+        (tmp_path / name).write_text(file_of("man1/dnnp-import.1", start))
     (tmp_path / "mine.json").write_text(file_of("man5/dnnp-graph.5", '{"devices": 2'))
     for command, source, target in (
         (("import", tmp_path / "m.onnx"), None, "m.dnnp"),

@@ -1,6 +1,6 @@
 # fish completion for dnnp
 complete -c dnnp -f
-complete -c dnnp -n 'test (count (commandline -opc)) -eq 1' -a import -d 'turn an ONNX model, a published workload or a random graph into a stream'
+complete -c dnnp -n 'test (count (commandline -opc)) -eq 1' -a import -d 'turn an ONNX model, a published workload, a graph of your own or a random one into a stream'
 complete -c dnnp -n 'test (count (commandline -opc)) -eq 1' -a profile -d 'learn what every operator costs, by formula or by measuring'
 complete -c dnnp -n 'test (count (commandline -opc)) -eq 1' -a coarsen -d 'group operators into the units that a split moves'
 complete -c dnnp -n 'test (count (commandline -opc)) -eq 1' -a partition -d 'split a graph into pipeline stages'
