@@ -253,9 +253,10 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
         raise UsageError(f"--training is for ONNX models, not for {kind}")
     if options.sizes:
         raise UsageError(f"--dim is for ONNX models, not for {kind}")
+    edges = _edges(path, options)
     data = options.caller.read_input(path) if data is None else data
     if kind in OWN_GRAPHS:
-        return read_own(kind, data, path, options.name, _edges(options))
+        return read_own(kind, data, path, options.name, edges)
     if kind == "msr-json":
         from dnnp.formats.msr_json import read_workload
 
@@ -265,12 +266,14 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
     return read_costgraph(data, path, options.name, options.one_tensor)
 
 
-def _edges(options: ImportOptions) -> tuple[str, bytes] | None:
+def _edges(nodes: str, options: ImportOptions) -> tuple[str, bytes] | None:
     """Path of the list of edges, and the list."""
     if options.edges is None:
         return None
     path = os.fspath(options.edges)
     check_text(path)
+    if path == nodes == "-":
+        raise UsageError("--edges -: standard input has the list of nodes already")
     return path, options.caller.read_input(path)
 
 

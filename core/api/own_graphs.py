@@ -46,7 +46,7 @@ def read_own(
     from dnnp.formats.drawn_stream import drawn_stream
     from dnnp.formats.header import new_header
 
-    file = "<stdin>" if path == "-" else path
+    file = _shown(path)
     header = new_header(kind, path, hashlib.sha256(data).hexdigest(), name, "s")
     if edges is not None:
         digest = hashlib.sha256(edges[1]).hexdigest()
@@ -54,7 +54,7 @@ def read_own(
     if kind == "csv":
         from dnnp.formats.own_csv import Table, read_tables
 
-        listed = None if edges is None else Table(edges[1], edges[0])
+        listed = None if edges is None else Table(edges[1], _shown(edges[0]))
         return drawn_stream(read_tables(Table(data, file), listed), header)
     if kind == "dot":
         from dnnp.formats.own_dot import read_dot
@@ -63,6 +63,11 @@ def read_own(
     from dnnp.formats.own_graphml import read_graphml
 
     return drawn_stream(read_graphml(data, file), header)
+
+
+def _shown(path: str) -> str:
+    """A path for messages."""
+    return "<stdin>" if path == "-" else path
 
 
 def read_networkx(graph: DirectedGraph, name: str | None) -> Stream:

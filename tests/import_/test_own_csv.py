@@ -179,9 +179,17 @@ def test_options_that_do_not_fit(tmp_path: Path):
     for words, says in (
         (["w.json", "--edges", "e.csv"], "--edges is for csv, not for msr-json"),
         (["--synthetic", "--edges", "e.csv"], "--edges is for files, not for --synthetic"),
+        (
+            ["--from", "csv", "-", "--edges", "-"],
+            "--edges -: standard input has the list of nodes already",
+        ),
     ):
         done = dnnp("import", *words)
         assert (done.status, done.err) == (2, f"dnnp-import: {says}\n")
     (tmp_path / "n.csv").write_bytes(PLAIN)
     missing = dnnp("import", tmp_path / "n.csv", "--edges", tmp_path / "none.csv")
     assert missing.status == 1
+    bad = dnnp("import", tmp_path / "n.csv", "--edges", "-", stdin=b"from\n")
+    assert (bad.status, bad.err) == (
+        3, "dnnp-import: <stdin>:1: the first row names no column 'to'\n",
+    )  # fmt: skip
