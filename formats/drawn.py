@@ -44,7 +44,7 @@ class Item(NamedTuple):
                 found = -1.0
             if 0 <= found <= MAX_NUMBER:
                 whole = text.isdigit() and found <= MAX_ID
-                return int(text) if whole else found + 0.0  # no -0.0
+                return int(found) if whole else found + 0.0  # no -0.0
         raise self.fault(f"{shown(value)} is not a number from 0 to {MAX_NUMBER:g}", name)
 
     def text(self, name: str, default: object = "") -> str:

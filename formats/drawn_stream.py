@@ -64,6 +64,10 @@ def drawn_stream(drawn: Drawn, header: Record) -> Stream:
         raise FormatError("there are no nodes", drawn.file)
     said = _attributes(drawn.nodes.values()), _attributes(edge.item for edge in drawn.edges)
     names = _names(*said)
+    classes = list(dict.fromkeys(names.classes.values()))
+    if len(classes) < len(names.classes):
+        reason = f"'{names.time}' and '{names.time}:{DEVICE_CLASS}' are times of the same class"
+        raise FormatError(reason, drawn.file)
     nodes = _nodes(drawn, names)
     _check(drawn, names, nodes)
     tensors = _tensors(drawn, names, nodes)
@@ -71,7 +75,6 @@ def drawn_stream(drawn: Drawn, header: Record) -> Stream:
     if any("backward" in node for node in nodes):
         header["training"] = True
     stream = Stream(header, name=drawn.file)
-    classes = list(dict.fromkeys(names.classes.values()))
     devices = [_device(name, names.unit, len(classes) > 1) for name in classes]
     stream.records = {"device": devices, "tensor": tensors, "node": nodes}
     stream.warnings = _warnings(names, *said)

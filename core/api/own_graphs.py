@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from dnnp.core.model.errors import FormatError
+from dnnp.formats.fields import MAX_NUMBER
 from dnnp.formats.stream import Stream
 
 if TYPE_CHECKING:
@@ -105,9 +107,13 @@ def _drawn(graph: DirectedGraph) -> Drawn:
 
 
 def _values(data: dict[object, Any]) -> dict[str, Any]:
-    """Attributes that have a value."""
+    """Attributes that have a value; integers too large for a number of a stream are infinite."""
     return {
-        str(name).encode(errors="replace").decode(): value
+        str(name).encode(errors="replace").decode(): (
+            math.copysign(math.inf, 1 if value > 0 else -1)
+            if isinstance(value, int) and abs(value) > MAX_NUMBER
+            else value
+        )
         for name, value in data.items()
         if value is not None and not (isinstance(value, str) and not value)
     }

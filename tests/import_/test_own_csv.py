@@ -57,6 +57,18 @@ def test_bom_and_line_ends_of_windows():
     assert read(data, EDGES.replace(b"\n", b"\r\n")).records == read(NODES, EDGES).records
 
 
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("0" * 5000 + "7", 7), (" 1e-3 ", 0.001), (".5", 0.5), ("-0", 0), ("1e100", 1e100),
+        ("9007199254740993", 9007199254740992.0),
+    ],
+)  # fmt: skip
+def test_numbers(text: str, time: float):
+    node = read(f"name,time\na,{text}\n".encode()).get("node")[0]
+    assert node["time_s"] == {"accelerator": time}
+
+
 def test_many_edges():
     rows = "".join(f"{i},{i + step},{step}\n" for i in range(25_000) for step in (1, 2, 3, 4))
     stream = read(b"from,to,size\n" + rows.encode())
@@ -106,6 +118,8 @@ def test_what_is_not_understood_is_said():
         (b"name,time:\na,1\n", None, "n.csv:1: field 'time:': names no class of devices after ':'"),
         (b"name,time\n", None, "n.csv: there are no nodes"),
         (b"name,time\na,1,2\n", None, "n.csv:2: 3 values for 2 columns"),
+        (b"name,time,time:accelerator\na,1,2\n", None,
+         "n.csv: 'time' and 'time:accelerator' are times of the same class"),
         (b"name,time\n,1\n", None, "n.csv:2: field 'name': is empty"),
         (b'name,time\n"a\nb",1\n\nc,x\n', None,
          "n.csv:5: field 'time': 'x' is not a number from 0 to 1e+100"),

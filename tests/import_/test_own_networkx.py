@@ -72,6 +72,8 @@ def spoilt(**attributes: object) -> networkx.DiGraph:
         (networkx.DiGraph([(1, 1)]), "edge 1 -> 1: an edge from node 1 to itself"),
         (networkx.DiGraph([(1, 2), (2, 1)]), "edge 1 -> 2: the graph has a cycle: '1' -> '2' -> "),
         (spoilt(time_s="soon"), "node 'bad': field 'time_s': 'soon' is not a number from 0 to"),
+        (spoilt(time_s=10**5000), "node 'bad': field 'time_s': inf is not a number from 0 to"),
+        (spoilt(time_s=-(10**5000)), "node 'bad': field 'time_s': -inf is not a number from 0 to"),
         (spoilt(time_s=True), "node 'bad': field 'time_s': true is not a number"),
         (spoilt(time_s=float("nan")), "node 'bad': field 'time_s': nan is not a number"),
         (spoilt(time_s=None), "node 'bad': field 'time_s': node 'bad' has no time, but others"),
