@@ -56,7 +56,7 @@ class Item(NamedTuple):
 
     def flag(self, name: str) -> bool:
         """An attribute that is true or false; false where it is absent."""
-        word = str(self.values.get(name, "")).lower()
+        word = str(self.values.get(name, "")).strip().lower()
         if word not in (*_TRUE, *_FALSE):
             raise self.fault(f"{shown(self.values[name])} is not true or false", name)
         return word in _TRUE
