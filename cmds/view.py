@@ -20,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--as",
         dest="as_",
         choices=tuple(VIEWS),
-        help="text: what a person wants to know, on a terminal; csv, tsv, md: a table "
+        help="text: what a person wants to know, on a terminal; csv, tsv, md: a table; svg: "
+        "pictures; html: a page with all of it; dot, graphml: the graph for other programs; trace: "
+        "schedule or latency for Perfetto; onnx: the model with stages and costs, for Netron "
         "(default: by the ending of the file that -o names, with --plot svg, else text)",
     )
     parser.add_argument(
@@ -41,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a chart of the values of plans, over the number of devices or over the methods, with "
         "a panel for each model",
     )
+    parser.add_argument(
+        "--model",
+        metavar="PATH",
+        help="with --as onnx: the model, if it is not where the stream says",
+    )
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -54,6 +61,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         table=args.table,
         plot=args.plot,
         picture=args.picture,
+        model=args.model,
         width=max(columns, 40),
         plain=_is_plain(),
         color=terminal and not os.environ.get("NO_COLOR"),

@@ -1,14 +1,15 @@
-"""The whole model, with stages written on its nodes for runtimes that assign nodes to devices.
+"""The whole model, with stages written on its nodes, for runtimes and for viewers.
 
 As layers for ONNX Runtime (`layer_ann` in the metadata of nodes, which the session option
-`session.layer_assignment_settings` matches), or as device configurations of ONNX (IR version 11).
+`session.layer_assignment_settings` matches), or as device configurations of ONNX (IR version 11),
+for runtimes that assign nodes to devices; as metadata and prefixes of names for viewers.
 Nodes outside every stage, which only make weights, stay as they are, and so do those inside the
 bodies of `If`, `Loop` and `Scan`: they go where their node goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 
@@ -18,6 +19,8 @@ from dnnp.formats.triton import gpu_numbers, is_cpu
 
 LAYER = "layer_ann"
 """Key of the metadata of a node that ONNX Runtime looks at."""
+VIEW = "dnnp."
+"""Before the keys of what is shown of a node."""
 OPTION = "session.layer_assignment_settings"
 CONFIGURATION = "dnnp"
 METADATA_IR, DEVICES_IR = 10, 11
@@ -34,11 +37,7 @@ def add_layers(model: onnx.ModelProto, stages: Sequence[Iterable[int]]) -> None:
     _raise_ir(model, METADATA_IR)
     for number, nodes in enumerate(stages):
         for v in nodes:
-            metadata = model.graph.node[v].metadata_props
-            others = [entry for entry in metadata if entry.key != LAYER]
-            del metadata[:]
-            metadata.extend(others)
-            metadata.add(key=LAYER, value=f"stage-{number}")
+            _annotate(model.graph.node[v], {LAYER: f"stage-{number}"})
 
 
 def layer_settings(manifest: Record) -> tuple[Record, list[int]]:
@@ -97,6 +96,33 @@ def add_device_configurations(
     for number, (nodes, row) in enumerate(zip(stages, devices, strict=True)):
         for v in nodes:
             _place(model.graph.node[v], number, [position[name] for name in row])
+
+
+def add_view(model: onnx.ModelProto, about: Mapping[int, Mapping[str, str]]) -> None:
+    """Write what is known of nodes where viewers such as Netron show it; changes the model.
+
+    Into the metadata of each node, with `dnnp.` before the keys; the stage also before its name.
+
+    Parameters
+    ----------
+    about
+        Position of a node -> key -> value.
+    """
+    _raise_ir(model, METADATA_IR)
+    for v, values in about.items():
+        node = model.graph.node[v]
+        _annotate(node, {f"{VIEW}{key}": value for key, value in values.items()})
+        if "stage" in values:
+            node.name = f"stage-{values['stage']}/{node.name or f'{node.op_type}_{v}'}"
+
+
+def _annotate(node: onnx.NodeProto, values: Mapping[str, str]) -> None:
+    """Put entries into the metadata of a node, in the place of those with their keys."""
+    others = [entry for entry in node.metadata_props if entry.key not in values]
+    del node.metadata_props[:]
+    node.metadata_props.extend(others)
+    for key, value in values.items():
+        node.metadata_props.add(key=key, value=value)
 
 
 def _place(node: onnx.NodeProto, stage: int, devices: Sequence[int]) -> None:

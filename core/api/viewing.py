@@ -34,6 +34,8 @@ class ViewOptions(Options):
     """A chart of the values of plans, over the number of devices or the methods, as `svg`."""
     picture: str | None = option(choices=VIEW_PICTURES)
     """With `svg`: which picture; None: all that there are."""
+    model: str | None = option()
+    """With `onnx`: the model, if it is not where the stream says."""
     width: int = option(100, least=40)
     """Columns of a text."""
     plain: bool = option(False)
@@ -53,6 +55,8 @@ class ViewOptions(Options):
         if self.picture is not None and (self.as_ != "svg" or self.plot is not None):
             other = f"not for {self.as_}" if self.plot is None else "without --plot"
             raise UsageError(f"--picture is for --as svg, {other}")
+        if self.model is not None and self.as_ != "onnx":
+            raise UsageError(f"--model is for --as onnx, not for {self.as_}")
 
 
 def view(
@@ -63,6 +67,7 @@ def view(
     table: str | None = None,
     plot: str | None = None,
     picture: str | None = None,
+    model: str | None = None,
     width: int = 100,
     plain: bool = False,
     color: bool = False,
@@ -78,8 +83,10 @@ def view(
     path
         File to write as well.
     as_
-        What to make of it: `text`; a table as `csv`, `tsv` or `md`; `svg`. None: by the ending of
-        `path`, with `plot` `svg`, else text.
+        What to make of it: `text`; a table as `csv`, `tsv` or `md`; pictures as `svg`; a page with
+        all of it as `html`; the graph as `dot` or `graphml`; the schedule or the plan for latency
+        as `trace`, for Perfetto; the model with what is known of its nodes as `onnx`, for Netron.
+        None: by the ending of `path`, with `plot` `svg`, else text.
     table
         With `csv`, `tsv` and `md`: `stages`, `nodes`, `cuts`, `bounds`, `runs`, `schedule`,
         `plans` or `tried`; None: `stages` of one graph, `plans` of several.
@@ -88,6 +95,8 @@ def view(
         over `k` or `method`.
     picture
         With `svg`: `schedule`, `loads` or `graph`; None: all that there are.
+    model
+        With `onnx`: the model, if it is not where the stream says.
     width, plain, color, verbose
         Of a text: its columns; ASCII alone; bars in colours of a terminal; all rows, not the most
         important ones alone, and of several graphs their stages.
@@ -110,8 +119,8 @@ def view(
 
     name = None if path is None else os.fspath(path)
     options = ViewOptions(
-        as_=as_ or view_of(name, plot), table=table, plot=plot, picture=picture, width=width,
-        plain=plain, color=color, verbose=verbose, caller=caller,
+        as_=as_ or view_of(name, plot), table=table, plot=plot, picture=picture, model=model,
+        width=width, plain=plain, color=color, verbose=verbose, caller=caller,
     )  # fmt: skip
     options.check()
     graphs = [graph] if isinstance(graph, Graph) else list(graph)
@@ -190,5 +199,55 @@ def _html(facts: Facts, _: ViewOptions) -> bytes:
         return page.draw(facts, script.read(), style.read())
 
 
-_DRAWN: dict[str, Callable[[Facts, ViewOptions], bytes]] = {"svg": _svg, "html": _html}
+def _dot(facts: Facts, _: ViewOptions) -> bytes:
+    from dnnp.core.view.graphs import dot
+
+    return dot(facts)
+
+
+def _graphml(facts: Facts, _: ViewOptions) -> bytes:
+    from dnnp.core.view.graphs import graphml
+
+    return graphml(facts)
+
+
+def _trace(facts: Facts, _: ViewOptions) -> bytes:
+    import io
+
+    from dnnp.core.view.trace import timeline_of
+    from dnnp.formats.trace_events import write_trace
+
+    file = io.BytesIO()
+    about = {"model": facts.model, "times": "predicted" if facts.seconds else "predicted, no unit"}
+    write_trace(file, timeline_of(facts), about)
+    return file.getvalue()
+
+
+def _onnx(facts: Facts, options: ViewOptions) -> bytes:
+    """The model with what is known of its nodes; weights that lie in other files stay there."""
+    from dnnp.core.view.graphs import nodes_of
+    from dnnp.formats.onnx_annotated import add_view
+    from dnnp.formats.onnx_plan import refuse_training
+    from dnnp.source import open_source
+
+    known = {number: values for number, _, values in nodes_of(facts)}
+    if facts.graph is not None:
+        refuse_training(facts.graph)
+    model, path, _ = open_source(options.caller, facts.stream, options.model)
+    add_view(
+        model,
+        {
+            number: {k: str(v) for k, v in values.items() if k not in ("name", "op")}
+            for number, values in known.items()
+        },
+    )
+    if any(tensor.external_data for tensor in model.graph.initializer):
+        options.caller.note(f"weights in files beside {path} are named, not copied")
+    data: bytes = model.SerializeToString()
+    return data
+
+
+_DRAWN: dict[str, Callable[[Facts, ViewOptions], bytes]] = {
+    "svg": _svg, "html": _html, "dot": _dot, "graphml": _graphml, "trace": _trace, "onnx": _onnx,
+}  # fmt: skip
 """What makes each other view, of one stream."""

@@ -1,0 +1,190 @@
+"""The graph of a stream for other programs: GraphML, and DOT of Graphviz.
+
+Nodes are those of the stream, edges the tensors that go from one to another, each once however
+often a node reads it; inputs and outputs of the model are left out, and parameters count as memory
+of every node that reads them. Attributes are called as `dnnp-import` reads them (`formats/drawn`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import NamedTuple
+from xml.sax.saxutils import escape, quoteattr
+
+import numpy as np
+
+from dnnp.core.model.errors import UsageError
+from dnnp.core.model.graph import PARAMETER, Graph
+from dnnp.core.model.text import operator_name, printable
+from dnnp.core.view.drawing import PALETTE
+from dnnp.core.view.facts import Facts
+
+Values = Mapping[str, str | float]
+"""Attributes by name; those that are not known are left out."""
+
+
+class Edge(NamedTuple):
+    """A tensor that a node reads: ids of both nodes, and what is known of the tensor."""
+
+    tail: int
+    head: int
+    values: Values
+
+
+def nodes_of(facts: Facts) -> Iterator[tuple[int, int, Values]]:
+    """Id of each node, its stage (-1: none), and what is known of it."""
+    graph, units = _graph(facts), facts.units
+    time = "time_s" if facts.seconds else "time"
+    held = _parameters(graph)
+    label = [] if units is None else units.label.tolist()
+    stage_of = facts.stage_of.tolist()
+    for v, record in enumerate(facts.stream.get("node")):
+        unit = label[v]
+        number = stage_of[unit]
+        values: dict[str, str | float] = {
+            "name": record["name"],
+            "op": operator_name(record["op"], record.get("domain", "")),
+        }
+        if facts.layers[unit]:
+            values["layer"] = facts.layers[unit]
+        if number >= 0:
+            values |= {"stage": number, "device": facts.parts[number].stage.device}
+        values |= {f"{time}:{name}": each for name, each in record.get("time_s", {}).items()}
+        memory = record.get("memory_bytes", held[v])
+        values |= {"memory_bytes": memory} if memory else {}
+        values |= {name: record[name] for name in ("flop", "bytes") if name in record}
+        if record.get("backward"):
+            values["backward"] = "true"
+        if "color" in record:
+            values["color_class"] = str(record["color"])
+        yield record["id"], number, values
+
+
+def edges_of(facts: Facts) -> Iterator[Edge]:
+    """Every tensor that a node makes, once for each node that reads it."""
+    graph = _graph(facts)
+    ids, producer = graph.node_ids.tolist(), graph.producer.tolist()
+    reader, transfer = graph.use_idx.tolist(), graph.transfer_s.tolist()
+    for t, (a, b) in enumerate(pairwise(graph.use_ptr.tolist())):
+        if producer[t] < 0:
+            continue
+        values = {"tensor": graph.tensor_names[t], "size_bytes": float(graph.tensor_bytes[t])}
+        if not math.isnan(transfer[t]):
+            values["transfer_s" if facts.seconds else "transfer"] = transfer[t]
+        for v in reader[a:b]:
+            yield Edge(ids[producer[t]], ids[v], values)
+
+
+def graphml(facts: Facts) -> bytes:
+    """GraphML, with a key for each attribute.
+
+    Raises
+    ------
+    UsageError
+        The stream has no graph.
+    """
+    nodes, edges = list(nodes_of(facts)), list(edges_of(facts))
+    keys: dict[tuple[str, str], str] = {}
+    body = []
+    for number, _, values in nodes:
+        body += [f'<node id="n{number}">', *_data(keys, "node", values), "</node>"]
+    for edge in edges:
+        body.append(f'<edge source="n{edge.tail}" target="n{edge.head}">')
+        body += [*_data(keys, "edge", edge.values), "</edge>"]
+    declared = [
+        f'<key id="{key}" for="{what}" attr.name={quoteattr(printable(name))} '
+        f'attr.type="{_KINDS.get(name, "double")}"/>'
+        for (what, name), key in keys.items()
+    ]
+    lines = [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">',
+        *declared,
+        f'<graph id={quoteattr(printable(facts.model))} edgedefault="directed">',
+        *body,
+        "</graph>",
+        "</graphml>",
+    ]
+    return "\n".join([*lines, ""]).encode()
+
+
+_KINDS = {
+    "name": "string", "op": "string", "layer": "string", "device": "string", "stage": "long",
+    "tensor": "string", "backward": "boolean", "color_class": "string",
+}  # fmt: skip
+"""Types of attributes that are no costs."""
+
+
+def _data(keys: dict[tuple[str, str], str], what: str, values: Values) -> Iterator[str]:
+    """Elements of attributes; `keys` grows by those that are new."""
+    for name, value in values.items():
+        key = keys.setdefault((what, name), f"d{len(keys)}")
+        text = escape(printable(value)) if isinstance(value, str) else _number(value)
+        yield f'<data key="{key}">{text}</data>'
+
+
+def dot(facts: Facts) -> bytes:
+    """DOT of Graphviz: stages are boxes around their nodes, and colours.
+
+    Raises
+    ------
+    UsageError
+        The stream has no graph.
+    """
+    by_stage: dict[int, list[str]] = {}
+    for number, stage, values in nodes_of(facts):
+        fill = {} if stage < 0 else {"fillcolor": PALETTE[stage % len(PALETTE)] + "80"}
+        shown = {"label": f"{values['op']}", **fill, **values}
+        by_stage.setdefault(stage, []).append(f"n{number} [{_attributes(shown)}];")
+    lines = [
+        f"digraph {_quoted(facts.model)} {{",
+        "  node [shape=box, style=filled, fillcolor=white, fontsize=10];",
+    ]
+    for stage in sorted(by_stage):
+        indent = "  "
+        if stage >= 0:
+            device = facts.parts[stage].stage.device
+            lines.append(f"  subgraph cluster_{stage} {{")
+            lines.append(f"    label={_quoted(f'stage {stage}: {device}')};")
+            indent = "    "
+        lines += [indent + text for text in by_stage[stage]]
+        lines += ["  }"] if stage >= 0 else []
+    lines += [
+        f"  n{edge.tail} -> n{edge.head} [{_attributes(edge.values)}];" for edge in edges_of(facts)
+    ]
+    return "\n".join([*lines, "}", ""]).encode()
+
+
+def _attributes(values: Values) -> str:
+    return ", ".join(
+        f"{_quoted(name)}={_quoted(value) if isinstance(value, str) else _number(value)}"
+        for name, value in values.items()
+    )
+
+
+def _quoted(text: str) -> str:
+    """A string of DOT: what is not printable as escapes, no escapes of its own."""
+    return '"' + printable(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _number(value: float) -> str:
+    """All digits; whole numbers without a point."""
+    return (
+        str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
+    )
+
+
+def _graph(facts: Facts) -> Graph:
+    if facts.graph is None:
+        raise UsageError("there is nothing to write: the stream has no graph")
+    return facts.graph
+
+
+def _parameters(graph: Graph) -> list[float]:
+    """Bytes of parameters that each node reads."""
+    sizes = np.where(graph.tensor_kind == PARAMETER, graph.tensor_bytes, 0.0)
+    read = np.repeat(sizes, np.diff(graph.use_ptr))
+    found: list[float] = np.bincount(graph.use_idx, read, graph.n).tolist()
+    return found

@@ -1,0 +1,93 @@
+"""A schedule, or a plan for latency, as a timeline: what was predicted, not what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dnnp.core.model.errors import UsageError
+from dnnp.core.view.facts import Facts
+from dnnp.core.view.parts import working
+from dnnp.formats.stream import Record
+from dnnp.formats.trace_events import Edge, Move, Timeline, Times, Work
+
+NANO = 1e9
+"""Nanoseconds of a second; a time without a unit is shown as one second."""
+
+
+def timeline_of(facts: Facts) -> Timeline:
+    """The timeline of a schedule, with its micro-batches as samples, or of a plan for latency.
+
+    Raises
+    ------
+    UsageError
+        There is neither.
+    """
+    if facts.schedule is not None:
+        return _of_schedule(facts.schedule, facts.stream.get("block"))
+    if facts.plan is None or facts.plan.objective != "latency":
+        raise UsageError(
+            "there is no timeline: the stream has neither a schedule (dnnp-schedule) nor a plan "
+            "for latency; dnnp-run --trace has that of a run"
+        )
+    return _of_latency(facts)
+
+
+def _of_schedule(record: Record, blocks: list[Record]) -> Timeline:
+    """Every pass is a work, on each of its units; arrows lead to the first of these."""
+    passes, count = record["passes"], record["micro_batches"]
+    starts = np.zeros((len(passes), count), dtype=np.int64)
+    ends = np.zeros_like(starts)
+    for block in blocks:
+        at = block["pass"], block["micro_batch"]
+        starts[at], ends[at] = _ns(block["start_s"]), _ns(block["end_s"])
+    works: list[Work] = []
+    first: list[int] = []
+    for number, one in enumerate(passes):
+        first.append(len(works))
+        homes = [one["homes"][n % len(one["homes"])] for n in range(count)]
+        for part in range(min(map(len, homes))):
+            tracks = np.array([home[part] for home in homes], dtype=np.int64)
+            works.append(Work(one["name"], tracks, starts[number], ends[number]))
+    edges = [
+        Edge(first[before["pass"]], first[number])
+        for number, one in enumerate(passes)
+        for before in one["after"]
+    ]
+    done = ends.max(axis=0, initial=0)
+    return Timeline([unit["name"] for unit in record["units"]], works, edges, done)
+
+
+def _of_latency(facts: Facts) -> Timeline:
+    """Every task is a work of one sample; transfers are on links."""
+    works: list[Work] = []
+    moves: list[Move] = []
+    for track, part in enumerate(facts.parts):
+        for name, start, end in _tasks(facts, track):
+            works.append(Work(name, np.array([track]), _one(start), _one(end)))
+        for sent in part.stage.receives or ():
+            name = f"{sent.source} to {part.stage.device}"
+            moves.append(Move(name, _one(sent.start_s), _one(sent.end_s)))
+    last = max((int(work.end_ns[0]) for work in works), default=0)
+    tracks = [part.stage.device for part in facts.parts]
+    return Timeline(tracks, works, (), np.array([last]), moves=moves)
+
+
+def _tasks(facts: Facts, number: int) -> Iterator[tuple[str, float, float]]:
+    """Name, start and end of what a stage of a plan for latency computes."""
+    part, graph = facts.parts[number], facts.unit_graph
+    by_unit = part.stage.starts_s is not None and graph is not None
+    names = (
+        [graph.node_names[unit] for unit in part.units.tolist()] if by_unit else [f"stage {number}"]
+    )
+    for name, (start, end) in zip(names, working(part), strict=False):
+        yield name, start, end
+
+
+def _ns(time: float) -> int:
+    return round(time * NANO)
+
+
+def _one(time: float) -> Times:
+    return np.array([_ns(time)], dtype=np.int64)
