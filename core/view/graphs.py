@@ -70,7 +70,9 @@ def edges_of(facts: Facts) -> Iterator[Edge]:
     for t, (a, b) in enumerate(pairwise(graph.use_ptr.tolist())):
         if producer[t] < 0:
             continue
-        values = {"tensor": graph.tensor_names[t], "size_bytes": float(graph.tensor_bytes[t])}
+        values: dict[str, str | float] = {
+            "tensor": graph.tensor_names[t], "size_bytes": float(graph.tensor_bytes[t]),
+        }  # fmt: skip
         if not math.isnan(transfer[t]):
             values["transfer_s" if facts.seconds else "transfer"] = transfer[t]
         for v in reader[a:b]:
@@ -159,7 +161,8 @@ def dot(facts: Facts) -> bytes:
 
 def _attributes(values: Values) -> str:
     return ", ".join(
-        f"{_quoted(name)}={_quoted(value) if isinstance(value, str) else _number(value)}"
+        f"{name if name.isidentifier() else _quoted(name)}="
+        f"{_quoted(value) if isinstance(value, str) else _number(value)}"
         for name, value in values.items()
     )
 

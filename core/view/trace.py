@@ -77,10 +77,9 @@ def _of_latency(facts: Facts) -> Timeline:
 def _tasks(facts: Facts, number: int) -> Iterator[tuple[str, float, float]]:
     """Name, start and end of what a stage of a plan for latency computes."""
     part, graph = facts.parts[number], facts.unit_graph
-    by_unit = part.stage.starts_s is not None and graph is not None
-    names = (
-        [graph.node_names[unit] for unit in part.units.tolist()] if by_unit else [f"stage {number}"]
-    )
+    names = [f"stage {number}"]
+    if part.stage.starts_s is not None and graph is not None:
+        names = [graph.node_names[unit] for unit in part.units.tolist()]
     for name, (start, end) in zip(names, working(part), strict=False):
         yield name, start, end
 
