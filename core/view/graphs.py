@@ -52,8 +52,8 @@ def nodes_of(facts: Facts) -> Iterator[tuple[int, int, Values]]:
         if number >= 0:
             values |= {"stage": number, "device": facts.parts[number].stage.device}
         values |= {f"{time}:{name}": each for name, each in record.get("time_s", {}).items()}
-        memory = record.get("memory_bytes", held[v])
-        values |= {"memory_bytes": memory} if memory else {}
+        if "memory_bytes" in record or held[v]:
+            values["memory_bytes"] = record.get("memory_bytes", held[v])
         values |= {name: record[name] for name in ("flop", "bytes") if name in record}
         if record.get("backward"):
             values["backward"] = "true"
