@@ -14,6 +14,7 @@ BIN := $(abspath $(VENV))/bin
 READY := $(VENV)/.ready
 TYPES := build/types/dnnp
 RESULT := build/demo.dnnp
+WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 4 ? cores + 1 : 4)))
 PIPELINE := dnnp-import build/models/$(or $(MODEL),resnet50-small).onnx | dnnp-coarsen \
   | dnnp-profile | dnnp-partition -k $(or $(K),2) | dnnp-run --verify > $(RESULT)
 export PATH := $(BIN):$(PATH)
@@ -52,8 +53,11 @@ $(TYPES): Makefile $(wildcard core/api/*.py)
 	  ln -s ../../../$$d $@/$${d##*/}; \
 	done
 
-test: lint ## run ruff, mypy and all tests
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST)
+# Kernels are compiled first: tests that run side by side would compile the same ones at once. Tests
+# wait for processes now and then, so that one more of them than there are cores leaves none idle.
+test: $(READY) $(TYPES) ## run ruff, mypy and all tests
+	@$(MAKE) --no-print-directory --jobs 2 lint warm
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
 
 lint: $(READY) $(TYPES)
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""dnnp-export: write a plan for others: stage models as ONNX, or splits in other formats."""
+"""dnnp-export: write a plan for others: stage models as ONNX, or in formats of other tools."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "triton: the same as a model repository for Triton; "
         "ort-layers: the whole model, with stages as layers for ONNX Runtime; "
         "onnx-devices: with stages as device configurations of ONNX; "
-        "msr-split: the split as JSON, in the format of the 2020 device-placement paper",
+        "msr-split: the split as JSON, in the format of the 2020 device-placement paper; "
+        "torch-csv: the schedule, a row a rank, for torch.distributed.pipelining",
     )
     parser.add_argument(
         "-o",
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="-",
         metavar="PATH",
         help="the folder to write (required), empty or from an earlier export; with --to msr-split "
-        "the file to write (default: standard output)",
+        "and torch-csv the file to write (default: standard output)",
     )
     parser.add_argument(
         "--model", metavar="PATH", help="the ONNX model, if it is not where the stream says"
@@ -55,14 +56,14 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if args.to in FOLDERS and args.output == "-":
         raise UsageError(f"--to {args.to} writes several files: name a folder with -o DIR")
     from dnnp.cmds.shell.options import options_of
-    from dnnp.exporting import ExportOptions, export_folder, split_bytes
+    from dnnp.exporting import ExportOptions, export_folder, file_bytes
 
     options = options_of(ExportOptions, args, context)
     stream = context.read(args.stream)
     if args.to in FOLDERS:
         export_folder(stream, args.output, options)
     else:
-        data = split_bytes(stream)
+        data = file_bytes(stream, options)
         with context.open_output() as file:
             file.write(data)
     return 0

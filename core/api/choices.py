@@ -38,7 +38,7 @@ WORKERS = ("thread", "process")
 ENGINES = ("local", "ray")
 FOLDERS = ("stages", "triton", "ort-layers", "onnx-devices")
 """What dnnp-export writes to a folder."""
-EXPORTS = (*FOLDERS, "msr-split")
+EXPORTS = (*FOLDERS, "msr-split", "torch-csv")
 VIEWS = {
     "text": (".txt",),
     "svg": (".svg",),

@@ -32,7 +32,8 @@ class ExportOptions(Options):
     """`stages`: a folder with an ONNX model for each stage, and a manifest; `triton`: a model
     repository for Triton; `ort-layers`, `onnx-devices`: the whole model with the stages on its
     nodes, as layers for ONNX Runtime or device configurations of ONNX; `msr-split`: the split as
-    JSON, in the format of the 2020 device-placement paper."""
+    JSON, in the format of the 2020 device-placement paper; `torch-csv`: the schedule as a table
+    for torch.distributed.pipelining."""
     model: str | None = option()
     """The ONNX model, if it is not where the graph says."""
     link_weights: bool = option(False)
@@ -62,12 +63,13 @@ def export(
     Parameters
     ----------
     path
-        Folder of the stages, empty or from an earlier export; or the file of the split.
+        Folder of the stages, empty or from an earlier export; or the file of the split or schedule.
     to
         `stages`: an ONNX model for each stage, and a manifest, see dnnp-stages(5); `triton`: the
         same as a model repository for Triton; `ort-layers`, `onnx-devices`: the whole model with
         the stages on its nodes, as layers for ONNX Runtime or as device configurations of ONNX;
-        `msr-split`: the split as JSON, in the format of the 2020 device-placement paper.
+        `msr-split`: the split as JSON, in the format of the 2020 device-placement paper;
+        `torch-csv`: the schedule as a table for torch.distributed.pipelining.
     model
         The ONNX model, if it is not where the graph says.
     link_weights
@@ -95,7 +97,7 @@ def export(
     if to in FOLDERS:
         export_folder(stream, name, options)
         return
-    data = split_bytes(stream)
+    data = file_bytes(stream, options)
     try:
         with atomic_output(name) as file:
             file.write(data)
@@ -103,11 +105,29 @@ def export(
         raise InputFileError(f"{name}: {error.strerror or error}") from None
 
 
-def split_bytes(stream: Stream) -> bytes:
-    """The split of a stream as JSON; raises what `export` does."""
+def file_bytes(stream: Stream, options: ExportOptions) -> bytes:
+    """The split or the schedule of a stream as one file; raises what `export` does."""
+    if options.to == "torch-csv":
+        return _torch_csv(stream, options.caller)
     from dnnp.formats.msr_split import write_split
 
     return write_split(_planned(stream)[1])
+
+
+def _torch_csv(stream: Stream, caller: Caller) -> bytes:
+    """The schedule of a stream as CSV."""
+    from dnnp.formats.torch_csv import torch_cells
+
+    if not stream.get("schedule"):
+        raise UsageError(f"{stream.name}: no schedule to export; run dnnp-schedule first")
+    cells = torch_cells(stream.get("schedule")[0], stream.get("block"))
+    if cells.skips:
+        pairs = ", ".join(f"{head} from {tail}" for tail, head in cells.skips)
+        caller.warn(
+            f"stages read from others than the one before them ({pairs}); torch passes tensors to "
+            "the next stage alone: those between must hand them on"
+        )
+    return cells.encoded()
 
 
 def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:

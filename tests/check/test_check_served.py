@@ -148,7 +148,7 @@ def test_no_forged_number_is_accepted(tmp_path: Path) -> None:
     for number, (name, stream) in enumerate(serving(tmp_path)):
         records = records_in(stream)
         assert accepts(records), name
-        if number % 4:
+        if number % 8:
             continue  # all of them take long: `make attack`
         for one in forge(name, records, 1, ("run",)):
             forged += 1

@@ -86,8 +86,8 @@ def compare(seed: int, n: int, devices: tuple[DeviceClass, ...], options: CostOp
     assert report.value == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-def test_equals_brute_force_on_500_graphs():
-    for seed in range(500):
+def test_equals_brute_force_on_many_graphs():
+    for seed in range(250):
         rng = random.Random(seed)
         device = DeviceClass(
             "dev", count=rng.randint(1, 4), bandwidth_bytes_per_s=rng.choice([1, 3])

@@ -363,7 +363,7 @@ def test_messages_that_cannot_be_written_decide_nothing(messages: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["partition", "bound"])
-@pytest.mark.parametrize("megabytes", [120, 200, 285, 350])
+@pytest.mark.parametrize("megabytes", [120, 285, 350])
 def test_little_memory_is_one_line(name: str, megabytes: int, tmp_path: Path) -> None:
     """With 350 MB numba is loaded, and little is left for scipy."""
     path = tmp_path / "plan"

@@ -176,8 +176,8 @@ def test_bom_and_line_ends_of_windows():
 
 
 def test_many_edges():
-    lines = (f"{i} -> {i + step} [size={step}]" for i in range(25_000) for step in (1, 2, 3, 4))
-    assert len(read("digraph {\n" + "\n".join(lines) + "}").get("tensor")) == 100_000
+    lines = (f"{i} -> {i + step} [size={step}]" for i in range(5_000) for step in (1, 2, 3, 4))
+    assert len(read("digraph {\n" + "\n".join(lines) + "}").get("tensor")) == 20_000
 
 
 def test_the_command(tmp_path: Path):

@@ -1,7 +1,7 @@
 # fish completion for dnnp-export
 complete -c dnnp-export -s h -l help -d 'show this help message and exit'
-complete -c dnnp-export -l to -x -a 'stages triton ort-layers onnx-devices msr-split' -d 'stages: a folder with an ONNX model for each stage, and a manifest; triton: the same as a model repository for Triton; ort-layers: the whole model, with stages as layers for ONNX Runtime; onnx-devices: with stages as device configurations of ONNX; msr-split: the split as JSON, in the format of the 2020 device-placement paper'
-complete -c dnnp-export -s o -l output -r -F -d 'the folder to write (required), empty or from an earlier export; with --to msr-split the file to write'
+complete -c dnnp-export -l to -x -a 'stages triton ort-layers onnx-devices msr-split torch-csv' -d 'stages: a folder with an ONNX model for each stage, and a manifest; triton: the same as a model repository for Triton; ort-layers: the whole model, with stages as layers for ONNX Runtime; onnx-devices: with stages as device configurations of ONNX; msr-split: the split as JSON, in the format of the 2020 device-placement paper; torch-csv: the schedule, a row a rank, for torch.distributed.pipelining'
+complete -c dnnp-export -s o -l output -r -F -d 'the folder to write (required), empty or from an earlier export; with --to msr-split and torch-csv the file to write'
 complete -c dnnp-export -l model -r -F -d 'the ONNX model, if it is not where the stream says'
 complete -c dnnp-export -l link-weights -d 'make hard links to the external weight files instead of copying into the folder of each stage what it reads'
 complete -c dnnp-export -l max-batch-size -x -d 'with --to triton: the largest batch, along the first dimension of every tensor, which must be free in all of them'
