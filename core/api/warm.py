@@ -132,14 +132,22 @@ def _workers(count: int, env: dict[str, str]) -> Iterator[list[_Worker]]:
 
 
 def do_cases(wanted: Sequence[str], jobs: int, env: dict[str, str], *, shown: bool) -> _Tally:
-    """Do cases, in so many processes; `shown`: with a line about the progress on stderr."""
+    """Do cases, in so many processes; `shown`: with a line about the progress on stderr.
+
+    Cases that follow each other need the same kernels: half of the processes begin with the last
+    ones, so that they do not compile what another one compiles at that moment.
+    """
     tally = _Tally()
     names = deque(wanted)
     total = len(names)
     with _workers(min(jobs, total), env) as workers:
+        take = {
+            worker.pipe: names.pop if number % 2 else names.popleft
+            for number, worker in enumerate(workers)
+        }
         busy = {}
         for worker in workers:
-            worker.ask(names.popleft())
+            worker.ask(take[worker.pipe]())
             busy[worker.pipe] = worker
         while busy:
             for pipe in wait(list(busy)):
@@ -148,7 +156,7 @@ def do_cases(wanted: Sequence[str], jobs: int, env: dict[str, str], *, shown: bo
                 if isinstance(done, Done):
                     tally.add(worker.case, done)
                 if names:
-                    worker.ask(names.popleft())
+                    worker.ask(take[pipe]())
                 else:
                     del busy[worker.pipe]
                 if shown:
