@@ -160,11 +160,18 @@ def dot(facts: Facts) -> bytes:
 
 
 def _attributes(values: Values) -> str:
-    return ", ".join(
-        f"{name if name.isidentifier() else _quoted(name)}="
-        f"{_quoted(value) if isinstance(value, str) else _number(value)}"
-        for name, value in values.items()
-    )
+    return ", ".join(f"{_identifier(name)}={_identifier(each)}" for name, each in values.items())
+
+
+def _identifier(value: str | float) -> str:
+    """An identifier of DOT: a number without exponent, a name, or a string."""
+    text = value if isinstance(value, str) else _number(value)
+    plain = text.isidentifier() and text.isascii() and text.lower() not in _KEYWORDS
+    number = not isinstance(value, str) and not set(text) - set("-.0123456789")
+    return text if plain or number else _quoted(text)
+
+
+_KEYWORDS = frozenset(("node", "edge", "graph", "digraph", "subgraph", "strict"))
 
 
 def _quoted(text: str) -> str:

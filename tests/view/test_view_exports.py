@@ -119,7 +119,8 @@ def test_names_of_any_kind(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
 def test_graphviz_takes_the_graph(tmp_path: Path) -> None:
     records = planned()
-    next(r for r in records if r["type"] == "node")["name"] = 'a "b" \\'
+    first = next(r for r in records if r["type"] == "node")
+    first |= {"name": 'a "b" \\', "op": "Edge", "flop": 1.25e-7}
     path = tmp_path / "g.dot"
     path.write_bytes(seen("dot", encode(records)))
     done = subprocess.run(
