@@ -156,7 +156,7 @@ def do_cases(wanted: Sequence[str], jobs: int, env: dict[str, str], *, shown: bo
                 if isinstance(done, Done):
                     tally.add(worker.case, done)
                 if names:
-                    worker.ask(take[pipe]())
+                    worker.ask(take[worker.pipe]())
                 else:
                     del busy[worker.pipe]
                 if shown:
