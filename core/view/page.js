@@ -81,7 +81,10 @@ class Board {
   fit() {
     const full = (this.w - 20) / this.right;
     this.scale = this.stretch ? full : Math.max(0.28, Math.min(1.2, full));
-    this.x = this.stretch ? -10 / this.scale : Math.min(-10 / this.scale, (this.right - this.w / this.scale) / 2);
+    // What is wider than the page begins where its first box is in the middle.
+    const seen = this.w / this.scale, first = this.items[0], left = -10 / this.scale;
+    this.x = this.stretch ? left : this.right <= seen - 20 / this.scale ? (this.right - seen) / 2
+      : Math.max(left, Math.min(first.x + first.w / 2 - seen / 2, this.right - seen - left));
     this.y = -10 / this.down(); this.draw();
   }
   zoom(factor, cx = this.w / 2, cy = this.h / 2) {
