@@ -92,6 +92,12 @@ LINK = {
     "latency_s": number("time that each transfer takes on top; absent: 0"),
 }
 
+TENSOR_SHARD = {
+    "devices": Field("int", "how many devices hold the stage", required=True, positive=True),
+    "in_bytes": number("what each of them moves when it enters the stage; absent: 0"),
+    "out_bytes": number("what each of them moves before it leaves the stage; absent: 0"),
+}
+
 TENSOR = {
     "id": unique_id("unique among tensors"),
     "name": string("name in the source; need not be unique", required=True),
@@ -105,6 +111,11 @@ TENSOR = {
     "shape": Field("list", "dimensions, when known", items=Field("int", "")),
     "transfer_s": number("time to move it once; replaces size over bandwidth"),
     "output": Field("bool", "an output of the model"),
+    "shards": Field(
+        "list",
+        "what moves besides where a stage on several devices at once makes or reads it",
+        items=Field("object", "", fields=TENSOR_SHARD),
+    ),
 }
 
 BASE = Field(
@@ -112,6 +123,39 @@ BASE = Field(
     "time_s before factors that were learned from runs; absent: there are none",
     items=Field("number", ""),
 )
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+"""What devices that hold one stage together do with a tensor that is split among them."""
+
+NODE_SHARD = {
+    "devices": Field("int", "how many devices run the node at once", required=True, positive=True),
+    "time_s": TIMES,
+    "memory_bytes": number("its memory on each of them, held_bytes included"),
+    "held_bytes": number("the part of that which each micro-batch under way holds; absent: 0"),
+    "weight_bytes": number("weights on each of them, which replicas synchronise; absent: 0"),
+    "collectives": Field(
+        "list",
+        "what they exchange when it has run, or before",
+        items=Field(
+            "object",
+            "",
+            fields={
+                "kind": string("what it is", required=True, enum=COLLECTIVES),
+                "bytes": number("size of the whole tensor", required=True),
+            },
+        ),
+    ),
+    "recomputed": Field(
+        "object",
+        "the same where its backward pass repeats its forward pass; absent: it follows from the "
+        "graph",
+        fields={
+            "time_s": TIMES,
+            "memory_bytes": number("memory on each device", required=True),
+            "held_bytes": number("the part that each micro-batch holds; absent: 0"),
+        },
+    ),
+}
 
 NODE = {
     "id": unique_id("unique among nodes; the index in the ONNX graph"),
@@ -127,6 +171,15 @@ NODE = {
     "spread": SPREAD,
     "base_s": BASE,
     "memory_bytes": number("memory of the node, where the source gives it"),
+    "held_bytes": number(
+        "the part of it that each micro-batch holds from its forward to its backward pass; "
+        "absent: 0"
+    ),
+    "shards": Field(
+        "list",
+        "the node on several devices at once, each with a part of it; 1: on one device",
+        items=Field("object", "", fields=NODE_SHARD),
+    ),
     "backward": Field("bool", "belongs to the backward pass"),
     "of": Field("id", "backward: the node whose gradient it computes"),
     "color": Field("id", "nodes of one colour share a device"),
