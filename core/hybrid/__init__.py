@@ -1,0 +1,1 @@
+"""Parallel plans: pipeline, tensor and data parallelism with recomputation, planned at once."""

@@ -1,0 +1,204 @@
+"""Families of sets of items, in which stages of a parallel plan may begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dnnp.core.cost.combine import MARGIN, ROOM
+from dnnp.core.dp.lattice import make_lattice
+from dnnp.core.hybrid.cover import (
+    AGAIN,
+    FASTEST,
+    PLAIN,
+    Family,
+    Nets,
+    Rules,
+    Swaps,
+    Teams,
+)
+from dnnp.core.hybrid.price import degrees_of, replicas_of
+from dnnp.core.model.graph import Bools, Floats, Ints, offsets
+from dnnp.core.model.hybrid import HybridProblem
+
+AT_ONCE = 2_000_000
+"""Sets times pins, or items, that are looked at at once."""
+
+
+def least_work(problem: HybridProblem) -> Floats:
+    """Device-seconds that each item takes at least; f64[n], inf: no device can run it."""
+    kinds = {"none": [PLAIN], "full": [AGAIN]}.get(problem.options.recompute, [PLAIN, AGAIN])
+    degrees = degrees_of(problem)
+    share = problem.degrees[degrees, None] * problem.time[:, degrees, :][kinds]
+    least: Floats = share.min(axis=(0, 1), initial=np.inf)
+    return least
+
+
+def all_ends(problem: HybridProblem, most: int) -> Bools | None:
+    """Every set of items that holds what follows them; bool[I, n]. None: more than `most`."""
+    last = problem.n - 1
+    lattice = make_lattice(problem.n, last - problem.head, last - problem.tail, most)
+    if lattice is None:
+        return None
+    member = np.zeros((lattice.size, problem.n), dtype=np.bool_)
+    for i in range(1, lattice.size):
+        member[i] = member[lattice.parent[i]]
+        member[i, last - lattice.last[i]] = True
+    return member
+
+
+def ends_of_orders(orders: Sequence[Ints]) -> Bools:
+    """The sets that hold the last items of an order of all items; bool[I, n]."""
+    n = len(orders[0])
+    found = []
+    for order in orders:
+        place = np.empty(n, dtype=np.int64)
+        place[order] = np.arange(n)
+        found.append(place[None, :] >= n - np.arange(n + 1)[:, None])
+    member = np.unique(np.concatenate(found), axis=0) if len(found) > 1 else found[0]
+    return np.asarray(member[np.argsort(member.sum(axis=1), kind="stable")])
+
+
+def family_of(problem: HybridProblem, member: Bools) -> Family:
+    """What a cover needs of sets of items.
+
+    `member`: bool[I, n], by size, each set once, the empty one and that of all items among them.
+    """
+    sets, n = member.shape
+    words = n // 64 + 1
+    bits = np.zeros((sets, words * 64), dtype=np.bool_)
+    bits[:, :n] = member
+    packed = np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
+    values = [_kinds(problem, which) for which in (problem.time, problem.held, problem.fixed)]
+    finite = np.isfinite(values[0])
+    flat = np.concatenate(
+        [
+            least_work(problem)[None],
+            *(np.where(np.isfinite(v), v, 0.0).reshape(-1, n) for v in values),
+            (~finite).reshape(-1, n).astype(float),
+            problem.weight,
+        ]
+    ).T
+    sums = np.empty((sets, flat.shape[1]))
+    step = max(AT_ONCE // max(n, 1), 1)
+    for at in range(0, sets, step):
+        sums[at : at + step] = member[at : at + step].astype(float) @ flat
+    D = len(problem.degrees)
+    cuts = np.cumsum([1, *[3 * D] * 4])
+    work, time, held, fixed, unfit, weight = np.split(sums, cuts, axis=1)
+    by_work = np.argsort(work[:, 0], kind="stable")
+    cross_ptr, cross = _crossing(problem, member)
+    return Family(
+        words=np.ascontiguousarray(packed),
+        work=np.ascontiguousarray(work[:, 0]),
+        by_work=by_work,
+        sorted_work=np.ascontiguousarray(work[by_work, 0]),
+        time=np.ascontiguousarray(time.reshape(sets, 3, D)),
+        held=np.ascontiguousarray(held.reshape(sets, 3, D)),
+        fixed=np.ascontiguousarray(fixed.reshape(sets, 3, D)),
+        unfit=np.ascontiguousarray(np.rint(unfit).astype(np.int64).reshape(sets, 3, D)),
+        weight=np.ascontiguousarray(weight),
+        cross_ptr=cross_ptr,
+        cross=cross,
+    )
+
+
+def faster_again(problem: HybridProblem) -> Bools:
+    """Items that are as fast, or faster, if their forward pass is run again; bool[D, n].
+
+    Of equally fast ways it is the one that holds less with one micro-batch under way.
+    """
+    memory = problem.held + problem.fixed
+    same = problem.time[AGAIN] == problem.time[PLAIN]
+    return np.asarray(
+        (problem.time[AGAIN] < problem.time[PLAIN]) | (same & (memory[AGAIN] < memory[PLAIN]))
+    )
+
+
+def _kinds(problem: HybridProblem, values: Floats) -> Floats:
+    """Values by `PLAIN`, `AGAIN` and `FASTEST`; f64[3, D, n]."""
+    fastest = np.where(faster_again(problem), values[AGAIN], values[PLAIN])
+    return np.stack([values[PLAIN], values[AGAIN], fastest])
+
+
+def _crossing(problem: HybridProblem, member: Bools) -> tuple[Ints, Ints]:
+    """Nets with some pins in each set and some outside it (CSR)."""
+    p = len(problem.source)
+    pins = np.diff(problem.pin_ptr)
+    rows: list[Ints] = []
+    counts: list[Ints] = []
+    step = max(AT_ONCE // max(len(problem.pins), 1), 1)
+    for at in range(0, len(member), step):
+        inside = member[at : at + step][:, problem.pins].astype(np.int64)
+        total = np.add.reduceat(inside, problem.pin_ptr[:-1], axis=1) if p else inside[:, :0]
+        some = (total > 0) & (total < pins)
+        counts.append(some.sum(axis=1))
+        rows.append(np.nonzero(some)[1])
+    return offsets(np.concatenate(counts)), np.concatenate(rows).astype(np.int64)
+
+
+def nets_for(problem: HybridProblem) -> Nets:
+    """The nets of a problem for a cover."""
+    p, words = len(problem.source), problem.n // 64 + 1
+    bits = np.zeros((p, words * 64), dtype=np.bool_)
+    bits[np.repeat(np.arange(p), np.diff(problem.pin_ptr)), problem.pins] = True
+    packed = np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
+    return Nets(
+        np.ascontiguousarray(packed.reshape(p, words)),
+        problem.source.astype(np.int64),
+        np.ascontiguousarray(problem.in_s),
+        np.ascontiguousarray(problem.out_s),
+        problem.kept.astype(np.float64),
+    )
+
+
+def swaps_of(problem: HybridProblem, most: int) -> Swaps:
+    """Items that save memory if they do not run as is fastest, for 1 to `most` under way."""
+    sign = np.where(faster_again(problem), -1.0, 1.0)
+    choice = problem.itemwise and problem.options.recompute == "auto"
+    if not choice:
+        empty = np.zeros((len(problem.degrees), problem.n))
+        return Swaps(empty, empty, empty, np.zeros((*empty.shape[:1], 0, problem.n), np.int32))
+    with np.errstate(invalid="ignore"):
+        cost = sign * (problem.time[AGAIN] - problem.time[PLAIN])
+        fixed = sign * (problem.fixed[PLAIN] - problem.fixed[AGAIN])
+        held = sign * (problem.held[PLAIN] - problem.held[AGAIN])
+    possible = np.isfinite(cost)
+    cost, fixed, held = (np.where(possible, v, 0.0) for v in (cost, fixed, held))
+    fixed = np.where(possible, fixed, 0.0)
+    saved = fixed[:, None] + np.arange(1, most + 1)[None, :, None] * held[:, None]
+    key = np.where(saved > 0, cost[:, None] / np.where(saved > 0, saved, 1.0), np.inf)
+    return Swaps(cost, fixed, held, np.argsort(key, axis=2, kind="stable").astype(np.int32))
+
+
+def teams_of(problem: HybridProblem) -> Teams:
+    """The ways in which a stage may use devices."""
+    degree, replicas = np.meshgrid(degrees_of(problem), replicas_of(problem), indexing="ij")
+    degree, replicas = degree.ravel(), replicas.ravel()
+    devices = problem.degrees[degree] * replicas
+    order = np.argsort(devices, kind="stable")
+    order = order[devices[order] <= problem.devices]
+    devices = devices[order]
+    first = np.flatnonzero(np.diff(devices, prepend=0))
+    return Teams(degree[order], replicas[order], devices, np.append(first, len(devices)))
+
+
+def rules_of(problem: HybridProblem, scale: float) -> Rules:
+    """How stages are priced and judged; `scale`: a time that no sum of them exceeds."""
+    options = problem.options
+    first, last = {"none": (PLAIN, PLAIN), "full": (AGAIN, AGAIN)}.get(
+        options.recompute, (FASTEST, FASTEST) if problem.itemwise else (PLAIN, AGAIN)
+    )
+    return Rules(
+        devices=problem.devices,
+        most_replicas=min(options.micro_batches, problem.devices),
+        itemwise=first == FASTEST,
+        first=first,
+        last=last,
+        comm=problem.comm,
+        overlap_sync=options.overlap_sync,
+        sync_s=problem.sync_s,
+        room=problem.memory * ROOM,
+        slack=scale * MARGIN * 1e-3,
+    )

@@ -1,0 +1,116 @@
+"""Parallel plans: stages that several devices hold together, and in several copies.
+
+Three kinds of parallelism at once (Tarnawski, Narayanan, Phanishayee 2021, "Piper: Multidimensional
+Planner for DNN Parallelization"): a stage is a part of a pipeline; `t` devices run it together,
+each with a shard of its operators (tensor parallelism); and there are `d` replicas of that, which
+share the micro-batches of a batch among them (data parallelism). Forward passes may be run again
+in the backward pass, so that less is held between the two (recomputation).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dnnp.core.model.graph import Floats, Ints
+
+RECOMPUTE = ("none", "full", "auto")
+"""Whether stages run their forward passes again: none of them, all, or those that gain by it."""
+
+WEIGHT_SYNC = {"ring": 2.0, "server": 4.0}
+"""How replicas add up their gradients -> bytes that a device moves for each byte of weights, times
+(d - 1) / d: around a ring, or by parameter servers on the same devices, as in Piper's planner."""
+
+
+@dataclass(frozen=True)
+class HybridOptions:
+    """What a parallel plan may use, and how it is priced."""
+
+    tensor_parallel: int = 1
+    """Devices that may hold a replica of a stage together, at most."""
+    data_parallel: int = 1
+    """Replicas of a stage, at most."""
+    micro_batches: int = 32
+    """Micro-batches in a batch; replicas share them equally."""
+    recompute: str = "none"
+    """One of `RECOMPUTE`."""
+    weight_sync: str = "ring"
+    """One of `WEIGHT_SYNC`."""
+    overlap_sync: bool = False
+    """Whether weights are synchronised while the stage computes."""
+
+
+@dataclass(frozen=True, eq=False)
+class HybridProblem:
+    """`n` items to be split, `p` nets, `D` degrees; seconds (or the stream's unit) and bytes.
+
+    The first axis of `time`, `held` and `fixed` is whether the forward pass is run again.
+    """
+
+    degrees: Ints
+    """i64[D], tensor-parallel degrees, ascending."""
+    time: Floats
+    """f64[2, D, n], of one micro-batch, collectives included; inf: it cannot run so."""
+    held: Floats
+    """f64[2, D, n], bytes on each device for every micro-batch that is under way."""
+    fixed: Floats
+    """f64[2, D, n], bytes on each device besides."""
+    weight: Floats
+    """f64[D, n], bytes of weights on each device, which replicas synchronise."""
+    pin_ptr: Ints
+    pins: Ints
+    """Items of each net (CSR), ascending: who makes a tensor, and who reads it."""
+    source: Ints
+    """i64[p], item that makes the tensor; -1: an input of the model, which costs nothing."""
+    in_s: Floats
+    """f64[D, p], time when it enters a stage of such a degree."""
+    out_s: Floats
+    """f64[D, p], time when it leaves one."""
+    kept: Floats
+    """f64[p], bytes that a stage that runs its forward pass again holds of a tensor that enters it,
+    for every micro-batch that is under way."""
+    tail: Ints
+    head: Ints
+    """Distinct precedence pairs between items, tail < head."""
+    devices: int
+    memory: float
+    """Of one device."""
+    sync_s: float
+    """Time to synchronise a byte of weights, per micro-batch, but for the factor (d - 1) / d."""
+    comm: int
+    """How transfers and compute combine, one of `dnnp.core.cost.combine.COMM`."""
+    options: HybridOptions
+    itemwise: bool = False
+    """Whether the choice to run forward passes again is one of each item, where nothing is kept of
+    what enters a stage; else it is one of a stage."""
+
+    @property
+    def n(self) -> int:
+        """Number of items."""
+        return self.time.shape[2]
+
+
+class HybridBlock(NamedTuple):
+    """A stage to be: what a search returns."""
+
+    items: Ints
+    """Ascending."""
+    degree: int
+    """Position of its tensor-parallel degree in `HybridProblem.degrees`."""
+    replicas: int
+    recomputed: Ints
+    """Items that run their forward pass again, ascending; a stage's choice: none, or all."""
+
+
+class HybridCost(NamedTuple):
+    """What a stage costs on each of its devices, for a micro-batch."""
+
+    load_s: float
+    compute_s: float
+    """Before replicas share it, as all times but `load_s`."""
+    in_s: float
+    out_s: float
+    sync_s: float
+    memory_bytes: float
+    in_flight: int
+    """Micro-batches under way on a device at once."""

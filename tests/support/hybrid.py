@@ -1,0 +1,151 @@
+"""Small parallel plans at random, and all of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from dnnp.core.hybrid.price import costs_of, degrees_of, replicas_of
+from dnnp.core.model.hybrid import WEIGHT_SYNC, HybridBlock, HybridOptions, HybridProblem
+
+
+def random_problem(seed: int, *, itemwise: bool | None = None, most: int = 6) -> HybridProblem:
+    """A problem of a few items; every second one with a choice of each item."""
+    rng = random.Random(seed)
+    n = rng.randint(1, most)
+    degrees = rng.choice(([1], [1, 2], [1, 2, 4], [2, 4]))
+    tail, head = [], []
+    for v in range(n):
+        for u in range(v):
+            if rng.random() < 0.4:
+                tail.append(u)
+                head.append(v)
+    itemwise = seed % 2 == 0 if itemwise is None else itemwise
+    plain = np.array([[rng.randint(0, 20) for _ in range(n)] for _ in degrees], float)
+    again = plain + np.array([[rng.randint(-1, 9) for _ in range(n)] for _ in degrees])
+    for values in (plain, again):
+        for i, v in product(range(len(degrees)), range(n)):
+            if len(degrees) > 1 and rng.random() < 0.05:
+                values[i, v] = np.inf
+    if not itemwise:
+        again = np.maximum(plain, again)
+    shape = (len(degrees), n)
+    held = np.array([rng.randint(0, 6) for _ in range(2 * n * len(degrees))], float)
+    fixed = np.array([rng.randint(0, 6) for _ in range(2 * n * len(degrees))], float)
+    source, pins, ptr = [], [], [0]
+    for u in range(n):
+        for _ in range(rng.randint(0, 2)):
+            readers = {v for v, w in zip(head, tail, strict=True) if w == u and rng.random() < 0.8}
+            if rng.random() < 0.3 and tail:  # a gradient: made behind, read before
+                readers |= {w for v, w in zip(head, tail, strict=True) if v == u}
+            if readers - {u}:
+                source.append(u)
+                pins += sorted(readers | {u})
+                ptr.append(len(pins))
+    p = len(source)
+    options = HybridOptions(
+        tensor_parallel=rng.choice((1, 2, 4, 8)),
+        data_parallel=rng.choice((1, 2, 4)),
+        micro_batches=rng.choice((1, 2, 4, 6)),
+        recompute=rng.choice(("none", "full", "auto", "auto", "auto")),
+        weight_sync=rng.choice(list(WEIGHT_SYNC)),
+        overlap_sync=rng.random() < 0.3,
+    )
+    some = np.array([[rng.randint(0, 5) for _ in range(p)] for _ in degrees], float)
+    more = np.array([[rng.randint(0, 5) for _ in range(p)] for _ in degrees], float)
+    return HybridProblem(
+        degrees=np.array(degrees),
+        time=np.stack([plain, again]),
+        held=held.reshape(2, *shape),
+        fixed=fixed.reshape(2, *shape),
+        weight=np.array([rng.randint(0, 9) for _ in range(n * len(degrees))], float).reshape(shape),
+        pin_ptr=np.array(ptr),
+        pins=np.array(pins, dtype=np.int64),
+        source=np.array(source, dtype=np.int64),
+        in_s=some.reshape(len(degrees), p),
+        out_s=more.reshape(len(degrees), p),
+        kept=np.zeros(p) if itemwise else np.array([float(rng.randint(0, 4)) for _ in range(p)]),
+        tail=np.array(tail, dtype=np.int64),
+        head=np.array(head, dtype=np.int64),
+        devices=rng.randint(1, 6),
+        memory=rng.choice((np.inf, 40.0, 25.0, 15.0, 60.0)),
+        sync_s=rng.choice((0.1, 0.5, 1.0)),
+        comm=rng.choice((0, 0, 1, 2)),
+        options=options,
+        itemwise=itemwise,
+    )
+
+
+def ordered_partitions(problem: HybridProblem, least: int = 0) -> Iterator[list[list[int]]]:
+    """All ways to cut the items into stages, in the order of the pipeline."""
+    n = problem.n
+    before = [0] * n
+    for u, v in zip(problem.tail.tolist(), problem.head.tolist(), strict=True):
+        before[v] |= 1 << u
+
+    def grow(done: int) -> Iterator[list[list[int]]]:
+        if done == (1 << n) - 1:
+            yield []
+            return
+        free = ((1 << n) - 1) & ~done
+        part = free
+        while part:
+            items = [v for v in range(n) if part >> v & 1]
+            if all(before[v] & ~(done | part) == 0 for v in items):
+                for rest in grow(done | part):
+                    yield [items, *rest]
+            part = (part - 1) & free
+
+    yield from grow(least)
+
+
+def best_of_all(problem: HybridProblem) -> float:
+    """The least value over all plans, by trying each of them; inf: none fits."""
+    best = np.inf
+    options = problem.options
+    teams = [
+        (i, d)
+        for i in degrees_of(problem)
+        for d in replicas_of(problem).tolist()
+        if problem.degrees[i] * d <= problem.devices
+    ]
+    for stages in ordered_partitions(problem):
+        if len(stages) > min(problem.devices, options.micro_batches):
+            continue
+        for chosen in product(teams, repeat=len(stages)):
+            if sum(int(problem.degrees[i]) * d for i, d in chosen) > problem.devices:
+                continue
+            if sum(d for _, d in chosen) > options.micro_batches:
+                continue
+            # What is run again in one stage does not concern the others.
+            value = 0.0
+            for s in range(len(stages)):
+                value = max(value, _best_stage(problem, stages, chosen, s))
+                if value >= best:
+                    break
+            best = min(best, value)
+    return best
+
+
+def _best_stage(problem, stages, chosen, s) -> float:  # type: ignore[no-untyped-def]
+    items = np.array(stages[s])
+    later = sum(d for _, d in chosen[s + 1 :])
+    none = items[:0]
+    ways = {
+        "none": [none],
+        "full": [items],
+        "auto": [none, items],
+    }[problem.options.recompute]
+    if problem.itemwise and problem.options.recompute == "auto":
+        ways = [items[np.array(b, dtype=bool)] for b in product((0, 1), repeat=len(items))]
+    best = np.inf
+    for again in ways:
+        block = HybridBlock(items, chosen[s][0], chosen[s][1], again)
+        first = HybridBlock(none, chosen[s][0], later, none) if later else None
+        cost = costs_of(problem, [block, first] if first else [block])[0]
+        if cost.memory_bytes <= problem.memory * (1 + 1e-12):
+            best = min(best, cost.load_s)
+    return best
