@@ -301,7 +301,8 @@ def _state_memory(
 
     A forward node holds the parameters that it is the first to read, and what it writes for the
     backward pass; a backward node what training keeps for parameters whose gradients it is the
-    first to make. Everything else lives shortly and is not counted.
+    first to make. Everything else lives shortly and is not counted. What a forward node writes for
+    the backward pass is there once for every micro-batch that is under way (`held_bytes`).
     """
     kept = {t for node in made.nodes for t in node["inputs"]}
     held: set[int] = set()
@@ -309,8 +310,8 @@ def _state_memory(
         static = [t for t in node["inputs"] if tensor[t]["kind"] in ("parameter", "constant")]
         own = [t for t in dict.fromkeys(static) if t not in held]
         held.update(own)
-        own += [t for t in node["outputs"] if t in kept]
-        node["memory_bytes"] = sum(tensor[t]["size_bytes"] for t in own)
+        node["held_bytes"] = sum(tensor[t]["size_bytes"] for t in node["outputs"] if t in kept)
+        node["memory_bytes"] = sum(tensor[t]["size_bytes"] for t in own) + node["held_bytes"]
     trained: set[int] = set()
     for node in made.nodes:
         own = sorted(made.trained[node["id"]] - trained)

@@ -102,6 +102,8 @@ def test_two_layers_by_hand(mlp: Path) -> None:
     assert memory["MatMul0.grad"] == 3 * 4 * 8 * 16
     assert memory["Add1.grad"] == 3 * 4 * 16
     assert sum(memory.values()) == 4 * (4 * (128 + 16 + 32) + 64 + 8)
+    held = {n["name"]: n["held_bytes"] for n in graph.nodes if "held_bytes" in n}
+    assert held == {"MatMul0": 0, "Add1": 0, "Relu2": 4 * 4 * 16, "MatMul3": 4 * 4 * 2}
     colors = {n["name"]: n["color"] for n in graph.nodes}
     for pair in ("MatMul0", "Add1", "Relu2", "MatMul3"):
         assert colors[pair] == colors[f"{pair}.grad"]
@@ -121,6 +123,8 @@ def test_memory_of_optimizers(mlp: Path, optimizer: str, numbers: int, mixed: bo
     each = (2 + 2 + 4 if mixed else 4 + 4) + 4 * numbers
     activations = (64 + 8) * (2 if mixed else 4)
     assert sum(n["memory_bytes"] for n in graph.nodes) == weights * each + activations
+    # Only activations are there once for every micro-batch under way.
+    assert sum(n.get("held_bytes", 0) for n in graph.nodes) == activations
     assert {t["dtype"] for t in graph.tensors} == {"float16" if mixed else "float32"}
 
 
