@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from dnnp.choices import RECOMPUTE, WEIGHT_SYNC
 from dnnp.cmds.shell.arguments import count, device_options, factor, positive, seconds, share
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
@@ -111,6 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="scale the work of searches that would not end (default: 1)",
     )
     how.add_argument("--seed", type=count, metavar="N", help="seed of random choices (default: 0)")
+    _add_parallel_arguments(parser)
     orders = parser.add_argument_group("search over orders (random, brkga, mla, mla-weighted)")
     orders.add_argument(
         "--samples", type=positive, metavar="T", help="orders that random tries (default: 100)"
@@ -141,6 +143,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_cost_arguments(parser)
     parser.add_argument_group("methods for throughput and gpipe", lines(SPLITS))
     parser.add_argument_group("methods for latency", lines(LATENCY))
+
+
+def _add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what asks for a parallel plan."""
+    parallel = parser.add_argument_group(
+        "parallel plans, any of which asks for one: stages on several devices at once, in several "
+        "replicas, that run forward passes again"
+    )
+    parallel.add_argument(
+        "--tensor-parallel",
+        type=positive,
+        metavar="T",
+        help="up to T devices hold a stage together, by what nodes state of that (dnnp-profile "
+        "--tensor-parallel); default: 1",
+    )
+    parallel.add_argument(
+        "--data-parallel",
+        type=positive,
+        metavar="D",
+        help="up to D replicas of a stage share the micro-batches (default: 1)",
+    )
+    parallel.add_argument(
+        "--micro-batches",
+        type=positive,
+        metavar="N",
+        help="micro-batches in a batch, which replicas share equally and after which they "
+        "synchronise weights (default: as the stream says, or 32)",
+    )
+    parallel.add_argument(
+        "--recompute",
+        choices=RECOMPUTE,
+        help="stages that run their forward pass again in the backward pass, to hold less: none "
+        "(default), all (full), or those that gain by it (auto)",
+    )
+    parallel.add_argument(
+        "--weight-sync",
+        choices=WEIGHT_SYNC,
+        help="how replicas add up their gradients: around a ring (default), or by parameter "
+        "servers among them, as Piper has it",
+    )
+    parallel.add_argument(
+        "--overlap-sync", action="store_true", help="they do so while the stage computes"
+    )
 
 
 def _add_learning_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ from dnnp.core.model.cluster import Clustering, singletons
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import TENSOR_KINDS, Floats, Graph, Ints, make_graph, offsets, totals
 from dnnp.formats.edited_costs import check_costs
+from dnnp.formats.shards import arrays_of, shards_of
 from dnnp.formats.stream import Record, Stream
 
 MOST_TIMES = 20_000_000
@@ -106,6 +107,8 @@ def graph_of(stream: Stream) -> Graph:
             node_bytes=_optional(nodes, "memory_bytes", math.nan, np.float64),
             color=_optional(nodes, "color", -1, np.int64),
             backward=_optional(nodes, "backward", False, np.bool_),
+            held_bytes=_optional(nodes, "held_bytes", 0.0, np.float64),
+            shards=shards_of(stream),
         )
         graph.order  # noqa: B018  (finds cycles)
     except FormatError as error:
@@ -212,4 +215,8 @@ def digest_of(graph: Graph, clustering: Clustering) -> str:
     for owner, times in (("node", graph.times), ("group", clustering.times)):
         for c in sorted(times):
             add(f"{owner}/{c}", times[c])
+    if graph.held_bytes.any():
+        add("held_bytes", graph.held_bytes)
+    for name, array in arrays_of(graph.shards):
+        add(name, array)
     return hasher.hexdigest()

@@ -7,8 +7,8 @@ from typing import Any
 
 from dnnp.formats.fields import Field, object_schema
 from dnnp.formats.graph_fields import DEVICE
+from dnnp.formats.plan_fields import PLAN_LINK
 from dnnp.formats.record_fields import HEX, number, string, unique_id
-from dnnp.formats.result_fields import PLAN_LINK
 
 FORMAT = "dnnp-stages"
 VERSION = 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from dataclasses import asdict
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass, Level, unnested
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.hybrid import HybridOptions
 from dnnp.core.model.learned import PolicyUsed
 from dnnp.core.model.link import Link
 from dnnp.core.model.plan import CostOptions, Plan, Stage, Transfer, Tried, Way
@@ -126,6 +128,10 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
                 end_s=_number_or_none(r, "end_s"),
                 starts_s=tuple(map(float, r["starts_s"])) if "starts_s" in r else None,
                 receives=tuple(map(_transfer, r["receives"])) if "receives" in r else None,
+                shards=r.get("shards", 1),
+                collective_s=float(r.get("collective_s", 0.0)),
+                recomputed=tuple(r.get("recomputed", ())),
+                in_flight=r.get("in_flight"),
             )
             for r in sorted(stages, key=lambda r: r["id"])
         ),
@@ -156,6 +162,7 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
         planned_by=record.get("planned_by", ""),
         learned=_policy(record["policy"]) if "policy" in record else None,
         excess_bytes=float(record.get("excess_bytes", 0.0)),
+        hybrid=HybridOptions(**record["parallel"]) if "parallel" in record else None,
     )
 
 
@@ -212,21 +219,27 @@ def _check_stages(stream: Stream, plan: Record, units: Clustering, ptr: Ints, id
         where = int(stage[cut[0]])
         raise stream.fault_at("stage", where, "nodes", f"holds a part of group {group} only")
     offered = {d["class"]: d.get("count", 0) for d in plan["devices"]}
-    most = plan.get("max_replicas", 1)
+    most, widest = plan.get("max_replicas", 1), 1
+    if "parallel" in plan:
+        most, widest = (plan["parallel"][f"{x}_parallel"] for x in ("data", "tensor"))
     for i, record in enumerate(stream.get("stage")):
         name, replicas = record["class"], record.get("replicas", 1)
+        shards = record.get("shards", 1)
         if name not in offered:
             reason = f"{shown(name)} is not among the plan's devices"
             raise stream.fault_at("stage", i, "class", reason)
         if replicas > most:
             reason = f"{replicas} replicas; the plan allows {most}"
             raise stream.fault_at("stage", i, "replicas", reason)
+        if shards > widest:
+            reason = f"{shards} shards; the plan allows {widest}"
+            raise stream.fault_at("stage", i, "shards", reason)
         number = _device_number(record["device"], name)
-        if number is None or number + replicas > offered[name]:
+        if number is None or number + replicas * shards > offered[name]:
             reason = f"there is no device {shown(record['device'])}"
-            if number is not None and replicas > 1:
-                last = shown(f"{name}/{number + replicas - 1}")
-                reason = f"there is no device {last} for the last replica"
+            if number is not None and replicas * shards > 1:
+                last = shown(f"{name}/{number + replicas * shards - 1}")
+                reason = f"there is no device {last} for the last {_PART[shards > 1]}"
             reason += f"; class {shown(name)} has {offered[name]}"
             raise stream.fault_at("stage", i, "device", reason)
 
@@ -236,6 +249,8 @@ def _device_number(device: str, name: str) -> int | None:
     match = re.fullmatch(r"(0|[1-9][0-9]{0,17})", device.removeprefix(f"{name}/"))
     return int(match[0]) if match and device == f"{name}/{match[0]}" else None
 
+
+_PART = ("replica", "shard")
 
 _LATENCY = ("execution", "invocations", "transfers", "congestion")
 """Options of a plan that only latency has."""
@@ -287,6 +302,8 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
         record["policy"] = plan.learned._asdict()
     if plan.excess_bytes:
         record["excess_bytes"] = plan.excess_bytes
+    if plan.hybrid is not None:
+        record["parallel"] = asdict(plan.hybrid)
     stages: list[Record] = [
         {
             "type": "stage",
@@ -306,6 +323,12 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
     for entry, stage in zip(stages, plan.stages, strict=True):
         if stage.replicas > 1:
             entry |= {"replicas": stage.replicas, "sync_s": stage.sync_s}
+        if stage.shards > 1:
+            entry |= {"shards": stage.shards, "collective_s": stage.collective_s}
+        if stage.recomputed:
+            entry["recomputed"] = list(stage.recomputed)
+        if stage.in_flight is not None:
+            entry["in_flight"] = stage.in_flight
         if stage.forward_s is not None and stage.backward_s is not None:
             entry |= {"forward_s": stage.forward_s, "backward_s": stage.backward_s}
         if stage.peak_bytes is not None:
@@ -349,5 +372,7 @@ def plan_digest(record: Record, stages: list[Record]) -> str:
     hasher = hashlib.sha256(f"{record['digest']};{record['k']};".encode())
     for stage in sorted(stages, key=lambda r: r["id"]):
         replicas = f"x{stage['replicas']}" if stage.get("replicas", 1) > 1 else ""
+        replicas += f"/{stage['shards']}" if stage.get("shards", 1) > 1 else ""
+        replicas += f"!{stage['recomputed']}" if stage.get("recomputed") else ""
         hasher.update(f"{stage['device']}{replicas}:{stage['nodes']};".encode())
     return hasher.hexdigest()

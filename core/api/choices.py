@@ -33,6 +33,11 @@ MEASURED = "measured"
 OPTIMIZERS = ("adam", "momentum", "sgd")
 """What updates the weights in training."""
 
+RECOMPUTE = ("none", "full", "auto")
+"""Which stages run their forward passes again."""
+WEIGHT_SYNC = ("ring", "server")
+"""How replicas add up gradients."""
+
 PROVIDERS = ("cpu", "cuda")
 WORKERS = ("thread", "process")
 ENGINES = ("local", "ray")

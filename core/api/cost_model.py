@@ -40,7 +40,7 @@ def throughput_options(options: SplitOptions, graph: Graph) -> CostOptions:
     summed = stated or bool(graph.backward.any())
     return CostOptions(
         options.comm,
-        options.memory_model or ("sum" if summed else "peak"),
+        options.memory_model or ("sum" if summed or options.parallel else "peak"),
         options.memory_mode,
         options.charge_io,
         options.objective,

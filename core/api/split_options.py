@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dnnp.choices import RECOMPUTE, WEIGHT_SYNC
 from dnnp.core.methods import LATENCY, SPLITS
 from dnnp.core.model.asked import Evolution
 from dnnp.core.model.errors import UsageError
@@ -17,6 +18,12 @@ _ORDERS = ("order", "sequence", "priorities")
 
 _LEARNING = ("policy", "train_on", "episodes", "save_policy")
 """Options of methods that learn."""
+
+
+_PARALLEL = (
+    "tensor_parallel", "data_parallel", "micro_batches", "recompute", "weight_sync", "overlap_sync",
+)  # fmt: skip
+"""Options that ask for a parallel plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +95,19 @@ class SplitOptions(DeviceOptions):
     """Latency: what moves as one; None: `tensor`."""
     congestion: str | None = option(choices=("device", "channel", "none"))
     """Latency of operators: which transfers wait for each other; None: `device`."""
+    tensor_parallel: int | None = option(least=1)
+    """Parallel plans: devices that may hold a replica of a stage together; None: 1."""
+    data_parallel: int | None = option(least=1)
+    """Parallel plans: replicas of a stage, at most; None: 1."""
+    micro_batches: int | None = option(least=1)
+    """Parallel plans: micro-batches in a batch; None: what the stream says, or 32."""
+    recompute: str | None = option(choices=RECOMPUTE)
+    """Parallel plans: stages that run their forward pass again in the backward pass, to hold less:
+    `none`, `full`: all, `auto`: those that gain by it; None: `none`."""
+    weight_sync: str | None = option(choices=WEIGHT_SYNC)
+    """Parallel plans: how replicas add up gradients; None: `ring`."""
+    overlap_sync: bool = option(False)
+    """Parallel plans: they do so while the stage computes."""
     comm: str = option("sum", choices=("sum", "overlap", "duplex"))
     """Transfers add to compute, overlap with it, or overlap in both directions."""
     memory_model: str | None = option(choices=("sum", "peak", "weights"))
@@ -108,6 +128,12 @@ class SplitOptions(DeviceOptions):
         # Between commas, as commands take them.
         if not isinstance(self.method, str):
             object.__setattr__(self, "method", ",".join(self.method))
+
+    @property
+    def parallel(self) -> tuple[str, ...]:
+        """The options given that ask for a parallel plan, as they are named."""
+        given = [name for name in _PARALLEL if getattr(self, name) not in (None, False)]
+        return tuple(f"--{name.replace('_', '-')}" for name in given)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -131,6 +157,8 @@ class SplitOptions(DeviceOptions):
             raise UsageError("--objective latency runs every sample once: no --allow-replicas")
         if self.allow_replicas and self.memory_mode == "ignore":
             raise UsageError("--allow-replicas finds what fits: no --memory-mode ignore")
+        if self.parallel:
+            self._check_parallel(self.parallel[0])
         orders = [name for name in _ORDERS if getattr(self, name) is not None]
         if len(orders) > 1:
             raise UsageError(f"give --{orders[0]} or --{orders[1]}, not both")
@@ -145,6 +173,20 @@ class SplitOptions(DeviceOptions):
         if isinstance(self.train_on, str | os.PathLike):
             raise UsageError(f"--train-on {os.fspath(self.train_on)!r}: give a list of files")
         self.evolution.check()
+
+    def _check_parallel(self, asked: str) -> None:
+        """Refuse what parallel plans do not know; `asked` is an option that asks for one."""
+        others = {
+            "--method": self.method != "auto",
+            "--eval": self.eval is not None,
+            "--allow-replicas": self.allow_replicas,
+            "--max-replicas (it is --data-parallel)": self.max_replicas is not None,
+            "--validity": self.validity not in (None, "ordered"),
+            **{f"--{name}": getattr(self, name) is not None for name in _ORDERS},
+        }
+        for name, given in others.items():
+            if given:
+                raise UsageError(f"{asked} asks for a parallel plan: no {name}")
 
     @property
     def evolution(self) -> Evolution:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dnnp.choosing import fastest_plan, name_faster_replicas, ways_in_words, with_all_replicas
@@ -96,7 +97,9 @@ def add_plan(
     from dnnp.formats.plan import plan_records
     from dnnp.formats.spread import plan_spread
 
-    if given is None:
+    if options.parallel:
+        plan, effort = _parallel(stream, problem, options), None
+    elif given is None:
         plan, effort = try_methods(options, lambda one: _found(problem, one))
     else:
         from dnnp.given_split import given_plan
@@ -119,8 +122,36 @@ def add_plan(
     _report(options.caller, plan, problem.units.g, spread)
     if stream.header.get("measured", {}).get("disturbed"):
         options.caller.note("its costs were measured beside other processes: they may be too high")
-    if given is None:
+    if given is None and not options.parallel:
         name_faster_replicas(problem, plan, options)
+
+
+def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> Plan:
+    """Find a parallel plan: stages on several devices at once, and in several replicas."""
+    from dnnp.core.hybrid.plan import solve_hybrid
+    from dnnp.core.model.hybrid import HybridOptions
+    from dnnp.formats.graph import digest_of
+
+    caller = options.caller
+    asked = HybridOptions(
+        tensor_parallel=options.tensor_parallel or 1,
+        data_parallel=options.data_parallel or 1,
+        micro_batches=options.micro_batches
+        or stream.header.get("micro_batches", HybridOptions.micro_batches),
+        recompute=options.recompute or HybridOptions.recompute,
+        weight_sync=options.weight_sync or HybridOptions.weight_sync,
+        overlap_sync=options.overlap_sync,
+    )
+    run = run_of(caller, seconds=options.time_limit, units=problem.units.g)
+    digest = digest_of(problem.graph, problem.units)
+    with or_interrupted(caller), with_bar(caller, run) as shown:
+        found = solve_hybrid(problem, asked, shown, digest)
+    return replace(found, status="interrupted") if _cut_short(caller, found) else found
+
+
+def _cut_short(caller: Caller, plan: Plan) -> bool:
+    """Whether a search was interrupted that might have found more."""
+    return caller.interrupted and plan.status == "feasible"
 
 
 def _found(problem: SplitProblem, options: SplitOptions) -> Found:
@@ -284,7 +315,7 @@ def _order_files(
 
 def _report(caller: Caller, plan: Plan, units: int, spread: float | None) -> None:
     """One line about what was found; `spread` of measured costs, relative."""
-    stages, used = counted(len(plan.stages), "stage"), sum(s.replicas for s in plan.stages)
+    stages, used = counted(len(plan.stages), "stage"), sum(s.devices for s in plan.stages)
     if used > len(plan.stages):
         stages += f" on {used} devices"
     if plan.k > max(used, units):

@@ -31,6 +31,8 @@ class Problem(NamedTuple):
     """Nodes state what they hold."""
     drawn: int = 0
     """Instead of all that: nodes of a random graph."""
+    shards: bool = False
+    """Nodes state what they hold if their forward passes run again."""
 
 
 class Case(NamedTuple):
@@ -197,6 +199,10 @@ def _others() -> Iterator[Case]:
     yield Case("latency", "getf", "large", Problem(drawn=7000), (("split", large),))
     table = {"objective": "latency", "method": "max-load", "order": "published"}
     yield Case("latency", "max-load", "published", Problem(devices=PAPER), (("split", table),))
+    for shards in (False, True):
+        hybrid = Problem({"k": 3, "memory": 550.0, **LINK}, training=True, shards=shards)
+        options = {"data_parallel": 2, "recompute": "auto", **hybrid.options}
+        yield Case("split", "hybrid", f"shards {shards}", hybrid, (("split", options),))
     for transfers in ("blocking", "non-blocking"):
         options = {"shape": "V", "transfers": transfers, "transfer_time": 0.5, "memory": 3.0}
         yield Case("schedule", "auto", transfers, None, (("schedule", options),))
@@ -254,6 +260,8 @@ def _graph(problem: Problem) -> Graph:
         times = {name: rng.randint(5, 20) * (1 + 2 * (name == "cpu")) for name in CLASSES}
         if problem.memory:
             fields["memory_bytes"] = rng.randint(5, 30)
+        if problem.shards:
+            fields["shards"] = [_shard(times)]
         v = len(nodes)
         nodes.append(
             {
@@ -281,6 +289,14 @@ def _graph(problem: Problem) -> Graph:
     }
     records |= {"tensor": tensors, "node": nodes}
     return Graph(Stream(header=header, records={k: r for k, r in records.items() if r}))
+
+
+def _shard(times: Mapping[str, float]) -> Record:
+    """A node on one device, which holds less if its forward pass runs again."""
+    again = {name: 1.3 * time for name, time in times.items()}
+    costs = {"time_s": times, "memory_bytes": 30.0, "held_bytes": 20.0, "weight_bytes": 5.0}
+    recomputed = {"time_s": again, "memory_bytes": 30.0, "held_bytes": 2.0}
+    return {"devices": 1, **costs, "recomputed": recomputed}
 
 
 def _add_gradients(nodes: list[Record], node: Any) -> None:

@@ -257,9 +257,7 @@ def most_in_flight(  # type: ignore[no-untyped-def]
             low, high, unknown = found, most, False
             while low < high:
                 y = (low + high + 1) // 2
-                answer = feasible(
-                    y * held - room, top - time, i, y, block, swaps, cost, save, took
-                )
+                answer = feasible(y * held - room, top - time, i, y, block, swaps, cost, save, took)
                 unknown = unknown or answer < 0
                 if answer == 1:
                     low = y
@@ -272,10 +270,10 @@ def most_in_flight(  # type: ignore[no-untyped-def]
 @callee
 def holds(words, small, large):  # type: ignore[no-untyped-def]
     """Whether one set is part of another."""
+    outside = np.uint64(0)
     for w in range(words.shape[1]):
-        if words[small, w] & ~words[large, w]:
-            return False
-    return True
+        outside |= words[small, w] & ~words[large, w]
+    return outside == 0
 
 
 @kernel
@@ -294,9 +292,7 @@ def cover(family, nets, swaps, teams, rules, limit):  # type: ignore[no-untyped-
     sums = np.zeros((3, family.weight.shape[1]))
     block = np.zeros(family.words.shape[1], np.uint64)
     cost, save, took = np.zeros(n), np.zeros(n), np.zeros(2 * n + 1, np.int64)
-    known = _cover(
-        family, nets, swaps, teams, rules, limit, least, sums, block, cost, save, took
-    )
+    known = _cover(family, nets, swaps, teams, rules, limit, least, sums, block, cost, save, took)
     return least, known
 
 

@@ -84,8 +84,8 @@ def family_of(problem: HybridProblem, member: Bools) -> Family:
     step = max(AT_ONCE // max(n, 1), 1)
     for at in range(0, sets, step):
         sums[at : at + step] = member[at : at + step].astype(float) @ flat
-    D = len(problem.degrees)
-    cuts = np.cumsum([1, *[3 * D] * 4])
+    count = len(problem.degrees)
+    cuts = np.cumsum([1, *[3 * count] * 4])
     work, time, held, fixed, unfit, weight = np.split(sums, cuts, axis=1)
     by_work = np.argsort(work[:, 0], kind="stable")
     cross_ptr, cross = _crossing(problem, member)
@@ -94,10 +94,10 @@ def family_of(problem: HybridProblem, member: Bools) -> Family:
         work=np.ascontiguousarray(work[:, 0]),
         by_work=by_work,
         sorted_work=np.ascontiguousarray(work[by_work, 0]),
-        time=np.ascontiguousarray(time.reshape(sets, 3, D)),
-        held=np.ascontiguousarray(held.reshape(sets, 3, D)),
-        fixed=np.ascontiguousarray(fixed.reshape(sets, 3, D)),
-        unfit=np.ascontiguousarray(np.rint(unfit).astype(np.int64).reshape(sets, 3, D)),
+        time=np.ascontiguousarray(time.reshape(sets, 3, count)),
+        held=np.ascontiguousarray(held.reshape(sets, 3, count)),
+        fixed=np.ascontiguousarray(fixed.reshape(sets, 3, count)),
+        unfit=np.ascontiguousarray(np.rint(unfit).astype(np.int64).reshape(sets, 3, count)),
         weight=np.ascontiguousarray(weight),
         cross_ptr=cross_ptr,
         cross=cross,
@@ -174,8 +174,8 @@ def swaps_of(problem: HybridProblem, most: int) -> Swaps:
 
 def teams_of(problem: HybridProblem) -> Teams:
     """The ways in which a stage may use devices."""
-    degree, replicas = np.meshgrid(degrees_of(problem), replicas_of(problem), indexing="ij")
-    degree, replicas = degree.ravel(), replicas.ravel()
+    allowed, copies = np.array(degrees_of(problem), dtype=np.int64), replicas_of(problem)
+    degree, replicas = np.repeat(allowed, len(copies)), np.tile(copies, len(allowed))
     devices = problem.degrees[degree] * replicas
     order = np.argsort(devices, kind="stable")
     order = order[devices[order] <= problem.devices]

@@ -151,9 +151,7 @@ def plan_hybrid(
     if best is None:
         if run.stop():
             raise LimitError("no parallel plan was found before the search was stopped")
-        raise InfeasibleError(
-            "infeasible: no parallel plan fits into the memory of the devices"
-        )
+        raise InfeasibleError("infeasible: no parallel plan fits into the memory of the devices")
     return replace(best, bound=exact.bound if exact is not None else bound)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.errors import FormatError
+from dnnp.core.model.shards import Shards
 
 INPUT, ACTIVATION, PARAMETER, CONSTANT = range(4)
 TENSOR_KINDS = ("input", "activation", "parameter", "constant")
@@ -65,6 +66,10 @@ class Graph:
     """i64[n], nodes of one colour share a device; -1: free."""
     backward: Bools
     """bool[n]: the node belongs to the backward pass."""
+    held_bytes: Floats
+    """f64[n], the part of its memory that each micro-batch holds until its backward pass."""
+    shards: Shards | None = None
+    """The nodes on several devices at once; None: nothing is stated."""
 
     @property
     def n(self) -> int:
@@ -201,6 +206,8 @@ def make_graph(
     node_bytes: Floats | None = None,
     color: Ints | None = None,
     backward: Bools | None = None,
+    held_bytes: Floats | None = None,
+    shards: Shards | None = None,
 ) -> Graph:
     """Build a graph from CSR rows of tensors read and written; derive the reverse maps.
 
@@ -234,6 +241,7 @@ def make_graph(
         "node_bytes": np.full(n, np.nan) if node_bytes is None else node_bytes,
         "color": np.full(n, -1, dtype=np.int64) if color is None else color,
         "backward": np.zeros(n, dtype=np.bool_) if backward is None else backward,
+        "held_bytes": np.zeros(n) if held_bytes is None else held_bytes,
     }
     graph = Graph(
         node_ids=node_ids,
@@ -253,6 +261,7 @@ def make_graph(
         use_ptr=use_ptr,
         use_idx=use_idx,
         times=dict(times),
+        shards=shards,
         **arrays,  # type: ignore[arg-type]
     )
     for array in vars(graph).values():

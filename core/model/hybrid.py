@@ -1,7 +1,7 @@
 """Parallel plans: stages that several devices hold together, and in several copies.
 
-Three kinds of parallelism at once (Tarnawski, Narayanan, Phanishayee 2021, "Piper: Multidimensional
-Planner for DNN Parallelization"): a stage is a part of a pipeline; `t` devices run it together,
+Three kinds of parallelism at once, as in Piper ("Piper: Multidimensional Planner for DNN
+Parallelization", NeurIPS 2021): a stage is a part of a pipeline; `t` devices run it together,
 each with a shard of its operators (tensor parallelism); and there are `d` replicas of that, which
 share the micro-batches of a batch among them (data parallelism). Forward passes may be run again
 in the backward pass, so that less is held between the two (recomputation).

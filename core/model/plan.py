@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Ints
+from dnnp.core.model.hybrid import HybridOptions
 from dnnp.core.model.learned import PolicyUsed
 from dnnp.core.model.link import Link
 
@@ -106,6 +107,19 @@ class Stage:
     """Latency of `operators`: start of each unit, in the order of `nodes`."""
     receives: tuple[Transfer, ...] | None = None
     """Latency of `operators`: what is sent to this device, by start."""
+    shards: int = 1
+    """Devices that each replica takes, one after the other: its tensor-parallel degree."""
+    collective_s: float = 0.0
+    """The part of the compute that its shards spend exchanging tensors."""
+    recomputed: tuple[int, ...] = ()
+    """Parallel plans: ids of the forward nodes that the backward pass runs again."""
+    in_flight: int | None = None
+    """Parallel plans: micro-batches under way on a device at once; None of others."""
+
+    @property
+    def devices(self) -> int:
+        """Devices that it takes, from `device` on."""
+        return self.replicas * self.shards
 
 
 class Way(NamedTuple):
@@ -185,6 +199,8 @@ class Plan:
     excess_bytes: float = 0.0
     """Where capacities are ignored: the most memory that a device needs beyond what it has; 0: all
     fits."""
+    hybrid: HybridOptions | None = None
+    """What a parallel plan could use; None: it is none, and all stages have one shard."""
 
     @property
     def objective(self) -> str:

@@ -22,9 +22,9 @@ BASE = ("core.model", "core.cost")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cmds": ("cmds", "formats", "core", "samples"),
     "core.api": (
-        "core.methods", *BASE, *SOLVERS, "core.portfolio", "core.coarsen", "core.profile",
-        "core.pipeline", "core.check", "core.synthetic", "core.training", "core.runtime",
-        "core.view", "formats",
+        "core.methods", *BASE, *SOLVERS, "core.hybrid", "core.portfolio", "core.coarsen",
+        "core.profile", "core.pipeline", "core.check", "core.synthetic", "core.training",
+        "core.runtime", "core.view", "formats",
     ),
     "formats": ("core.model",),
     "samples": ("core.api",),
@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "core.cost": ("core.model",),
     "core.dp": BASE,
     "core.order": (*BASE, "core.dp"),
+    "core.hybrid": (*BASE, "core.dp", "core.order"),
     "core.local": (*BASE, "core.dp", "core.order"),
     "core.mip": (*BASE, "core.dp", "core.order", "core.peak"),
     "core.latency": (*BASE, "core.dp", "core.order", "core.local", "core.mip"),

@@ -190,7 +190,7 @@ def _wrong_outputs(
 
 
 def _left() -> tuple[int, ...]:
-    """Processes of workers, open files, which shared memory is as well, and threads: this process's.
+    """What this process has: workers, open files, which shared memory is as well, and threads.
 
     /dev/shm is not counted: workers have no names there, and other tests at work have.
     """

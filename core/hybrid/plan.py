@@ -1,0 +1,153 @@
+"""From a graph to a parallel plan: items, a search, and stages priced from the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.combine import ROOM
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.hybrid.price import costs_of
+from dnnp.core.hybrid.problem import check_hybrid, exchange_times, hybrid_problem
+from dnnp.core.hybrid.search import plan_hybrid
+from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.graph import Ints, csr
+from dnnp.core.model.hybrid import HybridBlock, HybridOptions, HybridProblem
+from dnnp.core.model.plan import CLOSED, Plan, Stage
+from dnnp.core.model.run import Run
+from dnnp.core.order.orders import ORDERS
+
+METHOD = "hybrid"
+
+
+class _Found(NamedTuple):
+    problem: HybridProblem
+    items: Items
+    blocks: list[HybridBlock]
+    value: float
+    bound: float
+
+
+def solve_hybrid(problem: SplitProblem, options: HybridOptions, run: Run, digest: str) -> Plan:
+    """Find the best parallel plan of a graph.
+
+    A graph with a backward pass has items for each direction of that; the best plan of all is
+    taken, and the least bound.
+
+    Raises
+    ------
+    InfeasibleError
+        It is proven that nothing fits.
+    LimitError
+        Nothing was found that fits, and nothing is proven.
+    UsageError
+        What parallel plans do not know.
+    """
+    check_hybrid(problem, options)
+    found: list[_Found] = []
+    errors: list[InfeasibleError | LimitError] = []
+    for items in problem.item_choices:
+        one = hybrid_problem(problem, items, options)
+        try:
+            best = plan_hybrid(one, _orders(items), run)
+        except (InfeasibleError, LimitError) as error:
+            errors.append(error)
+        else:
+            found.append(_Found(one, items, best.blocks, best.value, best.bound))
+    if not found:
+        raise next((e for e in errors if isinstance(e, LimitError)), errors[0])
+    best_found = min(found, key=lambda f: f.value)
+    unproven = any(isinstance(error, LimitError) for error in errors)
+    bound = 0.0 if unproven else min(f.bound for f in found)
+    return make_hybrid_plan(problem, best_found, bound, digest)
+
+
+def _orders(items: Items) -> list[Ints]:
+    """Topological orders of items that are numbered by `items.order`."""
+    place = np.empty(items.count, dtype=np.int64)
+    place[items.order] = np.arange(items.count)
+    renumbered = Items(items.label, items.count, place[items.tail], place[items.head])
+    return [order(renumbered) for order in ORDERS.values()]
+
+
+def make_hybrid_plan(problem: SplitProblem, found: _Found, bound: float, digest: str) -> Plan:
+    """Stages of blocks, with devices numbered from the widest stages on.
+
+    So the shards of a replica are in one cluster where its size is a multiple of their number.
+    """
+    (device,) = problem.devices
+    hybrid, blocks = found.problem, found.blocks
+    degrees = hybrid.degrees.tolist()
+    wide = sorted(range(len(blocks)), key=lambda b: -degrees[blocks[b].degree])
+    number, free = dict.fromkeys(wide, 0), 0
+    for b in wide:
+        number[b] = free
+        free += degrees[blocks[b].degree] * blocks[b].replicas
+    costs = costs_of(hybrid, blocks)
+    rows = _nodes(problem, found)
+    exchanged = exchange_times(problem.graph, device)
+    stages = []
+    for b, (block, cost) in enumerate(zip(blocks, costs, strict=True)):
+        nodes, again = rows[b]
+        once = float(exchanged[block.degree, nodes].sum())
+        twice = 0.0 if hybrid.itemwise else float(exchanged[block.degree, again].sum())
+        stages.append(
+            Stage(
+                device=f"{device.name}/{number[b]}",
+                device_class=device.name,
+                nodes=tuple(problem.graph.node_ids[nodes].tolist()),
+                load_s=cost.load_s,
+                in_s=cost.in_s,
+                compute_s=cost.compute_s,
+                overflow_s=0.0,
+                out_s=cost.out_s,
+                memory_bytes=cost.memory_bytes,
+                replicas=block.replicas,
+                sync_s=cost.sync_s,
+                shards=degrees[block.degree],
+                collective_s=once + twice,
+                recomputed=tuple(problem.graph.node_ids[again].tolist()),
+                in_flight=cost.in_flight,
+            )
+        )
+    value = max((s.load_s for s in stages), default=0.0)
+    excess = max((s.memory_bytes for s in stages), default=0.0) - device.memory_bytes * ROOM
+    proven = bound >= value * (1 - CLOSED)
+    status = "optimal" if proven else "feasible"
+    return Plan(
+        stages=tuple(stages),
+        k=device.count,
+        method=METHOD,
+        validity="ordered",
+        value=value,
+        bound=value if proven else min(bound, value),
+        status="infeasible" if excess > 0 else status,
+        options=problem.options,
+        devices=problem.devices,
+        digest=digest,
+        hybrid=hybrid.options,
+        excess_bytes=max(excess, 0.0),
+    )
+
+
+def _nodes(problem: SplitProblem, found: _Found) -> list[tuple[Ints, Ints]]:
+    """Nodes of each block in execution order, and those that run again in the backward pass."""
+    graph, items = problem.graph, found.items
+    place = np.empty(items.count, dtype=np.int64)
+    place[items.order] = np.arange(items.count)
+    ptr, nodes = csr(place[items.label][graph.order], graph.order, items.count)
+    rows = []
+    for block in found.blocks:
+        mine = _gathered(ptr, nodes, block.items, graph.rank)
+        again = _gathered(ptr, nodes, block.recomputed, graph.rank)
+        rows.append((mine, again[~graph.backward[again]]))
+    return rows
+
+
+def _gathered(ptr: Ints, nodes: Ints, items: Sequence[int] | Ints, rank: Ints) -> Ints:
+    parts = [nodes[ptr[i] : ptr[i + 1]] for i in items]
+    found: Ints = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    return found[np.argsort(rank[found], kind="stable")]

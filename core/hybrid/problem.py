@@ -1,0 +1,191 @@
+"""From a graph with shards to the problem of a parallel plan."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from dnnp.core.cost.collectives import collective_time
+from dnnp.core.cost.combine import COMM
+from dnnp.core.cost.given import Given
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.line import nets_of
+from dnnp.core.cost.load import node_memory, transfer_times, weight_bytes
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.errors import UsageError
+from dnnp.core.model.graph import Bools, Floats, Graph, Ints, csr, totals
+from dnnp.core.model.hybrid import WEIGHT_SYNC, HybridOptions, HybridProblem
+
+
+def check_hybrid(given: Given, options: HybridOptions) -> DeviceClass:
+    """The class of devices of a parallel plan.
+
+    Raises
+    ------
+    UsageError
+        What parallel plans do not know: several classes, links, or other models of memory.
+    """
+    classes = [d for d in given.devices if not d.is_cpu]
+    if len(classes) != 1 or len(given.devices) > 1:
+        raise UsageError("parallel plans are for devices of one class, without CPUs beside them")
+    if given.links:
+        raise UsageError("parallel plans know the links of a class only: no --link")
+    cost = given.options
+    if cost.objective != "throughput":
+        raise UsageError(f"parallel plans are for --objective throughput, not {cost.objective}")
+    if cost.memory_model != "sum" or cost.memory_mode == "overflow":
+        raise UsageError("parallel plans add memory up, within capacity: --memory-model sum")
+    if cost.charge_io:
+        raise UsageError("parallel plans do not charge inputs and outputs: no --charge-io")
+    stated = given.graph.shards is not None and given.graph.shards.again is not None
+    if options.recompute != "none" and not stated and not given.graph.backward.any():
+        raise UsageError(f"--recompute {options.recompute}: the graph has no backward pass")
+    return classes[0]
+
+
+def hybrid_problem(given: Given, items: Items, options: HybridOptions) -> HybridProblem:
+    """The problem of splitting items; they are numbered by `items.order`."""
+    device = check_hybrid(given, options)
+    graph, n = given.graph, items.count
+    place = np.empty(n, dtype=np.int64)
+    place[items.order] = np.arange(n)
+    where = place[items.label]
+    degrees = degrees_in(graph)
+    time, again = node_times(given, device)
+    memory, held = node_bytes(graph)
+    fixed = np.stack([memory[0] - held[0], memory[1] - held[1]])
+    shards = graph.shards
+    pin_ptr, pins, tensor, _ = nets_of(graph, where, given.options)
+    made = graph.producer[tensor]
+    own = transfer_times(graph, device)[tensor]
+    band = device.bandwidth_bytes_per_s
+    none = np.zeros((1, graph.m))
+    coming, going = (none, none) if shards is None else (shards.in_bytes, shards.out_bytes)
+    itemwise = shards is not None and shards.again is not None
+    ahead = ~graph.backward[made]
+    tail, head = place[items.tail], place[items.head]
+    return HybridProblem(
+        degrees=degrees,
+        time=_summed(np.stack([time, again]), where, n),
+        held=_summed(held, where, n),
+        fixed=_summed(fixed, where, n),
+        weight=_weights(graph, where, n, len(degrees)),
+        pin_ptr=pin_ptr,
+        pins=pins,
+        source=where[made],
+        in_s=own + coming[:, tensor] / band,
+        out_s=own + going[:, tensor] / band,
+        kept=np.where(ahead & (not itemwise), graph.tensor_bytes[tensor], 0.0),
+        tail=tail,
+        head=head,
+        devices=device.count,
+        memory=np.inf if given.options.memory_mode == "ignore" else device.memory_bytes,
+        sync_s=WEIGHT_SYNC[options.weight_sync] / options.micro_batches / band,
+        comm=COMM[given.options.comm],
+        options=options,
+        itemwise=itemwise,
+    )
+
+
+def degrees_in(graph: Graph) -> Ints:
+    """Tensor-parallel degrees that a graph states; i64[D]."""
+    return np.ones(1, dtype=np.int64) if graph.shards is None else graph.shards.degrees
+
+
+def node_times(given: Given, device: DeviceClass) -> tuple[Floats, Floats]:
+    """Times of nodes with their collectives, without and with their forward pass run again.
+
+    f64[D, n] each. Where groups are priced by themselves, their nodes share that in proportion.
+    The forward pass is that of nodes outside the backward pass, unless shards state the times.
+    """
+    graph, shards = given.graph, given.graph.shards
+    whole = graph.times.get(device.name, np.full(graph.n, np.inf))
+    time = whole[None] if shards is None else shards.plain.times[device.name]
+    time = time * _factor(given, device, whole)
+    exchanged = exchange_times(graph, device)
+    if shards is not None and shards.again is not None:
+        again = shards.again.times[device.name] * _factor(given, device, whole)
+        return time + exchanged, again + exchanged
+    time = time + exchanged
+    return time, np.where(graph.backward, time, 2 * time)
+
+
+def exchange_times(graph: Graph, device: DeviceClass) -> Floats:
+    """Time that collectives of nodes take at each degree; f64[D, n]."""
+    degrees = degrees_in(graph).tolist()
+    found = np.zeros((len(degrees), graph.n))
+    if graph.shards is None:
+        return found
+    bands = [_collective_bandwidth(device, degrees, t) for t in degrees]
+    for i, v, kind, size in graph.shards.collectives:
+        found[i, v] += collective_time(kind, size, degrees[i], bands[i])
+    return found
+
+
+def _collective_bandwidth(device: DeviceClass, degrees: list[int], devices: int) -> float:
+    """Bandwidth of the links among so many devices.
+
+    The smallest cluster holds them that is made of several such numbers, as stages of many devices
+    get the first numbers; but only if each degree divides the next.
+    """
+    if not any(b % a for a, b in pairwise(degrees)):
+        for level in device.levels:
+            if level.size % devices == 0:
+                return level.bandwidth_bytes_per_s
+    return device.bandwidth_bytes_per_s
+
+
+def _factor(given: Given, device: DeviceClass, whole: Floats) -> Floats:
+    """Time of the group of each node over that of its nodes; f64[n]."""
+    units = given.units
+    stated = units.times.get(device.name, np.full(units.g, np.inf))
+    summed = totals(units.label, whole, units.g)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = np.where((summed > 0) & np.isfinite(summed), stated / summed, 1.0)
+    near = np.isclose(factor, 1.0, rtol=1e-12)
+    return np.asarray(np.where(near, 1.0, factor)[units.label])
+
+
+def node_bytes(graph: Graph) -> tuple[Floats, Floats]:
+    """Memory of nodes with one micro-batch under way, and what each of these holds.
+
+    f64[2, D, n] each; the second row is for forward passes that run again: unless shards state it,
+    nothing is held then, and what was is there once.
+    """
+    shards = graph.shards
+    own = node_memory(graph)
+    if shards is None:
+        memory, held = own[None], graph.held_bytes[None]
+    else:
+        memory = np.where(np.isnan(shards.plain.memory), own, shards.plain.memory)
+        held = shards.plain.held
+    if shards is None or shards.again is None:
+        return np.stack([memory, memory]), np.stack([held, np.zeros_like(held)])
+    again = np.where(np.isnan(shards.again.memory), memory, shards.again.memory)
+    return np.stack([memory, again]), np.stack([held, shards.again.held])
+
+
+def stated_weights(graph: Graph) -> Bools:
+    """Whether all nodes say what weights they have at a degree; bool[D]."""
+    if graph.shards is None:
+        return np.zeros(1, dtype=np.bool_)
+    return np.asarray(~np.isnan(graph.shards.weight).any(axis=1))
+
+
+def _weights(graph: Graph, where: Ints, n: int, count: int) -> Floats:
+    """Weights of items; f64[D, n]. Where nodes do not say, the parameters that they read."""
+    ptr, nodes = csr(where, np.arange(graph.n), n)
+    read = np.array([weight_bytes(graph, nodes[ptr[i] : ptr[i + 1]]) for i in range(n)])
+    stated = stated_weights(graph)
+    found = np.empty((count, n))
+    for i in range(count):
+        weights = graph.shards.weight[i] if graph.shards is not None and stated[i] else None
+        found[i] = read if weights is None else totals(where, weights, n)
+    return found
+
+
+def _summed(values: Floats, where: Ints, n: int) -> Floats:
+    """Sums over the nodes of each item; f64[..., n]."""
+    flat = values.reshape(-1, values.shape[-1])
+    return np.stack([totals(where, row, n) for row in flat]).reshape(*values.shape[:-1], n)

@@ -1,0 +1,142 @@
+"""From records to the problem of a parallel plan, and to its stages."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dnnp import choices
+from dnnp.core.model import hybrid
+from dnnp.formats.plan_fields import PLAN
+from support.run import dnnp
+
+N = 4
+
+
+def stream(**changes: Any) -> bytes:
+    """Two nodes that work, forward and backward, on one or two devices; the second is larger."""
+    records: list[dict[str, Any]] = [
+        {
+            "type": "header", "format": "dnnp", "version": 1, "model": "m",
+            "units": {"time": "s"}, "provenance": [], "training": True,
+        },
+        {
+            "type": "device", "class": "gpu", "kind": "accelerator", "count": 3,
+            "memory_bytes": 100.0, "bandwidth_bytes_per_s": 1.0,
+        },
+    ]  # fmt: skip
+    for i, name in enumerate(("x", "a", "b", "db", "da")):
+        kind = "activation" if i else "input"
+        records.append({"type": "tensor", "id": i, "name": name, "kind": kind, "size_bytes": 2.0})
+    rows: list[tuple[int, list[int], int, float, float, bool]] = [
+        (0, [0], 1, 4.0, 10.0, False),
+        (1, [1], 2, 12.0, 20.0, False),
+        (2, [2], 3, 24.0, 6.0, True),
+        (3, [3], 4, 8.0, 4.0, True),
+    ]
+    for v, reads, writes, time, memory, backward in rows:
+        node = {
+            "type": "node", "id": v, "name": f"n{v}", "op": "MatMul", "inputs": reads,
+            "outputs": [writes], "time_s": {"gpu": time}, "memory_bytes": memory,
+            "color": v if v < 2 else 3 - v,
+            "shards": [
+                {
+                    "devices": 2, "time_s": {"gpu": time / 2}, "memory_bytes": memory / 2,
+                    "held_bytes": 0.0 if backward else 2.0, "weight_bytes": 1.0,
+                    "collectives": [{"kind": "all-reduce", "bytes": 1.0}],
+                }
+            ],
+        }  # fmt: skip
+        node |= {"backward": True, "of": 3 - v} if backward else {"held_bytes": 4.0}
+        records.append(node | changes.get(f"n{v}", {}))
+    records.append({"type": "end", "records": len(records)})
+    return b"".join(json.dumps(r).encode() + b"\n" for r in records)
+
+
+def stages(data: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The plan record, and those of its stages."""
+    records = [json.loads(line) for line in data.splitlines()]
+    (plan,) = (r for r in records if r["type"] == "plan")
+    return plan, [r for r in records if r["type"] == "stage"]
+
+
+def partition(*options: str, data: bytes | None = None) -> Any:
+    return dnnp("partition", *options, stdin=stream() if data is None else data)
+
+
+def test_the_larger_stage_takes_two_devices() -> None:
+    result = partition("--tensor-parallel", "2", "--micro-batches", str(N))
+    assert result.status == 0, result.err
+    plan, (first, second) = stages(result.out)
+    assert plan["parallel"]["tensor_parallel"] == 2
+    # 18 of compute and two all-reduces of a byte on two devices; b goes nowhere, a and db cross.
+    assert second["shards"] == 2
+    assert second["compute_s"] == 18 + 2
+    assert second["collective_s"] == 2
+    assert second["in_s"] == 2
+    assert second["out_s"] == 2
+    assert plan["value"] == second["load_s"] == 24
+    assert plan["status"] == "optimal"
+    # Its own micro-batch, and of the first stage two under way.
+    assert (first["in_flight"], second["in_flight"]) == (2, 1)
+    assert first["memory_bytes"] == 14 - 4 + 2 * 4
+    assert second["memory_bytes"] == 13
+    # The wide stage has the first devices.
+    assert (first["device"], second["device"]) == ("gpu/2", "gpu/0")
+
+
+def test_recomputation_trades_time_for_memory() -> None:
+    data = stream(n1={"memory_bytes": 8.0})
+    tight = ("--tensor-parallel", "1", "--memory", "15", "-k", "2")
+    result = partition(*tight, data=data)
+    assert result.status == 4
+    assert "no parallel plan fits" in result.err
+    result = partition(*tight, "--recompute", "auto", data=data)
+    assert result.status == 0, result.err
+    _, (first, second) = stages(result.out)
+    # 4 forward twice and 8 backward; what was held for each micro-batch is there once.
+    assert first["recomputed"] == [0]
+    assert first["compute_s"] == 16
+    assert first["memory_bytes"] == 14
+    assert "recomputed" not in second
+
+
+def test_replicas_share_a_batch() -> None:
+    result = partition("--data-parallel", "3", "--micro-batches", "300", "--weight-sync", "server")
+    plan, (only,) = stages(result.out)
+    assert only["replicas"] == 3
+    assert only["load_s"] == pytest.approx(48 / 3 + only["sync_s"])
+    assert plan["parallel"]["weight_sync"] == "server"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--method", "slice"), "no --method"),
+        (("--max-replicas", "2"), "--data-parallel"),
+        (("--objective", "gpipe"), "gpipe"),
+        (("--memory-mode", "overflow"), "--memory-model sum"),
+        (("--validity", "free"), "no --validity"),
+    ],
+)
+def test_what_parallel_plans_do_not_know(options: tuple[str, ...], words: str) -> None:
+    result = partition("--tensor-parallel", "2", *options)
+    assert result.status == 2
+    assert words in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_degree_twice_is_refused() -> None:
+    twice = [{"devices": 2, "time_s": {"gpu": 1.0}}, {"devices": 2, "time_s": {"gpu": 2.0}}]
+    result = partition("--tensor-parallel", "2", data=stream(n0={"shards": twice}))
+    assert result.status == 3
+    assert "shards[1].devices" in result.err
+
+
+def test_choices_are_the_same_wherever_they_are_stated() -> None:
+    fields = PLAN["parallel"].fields
+    assert fields is not None
+    assert fields["recompute"].enum == choices.RECOMPUTE == hybrid.RECOMPUTE
+    assert fields["weight_sync"].enum == choices.WEIGHT_SYNC == tuple(hybrid.WEIGHT_SYNC)
