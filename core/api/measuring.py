@@ -55,17 +55,30 @@ class Timing:
 def price_measured(stream: Stream, device: DeviceSpec, timing: Timing, caller: Caller) -> None:
     """Price a stream by timing its model, or by what an earlier timing found."""
     check_units(stream)
-    from pathlib import Path
-
     from dnnp.core.runtime.providers import require_provider, short_name
-    from dnnp.formats import cost_cache
     from dnnp.formats.graph import clustering_of, graph_of
-    from dnnp.formats.onnx_types import input_shapes
-    from dnnp.source import open_source
 
     require_provider(timing.provider)
     timing = replace(timing, provider=short_name(timing.provider))
     clustering_of(stream, graph_of(stream), priced=False)
+    if any(record.get("backward") for record in stream.get("node")):
+        from dnnp.measuring_training import training_costs
+
+        costs = training_costs(stream, device, timing, caller)
+    else:
+        costs = measured_costs(stream, timing, caller)
+    _write(stream, device, costs, caller)
+    caller.note(f"{stream.header['model']}: {_in_words(costs)}")
+
+
+def measured_costs(stream: Stream, timing: Timing, caller: Caller) -> MeasuredCosts:
+    """What the model of a stream takes, measured now or before."""
+    from pathlib import Path
+
+    from dnnp.formats import cost_cache
+    from dnnp.formats.onnx_types import input_shapes
+    from dnnp.source import open_source
+
     model, path, digest = open_source(caller, stream, timing.model)
     groups = [record["nodes"] for record in stream.get("group")]
     shapes = input_shapes(stream)
@@ -78,14 +91,13 @@ def price_measured(stream: Stream, device: DeviceSpec, timing: Timing, caller: C
         costs = cost_cache.load(folder, key, len(stream.get("node")), len(groups))
     if costs is not None:
         caller.note(f"costs measured before: {folder / key}.json")
-    else:
-        _check_nodes(stream, model, str(path))
-        costs = _time_model(stream, model, path.parent, timing, beside, caller)
-        keep = not (timing.no_cache or costs.how.get("disturbed"))
-        if keep and not cost_cache.store(folder, key, costs, facts):
-            caller.detail(f"{folder}: cannot be written; the costs are not kept")
-    _write(stream, device, costs, caller)
-    caller.note(f"{stream.header['model']}: {_in_words(costs)}")
+        return costs
+    _check_nodes(stream, model, str(path))
+    costs = _time_model(stream, model, path.parent, timing, beside, caller)
+    keep = not (timing.no_cache or costs.how.get("disturbed"))
+    if keep and not cost_cache.store(folder, key, costs, facts):
+        caller.detail(f"{folder}: cannot be written; the costs are not kept")
+    return costs
 
 
 def _write(stream: Stream, device: DeviceSpec, costs: MeasuredCosts, caller: Caller) -> None:
@@ -260,7 +272,7 @@ def _time_model(
         facts["taken"] = round(found.taken, 6)
     if found.spread is not None:
         facts["spread"] = round(found.spread, 6)
-    if _say_disturbed(taken, caller):
+    if say_disturbed(taken, caller):
         facts["disturbed"] = True
     node_s = found.times(first.times(np.array(by_index), units), units)
     spread_of = found.spreads(len(by_index), units)
@@ -367,7 +379,7 @@ def _say_caveats(profiles: Sequence[tuple[dict[str, set[str]], str]], caller: Ca
         caller.warn(caveat)
 
 
-def _say_disturbed(taken: list[float], caller: Caller) -> bool:
+def say_disturbed(taken: list[float], caller: Caller) -> bool:
     """Whether other processes took enough of the time of a measurement to matter; say so."""
     from dnnp.core.runtime.waits import DISTURBED
 

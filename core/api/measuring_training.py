@@ -1,0 +1,256 @@
+"""Price a graph of training: its forward pass by timing the model, gradients by their pieces."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+from typing import TYPE_CHECKING, Any
+
+from dnnp.core.model.errors import UsageError
+from dnnp.core.model.standing import Standing
+from dnnp.core.model.text import counted
+from dnnp.costs import check_units
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from dnnp.caller import Caller
+    from dnnp.core.runtime.gradient_pieces import Term
+    from dnnp.formats.cost_cache import MeasuredCosts
+    from dnnp.formats.devices import DeviceSpec
+    from dnnp.formats.stream import Stream
+    from dnnp.measuring import Timing
+
+Record = dict[str, Any]
+_NAMED = 12
+"""Operator types that a line lists."""
+
+
+@dataclass(frozen=True)
+class _Gradients:
+    """Seconds of backward nodes alone, by id, beside those of the forward pass alone."""
+
+    alone_s: Mapping[int, float]
+    by_formula: Sequence[int]
+    """Those that the ratio of formulas times the forward node stands for."""
+
+
+def training_costs(
+    stream: Stream, device: DeviceSpec, timing: Timing, caller: Caller
+) -> MeasuredCosts:
+    """What the nodes and groups of a graph of training take.
+
+    The forward pass is timed as the model of which it is. A gradient is made of ordinary operators,
+    each timed alone, or else it takes as many times the forward operator as the formulas say. What
+    running together saves in the forward pass, by fusion and layout, it saves in the backward
+    pass: both are to each other as they are alone, group by group.
+    """
+    from dnnp.formats.cost_cache import MeasuredCosts
+    from dnnp.formats.forward import forward_pass
+    from dnnp.measuring import measured_costs
+    from dnnp.source import open_source
+
+    check_units(stream)
+    nodes, groups = stream.get("node"), stream.get("group")
+    late = {record["id"] for record in nodes if record.get("backward")}
+    for i, record in enumerate(groups):
+        if 0 < len(late.intersection(record["nodes"])) < len(record["nodes"]):
+            raise stream.fault_at("group", i, "nodes", "holds nodes of both passes")
+    forward = forward_pass(stream)
+    forward.records["group"] = [r for r in groups if late.isdisjoint(r["nodes"])]
+    model, path, _ = open_source(caller, stream, timing.model)
+    _check_precision(stream, model)
+    costs = measured_costs(forward, timing, caller)
+    ids = [record["id"] for record in forward.get("node")]
+    together = dict(zip(ids, costs.node_s, strict=True))
+    alone, gradients = _time_gradients(stream, model, str(path.parent), device, timing, caller)
+    units = [r["nodes"] for r in forward.get("group")] or [[v] for v in ids]
+    if costs.group_s is None:
+        unit_s = [fsum(together[v] for v in unit) for unit in units]
+    else:
+        unit_s = list(costs.group_s)
+    overall = fsum(unit_s) / max(fsum(alone.values()), 1e-12)
+    factor: dict[int | None, float] = {}
+    for unit, seconds in zip(units, unit_s, strict=True):
+        own = fsum(alone[v] for v in unit)
+        factor.update(dict.fromkeys(unit, seconds / own if own else overall))
+    of = {record["id"]: record.get("of") for record in nodes}
+    for v in late:
+        together[v] = gradients.alone_s[v] * factor.get(of[v], overall)
+    _say(stream, gradients, together, caller)
+    group_s = None
+    if costs.group_s is not None:
+        known = dict(zip(map(tuple, units), costs.group_s, strict=True))
+        group_s = tuple(
+            round(known.get(tuple(r["nodes"]), fsum(together[v] for v in r["nodes"])), 9)
+            for r in groups
+        )
+    return MeasuredCosts(
+        tuple(round(together[record["id"]], 9) for record in nodes), group_s, how=costs.how
+    )
+
+
+def _check_precision(stream: Stream, model: ModelProto) -> None:
+    """Refuse a graph of another precision than its model, which alone can be timed."""
+    from dnnp.formats.onnx_types import dtype_name
+
+    stated = {r["name"]: r.get("dtype") for r in stream.get("tensor")}
+    for tensor in model.graph.initializer:
+        has = dtype_name(tensor.data_type)
+        if stated.get(tensor.name, has) != has:
+            raise UsageError(
+                f"the graph computes in {stated[tensor.name]} what the model computes in {has}, "
+                "and only the model can be timed: import it without --mixed-precision, or price by "
+                "--mode analytic"
+            )
+
+
+def _time_gradients(
+    stream: Stream,
+    model: ModelProto,
+    folder: str,
+    device: DeviceSpec,
+    timing: Timing,
+    caller: Caller,
+) -> tuple[dict[int, float], _Gradients]:
+    """Seconds of the nodes of the forward pass alone, and of gradients alone."""
+    from pathlib import Path
+
+    from dnnp.core.runtime.gradient_times import gradient_time, step_times
+    from dnnp.core.runtime.measure import Measurement, measure_nodes
+    from dnnp.formats.onnx_types import input_shapes
+    from dnnp.measuring import say_disturbed
+
+    taken: list[float] = []
+    how = Measurement(
+        timing.threads,
+        timing.repeats,
+        timing.warmup,
+        shapes=input_shapes(stream),
+        taken=taken.append,
+        provider=timing.provider,
+        optimization=timing.optimization,
+        options=timing.options,
+    )
+    with caller.progress("measuring nodes"):
+        by_index = measure_nodes(model, Path(folder), how)
+    alone = {r["id"]: by_index[r["id"]] for r in stream.get("node") if not r.get("backward")}
+    terms = _terms(stream, model)
+    with caller.progress("measuring gradients") as bar:
+        times = step_times(
+            [step for each in terms.values() for ways in each for way in ways for step in way],
+            how,
+            lambda share: bar.update(Standing("measuring gradients", share=share)),
+        )
+    say_disturbed(taken, caller)
+    found = {v: gradient_time(each, times) for v, each in terms.items()}
+    ratio = _ratios(stream, device)
+    overall = fsum(alone.values()) / max(ratio.forward_s, 1e-12)
+    seconds: dict[int, float] = {}
+    left: list[int] = []
+    for record in stream.get("node"):
+        if not record.get("backward"):
+            continue
+        v, of = record["id"], record.get("of")
+        measured = found.get(v)
+        if measured is None:
+            left.append(v)
+            of_s = ratio.node_s.get(of, 0.0)
+            scale = alone[of] / of_s if of in alone and of_s else overall
+            measured = ratio.node_s[v] * scale
+        seconds[v] = measured
+    return alone, _Gradients(seconds, tuple(left))
+
+
+@dataclass(frozen=True)
+class _Ratios:
+    """Times by formula."""
+
+    node_s: Mapping[int | None, float]
+    forward_s: float
+
+
+def _ratios(stream: Stream, device: DeviceSpec) -> _Ratios:
+    """What formulas say of every node on a device."""
+    from dnnp.core.profile.work import work_of
+    from dnnp.formats.graph import graph_of
+    from dnnp.rooflines import analytic_times
+
+    graph = graph_of(stream)
+    nodes = stream.get("node")
+    work = work_of(graph, nodes, stream.get("tensor"))
+    times = analytic_times(stream, graph, None, work, device)[0].tolist()
+    by_id: dict[int | None, float] = {r["id"]: t for r, t in zip(nodes, times, strict=True)}
+    return _Ratios(by_id, fsum(by_id[r["id"]] for r in nodes if not r.get("backward")))
+
+
+def _terms(stream: Stream, model: ModelProto) -> dict[int, tuple[Term, ...]]:
+    """What the gradients are made of, by id; those that are made of nothing known are left out."""
+    from onnx import helper
+
+    from dnnp.core.runtime.gradient_pieces import Forward, loss, pieces, sums
+
+    tensor = {record["id"]: record for record in stream.get("tensor")}
+    shapes = {t: tuple(r["shape"]) for t, r in tensor.items() if "shape" in r}
+    node = {record["id"]: record for record in stream.get("node")}
+    found: dict[int, tuple[Term, ...]] = {}
+    for record in stream.get("node"):
+        if not record.get("backward"):
+            continue
+        of = node.get(record.get("of"))
+        reads = of["inputs"] if of else record["inputs"]
+        if any(t not in shapes for t in (*reads, *(of["outputs"] if of else ()))):
+            continue
+        if of is None:
+            found[record["id"]] = tuple(term for t in reads for term in loss(shapes[t]))
+            continue
+        made = {tensor[t]["name"] for t in record["outputs"]}
+        proto = model.graph.node[of["id"]]
+        forward = Forward(
+            of["op"],
+            {a.name: helper.get_attribute_value(a) for a in proto.attribute},
+            [shapes[t] for t in reads],
+            [shapes[t] for t in of["outputs"]],
+            [_is_trained(tensor[t]) or f"{tensor[t]['name']}.grad" in made for t in reads],
+            [tensor[t]["kind"] in ("parameter", "constant") for t in reads],
+        )
+        terms = pieces(forward)
+        if terms is None:
+            continue
+        arriving = Counter(tensor[t]["name"] for t in record["inputs"])
+        added = [
+            term
+            for t in of["outputs"]
+            for term in sums(shapes[t], arriving[f"{tensor[t]['name']}.grad"])
+        ]
+        found[record["id"]] = (*terms, *added)
+    return found
+
+
+def _is_trained(tensor: Record) -> bool:
+    from dnnp.core.training.backward import is_trainable
+
+    return is_trainable(tensor)
+
+
+def _say(stream: Stream, gradients: _Gradients, times: Mapping[int, float], caller: Caller) -> None:
+    """Say which gradients were measured, and which go by formula."""
+    late = [record for record in stream.get("node") if record.get("backward")]
+    total = fsum(times[record["id"]] for record in late)
+    left = set(gradients.by_formula)
+    caller.note(
+        f"backward pass: {len(late) - len(left)} of {counted(len(late), 'node')} by ordinary "
+        "operators that compute their gradients"
+    )
+    if not left:
+        return
+    by_op = Counter(record["op"] for record in late if record["id"] in left)
+    listed = [f"{op} ({count})" for op, count in by_op.most_common(_NAMED)]
+    share = fsum(times[v] for v in left) / total if total else 0.0
+    caller.warn(
+        f"{counted(len(left), 'backward node')}, {share:.1%} of the backward pass, by the ratio of "
+        f"formulas to the forward pass: {', '.join(listed)}"
+        + (" and more" if len(by_op) > _NAMED else "")
+    )
