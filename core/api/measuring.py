@@ -54,21 +54,19 @@ class Timing:
 
 def price_measured(stream: Stream, device: DeviceSpec, timing: Timing, caller: Caller) -> None:
     """Price a stream by timing its model, or by what an earlier timing found."""
+    timing = checked(stream, timing)
+    write_measured(stream, device, measured_costs(stream, timing, caller), caller)
+
+
+def checked(stream: Stream, timing: Timing) -> Timing:
+    """How to time, with the provider's usual name; what makes no sense is refused."""
     check_units(stream)
     from dnnp.core.runtime.providers import require_provider, short_name
     from dnnp.formats.graph import clustering_of, graph_of
 
     require_provider(timing.provider)
-    timing = replace(timing, provider=short_name(timing.provider))
     clustering_of(stream, graph_of(stream), priced=False)
-    if any(record.get("backward") for record in stream.get("node")):
-        from dnnp.measuring_training import training_costs
-
-        costs = training_costs(stream, device, timing, caller)
-    else:
-        costs = measured_costs(stream, timing, caller)
-    _write(stream, device, costs, caller)
-    caller.note(f"{stream.header['model']}: {_in_words(costs)}")
+    return replace(timing, provider=short_name(timing.provider))
 
 
 def measured_costs(stream: Stream, timing: Timing, caller: Caller) -> MeasuredCosts:
@@ -100,7 +98,9 @@ def measured_costs(stream: Stream, timing: Timing, caller: Caller) -> MeasuredCo
     return costs
 
 
-def _write(stream: Stream, device: DeviceSpec, costs: MeasuredCosts, caller: Caller) -> None:
+def write_measured(
+    stream: Stream, device: DeviceSpec, costs: MeasuredCosts, caller: Caller
+) -> None:
     """Put measured costs into a stream, and what is known of the measurement."""
     name = device.name
     group_costs, how = None, "measured"
@@ -116,6 +116,7 @@ def _write(stream: Stream, device: DeviceSpec, costs: MeasuredCosts, caller: Cal
         for record, spread in zip(stream.get(kind), spreads, strict=bool(spreads)):
             record["spread"] = spread
     stream.header["measured"] = dict(costs.how)
+    caller.note(f"{stream.header['model']}: {_in_words(costs)}")
 
 
 def _in_words(costs: MeasuredCosts) -> str:

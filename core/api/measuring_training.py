@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.standing import Standing
 from dnnp.core.model.text import counted
-from dnnp.costs import check_units
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -37,6 +36,14 @@ class _Gradients:
     """Those that the ratio of formulas times the forward node stands for."""
 
 
+def price_training(stream: Stream, device: DeviceSpec, timing: Timing, caller: Caller) -> None:
+    """Price a graph of training by timing its model and what its gradients are made of."""
+    from dnnp.measuring import checked, write_measured
+
+    timing = checked(stream, timing)
+    write_measured(stream, device, training_costs(stream, device, timing, caller), caller)
+
+
 def training_costs(
     stream: Stream, device: DeviceSpec, timing: Timing, caller: Caller
 ) -> MeasuredCosts:
@@ -52,7 +59,6 @@ def training_costs(
     from dnnp.measuring import measured_costs
     from dnnp.source import open_source
 
-    check_units(stream)
     nodes, groups = stream.get("node"), stream.get("group")
     late = {record["id"] for record in nodes if record.get("backward")}
     for i, record in enumerate(groups):

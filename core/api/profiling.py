@@ -172,7 +172,10 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
             cache=o.cache,
             no_cache=o.no_cache,
         )
-        price_measured(stream, options.devices[0], timing, options.caller)
+        price = price_measured
+        if any(record.get("backward") for record in stream.get("node")):
+            from dnnp.measuring_training import price_training as price
+        price(stream, options.devices[0], timing, options.caller)
     if options.from_run:
         from dnnp.calibrating import price_by_runs
 
