@@ -72,13 +72,14 @@ truth: $(READY) ## compare predicted with measured bottlenecks, by four ways to 
 	$(BIN)/python tests/tools/truth.py --modes analytic fitted measured calibrated $(TRUTH)
 	$(BIN)/python tests/tools/truth.py --choices $(TRUTH)
 
-agree: $(READY) ## compare solvers, slicing (1,000 graphs), bounds (2,000), latency (200), schedules (300) with brute force
+agree: $(READY) ## compare solvers, slicing (1,000 graphs), bounds (2,000), latency (200), schedules (300), parallel plans (1,000) with brute force
 	$(BIN)/python tests/tools/agree.py --count 1000
 	$(BIN)/python tests/tools/agree.py --contract --count 2000
 	$(BIN)/python tests/tools/agree.py --orders --count 1000
 	$(BIN)/python tests/tools/agree_schedules.py --count 300
 	$(BIN)/python tests/tools/agree_bounds.py --count 2000
 	$(BIN)/python tests/tools/agree_latency.py --count 200
+	$(BIN)/python tests/tools/agree_hybrid.py --count 1000
 
 gpu-check: $(if $(WHEELS),,$(READY)) ## check everything on a GPU, update BENCHMARKS.md; WHEELS=DIR makes an environment of wheels
 	@python=$(BIN)/python; $(if $(WHEELS),python=$$($(find_python));) \

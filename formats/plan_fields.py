@@ -196,7 +196,11 @@ STAGE = {
         positive=True,
     ),
     "nodes": ids("nodes in execution order"),
-    "recomputed": ids("forward nodes that the backward pass runs again", required=False),
+    "recomputed": ids(
+        "forward nodes that the backward pass runs again; where nodes state what they take then, "
+        "those that take it",
+        required=False,
+    ),
     "in_flight": Field(
         "int", "parallel plans: micro-batches under way on a device at once", positive=True
     ),

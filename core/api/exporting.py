@@ -138,12 +138,14 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
     from dnnp.formats.onnx_types import types_of
     from dnnp.formats.stage_folder import write_export
     from dnnp.layouts import Content, lay_out
+    from dnnp.read_plan import refuse_shards
     from dnnp.runnable import parts_of
     from dnnp.source import open_source
 
     caller = options.caller
     graph, plan = _planned(stream)
     refuse_training(graph)
+    refuse_shards(stream, plan)
     model, source, digest = open_source(caller, stream, options.model)
     parts = parts_of(caller, stream, graph, plan)
     known = about(stream, plan, str(source), digest)

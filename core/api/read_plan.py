@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.errors import InfeasibleError, UsageError
 
 if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph
@@ -37,6 +37,15 @@ def refuse_infeasible(stream: Stream, plan: Plan) -> None:
         raise InfeasibleError(
             f"{stream.name}: the plan is infeasible: a device needs {plan.excess_bytes:.6g} bytes "
             "more than it has (--memory-mode ignore)"
+        )
+
+
+def refuse_shards(stream: Stream, plan: Plan) -> None:
+    """Raise a UsageError if a plan has stages that several devices hold together."""
+    if any(stage.shards > 1 for stage in plan.stages):
+        raise UsageError(
+            f"{stream.name}: stages of the plan are held by several devices together, which is for "
+            "planning and schedules only"
         )
 
 

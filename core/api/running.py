@@ -161,7 +161,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.formats.onnx_plan import check_runnable
     from dnnp.formats.onnx_types import types_of
     from dnnp.formats.plan import plan_of
-    from dnnp.read_plan import refuse_contradictions, refuse_infeasible
+    from dnnp.read_plan import refuse_contradictions, refuse_infeasible, refuse_shards
     from dnnp.source import open_source
 
     caller = options.caller
@@ -172,6 +172,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     count_sessions(plan.stages)
     refuse_contradictions(stream, plan)
     refuse_infeasible(stream, plan)
+    refuse_shards(stream, plan)
     offer = offer_of(plan, graph, units_of(stream, graph)) if options.choose else None
     config = _config(options, overlap=plan.options.comm != "sum")
     model, path, _ = open_source(caller, stream, options.model)

@@ -208,7 +208,16 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
             "--placement"
         )
     explicit = options.transfers != "model"
-    placement = placement_of_plan(graph, units_of(stream, graph), plan, explicit=explicit)
+    units = units_of(stream, graph)
+    if plan.hybrid is None:
+        placement = placement_of_plan(graph, units, plan, explicit=explicit)
+    else:
+        if explicit:
+            raise UsageError("parallel plans have transfers within blocks: no --transfers")
+        from dnnp.core.cost.given import Given
+        from dnnp.core.hybrid.placement import placement_of_hybrid
+
+        placement = placement_of_hybrid(Given(graph, units, plan.devices, plan.options), plan)
     mode = options.transfers if explicit else "none"
     digest = plan_digest(stream.get("plan")[0], stream.get("stage"))
     return limited_placement(placement, options, mode), digest

@@ -90,7 +90,10 @@ def _load(plan: Plan, stage: Stage, subject: str) -> list[Violation]:
     """The load of a stage is what its parts make."""
     parts = (stage.in_s, stage.compute_s, stage.overflow_s, stage.out_s)
     alone = combined(plan.options.comm, *parts) / max(stage.replicas, 1)
-    load = alone + stage.sync_s if plan.options.comm == "sum" else max(alone, stage.sync_s)
+    added = plan.options.comm == "sum"
+    if plan.hybrid is not None:
+        added = not plan.hybrid.overlap_sync
+    load = alone + stage.sync_s if added else max(alone, stage.sync_s)
     if same(stage.load_s, load):
         return []
     message = f"load_s is {stage.load_s!r}, but its parts make {load!r}"

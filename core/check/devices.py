@@ -15,7 +15,7 @@ from dnnp.core.model.plan import Plan, Stage
 def check_devices(plan: Plan) -> list[Violation]:
     """Stages sit on distinct devices that exist, at most k of them accelerators."""
     devices = {device.name: device for device in plan.devices}
-    most = plan.options.max_replicas
+    most = plan.options.max_replicas if plan.hybrid is None else plan.hybrid.data_parallel
     found = []
     accelerators = 0
     if most < 1:
@@ -34,14 +34,14 @@ def check_devices(plan: Plan) -> list[Violation]:
             found.append(Violation("device", subject, message))
             continue
         if not device.is_cpu:
-            accelerators += max(stage.replicas, 1)
+            accelerators += _width(stage)
         first = number_of(stage)
         if first is None or first >= device.count:
             message = f"there is no device '{stage.device}'"
             message += f"; class '{device.name}' has {device.count}"
             found.append(Violation("device", subject, message))
-        elif first + stage.replicas > device.count:
-            last = f"{device.name}/{first + stage.replicas - 1}"
+        elif first + _width(stage) > device.count:
+            last = f"{device.name}/{first + _width(stage) - 1}"
             message = f"its {stage.replicas} replicas reach to device '{last}'"
             message += f"; class '{device.name}' has {device.count}"
             found.append(Violation("device", subject, message))
@@ -50,6 +50,11 @@ def check_devices(plan: Plan) -> list[Violation]:
         message = f"{accelerators} accelerators are in use, but k is {plan.k}"
         found.append(Violation("stages", "plan", message, plan.k, accelerators))
     return found
+
+
+def _width(stage: Stage) -> int:
+    """Devices that a stage takes."""
+    return max(stage.replicas, 1) * max(stage.shards, 1)
 
 
 def number_of(stage: Stage) -> int | None:
@@ -75,7 +80,7 @@ def _overlaps(plan: Plan) -> list[Violation]:
     for stage_number, stage in enumerate(plan.stages):
         first = number_of(stage)
         if first is not None:
-            end = first + max(stage.replicas, 1)
+            end = first + _width(stage)
             intervals.append((stage.device_class, first, stage_number, end))
     found = []
     reach: dict[str, tuple[int, int]] = {}
@@ -104,7 +109,7 @@ def clusters_of(plan: Plan, devices: Mapping[str, DeviceClass]) -> list[list[tup
         device, first = devices.get(stage.device_class), number_of(stage)
         homes: list[tuple[Home, float]] = []
         if device is not None and first is not None:
-            last = first + max(stage.replicas, 1) - 1
+            last = first + _width(stage) - 1
             for size, bandwidth in device.levels:
                 if size > 0 and first // size == last // size:
                     homes.append(((device.name, size, first // size), bandwidth))

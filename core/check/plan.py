@@ -9,6 +9,7 @@ from typing import Any
 from dnnp.core.check.case import make_case
 from dnnp.core.check.claims import check_excess, check_objective, check_offer
 from dnnp.core.check.devices import Home, check_devices, clusters_of
+from dnnp.core.check.hybrid import hybrid_costs
 from dnnp.core.check.latency import check_latency
 from dnnp.core.check.load import Cost, cost_of
 from dnnp.core.check.tables import Tables, on_a_cycle, shown, tables_of
@@ -73,6 +74,9 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
         return PlanReport(tuple(found), latency, validity, tuple(times))
     found += _colors(graph, tables, blocks)
     found += check_devices(plan)
+    if plan.hybrid is not None:
+        stages, wrong = hybrid_costs(graph, tables, units, plan, blocks)
+        return _report(plan, found + wrong, stages, validity)
     wires = Wires(plan, tables, blocks) if plan.links else None
     homes = clusters_of(plan, devices)
     members: dict[Home, set[int]] = {}
@@ -105,6 +109,22 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
     found += check_excess(plan, [cost.memory_bytes for cost in costs])
     if plan.ways and not on_a_cycle({v: tables.producers(v) for v in range(tables.n)}):
         found += check_ways(plan, tables, units, graph.order.tolist())
+    return PlanReport(tuple(found), value, validity, tuple(costs))
+
+
+def _report(plan: Plan, found: list[Violation], costs: list[Cost], validity: str) -> PlanReport:
+    """What is wrong with a parallel plan, whose stages cost so much."""
+    devices = {device.name: device for device in plan.devices}
+    for number, (stage, cost) in enumerate(zip(plan.stages, costs, strict=True)):
+        device = devices.get(stage.device_class, DeviceClass(stage.device_class))
+        found += _load(stage, cost, f"stage {number}")
+        found += _capacity(plan, cost, device, f"stage {number}")
+    if plan.objective != "throughput" or validity != "ordered":
+        message = "parallel plans are for throughput, with stages in the order of a pipeline"
+        found.append(Violation("validity", "plan", message))
+    value = max((cost.load_s for cost in costs), default=0.0)
+    found += check_objective(plan, value)
+    found += check_excess(plan, [cost.memory_bytes for cost in costs])
     return PlanReport(tuple(found), value, validity, tuple(costs))
 
 

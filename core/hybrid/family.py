@@ -200,5 +200,5 @@ def rules_of(problem: HybridProblem, scale: float) -> Rules:
         overlap_sync=options.overlap_sync,
         sync_s=problem.sync_s,
         room=problem.memory * ROOM,
-        slack=scale * MARGIN * 1e-3,
+        slack=max(scale * MARGIN * 1e-3, np.finfo(float).tiny),  # also where nothing takes time
     )

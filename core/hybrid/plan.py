@@ -11,7 +11,12 @@ from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.hybrid.price import costs_of
-from dnnp.core.hybrid.problem import check_hybrid, exchange_times, hybrid_problem
+from dnnp.core.hybrid.problem import (
+    check_hybrid,
+    exchange_times,
+    hybrid_problem,
+    stage_weights,
+)
 from dnnp.core.hybrid.search import plan_hybrid
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Ints, csr
@@ -86,8 +91,12 @@ def make_hybrid_plan(problem: SplitProblem, found: _Found, bound: float, digest:
     for b in wide:
         number[b] = free
         free += degrees[blocks[b].degree] * blocks[b].replicas
-    costs = costs_of(hybrid, blocks)
     rows = _nodes(problem, found)
+    weights = [
+        stage_weights(problem.graph, nodes, block.degree)
+        for (nodes, _), block in zip(rows, blocks, strict=True)
+    ]
+    costs = costs_of(hybrid, blocks, weights)
     exchanged = exchange_times(problem.graph, device)
     stages = []
     for b, (block, cost) in enumerate(zip(blocks, costs, strict=True)):
@@ -134,7 +143,8 @@ def make_hybrid_plan(problem: SplitProblem, found: _Found, bound: float, digest:
 
 
 def _nodes(problem: SplitProblem, found: _Found) -> list[tuple[Ints, Ints]]:
-    """Nodes of each block in execution order, and those that run again in the backward pass."""
+    """Nodes of each block in execution order, and those that run otherwise to hold less: as they
+    state, or forward passes that run again."""
     graph, items = problem.graph, found.items
     place = np.empty(items.count, dtype=np.int64)
     place[items.order] = np.arange(items.count)
@@ -143,7 +153,7 @@ def _nodes(problem: SplitProblem, found: _Found) -> list[tuple[Ints, Ints]]:
     for block in found.blocks:
         mine = _gathered(ptr, nodes, block.items, graph.rank)
         again = _gathered(ptr, nodes, block.recomputed, graph.rank)
-        rows.append((mine, again[~graph.backward[again]]))
+        rows.append((mine, again if found.problem.itemwise else again[~graph.backward[again]]))
     return rows
 
 

@@ -49,8 +49,13 @@ def crossing(problem: HybridProblem, inside: Bools) -> tuple[Bools, Bools]:
     return cut & ~mine & (problem.source >= 0), cut & mine
 
 
-def block_cost(problem: HybridProblem, block: HybridBlock, later: int) -> HybridCost:
-    """Cost of a stage on each of its devices; `later`: replicas of all later stages."""
+def block_cost(
+    problem: HybridProblem, block: HybridBlock, later: int, weights: float | None = None
+) -> HybridCost:
+    """Cost of a stage on each of its devices; `later`: replicas of all later stages.
+
+    `weights`: bytes that its replicas synchronise, where they are more than those of its items.
+    """
     i, d = block.degree, block.replicas
     inside = np.zeros(problem.n, dtype=np.bool_)
     inside[block.items] = True
@@ -64,7 +69,9 @@ def block_cost(problem: HybridProblem, block: HybridBlock, later: int) -> Hybrid
     compute = total(problem.time)
     enters, leaves = crossing(problem, inside)
     in_s, out_s = float(problem.in_s[i, enters].sum()), float(problem.out_s[i, leaves].sum())
-    sync = shared_sync(problem, float(problem.weight[i, block.items].sum()), d)
+    if weights is None:
+        weights = float(problem.weight[i, block.items].sum())
+    sync = shared_sync(problem, weights, d)
     y = in_flight(d, later)
     held = total(problem.held)
     if len(block.recomputed):
@@ -74,13 +81,17 @@ def block_cost(problem: HybridProblem, block: HybridBlock, later: int) -> Hybrid
     return HybridCost(load, compute, in_s, out_s, sync, total(problem.fixed) + y * held, y)
 
 
-def costs_of(problem: HybridProblem, blocks: Sequence[HybridBlock]) -> list[HybridCost]:
-    """Cost of every stage of a plan, in the order of the pipeline."""
+def costs_of(
+    problem: HybridProblem,
+    blocks: Sequence[HybridBlock],
+    weights: Sequence[float | None] | None = None,
+) -> list[HybridCost]:
+    """Cost of every stage of a plan, in the order of the pipeline; `weights` as in `block_cost`."""
     later = sum(block.replicas for block in blocks)
     found = []
-    for block in blocks:
+    for b, block in enumerate(blocks):
         later -= block.replicas
-        found.append(block_cost(problem, block, later))
+        found.append(block_cost(problem, block, later, None if weights is None else weights[b]))
     return found
 
 

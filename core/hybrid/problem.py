@@ -11,10 +11,10 @@ from dnnp.core.cost.combine import COMM
 from dnnp.core.cost.given import Given
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import nets_of
-from dnnp.core.cost.load import node_memory, transfer_times, weight_bytes
+from dnnp.core.cost.load import node_memory, transfer_times, weight_bytes, weights_stated
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.graph import Bools, Floats, Graph, Ints, csr, totals
+from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, totals
 from dnnp.core.model.hybrid import WEIGHT_SYNC, HybridOptions, HybridProblem
 
 
@@ -174,15 +174,37 @@ def stated_weights(graph: Graph) -> Bools:
 
 
 def _weights(graph: Graph, where: Ints, n: int, count: int) -> Floats:
-    """Weights of items; f64[D, n]. Where nodes do not say, the parameters that they read."""
-    ptr, nodes = csr(where, np.arange(graph.n), n)
-    read = np.array([weight_bytes(graph, nodes[ptr[i] : ptr[i + 1]]) for i in range(n)])
+    """Weights of items; f64[D, n]. Where nodes do not say, the parameters that they read.
+
+    A parameter that several items read counts for the first alone: so no stage has fewer.
+    """
+    own = np.zeros(n)
+    if graph.backward.any():
+        memory = weights_stated(graph)
+        own = totals(where[memory], graph.node_bytes[memory], n)
+        reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
+        wanted = (graph.tensor_kind[graph.in_idx] == PARAMETER) & ~memory[reader]
+        tensor, item = graph.in_idx[wanted], where[reader[wanted]]
+        first = np.full(graph.m, n)
+        np.minimum.at(first, tensor, item)
+        read = np.flatnonzero(first < n)
+        own += totals(first[read], graph.tensor_bytes[read], n)
     stated = stated_weights(graph)
-    found = np.empty((count, n))
-    for i in range(count):
-        weights = graph.shards.weight[i] if graph.shards is not None and stated[i] else None
-        found[i] = read if weights is None else totals(where, weights, n)
-    return found
+    return np.stack(
+        [
+            totals(where, graph.shards.weight[i], n)
+            if graph.shards is not None and stated[i]
+            else own
+            for i in range(count)
+        ]
+    )
+
+
+def stage_weights(graph: Graph, nodes: Ints, i: int) -> float:
+    """Bytes of weights that the replicas of a stage of the i-th degree synchronise."""
+    if graph.shards is not None and stated_weights(graph)[i]:
+        return float(graph.shards.weight[i, nodes].sum())
+    return weight_bytes(graph, nodes) if graph.backward.any() else 0.0
 
 
 def _summed(values: Floats, where: Ints, n: int) -> Floats:

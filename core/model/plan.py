@@ -112,7 +112,8 @@ class Stage:
     collective_s: float = 0.0
     """The part of the compute that its shards spend exchanging tensors."""
     recomputed: tuple[int, ...] = ()
-    """Parallel plans: ids of the forward nodes that the backward pass runs again."""
+    """Parallel plans: ids of the forward nodes that the backward pass runs again; where nodes state
+    what they take then, of those that take it."""
     in_flight: int | None = None
     """Parallel plans: micro-batches under way on a device at once; None of others."""
 
@@ -120,6 +121,12 @@ class Stage:
     def devices(self) -> int:
         """Devices that it takes, from `device` on."""
         return self.replicas * self.shards
+
+    @property
+    def where(self) -> str:
+        """Its devices in words: the first, x replicas, / shards of each of them."""
+        shards = f" / {self.shards}" if self.shards > 1 else ""
+        return self.device + (f" x{self.replicas}" if self.replicas > 1 else "") + shards
 
 
 class Way(NamedTuple):

@@ -174,7 +174,7 @@ class Outcome:
     def lines(self) -> list[str]:
         """The tables and sentences for people."""
         stages = self.pipeline.stages
-        devices = [s.device if s.replicas == 1 else f"{s.device} x{s.replicas}" for s in stages]
+        devices = [s.where for s in stages]
         homes = map(where, self.pipeline.homes)
         devices = [f"{d} on {home}" if home else d for d, home in zip(devices, homes, strict=True)]
         lines = stage_table(devices, [s.load_s for s in stages], self.timing)

@@ -69,14 +69,13 @@ def tinted(text: str) -> str:
 
 def _stage_row(facts: Facts, number: int, part: Part) -> list[str]:
     stage = part.stage
-    device = stage.device if stage.replicas == 1 else f"{stage.device} x{stage.replicas}"
     layers = part.layers or counted(len(stage.nodes), "node")
     share = ""
     if math.isfinite(part.capacity_bytes) and part.capacity_bytes > 0:
         share = shown_share(stage.memory_bytes / part.capacity_bytes)
     return [
         str(number),
-        device,
+        stage.where,
         shortened(layers, LAYERS),
         shown_time(stage.load_s, facts.seconds),
         shown_size(stage.memory_bytes),

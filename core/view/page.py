@@ -125,12 +125,11 @@ def _stages(facts: Facts) -> list[str]:
     rows = []
     for number, part in enumerate(facts.parts[:MOST_ROWS]):
         stage = part.stage
-        device = stage.device if stage.replicas == 1 else f"{stage.device} x{stage.replicas}"
         time = stage.compute_s if late else stage.load_s
         share = stage.memory_bytes / part.capacity_bytes if part.capacity_bytes > 0 else math.inf
         cells = [
             _cell(str(number), number, left=True),
-            _cell(device, left=True),
+            _cell(stage.where, left=True),
             _cell(part.layers or "-", left=True),
             _cell(str(len(stage.nodes)), len(stage.nodes)),
             _cell(shown_time(time, facts.seconds), time),

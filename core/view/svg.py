@@ -143,8 +143,7 @@ def _said(facts: Facts, plan: Plan, shown: int) -> str:
 
 def _title(number: int, part: Part) -> str:
     stage = part.stage
-    device = stage.device if stage.replicas == 1 else f"{stage.device} x{stage.replicas}"
-    return " · ".join(filter(None, (str(number), device, part.layers)))
+    return " · ".join(filter(None, (str(number), stage.where, part.layers)))
 
 
 def _numbers(facts: Facts, part: Part) -> str:

@@ -9,6 +9,8 @@ from itertools import product
 import numpy as np
 
 from dnnp.core.hybrid.price import costs_of, degrees_of, replicas_of
+from dnnp.core.hybrid.search import plan_hybrid
+from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.hybrid import WEIGHT_SYNC, HybridBlock, HybridOptions, HybridProblem
 
 
@@ -149,3 +151,24 @@ def _best_stage(problem, stages, chosen, s) -> float:  # type: ignore[no-untyped
         if cost.memory_bytes <= problem.memory * (1 + 1e-12):
             best = min(best, cost.load_s)
     return best
+
+
+def disagreement(seed: int, most: int = 5) -> str:
+    """Compare a search with all plans; what is wrong."""
+    problem = random_problem(seed, most=most)
+    best = best_of_all(problem)
+    try:
+        found = plan_hybrid(problem, [np.arange(problem.n)])
+    except (InfeasibleError, LimitError) as error:
+        return "" if np.isinf(best) else f"{seed}: {best} is possible, but: {error}"
+    costs = costs_of(problem, found.blocks)
+    value = max(cost.load_s for cost in costs)
+    if value != found.value or any(c.memory_bytes > problem.memory * (1 + 1e-12) for c in costs):
+        return f"{seed}: it says {found.value}, and is {value}; {costs}"
+    if sorted(np.concatenate([b.items for b in found.blocks]).tolist()) != list(range(problem.n)):
+        return f"{seed}: no partition"
+    if found.bound > best * (1 + 1e-9) or not np.isclose(found.value, best, rtol=1e-9):
+        return f"{seed}: {found.value}, bound {found.bound}, and {best} is possible"
+    if found.bound < found.value * (1 - 1e-8):
+        return f"{seed}: bound {found.bound} for {found.value}"
+    return ""

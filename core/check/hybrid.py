@@ -1,0 +1,248 @@
+"""Parallel plans, recomputed: stages that several devices hold together, in several replicas.
+
+The cost is that of `dnnp(7)`, "Parallel plans", written down a second time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dnnp.core.check.load import Cost, combined, footprint_of, node_memory
+from dnnp.core.check.tables import Tables
+from dnnp.core.check.units import Units
+from dnnp.core.check.violation import Violation, same
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import Graph
+from dnnp.core.model.plan import Plan, Stage
+
+SERVERS, RING = 4.0, 2.0
+"""Bytes that a device moves for each byte of weights, but for the factor (d - 1) / d."""
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A node on some devices at once; times without and with what they exchange."""
+
+    time: float
+    exchanged: float
+    memory: float
+    held: float
+    weight: float | None
+
+
+class _Sharded:
+    """What the graph states of its nodes and tensors at a degree, on a class of devices."""
+
+    def __init__(self, graph: Graph, tables: Tables, units: Units, device: DeviceClass) -> None:
+        self.graph, self.tables, self.device = graph, tables, device
+        self.degrees = [1] if graph.shards is None else graph.shards.degrees.tolist()
+        self.stated = graph.shards is not None and graph.shards.again is not None
+        self.whole = graph.times[device.name].tolist() if device.name in graph.times else []
+        self.factor = _factors(units, self.whole, device.name)
+
+    def node(self, v: int, degree: int, *, again: bool) -> _Node:
+        """Node v at a degree; `again`: its forward pass is run twice, as far as shards state it."""
+        shards, i = self.graph.shards, self.degrees.index(degree)
+        own = node_memory(self.tables, v)
+        held = float(self.graph.held_bytes[v])
+        if shards is None:
+            return _Node(self.whole[v] * self.factor[v], 0.0, own, held, None)
+        costs = shards.again if again and shards.again is not None else shards.plain
+        time = float(costs.times[self.device.name][i, v]) * self.factor[v]
+        memory = float(costs.memory[i, v])
+        if math.isnan(memory) and again:
+            memory = float(shards.plain.memory[i, v])
+        exchanged = math.fsum(
+            self._exchange(kind, size, degree)
+            for at, node, kind, size in shards.collectives
+            if (at, node) == (i, v)
+        )
+        weight = float(shards.weight[i, v])
+        return _Node(
+            time,
+            exchanged,
+            own if math.isnan(memory) else memory,
+            float(costs.held[i, v]),
+            None if math.isnan(weight) else weight,
+        )
+
+    def weighed(self, degree: int) -> bool:
+        """Whether every node states its weights at a degree."""
+        if self.graph.shards is None:
+            return False
+        stated = self.graph.shards.weight[self.degrees.index(degree)].tolist()
+        return not any(map(math.isnan, stated))
+
+    def moved(self, tensor: int, degree: int, *, enters: bool) -> float:
+        """Time that a tensor takes to enter or leave a stage."""
+        band, tables = self.device.bandwidth_bytes_per_s, self.tables
+        stated = tables.transfer[tensor]
+        time = tables.size[tensor] / band if math.isnan(stated) else stated
+        shards = self.graph.shards
+        if shards is not None:
+            extra = shards.in_bytes if enters else shards.out_bytes
+            time += float(extra[self.degrees.index(degree), tensor]) / band
+        return time
+
+    def _exchange(self, kind: str, size: float, degree: int) -> float:
+        """A collective around a ring, or along a tree if that takes less."""
+        if degree == 1:
+            return 0.0
+        band = self._band(degree)
+        share = size * (degree - 1) / degree / band
+        if kind == "all-reduce":
+            return min(2 * share, 2 * (degree - 1).bit_length() * size / band)
+        return share / degree if kind == "all-to-all" else share
+
+    def _band(self, degree: int) -> float:
+        """Bandwidth in a replica, which sits in a cluster where clusters can be filled so."""
+        nested = all(b % a == 0 for a, b in zip(self.degrees, self.degrees[1:], strict=False))
+        sizes = [(x.size, x.bandwidth_bytes_per_s) for x in self.device.levels if nested]
+        inside = [band for size, band in sizes if size % degree == 0]
+        return inside[0] if inside else self.device.bandwidth_bytes_per_s
+
+
+def _factors(units: Units, whole: list[float], name: str) -> list[float]:
+    """What a group takes over what its nodes take, for each node; 1 where that says nothing."""
+    stated, summed = units.times.get(name), [0.0] * len(units.ids)
+    for v, time in enumerate(whole):
+        summed[units.of_node[v]] += time
+    factors = []
+    for v in range(len(whole)):
+        unit = units.of_node[v]
+        usable = stated is not None and 0 < summed[unit] < math.inf
+        factor = stated[unit] / summed[unit] if usable and stated is not None else 1.0
+        factors.append(1.0 if abs(factor - 1) <= 1e-12 else factor)
+    return factors
+
+
+def hybrid_costs(
+    graph: Graph, tables: Tables, units: Units, plan: Plan, blocks: list[list[int]]
+) -> tuple[list[Cost], list[Violation]]:
+    """Recompute the stages of a parallel plan; `blocks` are their node positions.
+
+    Returns
+    -------
+    The cost of each stage, and what does not hold besides what follows from that.
+    """
+    found = _batch(plan)
+    costs = []
+    later = sum(max(stage.replicas, 1) for stage in plan.stages)
+    for number, (stage, block) in enumerate(zip(plan.stages, blocks, strict=True)):
+        later -= max(stage.replicas, 1)
+        subject = f"stage {number}"
+        device = next((d for d in plan.devices if d.name == stage.device_class), None)
+        sharded = _Sharded(graph, tables, units, device or DeviceClass(stage.device_class))
+        priced = stage.device_class in graph.times
+        if stage.shards not in sharded.degrees or not priced:
+            message = f"nodes state nothing for {stage.shards} devices at once"
+            found.append(Violation("support", subject, message, None, stage.shards))
+            costs.append(Cost(0.0, math.inf, 0.0, 0.0, 0.0, math.inf, 0.0))
+            continue
+        found += _again(graph, tables, plan, stage, block, subject, stated=sharded.stated)
+        cost, collective, in_flight = _cost(sharded, plan, stage, block, later)
+        costs.append(cost)
+        if not math.isfinite(cost.compute_s):
+            message = f"a node cannot run on {stage.shards} devices of '{stage.device_class}'"
+            found.append(Violation("support", subject, message))
+        if not same(stage.collective_s if stage.shards > 1 else 0.0, collective):
+            message = f"collective_s is {stage.collective_s!r}, recomputed {collective!r}"
+            found.append(Violation("load", subject, message, collective, stage.collective_s))
+        if stage.in_flight != in_flight:
+            message = f"in_flight is {stage.in_flight}, recomputed {in_flight}"
+            found.append(Violation("load", subject, message, in_flight, stage.in_flight))
+    return costs, found
+
+
+def _batch(plan: Plan) -> list[Violation]:
+    """Replicas share a batch equally; there are not more of them than micro-batches."""
+    if plan.hybrid is None:
+        return []
+    found, count = [], plan.hybrid.micro_batches
+    for number, stage in enumerate(plan.stages):
+        if stage.replicas < 1 or count % stage.replicas:
+            message = f"{stage.replicas} replicas cannot share {count} micro-batches equally"
+            found.append(Violation("replicas", f"stage {number}", message))
+        if not 1 <= stage.shards <= plan.hybrid.tensor_parallel:
+            most = plan.hybrid.tensor_parallel
+            message = f"has {stage.shards} shards, the plan allows {most}"
+            found.append(Violation("replicas", f"stage {number}", message, most, stage.shards))
+    total = sum(stage.replicas for stage in plan.stages)
+    if total > count:
+        message = f"{total} replicas for {count} micro-batches"
+        found.append(Violation("replicas", "plan", message, count, total))
+    return found
+
+
+def _again(
+    graph: Graph,
+    tables: Tables,
+    plan: Plan,
+    stage: Stage,
+    block: list[int],
+    subject: str,
+    *,
+    stated: bool,
+) -> list[Violation]:
+    """Which forward passes run again: some of the stage's, as the plan allows."""
+    forward = {tables.ids[v] for v in block if stated or not tables.backward[v]}
+    again = set(stage.recomputed)
+    allowed = plan.hybrid.recompute if plan.hybrid is not None else "none"
+    wrong = ""
+    if not again <= forward or len(again) < len(stage.recomputed):
+        wrong = "runs nodes again that are not in its forward pass, or twice"
+    elif again and allowed == "none":
+        wrong = "runs its forward pass again, which the plan does not allow"
+    elif again != forward and allowed == "full":
+        wrong = "does not run all of its forward pass again"
+    elif again not in (set(), forward) and not stated:
+        wrong = "runs a part of its forward pass again; it is all or nothing for this graph"
+    return [Violation("load", subject, wrong)] if wrong else []
+
+
+def _cost(
+    sharded: _Sharded, plan: Plan, stage: Stage, block: list[int], later: int
+) -> tuple[Cost, float, int]:
+    """Cost of a stage, what of it its shards exchange, and micro-batches under way."""
+    tables, t, d = sharded.tables, stage.shards, max(stage.replicas, 1)
+    again = set(stage.recomputed)
+    nodes = {v: sharded.node(v, t, again=tables.ids[v] in again) for v in block}
+    twice = [] if sharded.stated else [v for v in block if tables.ids[v] in again]
+    compute = math.fsum(n.time + n.exchanged for n in nodes.values())
+    compute += math.fsum(nodes[v].time + nodes[v].exchanged for v in twice)
+    collective = math.fsum(n.exchanged for n in nodes.values())
+    collective += math.fsum(nodes[v].exchanged for v in twice)
+    crossing = footprint_of(tables, block, plan.options)
+    in_s = math.fsum(sharded.moved(x, t, enters=True) for x in crossing.arriving)
+    out_s = math.fsum(sharded.moved(x, t, enters=False) for x in crossing.leaving)
+    in_flight = math.ceil((d + later) / d)
+    fixed = math.fsum(n.memory - n.held for n in nodes.values())
+    held = math.fsum(n.held for n in nodes.values())
+    if twice:
+        forward = [x for x in crossing.arriving if not tables.backward[tables.writer[x]]]
+        fixed, held = fixed + held, math.fsum(tables.size[x] for x in forward)
+    stated = [n.weight for n in nodes.values() if n.weight is not None]
+    weights = math.fsum(stated) if sharded.weighed(t) else crossing.weight_bytes
+    load, sync = _load(sharded, plan, weights, (in_s, compute, out_s), d)
+    memory = fixed + in_flight * held
+    return Cost(in_s, compute, 0.0, out_s, memory, load, 0.0, sync), collective, in_flight
+
+
+def _load(
+    sharded: _Sharded,
+    plan: Plan,
+    weights: float,
+    parts: tuple[float, float, float],
+    d: int,
+) -> tuple[float, float]:
+    """Load of a stage, and the part that synchronises weights."""
+    options = plan.hybrid
+    in_s, compute, out_s = parts
+    alone = combined(plan.options.comm, in_s, compute, 0.0, out_s) / d
+    if options is None:
+        return alone, 0.0
+    factor = SERVERS if options.weight_sync == "server" else RING
+    sync = factor * weights * (d - 1) / d
+    sync /= options.micro_batches * sharded.device.bandwidth_bytes_per_s
+    return (max(alone, sync) if options.overlap_sync else alone + sync), sync
