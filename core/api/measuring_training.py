@@ -52,7 +52,8 @@ def training_costs(
     The forward pass is timed as the model of which it is. A gradient is made of ordinary operators,
     each timed alone, or else it takes as many times the forward operator as the formulas say. What
     running together saves in the forward pass, by fusion and layout, it saves in the backward
-    pass: both are to each other as they are alone, group by group.
+    pass: both are to each other as they are alone, the passes as a whole. Group by group a fused
+    kernel that is slow on small tensors would make its gradient slow, which nobody fuses here.
     """
     from dnnp.formats.cost_cache import MeasuredCosts
     from dnnp.formats.forward import forward_pass
@@ -78,13 +79,8 @@ def training_costs(
     else:
         unit_s = list(costs.group_s)
     overall = fsum(unit_s) / max(fsum(alone.values()), 1e-12)
-    factor: dict[int | None, float] = {}
-    for unit, seconds in zip(units, unit_s, strict=True):
-        own = fsum(alone[v] for v in unit)
-        factor.update(dict.fromkeys(unit, seconds / own if own else overall))
-    of = {record["id"]: record.get("of") for record in nodes}
     for v in late:
-        together[v] = gradients.alone_s[v] * factor.get(of[v], overall)
+        together[v] = gradients.alone_s[v] * overall
     _say(stream, gradients, together, caller)
     group_s = None
     if costs.group_s is not None:
