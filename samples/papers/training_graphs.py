@@ -381,15 +381,16 @@ def _borders(graph: Graph, anchor: Anchor, k: int) -> tuple[int, ...]:
     are in the order of stages.
     """
     stage = {v: i for i, each in enumerate(graph.stages) for v in each.nodes}
-    shares: dict[int, Counter[int]] = defaultdict(Counter)
+    shares: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for node in graph.nodes:
         layer = None if node.get("backward") else anchor(node)
         if layer is not None:
             shares[layer][stage[node["id"]]] += _time(node) + 1e-12
-    held = Counter(each.most_common(1)[0][0] for each in shares.values())
+    main = {layer: max(each, key=each.__getitem__) for layer, each in shares.items()}
+    held = Counter(main.values())
     first: dict[int, int] = {}
-    for place, layer in enumerate(sorted(shares)):
-        first.setdefault(shares[layer].most_common(1)[0][0], place)
+    for place, layer in enumerate(sorted(main)):
+        first.setdefault(main[layer], place)
     order = sorted(held, key=first.__getitem__)
     found, before = [], 0
     for s in order[:-1]:
