@@ -143,6 +143,10 @@ CATALOG: dict[str, Entry] = {
         ("ShuffleNet v2, fewer channels, 224x224", 230, 237316),
         ("ShuffleNet v2, 224x224", 230, 2278604),
     ),
+    "gpt-1m-vocab": Entry(
+        "gpt", "giant", "GPT decoder of 24 layers of 4096, vocabulary of a million, 1024 tokens",
+        846, 8933318656, _builder("gpt", "VOCABULARY"),
+    ),
     **_giants(
         "gpt3", "GPT-3 shape, one node for each head's operators, 2048 tokens, float16",
         ("330m", 5462, 355871744, 330e6, 4872),

@@ -26,10 +26,14 @@ class Size:
     vocabulary: int
     context: int
     length: int
+    planning: bool = False
+    """Without weights."""
 
 
 SMALL = Size(layers=6, hidden=128, heads=4, vocabulary=4096, context=128, length=128)
 FULL = Size(layers=12, hidden=768, heads=12, vocabulary=50257, context=1024, length=256)
+VOCABULARY = Size(24, 4096, 32, vocabulary=1_000_000, context=1024, length=1024, planning=True)
+"""The embedding takes nearly half of its memory, and scores of words nearly half of its work."""
 
 
 def _attention(b: Builder, size: Size, x: Value, causal: Value) -> Value:
@@ -44,7 +48,7 @@ def _attention(b: Builder, size: Size, x: Value, causal: Value) -> Value:
 
 def build(size: Size, seed: int = 0) -> Sample:
     """Return the decoder; the embedding is also the output projection."""
-    b = Builder("gpt", opset=17, ir_version=8, seed=seed)
+    b = Builder("gpt", opset=17, ir_version=8, seed=seed, planning=size.planning)
     words = b.input("input_ids", (1, size.length), INT64, (0, size.vocabulary - 1))
     with b.scope("transformer"):
         with b.scope("wte"):

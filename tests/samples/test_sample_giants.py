@@ -16,7 +16,7 @@ from dnnp.samples.build import CATALOG, make, make_sample
 from dnnp.samples.models import evoformer, gpt3, swin
 from dnnp.samples.weights import Sample, with_external_weights, with_weights
 
-GIANTS = [name for name, entry in CATALOG.items() if entry.size == "giant"]
+GIANTS = [name for name, entry in CATALOG.items() if entry.paper_parameters is not None]
 FIRST = ["gpt3-330m", "swin-1.8b", "evoformer-87m"]
 
 
@@ -32,6 +32,13 @@ def test_counts_are_near_the_table(name: str) -> None:
     assert entry.paper_operators is not None
     assert entry.parameters == pytest.approx(entry.paper_parameters, rel=0.1)
     assert 1 <= entry.nodes / entry.paper_operators < 3
+
+
+def test_a_vocabulary_of_a_million_is_nearly_half_of_the_model() -> None:
+    entry, sample = CATALOG["gpt-1m-vocab"], giant("gpt-1m-vocab")
+    assert (entry.size, sample.planning) == ("giant", True)
+    assert (sample.nodes, sample.parameters) == (entry.nodes, entry.parameters)
+    assert 0.4 < 1_000_000 * 4096 / entry.parameters < 0.5
 
 
 def test_there_are_models_of_20000_and_50000_nodes() -> None:
