@@ -56,6 +56,10 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
+    def names(self) -> list[str]:
+        """Names of the fields that are there."""
+        return list(self._values)
+
     def only(self, *names: str) -> None:
         """Refuse fields of other names: nobody would read them, so they are misspelt."""
         for name in self._values:
@@ -93,6 +97,13 @@ class Fields:
         if value != int(value) or value > MAX_ID:
             raise self.fault(name, f"{shown(value)} is not an integer from 0 to {MAX_ID}")
         return int(value)
+
+    def identity(self, name: str) -> int:
+        """An integer that can be an id."""
+        value = self.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_ID:
+            raise self.fault(name, f"{shown(value)} is not an integer from 0 to {MAX_ID}")
+        return value
 
     def flag(self, name: str, default: Any = _REQUIRED) -> bool:
         """True or false, also written 1 or 0."""

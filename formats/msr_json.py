@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.acyclic import find_cycle
 from dnnp.formats.checked_json import Fields, parse_json
-from dnnp.formats.fields import MAX_ID, shown
+from dnnp.formats.fields import shown
 from dnnp.formats.header import new_header
 from dnnp.formats.stream import Record, Stream
 
@@ -82,7 +82,7 @@ def _nodes(document: Fields, file: str) -> list[Record]:
     records: list[Record] = []
     places: dict[int, str] = {}
     for fields in document.objects("nodes"):
-        number = _identity(fields, "id")
+        number = fields.identity("id")
         if number in places:
             raise fields.fault("id", f"{number} is already the id of {places[number]}")
         places[number] = fields.place("id").removesuffix(".id")
@@ -104,7 +104,7 @@ def _nodes(document: Fields, file: str) -> list[Record]:
         if fields.flag("isBackwardNode", False):
             record["backward"] = True
         if "colorClass" in fields:
-            record["color"] = _identity(fields, "colorClass")
+            record["color"] = fields.identity("colorClass")
         if "layerId" in fields:
             layer = fields.get("layerId")
             if isinstance(layer, bool) or not isinstance(layer, int | float | str):
@@ -122,7 +122,7 @@ def _edges(document: Fields, positions: dict[int, int], file: str) -> list[_Edge
     for fields in document.objects("edges"):
         ends = []
         for field in ("sourceId", "destId"):
-            number = _identity(fields, field)
+            number = fields.identity(field)
             if number not in positions:
                 raise fields.fault(field, f"there is no node {number}")
             ends.append(positions[number])
@@ -131,13 +131,6 @@ def _edges(document: Fields, positions: dict[int, int], file: str) -> list[_Edge
             raise fields.fault("destId", "an edge from a node to itself")
         edges.append(_Edge(tail, head, fields.number("cost"), fields.number("size", 0)))
     return edges
-
-
-def _identity(fields: Fields, name: str) -> int:
-    value = fields.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_ID:
-        raise fields.fault(name, f"{shown(value)} is not an integer from 0 to {MAX_ID}")
-    return value
 
 
 def _tensors(nodes: list[Record], edges: list[_Edge]) -> list[Record]:

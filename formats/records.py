@@ -17,7 +17,7 @@ from dnnp.formats.schedule_fields import BLOCK, SCHEDULE
 
 FORMAT = "dnnp"
 VERSION = 1
-SOURCES = ("onnx", "msr-json", "costgraph", "csv", "dot", "graphml")
+SOURCES = ("onnx", "msr-json", "piper", "costgraph", "csv", "dot", "graphml")
 """Formats of files that a graph may come from."""
 COST_FILES = ("csv", "onnxruntime", "tensorrt")
 """Kinds of files of costs."""
@@ -50,6 +50,9 @@ _HEADER = {
         fields={"time": string("s, or unknown", required=True, enum=("s", "unknown"))},
     ),
     "training": Field("bool", "the graph holds a backward pass"),
+    "micro_batches": Field(
+        "int", "micro-batches in a batch; absent: dnnp-partition says", positive=True
+    ),
     "work": Field(
         "string",
         "digest of flop and bytes of the nodes when they were priced by them; absent: unknown",

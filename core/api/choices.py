@@ -2,7 +2,7 @@
 
 OWN_GRAPHS = ("csv", "dot", "graphml")
 """Formats of graphs that people write down themselves."""
-MODEL_FORMATS = ("onnx", "msr-json", "costgraph", *OWN_GRAPHS)
+MODEL_FORMATS = ("onnx", "msr-json", "piper", "costgraph", *OWN_GRAPHS)
 EXTENSIONS = {
     ".json": "msr-json",
     ".pbtxt": "costgraph",

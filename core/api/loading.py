@@ -45,9 +45,9 @@ class ImportOptions(TrainingOptions):
     """How a model is read."""
 
     kind: str | None = option(flag="--from", choices=MODEL_FORMATS)
-    """`onnx`, `msr-json` (the JSON of the 2020 device-placement workloads), `costgraph` (a
-    TensorFlow CostGraphDef as text), or a graph of your own: `csv`, `dot`, `graphml`; None: by the
-    file's ending."""
+    """`onnx`, `msr-json` (the JSON of the 2020 device-placement workloads), `piper` (the JSON of
+    Piper's inputs), `costgraph` (a TensorFlow CostGraphDef as text), or a graph of your own: `csv`,
+    `dot`, `graphml`; None: by the file's ending."""
     edges: str | os.PathLike[str] | None = option()
     """`csv`: the list of edges; None: the file is one, or there are no edges."""
     one_tensor: bool = option(False)
@@ -128,9 +128,9 @@ def load(
         graphs of your own (man page of dnnp-import). Its nodes are called by `str` of their keys
         unless they have a `name`; of the options below only `name` fits it.
     kind
-        `onnx`, `msr-json` (the JSON of the 2020 device-placement workloads), `costgraph` (a
-        TensorFlow CostGraphDef as text), or a graph of your own as `csv`, `dot` or `graphml`; None:
-        a stream if it begins like one, else by the file's ending.
+        `onnx`, `msr-json` (the JSON of the 2020 device-placement workloads), `piper` (the JSON of
+        Piper's inputs), `costgraph` (a TensorFlow CostGraphDef as text), or a graph of your own as
+        `csv`, `dot` or `graphml`; None: a stream if it begins like one, else by the file's ending.
     edges
         `csv`: the list of edges; None: the file is one, or there are no edges.
     one_tensor
@@ -261,6 +261,10 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
         from dnnp.formats.msr_json import read_workload
 
         return read_workload(data, path, options.name)
+    if kind == "piper":
+        from dnnp.formats.piper import read_piper
+
+        return read_piper(data, path, options.name)
     from dnnp.formats.costgraph import read_costgraph
 
     return read_costgraph(data, path, options.name, options.one_tensor)

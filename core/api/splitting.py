@@ -318,7 +318,7 @@ def _report(caller: Caller, plan: Plan, units: int, spread: float | None) -> Non
     stages, used = counted(len(plan.stages), "stage"), sum(s.devices for s in plan.stages)
     if used > len(plan.stages):
         stages += f" on {used} devices"
-    if plan.k > max(used, units):
+    if plan.hybrid is None and plan.k > max(used, units):
         there = f"{'is' if units == 1 else 'are'} only {counted(units, 'unit')}"
         caller.note(f"k = {plan.k}, but there {there}: {stages}")
     what = {"throughput": "largest load", "gpipe": "forward plus backward load"}.get(

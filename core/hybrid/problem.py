@@ -17,6 +17,9 @@ from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, totals
 from dnnp.core.model.hybrid import WEIGHT_SYNC, HybridOptions, HybridProblem
 
+MOST_DEVICES = 20_000
+"""Devices of a parallel plan: there is a number for each of them and each set of items."""
+
 
 def check_hybrid(given: Given, options: HybridOptions) -> DeviceClass:
     """The class of devices of a parallel plan.
@@ -48,6 +51,12 @@ def hybrid_problem(given: Given, items: Items, options: HybridOptions) -> Hybrid
     """The problem of splitting items; they are numbered by `items.order`."""
     device = check_hybrid(given, options)
     graph, n = given.graph, items.count
+    usable = min(device.count, n * options.tensor_parallel * options.data_parallel)
+    if usable > MOST_DEVICES:
+        raise UsageError(
+            f"{usable} devices may be used; parallel plans have at most {MOST_DEVICES} (-k, "
+            "--tensor-parallel, --data-parallel)"
+        )
     place = np.empty(n, dtype=np.int64)
     place[items.order] = np.arange(n)
     where = place[items.label]
@@ -79,7 +88,7 @@ def hybrid_problem(given: Given, items: Items, options: HybridOptions) -> Hybrid
         kept=np.where(ahead & (not itemwise), graph.tensor_bytes[tensor], 0.0),
         tail=tail,
         head=head,
-        devices=device.count,
+        devices=usable,
         memory=np.inf if given.options.memory_mode == "ignore" else device.memory_bytes,
         sync_s=WEIGHT_SYNC[options.weight_sync] / options.micro_batches / band,
         comm=COMM[given.options.comm],

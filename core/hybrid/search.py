@@ -47,6 +47,9 @@ from dnnp.core.model.run import Run
 MOST_SETS = 40_000
 """Sets of items up to which all are taken; the same as in Piper's program."""
 
+MOST_NUMBERS = 50_000_000
+"""Sets times devices up to which all are taken; 4 bytes each."""
+
 CLOSE = 1e-3
 """Relative distance of value and bound from which on the next limit is just below the value."""
 
@@ -133,9 +136,9 @@ def plan_hybrid(
     if run.stop() and found is not None:
         return replace(found, bound=bound)
     run.stands("ideals", share=0.3)
-    every = all_ends(problem, MOST_SETS)
+    every = all_ends(problem, min(MOST_SETS, MOST_NUMBERS // problem.devices))
     if every is None:
-        run.tell(f"more than {MOST_SETS} sets in which stages may end: cut along orders")
+        run.tell("too many sets in which stages may end: cut along orders")
         if len(orders) > 1 and sum(len(o) + 1 for o in orders) <= MOST_SETS // 10:
             space = _space(problem, ends_of_orders(orders), complete=False)
             found = _better(found, _descend(space, bound, found, run))

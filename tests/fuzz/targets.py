@@ -321,8 +321,42 @@ def coarsen_by_rules(data: bytes, folder: Path) -> None:
     command("coarsen", "--rules", path)(seeds.encode(seeds.graph_records()), folder)
 
 
+PIPER = {
+    "maxDevices": 3, "maxMemoryPerDevice": 60.0, "bandwidth": 4.0, "mbsInBatch": 4,
+    "nodes": [
+        {
+            "id": i,
+            "TMPCs": {
+                t: [
+                    {
+                        "id": name, "timePerSample": time / int(t), "parameterSize": 3.0,
+                        "memoryUsageA": 8.0 / (1 + j), "memoryUsageB": 5.0,
+                        "syncTimeFw": {str(i - 1): 2.0} if i else {},
+                        "syncTimeBw": {str(i + 1): 1.0} if i < 3 else {},
+                    }
+                    for j, (name, time) in enumerate((("plain", 6.0), ("again", 8.0)))
+                ]
+                for t in ("1", "2")
+            },
+        }
+        for i in range(4)
+    ],
+    "edges": [{"sourceId": i, "destId": i + 1, "communicationCost": 4.0} for i in range(3)],
+}  # fmt: skip
+"""Four layers in a row."""
+
+
 def _workloads() -> list[bytes]:
     return [json.dumps(WORKLOAD).encode()]
+
+
+def _piper() -> list[bytes]:
+    return [json.dumps(PIPER).encode()]
+
+
+def _sharded() -> list[bytes]:
+    """What Piper's form becomes: a stream that states what nodes take on several devices."""
+    return [dnnp("import", "--from", "piper", "-", stdin=json.dumps(PIPER).encode()).out]
 
 
 def import_edges(data: bytes, folder: Path) -> None:
@@ -462,6 +496,10 @@ STREAMED = command(
     "--comm", "duplex",
 )  # fmt: skip
 
+HYBRID = command(
+    "partition", "--tensor-parallel", "2", "--data-parallel", "2", "--recompute", "auto",
+)  # fmt: skip
+
 USAGE = (2, 3, 4)
 """Also status 2: a stream may lack what a command was not told, such as a plan or a price."""
 
@@ -474,6 +512,7 @@ TARGETS = [
     Target("slice", mutate.STREAM, _graphs, SLICE, 6, USAGE),
     Target("uniform", mutate.STREAM, _graphs, UNIFORM, 3, USAGE),
     Target("overflow", mutate.STREAM, _graphs, STREAMED, 3, USAGE),
+    Target("hybrid", mutate.STREAM, _sharded, HYBRID, 4, USAGE),
     Target("export", mutate.STREAM, _streams, EXPORT, 2, USAGE),
     Target("profile", mutate.STREAM, _graphs, PROFILE, 4),
     Target("schedule", mutate.STREAM, _planned, schedule_plan, 3, USAGE),
@@ -488,6 +527,7 @@ TARGETS = [
     Target("calibration", mutate.DOCUMENT, calibrations.seeds, calibrations.read, 3),
     Target("cost-cache", mutate.DOCUMENT, _caches, read_cache, 2),
     Target("msr-json", mutate.DOCUMENT, _workloads, import_text("msr-json"), 5),
+    Target("piper", mutate.DOCUMENT, _piper, import_text("piper"), 4),
     Target("costgraph", mutate.TEXT, lambda: [COSTGRAPH], import_text("costgraph"), 5),
     Target(
         "one-tensor", mutate.TEXT, lambda: [COSTGRAPH], import_text("costgraph", "--one-tensor"), 2

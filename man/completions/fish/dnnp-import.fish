@@ -1,6 +1,6 @@
 # fish completion for dnnp-import
 complete -c dnnp-import -s h -l help -d 'show this help message and exit'
-complete -c dnnp-import -l from -x -a 'onnx msr-json costgraph csv dot graphml' -d 'format of MODEL: ONNX, the JSON of the 2020 device-placement workloads, a TensorFlow CostGraphDef as text, or a graph of your own as CSV, in Graphviz\' DOT or in GraphML'
+complete -c dnnp-import -l from -x -a 'onnx msr-json piper costgraph csv dot graphml' -d 'format of MODEL: ONNX, the JSON of the 2020 device-placement workloads, a TensorFlow CostGraphDef as text, or a graph of your own as CSV, in Graphviz\' DOT or in GraphML'
 complete -c dnnp-import -l edges -r -F -d 'csv: the list of edges; MODEL is the list of nodes'
 complete -c dnnp-import -l one-tensor -d 'costgraph: a node makes one tensor, its first output; who reads another, reads that'
 complete -c dnnp-import -l dim -x -d 'size of a symbolic dimension, or of INPUT:AXIS; repeatable'
