@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from fuzz.targets import PIPER
 
 from support import seeds, training
 from support.forgery import accepts, forge, records_in
@@ -30,6 +33,13 @@ STREAMS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "ignored": (
         seeds.encode(seeds.graph_records()),
         ("partition -k 2 --method uniform --memory 10 --memory-mode ignore",),
+    ),
+    "parallel": (
+        json.dumps(PIPER).encode(),
+        (
+            "import --from piper -",
+            "partition --tensor-parallel 2 --data-parallel 2 --recompute auto",
+        ),
     ),
     "operators": (
         seeds.encode(seeds.graph_records()),

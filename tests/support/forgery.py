@@ -130,6 +130,8 @@ HARMLESS: dict[tuple[str, str], tuple[Rule, str]] = {
     ("plan", "links[].bandwidth_bytes_per_s"): OFFERED,
     ("plan", "links[].latency_s"): OFFERED,
     ("plan", "max_replicas"): OFFERED,
+    ("plan", "parallel.tensor_parallel"): OFFERED,
+    ("plan", "parallel.data_parallel"): OFFERED,
     ("plan", "ways[].value"): SEARCHED,
     ("plan", "ways[].stages"): SEARCHED,
     ("plan", "ways[].devices"): SEARCHED,
