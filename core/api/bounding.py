@@ -81,6 +81,11 @@ def bound_stream(stream: Stream, options: BoundOptions) -> None:
         plan = read_plan(stream, graph)
         if plan is None:
             raise FormatError("the stream has no plan", stream.name)
+        if plan.hybrid is not None:
+            raise UsageError(
+                f"{stream.name}: the plan is a parallel one, whose bound stands in it: dnnp-bound "
+                "is for stages on a device each"
+            )
         problem = SplitProblem(graph, units, plan.devices, plan.options, plan.links)
         run = run_of(
             caller,

@@ -88,7 +88,7 @@ def _nodes(row: Record, stage: Record) -> Sequence[int]:
 def _places(units: Sequence[Record], row: Record, stage: Record, subject: str) -> list[Violation]:
     """A pass runs on devices of its stage, a transfer on links that are named after one of them."""
     owner, first = split_name(stage["device"])
-    last = -1 if first is None else first + stage.get("replicas", 1) - 1
+    last = -1 if first is None else first + _width(stage) - 1
 
     def is_own(device: str) -> bool:
         held, number = split_name(device)
@@ -107,9 +107,15 @@ def _places(units: Sequence[Record], row: Record, stage: Record, subject: str) -
     if not wrong:
         return []
     message = f"runs on {shown(list(wrong))}, but stage {stage['id']} is on {stage['device']}"
-    if stage.get("replicas", 1) > 1:
-        message += f" and the {stage['replicas'] - 1} devices after it"
+    if _width(stage) > 1:
+        message += f" and the {_width(stage) - 1} devices after it"
     return [Violation("device", subject, message, stage["device"], next(iter(wrong)))]
+
+
+def _width(stage: Record) -> int:
+    """Devices of a stage, from its first one on."""
+    replicas, shards = stage.get("replicas", 1), stage.get("shards", 1)
+    return int(replicas * shards)
 
 
 def _covered(
@@ -147,8 +153,12 @@ def _times(
     """All passes of a stage together take at least as long as its nodes."""
     if not training and not backward.isdisjoint(stage["nodes"]):
         return []
-    # A pass on several devices at once has a part of its nodes' work on each of them.
-    total = math.fsum(row["time_s"] * max(map(len, row["homes"]), default=0) for row in mine)
+    # A pass on several devices at once has a part of its nodes' work on each of them, save where
+    # the stage has shards, whose compute_s is that of one of them.
+    several = 1 / stage.get("shards", 1)
+    total = math.fsum(
+        row["time_s"] * several * max(map(len, row["homes"]), default=0) for row in mine
+    )
     least = most = stage["compute_s"]
     most += stage["in_s"] + stage["overflow_s"] + stage["out_s"]
     most += stage.get("sync_s", 0.0) * stage.get("replicas", 1)
@@ -174,10 +184,11 @@ def _memory(schedule: Record, plan: Record, stages: Sequence[Record]) -> list[Vi
         if abs(math.fsum(moved)) > TOLERANCE * math.fsum(map(abs, moved)):
             message = f"its passes leave {math.fsum(moved)!r} bytes behind"
             found.append(Violation("load", f"stage {stage['id']}", message, 0.0, math.fsum(moved)))
-        # What lies between its passes is a part of what the plan says that it needs.
-        between = math.fsum(m for m in moved if m > 0)
+        # What lies between its passes is a part of what the plan says that it needs: of one
+        # micro-batch, or of all that a parallel plan has under way.
+        between = math.fsum(m for m in moved if m > 0) * stage.get("in_flight", 1)
         owner, first = split_name(stage["device"])
-        for j in range(min(stage.get("replicas", 1), len(schedule["units"]))):
+        for j in range(min(_width(stage), len(schedule["units"]))):
             name = f"{owner}/{(first or 0) + j}"
             needed[name] = needed.get(name, 0.0) + max(stage["memory_bytes"] - between, 0.0)
     sizes = {

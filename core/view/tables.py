@@ -76,17 +76,20 @@ def stages(facts: Facts) -> Table:
     header = (
         "stage", "device", "replicas", "nodes", "units", "layers", "load_s", "in_s", "compute_s",
         "overflow_s", "out_s", "sync_s", "forward_s", "backward_s", "begin_s", "end_s",
-        "memory_bytes", "capacity_bytes", "measured_s",
+        "memory_bytes", "capacity_bytes", "measured_s", "shards", "recomputed", "in_flight",
+        "begins_at",
     )  # fmt: skip
     rows: list[Row] = []
     for number, part in enumerate(facts.parts):
         stage = part.stage
+        names = [facts.layers[u] for u in part.units if facts.layers[u]]
         rows.append(
             [
                 number, stage.device, stage.replicas, len(stage.nodes), len(part.units),
                 part.layers, stage.load_s, stage.in_s, stage.compute_s, stage.overflow_s,
                 stage.out_s, stage.sync_s, stage.forward_s, stage.backward_s, stage.begin_s,
                 stage.end_s, stage.memory_bytes, _limit(part.capacity_bytes), part.measured_s,
+                stage.shards, len(stage.recomputed), stage.in_flight, names[0] if names else None,
             ]
         )  # fmt: skip
     return Table(header, rows)

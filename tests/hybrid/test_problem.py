@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,6 +134,39 @@ def test_a_degree_twice_is_refused() -> None:
     result = partition("--tensor-parallel", "2", data=stream(n0={"shards": twice}))
     assert result.status == 3
     assert "shards[1].devices" in result.err
+
+
+@pytest.fixture
+def planned() -> bytes:
+    """A parallel plan with shards."""
+    result: bytes = partition("--tensor-parallel", "2", "--micro-batches", str(N)).out
+    return result
+
+
+def test_schedules_keep_the_devices_of_a_stage_busy_together(planned: bytes) -> None:
+    result = dnnp("schedule", "-n", "8", stdin=planned)
+    assert result.status == 0, result.err
+    records = [json.loads(line) for line in result.out.splitlines()]
+    (schedule,) = (r for r in records if r["type"] == "schedule")
+    assert schedule["repetend"]["period_s"] == 24
+    assert [unit["name"] for unit in schedule["units"]] == ["gpu/0", "gpu/1", "gpu/2"]
+    assert dnnp("check", stdin=result.out).status == 0
+    assert dnnp("schedule", "--transfers", "blocking", stdin=planned).status == 2
+
+
+def test_commands_for_stages_on_one_device_refuse_shards(planned: bytes, tmp_path: Path) -> None:
+    export = ("export", "--to", "stages", "-o", str(tmp_path / "stages"))
+    for command, *options in (("run",), ("bound",), export):
+        result = dnnp(command, *options, stdin=planned)
+        assert result.status in (2, 3), (command, result.err)
+        assert result.err.count("\n") == 1
+
+
+def test_views_say_how_many_devices_a_stage_has(planned: bytes) -> None:
+    assert "gpu/0 / 2" in dnnp("view", "--as", "text", stdin=planned).out.decode()
+    table = dnnp("view", "--as", "csv", "--table", "stages", stdin=planned).out.decode()
+    header, _, second = (row.split(",") for row in table.splitlines())
+    assert second[header.index("shards")] == "2"
 
 
 def test_choices_are_the_same_wherever_they_are_stated() -> None:
