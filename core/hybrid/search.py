@@ -193,6 +193,11 @@ def _descend(
 
     The bound of the answer is proven if the space is complete, else it is `low`; None: nothing
     fits, or nothing was found in time.
+
+    Raises
+    ------
+    LimitError
+        Nothing was found, and it is not known whether something fits.
     """
     best = start
     refused, step, known = low, FIRST_STEP, space.complete
@@ -223,6 +228,10 @@ def _descend(
         if known:
             run.stands(bound=refused)
         if best is None and limit >= last:
+            if space.complete and not known:
+                raise LimitError(
+                    "no parallel plan that fits was found; the search for what to run again gave up"
+                )
             return None
     if best is None:
         return None
