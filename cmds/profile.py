@@ -111,6 +111,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="correct the costs by what runs measured: a file of dnnp-run --calibrate, or a stream "
         "with a run, of this or of other models; repeatable, more runs say more",
     )
+    parallel = parser.add_argument_group("parallel plans")
+    parallel.add_argument(
+        "--tensor-parallel",
+        type=positive,
+        metavar="T",
+        help="state besides what nodes take on 2, 4, 8, ... up to T devices at once, by formula; "
+        "graphs without a backward pass (default: nothing of it)",
+    )
     scaled = parser.add_argument_group("scaling")
     scaled.add_argument(
         "--from",

@@ -58,6 +58,8 @@ class ProfileOptions(Options):
     trtexec; nodes that they do not name stay priced as they were."""
     from_run: Sequence[str] = option(())
     """Files of dnnp-run --calibrate, or streams with a run: what they measured corrects costs."""
+    tensor_parallel: int | None = option(least=2, most=1024)
+    """Besides, what nodes take on 2, 4, 8, ... up to so many devices at once."""
 
     def check(self) -> None:
         """Refuse what makes no sense, and devices that are not known."""
@@ -180,6 +182,10 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
         from dnnp.calibrating import price_by_runs
 
         price_by_runs(stream, options.from_run, options.caller)
+    if options.tensor_parallel is not None:
+        from dnnp.sharding import price_shards
+
+        price_shards(stream, options.devices, options.tensor_parallel)
     describe_costs(stream, options.caller)
 
 

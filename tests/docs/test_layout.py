@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "core.api": (
         "core.methods", *BASE, *SOLVERS, "core.hybrid", "core.portfolio", "core.coarsen",
         "core.profile", "core.pipeline", "core.check", "core.synthetic", "core.training",
+        "core.shard",
         "core.runtime", "core.view", "formats",
     ),
     "formats": ("core.model",),
@@ -47,6 +48,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "core.check": ("core.model",),
     "core.synthetic": ("core.model",),
     "core.training": ("core.model",),
+    "core.shard": ("core.model",),
     "core.runtime": ("core.model", "formats"),
     "core.view": ("core.model", "core.cost", "core.coarsen", "formats"),
 }  # fmt: skip

@@ -1,0 +1,186 @@
+"""What the nodes of a stream take on several devices at once; `dnnp-profile --tensor-parallel`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from dnnp.core.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from dnnp.core.model.graph import Graph
+    from dnnp.core.profile.work import Work
+    from dnnp.core.shard.layout import Layout
+    from dnnp.core.shard.rules import Operator, Rule
+    from dnnp.formats.devices import DeviceSpec
+    from dnnp.formats.stream import Stream
+
+
+def price_shards(stream: Stream, devices: Sequence[DeviceSpec], most: int) -> None:
+    """State `shards` of nodes and tensors for 2, 4, 8, ... up to `most` devices.
+
+    The layout is the cheapest on the first of `devices`, by its link. A part of a node takes the
+    time of the node by the ratio of their rooflines.
+
+    Raises
+    ------
+    UsageError
+        The graph has a backward pass, or nodes without times for a device.
+    """
+    from dnnp.core.profile.work import work_of
+    from dnnp.formats.graph import graph_of
+
+    nodes, tensors = stream.get("node"), stream.get("tensor")
+    if any(record.get("backward") for record in nodes):
+        raise UsageError("--tensor-parallel takes graphs without a backward pass")
+    for device in devices:
+        if any(device.name not in record.get("time_s", {}) for record in nodes):
+            raise UsageError(f"--tensor-parallel: nodes have no times for {device.name}")
+    graph = graph_of(stream)
+    work = work_of(graph, nodes, tensors)
+    seen = operators_of(stream, graph)
+    for record in (*nodes, *tensors):
+        record.pop("shards", None)
+    t = 2
+    while t <= most:
+        _state(stream, graph, work, seen, devices, t)
+        t *= 2
+
+
+def operators_of(stream: Stream, graph: Graph) -> list[Operator]:
+    """The nodes as rules see them."""
+    from dnnp.core.model.graph import PARAMETER
+    from dnnp.core.shard.rules import Operator
+
+    shapes = [tuple(r["shape"]) if "shape" in r else None for r in stream.get("tensor")]
+    stored = (graph.tensor_kind >= PARAMETER).tolist()
+    reads, writes = _ends(graph)
+    return [
+        Operator(
+            op,
+            tuple(shapes[x] for x in inputs),
+            tuple(shapes[x] for x in outputs),
+            tuple(stored[x] for x in inputs),
+        )
+        for op, inputs, outputs in zip(graph.ops, reads, writes, strict=True)
+    ]
+
+
+def _ends(graph: Graph) -> tuple[list[list[int]], list[list[int]]]:
+    """Tensors that each node reads, and that it writes."""
+    sides = []
+    for ptr, idx in ((graph.in_ptr, graph.in_idx), (graph.out_ptr, graph.out_idx)):
+        at = ptr.tolist()
+        sides.append([idx[a:b].tolist() for a, b in pairwise(at)])
+    return sides[0], sides[1]
+
+
+def _state(
+    stream: Stream,
+    graph: Graph,
+    work: Work,
+    seen: Sequence[Operator],
+    devices: Sequence[DeviceSpec],
+    t: int,
+) -> None:
+    """Add the entries for `t` devices to the records."""
+    from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE, collective_time
+    from dnnp.core.model.graph import PARAMETER
+    from dnnp.core.profile.roofline import compute_times
+    from dnnp.core.shard.layout import choose
+    from dnnp.core.shard.rules import WHOLE, all_rules, part
+
+    nodes, tensors = stream.get("node"), stream.get("tensor")
+    size, leaves = graph.tensor_bytes.tolist(), graph.is_output.tolist()
+    stored = (graph.tensor_kind >= PARAMETER).tolist()
+    reads, writes = _ends(graph)
+    move = work.bytes.tolist()
+    arithmetic = [compute_times(work, device).tolist() for device in devices]
+    band = devices[0].link_bandwidth_bytes_per_s
+
+    def times(v: int, rule: Rule) -> list[float]:
+        whole = [float(nodes[v]["time_s"][device.name]) for device in devices]
+        if not rule.divided:
+            return whole
+        moved = _moved(size, reads[v], writes[v], rule, t)
+        each = zip(whole, devices, arithmetic, strict=True)
+        return [_time(w, a[v], move[v], moved, device, t) for w, device, a in each]
+
+    def exchange(kind: str, x: int) -> float:
+        return collective_time(kind, size[x], t, band)
+
+    def price(v: int, rule: Rule) -> float:
+        own = times(v, rule)[0]
+        if rule.reduced:
+            own += sum(exchange(ALL_REDUCE, x) for x in writes[v])
+        for x, state in zip(writes[v], rule.outputs, strict=True):
+            own += exchange(ALL_GATHER, x) if leaves[x] and state != WHOLE else 0.0
+        return own
+
+    order = graph.order.tolist()
+    layout: Layout = choose(
+        [reads[v] for v in order],
+        [writes[v] for v in order],
+        [all_rules([seen[v]], t)[0] for v in order],
+        lambda i, rule: price(order[i], rule),
+        lambda x: exchange(ALL_GATHER, x),
+    )
+    gathered = {x for made in layout.gathered for x in made}
+    gathered |= {x for x, state in layout.state.items() if leaves[x] and state != WHOLE}
+    counted: set[int] = set()
+    for v, rule in zip(order, layout.rules, strict=True):
+        weights = {
+            x: size[x] * part(state, t)
+            for x, state in zip(reads[v], rule.inputs, strict=True)
+            if stored[x]
+        }
+        made = sum(
+            size[x] if x in gathered else size[x] * part(state, t)
+            for x, state in zip(writes[v], rule.outputs, strict=True)
+        )
+        seconds = times(v, rule)
+        entry = {
+            "devices": t,
+            "time_s": {device.name: s for device, s in zip(devices, seconds, strict=True)},
+            "memory_bytes": sum(weights.values()) + made,
+            "weight_bytes": sum(
+                b
+                for x, b in weights.items()
+                if x not in counted and tensors[x]["kind"] == "parameter"
+            ),
+        }
+        counted |= weights.keys()
+        said = [{"kind": ALL_REDUCE, "bytes": size[x]} for x in writes[v] if rule.reduced]
+        said += [{"kind": ALL_GATHER, "bytes": size[x]} for x in writes[v] if x in gathered]
+        if said:
+            entry["collectives"] = said
+        nodes[v].setdefault("shards", []).append(entry)
+    for x, state in layout.state.items():
+        if state != WHOLE and x not in gathered:
+            moved = size[x] * (t - 1) / t
+            tensors[x].setdefault("shards", []).append({"devices": t, "out_bytes": moved})
+
+
+def _moved(
+    size: Sequence[float], reads: Sequence[int], writes: Sequence[int], rule: Rule, t: int
+) -> float:
+    """Share of the bytes of its tensors that a device moves."""
+    from dnnp.core.shard.rules import part
+
+    ends = [*zip(reads, rule.inputs, strict=True), *zip(writes, rule.outputs, strict=True)]
+    whole = sum(size[x] for x, _ in ends)
+    return sum(size[x] * part(state, t) for x, state in ends) / whole if whole else 1.0
+
+
+def _time(
+    whole: float, compute_s: float, bytes_: float, moved: float, device: DeviceSpec, t: int
+) -> float:
+    """Seconds of a part of a node: those of the node by the ratio of rooflines."""
+    import numpy as np
+
+    from dnnp.core.profile.roofline import roofline
+
+    compute = np.array([compute_s, compute_s / t])
+    before, after = roofline(compute, np.array([bytes_, bytes_ * moved]), device).tolist()
+    return whole * after / before if before else whole

@@ -1,0 +1,1 @@
+"""Tensor parallelism: how every node of a model runs on several devices at once."""
