@@ -1,7 +1,7 @@
 """The cheapest rule for every node: a search along the topological order.
 
 A state of the search is how far it came, and how tensors that are still read stand; of those with
-equal states the cheapest stays, and of all states the `width` cheapest. With no more states than that
+equal states the cheapest stays, and of all states the `width` cheapest. With no more states
 the result is optimal for the rules. What is split and read otherwise is gathered once.
 """
 

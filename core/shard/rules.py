@@ -87,12 +87,12 @@ def _elementwise(node: Operator, t: int) -> Iterator[Rule]:
 
 
 def _product(node: Operator, t: int) -> Iterator[Rule]:
-    """MatMul: by column or by row of a matrix that is stored, or along what both have in common."""
+    """MatMul: by column or by row of a matrix, or along what both have in common."""
     a, b, out = node.inputs[0], node.inputs[1], node.outputs[0]
     if a is None or b is None or out is None or min(len(a), len(b)) < 2:
         return
     rank, last = len(out), len(a) - 1
-    if len(b) == 2 and node.stored[1] and len(a) == rank:
+    if len(b) == 2 and len(a) == rank:
         if b[1] % t == 0:
             yield Rule((WHOLE, 1), (rank - 1,))
         if b[0] % t == 0:
