@@ -87,7 +87,10 @@ def _elementwise(node: Operator, t: int) -> Iterator[Rule]:
 
 
 def _product(node: Operator, t: int) -> Iterator[Rule]:
-    """MatMul: by column or by row of a matrix, or along what both have in common."""
+    """MatMul: by column or by row of a matrix, or along what both have in common.
+
+    Not by sample with a whole matrix, which is data parallelism and divides no weights.
+    """
     a, b, out = node.inputs[0], node.inputs[1], node.outputs[0]
     if a is None or b is None or out is None or min(len(a), len(b)) < 2:
         return
@@ -97,8 +100,6 @@ def _product(node: Operator, t: int) -> Iterator[Rule]:
             yield Rule((WHOLE, 1), (rank - 1,))
         if b[0] % t == 0:
             yield Rule((last, 0), (WHOLE,), reduced=True)
-        for axis in _axes(a[:-1], t):
-            yield Rule((axis, WHOLE), (axis,))
     elif len(a) == len(b) == rank:
         for axis in _axes(out[:-2], t):
             if a[axis] == b[axis]:
