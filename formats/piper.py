@@ -14,7 +14,7 @@ import hashlib
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.acyclic import find_cycle
 from dnnp.formats.checked_json import Fields, parse_json
-from dnnp.formats.fields import shown
+from dnnp.formats.fields import MAX_NUMBER, shown
 from dnnp.formats.header import new_header
 from dnnp.formats.stream import Record, Stream
 
@@ -152,7 +152,7 @@ def _costs(way: Fields) -> Record:
     held = way.number("memoryUsageA")
     return {
         "time_s": {DEVICE: way.number("timePerSample")},
-        "memory_bytes": held + way.number("memoryUsageB"),
+        "memory_bytes": min(held + way.number("memoryUsageB"), MAX_NUMBER),
         "held_bytes": held,
     }
 
@@ -171,7 +171,7 @@ def _tensors(
             "id": number,
             "name": f"{nodes[source]['name']} to {nodes[target]['name']}",
             "kind": "activation",
-            "size_bytes": BOTH_PASSES * size,
+            "size_bytes": min(BOTH_PASSES * size, MAX_NUMBER),
         }
         leaving = _moved(ways[source], "syncTimeBw", str(nodes[target]["id"]))
         entering = _moved(ways[target], "syncTimeFw", str(nodes[source]["id"]))
@@ -196,5 +196,5 @@ def _moved(ways: dict[int, list[Fields]], name: str, other: str) -> dict[int, fl
         if len({*sizes}) > 1:
             raise again[0].fault(f"{name}.{other}", "differs from that without recomputation")
         if sizes[0]:
-            found[degree] = BOTH_PASSES * sizes[0]
+            found[degree] = min(BOTH_PASSES * sizes[0], MAX_NUMBER)
     return found
