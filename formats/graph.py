@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 
 from dnnp.core.model.cluster import Clustering, singletons
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.graph import TENSOR_KINDS, Floats, Graph, Ints, make_graph, offsets, totals
+from dnnp.core.model.graph import (
+    TENSOR_KINDS,
+    Floats,
+    Graph,
+    Ints,
+    NodeColumns,
+    TensorColumns,
+    make_graph,
+    offsets,
+    totals,
+)
 from dnnp.formats.edited_costs import check_costs
 from dnnp.formats.shards import arrays_of, shards_of
 from dnnp.formats.stream import Record, Stream
@@ -92,23 +102,27 @@ def graph_of(stream: Stream) -> Graph:
     kinds = {name: i for i, name in enumerate(TENSOR_KINDS)}
     try:
         graph = make_graph(
-            node_ids=_ids(nodes),
-            node_names=[r["name"] for r in nodes],
-            ops=[r["op"] for r in nodes],
-            reads=rows_of(stream, "node", "inputs", tensor_ids, "tensor"),
-            writes=rows_of(stream, "node", "outputs", tensor_ids, "tensor"),
-            tensor_ids=tensor_ids,
-            tensor_names=[r["name"] for r in tensors],
-            tensor_kind=np.array([kinds[r["kind"]] for r in tensors], dtype=np.int8),
-            tensor_bytes=np.array([r["size_bytes"] for r in tensors], dtype=np.float64),
-            transfer_s=_optional(tensors, "transfer_s", math.nan, np.float64),
-            is_output=_optional(tensors, "output", False, np.bool_),
-            times=_times(nodes) if any(priced) else {},
-            node_bytes=_optional(nodes, "memory_bytes", math.nan, np.float64),
-            color=_optional(nodes, "color", -1, np.int64),
-            backward=_optional(nodes, "backward", False, np.bool_),
-            held_bytes=_optional(nodes, "held_bytes", 0.0, np.float64),
-            shards=shards_of(stream),
+            NodeColumns(
+                ids=_ids(nodes),
+                names=[r["name"] for r in nodes],
+                ops=[r["op"] for r in nodes],
+                reads=rows_of(stream, "node", "inputs", tensor_ids, "tensor"),
+                writes=rows_of(stream, "node", "outputs", tensor_ids, "tensor"),
+                times=_times(nodes) if any(priced) else {},
+                memory=_optional(nodes, "memory_bytes", math.nan, np.float64),
+                color=_optional(nodes, "color", -1, np.int64),
+                backward=_optional(nodes, "backward", False, np.bool_),
+                held=_optional(nodes, "held_bytes", 0.0, np.float64),
+            ),
+            TensorColumns(
+                ids=tensor_ids,
+                names=[r["name"] for r in tensors],
+                kind=np.array([kinds[r["kind"]] for r in tensors], dtype=np.int8),
+                size=np.array([r["size_bytes"] for r in tensors], dtype=np.float64),
+                transfer_s=_optional(tensors, "transfer_s", math.nan, np.float64),
+                is_output=_optional(tensors, "output", False, np.bool_),
+            ),
+            shards_of(stream),
         )
         graph.order  # noqa: B018  (finds cycles)
     except FormatError as error:

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnnp.core.model.graph import Floats, Graph, Ints, csr, distinct, make_graph, totals
+from dnnp.core.model.graph import (
+    Floats,
+    Graph,
+    Ints,
+    NodeColumns,
+    TensorColumns,
+    csr,
+    distinct,
+    make_graph,
+    totals,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,21 +99,25 @@ def contract(graph: Graph, clustering: Clustering) -> Graph:
     node_bytes[totals(label, np.isnan(graph.node_bytes), g) > 0] = np.nan
     forward = totals(label, ~graph.backward, g)
     return make_graph(
-        node_ids=clustering.group_ids,
-        node_names=clustering.names,
-        ops=["group"] * g,
-        reads=csr(read_group, position[read_tensor], g),
-        writes=csr(writer_group[written], position[written], g),
-        tensor_ids=graph.tensor_ids[kept],
-        tensor_names=[graph.tensor_names[t] for t in np.flatnonzero(kept).tolist()],
-        tensor_kind=graph.tensor_kind[kept],
-        tensor_bytes=graph.tensor_bytes[kept],
-        transfer_s=graph.transfer_s[kept],
-        is_output=graph.is_output[kept],
-        times=clustering.times,
-        node_bytes=node_bytes,
-        color=_group_colors(graph, clustering),
-        backward=forward == 0,
+        NodeColumns(
+            ids=clustering.group_ids,
+            names=clustering.names,
+            ops=["group"] * g,
+            reads=csr(read_group, position[read_tensor], g),
+            writes=csr(writer_group[written], position[written], g),
+            times=clustering.times,
+            memory=node_bytes,
+            color=_group_colors(graph, clustering),
+            backward=forward == 0,
+        ),
+        TensorColumns(
+            ids=graph.tensor_ids[kept],
+            names=[graph.tensor_names[t] for t in np.flatnonzero(kept).tolist()],
+            kind=graph.tensor_kind[kept],
+            size=graph.tensor_bytes[kept],
+            transfer_s=graph.transfer_s[kept],
+            is_output=graph.is_output[kept],
+        ),
     )
 
 

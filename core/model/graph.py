@@ -189,26 +189,37 @@ def totals(rows: Ints, weights: Floats | Bools, n_rows: int) -> Floats:
     return np.bincount(rows, weights=weights, minlength=n_rows).astype(np.float64)
 
 
-def make_graph(
-    *,
-    node_ids: Ints,
-    node_names: Sequence[str],
-    ops: Sequence[str],
-    reads: tuple[Ints, Ints],
-    writes: tuple[Ints, Ints],
-    tensor_ids: Ints,
-    tensor_names: Sequence[str],
-    tensor_kind: NDArray[np.int8],
-    tensor_bytes: Floats,
-    transfer_s: Floats,
-    is_output: Bools,
-    times: Mapping[str, Floats],
-    node_bytes: Floats | None = None,
-    color: Ints | None = None,
-    backward: Bools | None = None,
-    held_bytes: Floats | None = None,
-    shards: Shards | None = None,
-) -> Graph:
+@dataclass(frozen=True, kw_only=True)
+class NodeColumns:
+    """What `make_graph` takes of `n` nodes; fields as in `Graph`."""
+
+    ids: Ints
+    names: Sequence[str]
+    ops: Sequence[str]
+    reads: tuple[Ints, Ints]
+    """CSR rows of the tensors that each node reads."""
+    writes: tuple[Ints, Ints]
+    times: Mapping[str, Floats]
+    memory: Floats | None = None
+    color: Ints | None = None
+    backward: Bools | None = None
+    held: Floats | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorColumns:
+    """What `make_graph` takes of `m` tensors; fields as in `Graph`."""
+
+    ids: Ints
+    names: Sequence[str]
+    kind: NDArray[np.int8]
+    size: Floats
+    """f64[m], bytes."""
+    transfer_s: Floats
+    is_output: Bools
+
+
+def make_graph(nodes: NodeColumns, tensors: TensorColumns, shards: Shards | None = None) -> Graph:
     """Build a graph from CSR rows of tensors read and written; derive the reverse maps.
 
     Raises
@@ -216,51 +227,35 @@ def make_graph(
     FormatError
         A tensor with two producers, or a kind that does not fit its producer.
     """
-    n, m = len(node_ids), len(tensor_ids)
-    in_ptr, in_idx = reads
-    out_ptr, out_idx = writes
-    writer = np.repeat(np.arange(n, dtype=np.int64), np.diff(out_ptr))
-    writers = np.bincount(out_idx, minlength=m) if m else np.zeros(0, dtype=np.int64)
-    if (writers > 1).any():
-        t = int(np.flatnonzero(writers > 1)[0])
-        nodes = [int(node_ids[u]) for u in writer[out_idx == t]]
-        raise FormatError(f"tensor {int(tensor_ids[t])} has {len(nodes)} producers: nodes {nodes}")
-    producer = np.full(m, -1, dtype=np.int64)
-    producer[out_idx] = writer
-    wrong = (tensor_kind == ACTIVATION) != (producer >= 0)
-    if wrong.any():
-        t = int(np.flatnonzero(wrong)[0])
-        kind = TENSOR_KINDS[tensor_kind[t]]
-        fault = (
-            "no producer" if producer[t] < 0 else f"a producer, node {int(node_ids[producer[t]])}"
-        )
-        raise FormatError(f"tensor {int(tensor_ids[t])} is of kind '{kind}' but has {fault}")
+    n, m = len(nodes.ids), len(tensors.ids)
+    in_ptr, in_idx = nodes.reads
+    out_ptr, out_idx = nodes.writes
     reader = np.repeat(np.arange(n, dtype=np.int64), np.diff(in_ptr))
     use_ptr, use_idx = csr(in_idx, reader, m)
     arrays = {
-        "node_bytes": np.full(n, np.nan) if node_bytes is None else node_bytes,
-        "color": np.full(n, -1, dtype=np.int64) if color is None else color,
-        "backward": np.zeros(n, dtype=np.bool_) if backward is None else backward,
-        "held_bytes": np.zeros(n) if held_bytes is None else held_bytes,
+        "node_bytes": np.full(n, np.nan) if nodes.memory is None else nodes.memory,
+        "color": np.full(n, -1, dtype=np.int64) if nodes.color is None else nodes.color,
+        "backward": np.zeros(n, dtype=np.bool_) if nodes.backward is None else nodes.backward,
+        "held_bytes": np.zeros(n) if nodes.held is None else nodes.held,
     }
     graph = Graph(
-        node_ids=node_ids,
-        node_names=tuple(node_names),
-        ops=tuple(ops),
-        tensor_ids=tensor_ids,
-        tensor_names=tuple(tensor_names),
-        tensor_kind=tensor_kind,
-        tensor_bytes=tensor_bytes,
-        transfer_s=transfer_s,
-        is_output=is_output,
-        producer=producer,
+        node_ids=nodes.ids,
+        node_names=tuple(nodes.names),
+        ops=tuple(nodes.ops),
+        tensor_ids=tensors.ids,
+        tensor_names=tuple(tensors.names),
+        tensor_kind=tensors.kind,
+        tensor_bytes=tensors.size,
+        transfer_s=tensors.transfer_s,
+        is_output=tensors.is_output,
+        producer=_producers(nodes, tensors),
         in_ptr=in_ptr,
         in_idx=in_idx,
         out_ptr=out_ptr,
         out_idx=out_idx,
         use_ptr=use_ptr,
         use_idx=use_idx,
-        times=dict(times),
+        times=dict(nodes.times),
         shards=shards,
         **arrays,  # type: ignore[arg-type]
     )
@@ -268,3 +263,26 @@ def make_graph(
         if isinstance(array, np.ndarray):
             array.setflags(write=False)
     return graph
+
+
+def _producers(nodes: NodeColumns, tensors: TensorColumns) -> Ints:
+    """The node that makes each tensor, -1: none; i64[m]. See `make_graph` for what it raises."""
+    m = len(tensors.ids)
+    out_ptr, out_idx = nodes.writes
+    writer = np.repeat(np.arange(len(nodes.ids), dtype=np.int64), np.diff(out_ptr))
+    writers = np.bincount(out_idx, minlength=m) if m else np.zeros(0, dtype=np.int64)
+    if (writers > 1).any():
+        t = int(np.flatnonzero(writers > 1)[0])
+        made = [int(nodes.ids[u]) for u in writer[out_idx == t]]
+        raise FormatError(f"tensor {int(tensors.ids[t])} has {len(made)} producers: nodes {made}")
+    producer = np.full(m, -1, dtype=np.int64)
+    producer[out_idx] = writer
+    wrong = (tensors.kind == ACTIVATION) != (producer >= 0)
+    if wrong.any():
+        t = int(np.flatnonzero(wrong)[0])
+        kind = TENSOR_KINDS[tensors.kind[t]]
+        fault = (
+            "no producer" if producer[t] < 0 else f"a producer, node {int(nodes.ids[producer[t]])}"
+        )
+        raise FormatError(f"tensor {int(tensors.ids[t])} is of kind '{kind}' but has {fault}")
+    return producer

@@ -18,7 +18,16 @@ import numpy as np
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.graph import ACTIVATION, Floats, Graph, Ints, make_graph, offsets
+from dnnp.core.model.graph import (
+    ACTIVATION,
+    Floats,
+    Graph,
+    Ints,
+    NodeColumns,
+    TensorColumns,
+    make_graph,
+    offsets,
+)
 
 SPEEDS = (1.0, 1.0, 0.5, 0.25)
 """Of the devices."""
@@ -60,18 +69,22 @@ class Layered:
         names = tuple(f"node{i}" for i in range(n))
         used = np.bincount(self.tail, minlength=n) > 0
         return make_graph(
-            node_ids=index,
-            node_names=names,
-            ops=("",) * n,
-            reads=(offsets(np.bincount(self.head, minlength=n)), self.tail),
-            writes=(np.arange(n + 1, dtype=np.int64), index),
-            tensor_ids=index,
-            tensor_names=names,
-            tensor_kind=np.full(n, ACTIVATION, dtype=np.int8),
-            tensor_bytes=self.size,
-            transfer_s=np.full(n, np.nan),
-            is_output=~used,
-            times=self.times,
+            NodeColumns(
+                ids=index,
+                names=names,
+                ops=("",) * n,
+                reads=(offsets(np.bincount(self.head, minlength=n)), self.tail),
+                writes=(np.arange(n + 1, dtype=np.int64), index),
+                times=self.times,
+            ),
+            TensorColumns(
+                ids=index,
+                names=names,
+                kind=np.full(n, ACTIVATION, dtype=np.int8),
+                size=self.size,
+                transfer_s=np.full(n, np.nan),
+                is_output=~used,
+            ),
         )
 
 

@@ -15,7 +15,7 @@ from dnnp.core.check.load import peak_memory
 from dnnp.core.check.tables import Tables, on_a_cycle, tables_of
 from dnnp.core.check.validity import validity_of
 from dnnp.core.cost.validity import validity_of as validity_in_cost_model
-from dnnp.core.model.graph import Graph, csr, make_graph
+from dnnp.core.model.graph import Graph, NodeColumns, TensorColumns, csr, make_graph
 
 Case = tuple[int, list[tuple[int, int]], list[int], list[bool]]
 """Nodes, edges, block of each node (0, 1 or 2), and which belong to the backward pass."""
@@ -27,23 +27,27 @@ def graph_from(edges: list[tuple[int, int]], backward: list[bool], sizes: list[i
     pairs = sorted({(v, u) for u, v in edges})
     nodes = np.arange(n)
     return make_graph(
-        node_ids=nodes,
-        node_names=[f"n{v}" for v in range(n)],
-        ops=["Op"] * n,
-        reads=csr(
-            np.array([v for v, _ in pairs], dtype=np.int64),
-            np.array([u for _, u in pairs], dtype=np.int64),
-            n,
+        NodeColumns(
+            ids=nodes,
+            names=[f"n{v}" for v in range(n)],
+            ops=["Op"] * n,
+            reads=csr(
+                np.array([v for v, _ in pairs], dtype=np.int64),
+                np.array([u for _, u in pairs], dtype=np.int64),
+                n,
+            ),
+            writes=csr(nodes, nodes, n),
+            times={},
+            backward=np.array(backward, dtype=np.bool_),
         ),
-        writes=csr(nodes, nodes, n),
-        tensor_ids=nodes,
-        tensor_names=[f"t{v}" for v in range(n)],
-        tensor_kind=np.ones(n, dtype=np.int8),
-        tensor_bytes=np.array(sizes, dtype=np.float64),
-        transfer_s=np.full(n, np.nan),
-        is_output=np.zeros(n, dtype=np.bool_),
-        times={},
-        backward=np.array(backward, dtype=np.bool_),
+        TensorColumns(
+            ids=nodes,
+            names=[f"t{v}" for v in range(n)],
+            kind=np.ones(n, dtype=np.int8),
+            size=np.array(sizes, dtype=np.float64),
+            transfer_s=np.full(n, np.nan),
+            is_output=np.zeros(n, dtype=np.bool_),
+        ),
     )
 
 

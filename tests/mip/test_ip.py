@@ -35,7 +35,7 @@ from dnnp.core.mip.split.throughput import formulate
 from dnnp.core.model.cluster import clustering_of_labels, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
-from dnnp.core.model.graph import make_graph
+from dnnp.core.model.graph import NodeColumns, TensorColumns, make_graph
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.formats.graph import graph_of, units_of
@@ -373,18 +373,22 @@ def test_costs_of_all_sizes(validity):
 def test_an_empty_graph():
     none, row = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
     graph = make_graph(
-        node_ids=none,
-        node_names=[],
-        ops=[],
-        reads=(row, none),
-        writes=(row, none),
-        tensor_ids=none,
-        tensor_names=[],
-        tensor_kind=none.astype(np.int8),
-        tensor_bytes=np.zeros(0),
-        transfer_s=np.zeros(0),
-        is_output=np.zeros(0, dtype=np.bool_),
-        times={},
+        NodeColumns(
+            ids=none,
+            names=[],
+            ops=[],
+            reads=(row, none),
+            writes=(row, none),
+            times={},
+        ),
+        TensorColumns(
+            ids=none,
+            names=[],
+            kind=none.astype(np.int8),
+            size=np.zeros(0),
+            transfer_s=np.zeros(0),
+            is_output=np.zeros(0, dtype=np.bool_),
+        ),
     )
     result = solve_ip(SplitProblem(graph, singletons(graph), (DeviceClass("dev"),), SUM), "free")
     assert (result.blocks, result.bound, result.status) == ([], 0.0, "optimal")
