@@ -92,6 +92,7 @@ def _best_slicing(problem: SplitProblem, chain: Items, run: Run) -> tuple[Line, 
     limited = any(math.isfinite(d.memory_bytes) for d in problem.devices)
     for make_order in ORDERS.values():
         if found is not None and run.stop():
+            run.warn("pipedream: stopped before all orders of its chain were tried")
             break
         order = make_order(chain)
         line = problem.line(chain, order)

@@ -19,7 +19,7 @@ from dnnp.core.local.resplit import resplit
 from dnnp.core.model.asked import Evolution
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import Run
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.portfolio.multilevel import multilevel
 from dnnp.core.portfolio.orders import OrderSpace, evolved_order
 from dnnp.core.portfolio.slices import best_slicing
@@ -128,7 +128,7 @@ def _evolved(problem: SplitProblem, run: Run) -> tuple[list[Block], float] | Non
     space = OrderSpace(problem)
     if not space.compiled:
         return None  # it would be slow
-    order = evolved_order(space, how, run=run)
+    order = evolved_order(space, how, run=replace(run, warn=PLAIN.warn))
     if order is None:
         return None
     return _sliced(problem, order, run)

@@ -31,6 +31,7 @@ def search_orders(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solu
         how = replace(asked.evolution, generations=generations)
         order = evolved_order(space, how, SLICING if asked.method == "brkga" else LENGTH, run)
     if order is None:
+        run.warn(f"{asked.method}: none of its orders can be sliced; this split is by slice")
         try:
             return slice_order(problem, replace(asked, order="kahn"), run)
         except InfeasibleError as error:

@@ -106,6 +106,7 @@ def random_order(space: OrderSpace, samples: int, run: Run = PLAIN) -> Ints | No
     size = _batch(space)
     for first in range(0, samples, size):
         if run.stop():
+            run.warn(f"random: stopped after {first} of {samples} orders")
             break
         run.stands("random orders", value=value, share=first / samples)
         keys = rng.random((min(size, samples - first), space.n))
@@ -140,6 +141,8 @@ def evolved_order(
         return values
 
     keys, value = brkga(fitness, space.n, how, run)
+    if seen < total:
+        run.warn(f"evolution: stopped after {seen} of {total} orders")
     return space.order(keys) if value < np.inf else None
 
 

@@ -8,8 +8,8 @@ from dnnp.core.baselines.placing.favourite import favourite_children
 from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.latency.lists.net import mean_times, net_of, upward_rank
-from dnnp.core.latency.lists.room import by_first, repaired, room_of
-from dnnp.core.latency.lists.schedule import approximated, list_schedule, schedule_homes
+from dnnp.core.latency.lists.room import by_first, room_of
+from dnnp.core.latency.lists.schedule import answer, list_schedule, repaired_answer
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.graph import totals
 from dnnp.core.model.run import Run
@@ -20,7 +20,8 @@ def m_topo(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
 
     The share is the mean over the devices plus the largest task, and at most what
     the device holds; where nothing needs memory, times take its place. A colour goes where its
-    first task goes. What is left at the end goes wherever it fits.
+    first task goes. What the device at hand does not run is passed over, and goes wherever it fits
+    in the end; where something else is left then, the method is called `m-topo-repaired`.
 
     Raises
     ------
@@ -33,9 +34,11 @@ def m_topo(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
         load = totals(tasks.together, mean_times(tasks.time), len(load))
     share = (load.sum() / len(room.limit) + load.max(initial=0.0)) * ROOM
     home = np.full(len(load), -1, dtype=np.int64)
+    passed = np.zeros(len(load), dtype=np.bool_)
     d, filled, free = 0, 0.0, room.limit.copy()
     for c in by_first(tasks.together[tasks.order]).tolist():
         if d < len(free) and not room.able[d, c]:
+            passed[c] = True
             continue
         while d < len(free) and (room.memory[c] > free[d] or filled + load[c] > share):
             d, filled = d + 1, 0.0
@@ -45,7 +48,9 @@ def m_topo(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
             home[c] = d
             free[d] -= room.memory[c]
             filled += load[c]
-    return LatencySolution(schedule_homes(problem, repaired(room, home, run)[tasks.together]))
+        else:
+            passed[c] = True
+    return repaired_answer(problem, room, home, "m-topo", run, passed=passed)
 
 
 def m_etf(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
@@ -60,7 +65,7 @@ def m_etf(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
         It is proven, or just so, that the tasks do not fit.
     """
     level = upward_rank(problem, net_of(problem), moves=False)
-    return LatencySolution(list_schedule(problem, room_of(problem), level, run=run))
+    return answer(list_schedule(problem, room_of(problem), level, run=run), "m-etf", run)
 
 
 def m_sct(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
@@ -79,4 +84,4 @@ def m_sct(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     level = upward_rank(problem, net_of(problem), moves=False)
     child, why = favourite_children(problem, run)
     found = list_schedule(problem, room, level, favourite=child, run=run)
-    return approximated(found, "m-sct", "m-sct-greedy", why, run) if why else LatencySolution(found)
+    return answer(found, "m-sct", run, instead="m-sct-greedy", why=why)

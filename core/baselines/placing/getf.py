@@ -14,8 +14,8 @@ from dnnp.core.baselines.placing.alike import alike
 from dnnp.core.baselines.placing.fluid import fluid_shares
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.latency.lists.net import mean_times, net_of, upward_rank
-from dnnp.core.latency.lists.room import Room, repaired, room_of
-from dnnp.core.latency.lists.schedule import approximated, list_schedule, schedule_homes
+from dnnp.core.latency.lists.room import Room, room_of
+from dnnp.core.latency.lists.schedule import answer, list_schedule, repaired_answer
 from dnnp.core.mip.ask import ask_sparse
 from dnnp.core.mip.program import Outcome
 from dnnp.core.mip.sparse import Sparse, SparseProgram
@@ -62,11 +62,13 @@ def getf(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     preferred = group[:, None] == chosen[problem.tasks.together]
     level = upward_rank(problem, net_of(problem), moves=False)
     found = list_schedule(problem, room, level, preferred=preferred, run=run)
-    return approximated(found, "getf", "getf-fluid", why, run) if why else LatencySolution(found)
+    return answer(found, "getf", run, instead="getf-fluid", why=why)
 
 
 def getf_milp(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """Devices by the program with whole tasks, solved for at most 60 seconds times `effort`.
+
+    The run is warned where that ended without a proof.
 
     Raises
     ------
@@ -82,8 +84,9 @@ def getf_milp(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolutio
     share = _read(outcome, column)
     if share is None:
         raise LimitError("the program of GETF has no solution yet; try another method")
-    home = repaired(room, np.argmax(share, axis=0), run)
-    return LatencySolution(schedule_homes(problem, home[problem.tasks.together]))
+    if outcome.status != "optimal":
+        run.warn(f"getf-milp: its program was ended after {seconds:g} s without a proof")
+    return repaired_answer(problem, room, np.argmax(share, axis=0), "getf-milp", run)
 
 
 def groups_of(problem: LatencyProblem) -> tuple[Ints, Floats]:

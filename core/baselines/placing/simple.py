@@ -8,8 +8,8 @@ from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.invocations import POOL
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
 from dnnp.core.latency.homes import split_of_homes
-from dnnp.core.latency.lists.room import by_first, repaired, room_of
-from dnnp.core.latency.lists.schedule import schedule_homes, schedule_order
+from dnnp.core.latency.lists.room import by_first, room_of
+from dnnp.core.latency.lists.schedule import repaired_answer, schedule_order
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.run import Run
@@ -67,7 +67,8 @@ def greedy_operators(problem: LatencyProblem, asked: Asked, run: Run) -> Latency
 
     The greedy algorithm of the 2020 paper, for single tasks: an accelerator takes tasks, with
     their colours, as long as the next one fits. What an accelerator cannot run waits for one that
-    can. Neither times nor transfers count.
+    can. Neither times nor transfers count. Where something is left that way, its place is looked
+    for anew, and the method is called `greedy-repaired`.
 
     Raises
     ------
@@ -93,4 +94,4 @@ def greedy_operators(problem: LatencyProblem, asked: Asked, run: Run) -> Latency
                 home[c] = d
                 free -= room.memory[c]
         left = [c for c in left if home[c] < 0]
-    return LatencySolution(schedule_homes(problem, repaired(room, home, run)[tasks.together]))
+    return repaired_answer(problem, room, home, "greedy", run)

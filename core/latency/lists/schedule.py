@@ -14,10 +14,13 @@ from dnnp.core.latency.lists.earliest import Rules, earliest
 from dnnp.core.latency.lists.insertion import DONE, insertion
 from dnnp.core.latency.lists.lanes import LaneState, commit, new_state, send, sort_reads
 from dnnp.core.latency.lists.net import Net, falling, net_of, upward_rank
-from dnnp.core.latency.lists.room import FULL, Room, attempts
+from dnnp.core.latency.lists.room import FULL, Room, attempts, repaired
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.run import PLAIN, Run
+
+PACKED, REPAIRED = "-packed", "-repaired"
+"""Behind the names of methods that had to be helped to fit the memory."""
 
 WINDOW = 1024
 """Ready tasks of the highest priority among which the earliest start is sought."""
@@ -153,11 +156,11 @@ def list_schedule(
     favourite: Ints | None = None,
     by_end: bool = False,
     run: Run = PLAIN,
-) -> Placement:
+) -> tuple[Placement, bool]:
     """Choose devices and build a schedule at the same time; see `earliest`.
 
     Where the devices are full before every task has a place, some homes are fixed beforehand,
-    see `attempts`, which has the errors, too.
+    see `attempts`, which has the errors, too. Returns the placement, and whether that was so.
     """
     net = net_of(problem)
     if preferred is None:
@@ -177,13 +180,52 @@ def list_schedule(
     for home in attempts(room, run):
         lost, _, device, events = earliest(net, rules, home)
         if lost == DONE:
-            return Placement(device, events)
+            return Placement(device, events), bool((home >= 0).any())
     raise LimitError(FULL)
 
 
-def approximated(
-    found: Placement, method: str, instead: str, why: str, run: Run
+def answer(
+    found: tuple[Placement, bool], method: str, run: Run, *, instead: str = "", why: str = ""
 ) -> LatencySolution:
-    """The answer of a method whose program was replaced, under the name of what did it."""
-    run.warn(f"{method}: {why}; what ran instead is {instead}")
-    return LatencySolution(found, method=instead)
+    """The answer of a method under the name of what ran, which the run is warned of.
+
+    `found` is what `list_schedule` returns; `instead` is the name of what replaced the program of
+    the method, and `why` the reason for that, both empty where none was replaced.
+    """
+    placement, packed = found
+    name = instead if why else method
+    if packed:
+        name += PACKED
+        full = "the devices ran full, so that places of large tasks were packed beforehand"
+        why = f"{why}; {full}" if why else full
+    if name == method:
+        return LatencySolution(placement)
+    run.warn(f"{method}: {why}; what ran instead is {name}")
+    return LatencySolution(placement, method=name)
+
+
+def repaired_answer(
+    problem: LatencyProblem,
+    room: Room,
+    home: Ints,
+    method: str,
+    run: Run,
+    *,
+    passed: Bools | None = None,
+) -> LatencySolution:
+    """The answer of a method that says where colours go (i64[c]), and not when.
+
+    Where these homes do not fit, or are not all there, they are `repaired` under a name of its
+    own, which the run is warned of; that has the errors, too. Colours that the method itself puts
+    anywhere (`passed`, bool[c]) do not count.
+    """
+    found = repaired(room, home, run)
+    placement = schedule_homes(problem, found[problem.tasks.together])
+    other = found != home
+    moved = int((other if passed is None else other & ~passed).sum())
+    if not moved:
+        return LatencySolution(placement)
+    name = method + REPAIRED
+    count = f"{moved} of {len(home)} places"
+    run.warn(f"{method}: no room for {count}, which were repaired; what ran instead is {name}")
+    return LatencySolution(placement, method=name)
