@@ -1,4 +1,4 @@
-"""No baseline of the 2020 paper turns into another one without a word."""
+"""No baseline for throughput turns into another one without a word."""
 
 from __future__ import annotations
 
@@ -118,7 +118,10 @@ def test_pipedream_that_is_stopped_says_what_it_left_out() -> None:
     said: list[str] = []
     problem = of(problem_of(chain(1.0, 2.0), DEV), max_replicas=2)
     pipedream(problem, Asked(), replace(heard(said), interrupted=lambda: True))
-    assert said == ["pipedream: stopped before replicas and clusters were tried"]
+    assert said == [
+        "pipedream: stopped before all orders of its chain were tried",
+        "pipedream: stopped before replicas and clusters were tried",
+    ]
 
 
 def test_pipedream_that_is_left_with_a_slicing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
