@@ -51,12 +51,12 @@ def price_shards(stream: Stream, devices: Sequence[DeviceSpec], most: int) -> No
 def operators_of(stream: Stream, graph: Graph) -> list[Operator]:
     """The nodes as rules see them."""
     from dnnp.core.model.graph import PARAMETER
-    from dnnp.core.shard.rules import Operator
+    from dnnp.core.shard.rules import Operator, with_blocks
 
     shapes = [tuple(r["shape"]) if "shape" in r else None for r in stream.get("tensor")]
     stored = (graph.tensor_kind >= PARAMETER).tolist()
     reads, writes = _ends(graph)
-    return [
+    seen = [
         Operator(
             op,
             tuple(shapes[x] for x in inputs),
@@ -65,6 +65,10 @@ def operators_of(stream: Stream, graph: Graph) -> list[Operator]:
         )
         for op, inputs, outputs in zip(graph.ops, reads, writes, strict=True)
     ]
+    order = graph.order.tolist()
+    sides = [reads[v] for v in order], [writes[v] for v in order]
+    informed = with_blocks([seen[v] for v in order], *sides)
+    return [node for _, node in sorted(zip(order, informed, strict=True), key=lambda p: p[0])]
 
 
 def _ends(graph: Graph) -> tuple[list[list[int]], list[list[int]]]:

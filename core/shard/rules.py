@@ -2,18 +2,26 @@
 
 A tensor is whole (each device has all of it) or split along an axis (each has 1/t of it, in order).
 A rule that leaves a sum of t addends ends with an all-reduce. What is whole may be taken as split,
-and parameters may be stored either way. Column and row products are those of Shoeybi et al. 2019
-("Megatron-LM"). An axis that t does not divide is not split; what no rule knows is done by all.
+and parameters may be stored either way. Column and row products, and tables by vocabulary, are
+those of Shoeybi et al. 2019 ("Megatron-LM"). An axis that t does not divide is not split; what no
+rule knows is done by all.
+
+What a Split takes apart later, as queries, keys and values of one product, is split in blocks: each
+device has 1/t of each of so many equal parts of the axis (`block_state`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 WHOLE = -1
 """State of a tensor that each device has all of; others are the axis that it is split along."""
+
+BLOCK = 1 << 8
+"""Added to a state for each further equal part of the axis of which devices take their share apart:
+with t = 2 and three parts a0 a1 b0 b1 c0 c1, the first device has a0 b0 c0."""
 
 Shape = tuple[int, ...]
 
@@ -42,6 +50,8 @@ class Operator:
     outputs: tuple[Shape | None, ...]
     stored: tuple[bool, ...]
     """Of each input whether it is a parameter or a constant."""
+    blocks: tuple[int, ...] = ()
+    """Numbers of equal parts that its outputs may be split in besides, see `BLOCK`."""
 
 
 _SAME = frozenset((
@@ -65,8 +75,28 @@ def rules(node: Operator, t: int) -> tuple[Rule, ...]:
     return (repeated, *find(node, t))
 
 
+def block_state(axis: int, blocks: int) -> int:
+    """State of a tensor that is split along an axis in so many blocks."""
+    return axis + BLOCK * (blocks - 1)
+
+
+def axis_of(state: int) -> int:
+    """Axis of the state of a tensor that is split."""
+    return state % BLOCK
+
+
+def blocks_of(state: int) -> int:
+    """Number of blocks of the state of a tensor that is split; 1 for most."""
+    return state // BLOCK + 1
+
+
 def _axes(shape: Shape, t: int) -> Iterator[int]:
     return (a for a, size in enumerate(shape) if size > 0 and size % t == 0)
+
+
+def _in_blocks(node: Operator, size: int, t: int) -> Iterator[int]:
+    """What to add to a state of an axis of `size` for every number of blocks that it may have."""
+    return (block_state(0, b) for b in (1, *node.blocks) if size > 0 and size % (t * b) == 0)
 
 
 def _known(shape: Shape | None) -> Shape:
@@ -79,11 +109,12 @@ def _elementwise(node: Operator, t: int) -> Iterator[Rule]:
     if shape is None or others or None in node.inputs:
         return
     for axis in _axes(shape, t):
-        states = []
-        for given in map(_known, node.inputs):
-            at = axis - len(shape) + len(given)
-            states.append(at if at >= 0 and given[at] == shape[axis] else WHOLE)
-        yield Rule(tuple(states), (axis,))
+        for more in _in_blocks(node, shape[axis], t):
+            states = []
+            for given in map(_known, node.inputs):
+                at = axis - len(shape) + len(given)
+                states.append(at + more if at >= 0 and given[at] == shape[axis] else WHOLE)
+            yield Rule(tuple(states), (axis + more,))
 
 
 def _product(node: Operator, t: int) -> Iterator[Rule]:
@@ -96,8 +127,8 @@ def _product(node: Operator, t: int) -> Iterator[Rule]:
         return
     rank, last = len(out), len(a) - 1
     if len(b) == 2 and len(a) == rank:
-        if b[1] % t == 0:
-            yield Rule((WHOLE, 1), (rank - 1,))
+        for more in _in_blocks(node, b[1], t):
+            yield Rule((WHOLE, 1 + more), (rank - 1 + more,))
         if b[0] % t == 0:
             yield Rule((last, 0), (WHOLE,), reduced=True)
     elif len(a) == len(b) == rank:
@@ -118,9 +149,9 @@ def _gemm(node: Operator, t: int) -> Iterator[Rule]:
     if sorted(b) != sorted((a[1], out[1])):
         return
     bias = node.inputs[2:]
-    if out[1] % t == 0:
-        own = tuple(len(_known(c)) - 1 if _known(c)[-1:] == out[1:] else WHOLE for c in bias)
-        yield Rule((WHOLE, column, *own), (1,))
+    for more in _in_blocks(node, out[1], t):
+        own = (len(_known(c)) - 1 + more if _known(c)[-1:] == out[1:] else WHOLE for c in bias)
+        yield Rule((WHOLE, column + more, *own), (1 + more,))
     if a[1] % t == 0:
         yield Rule((1, 1 - column, *(WHOLE for _ in bias)), (WHOLE,), reduced=True)
 
@@ -189,12 +220,29 @@ def _transposed(node: Operator, t: int) -> Iterator[Rule]:
 
 
 def _gathered(node: Operator, t: int) -> Iterator[Rule]:
-    """Rows of a stored table: by its width."""
+    """Rows of a stored table: by its width, or by rows, where others than one's own are zero."""
     table, at, out = node.inputs[0], node.inputs[1], node.outputs[0]
     if table is None or at is None or out is None or len(table) != 2 or not node.stored[0]:
         return
-    if out == (*at, table[1]) and out != (table[0], *at) and table[1] % t == 0:
+    if out != (*at, table[1]) or out == (table[0], *at):
+        return
+    if table[1] % t == 0:
         yield Rule((1, WHOLE), (len(out) - 1,))
+    if table[0] % t == 0:
+        yield Rule((0, WHOLE), (WHOLE,), divided=False, reduced=True)
+
+
+def _taken_apart(node: Operator, t: int) -> Iterator[Rule]:
+    """Split into equal parts: each of them along the axis, or all along another one."""
+    shape, parts = node.inputs[0], node.outputs
+    out, others = parts[0], (WHOLE,) * (len(node.inputs) - 1)
+    if shape is None or out is None or set(parts) != {out} or len(shape) != len(out):
+        return
+    for axis in _axes(out, t):
+        if shape[axis] == out[axis]:
+            yield Rule((axis, *others), (axis,) * len(parts))
+        elif shape[axis] == out[axis] * len(parts):
+            yield Rule((block_state(axis, len(parts)), *others), (axis,) * len(parts))
 
 
 _FINDERS: dict[str, Callable[[Operator, int], Iterator[Rule]]] = {
@@ -208,6 +256,8 @@ _FINDERS: dict[str, Callable[[Operator, int], Iterator[Rule]]] = {
     "Softmax": _along_rows,
     "Transpose": _transposed,
     "Gather": _gathered,
+    "Split": _taken_apart,
+    "Loss": _elementwise,
 }
 
 
@@ -219,3 +269,28 @@ def part(state: int, t: int) -> float:
 def all_rules(nodes: Sequence[Operator], t: int) -> list[tuple[Rule, ...]]:
     """Ways to run each node."""
     return [rules(node, t) for node in nodes]
+
+
+def with_blocks(
+    nodes: Sequence[Operator], reads: Sequence[Sequence[int]], writes: Sequence[Sequence[int]]
+) -> list[Operator]:
+    """Nodes that know in how many parts a Split takes apart what they write.
+
+    Parameters
+    ----------
+    nodes
+        In topological order.
+    reads, writes
+        Tensors of each.
+    """
+    wanted: dict[int, set[int]] = {}
+    found = []
+    for node, before, after in zip(reversed(nodes), reversed(reads), reversed(writes), strict=True):
+        if node.op == "Split" and len(after) > 1:
+            wanted.setdefault(before[0], set()).add(len(after))
+        known = set().union(*(wanted.get(x, set()) for x in after))
+        if node.op in _SAME:
+            for x in before:
+                wanted.setdefault(x, set()).update(known)
+        found.append(replace(node, blocks=tuple(sorted(known))) if known else node)
+    return found[::-1]

@@ -10,7 +10,16 @@ import pytest
 from numpy.typing import NDArray
 
 from dnnp.core.shard.layout import choose
-from dnnp.core.shard.rules import WHOLE, Operator, Rule, rules
+from dnnp.core.shard.rules import (
+    WHOLE,
+    Operator,
+    Rule,
+    axis_of,
+    block_state,
+    blocks_of,
+    rules,
+    with_blocks,
+)
 
 
 def brute(
@@ -72,7 +81,9 @@ def compute(op: str, given: list[Array], out: tuple[int, ...]) -> Array:
     if op == "Transpose":
         return given[0].transpose(0, 2, 1, 3)
     if op == "Gather":
-        return np.asarray(given[0][given[1].astype(np.int64)])
+        rows = given[1].astype(np.int64)
+        mine = (rows >= 0) & (rows < len(given[0]))
+        return np.where(mine[..., None], given[0][np.where(mine, rows, 0)], 0.0)
     if op == "Conv":  # of 1 x 1
         groups = given[0].shape[1] // given[1].shape[1]
         pairs = zip(np.split(given[0], groups, 1), np.split(given[1], groups, 0), strict=True)
@@ -80,52 +91,92 @@ def compute(op: str, given: list[Array], out: tuple[int, ...]) -> Array:
     return given[0].reshape(out)
 
 
-CASES: list[tuple[str, list[tuple[int, ...]], tuple[int, ...], int]] = [
-    ("MatMul", [(2, 3, 8), (8, 4)], (2, 3, 4), 2),
-    ("MatMul", [(2, 4, 3, 8), (2, 4, 8, 5)], (2, 4, 3, 5), 2),
-    ("Gemm", [(3, 8), (8, 4), (4,)], (3, 4), 2),
-    ("Add", [(2, 3, 4), (4,)], (2, 3, 4), 2),
-    ("Add", [(2, 1, 4), (2, 6, 4)], (2, 6, 4), 3),
-    ("Softmax", [(2, 4, 3)], (2, 4, 3), 2),
-    ("Transpose", [(1, 3, 4, 5)], (1, 4, 3, 5), 1),
-    ("Reshape", [(2, 3, 8)], (2, 3, 4, 2), 2),
-    ("Reshape", [(2, 3, 4, 2)], (6, 8), 1),
-    ("Gather", [(7, 4), (2, 3)], (2, 3, 4), 1),
-    ("Conv", [(1, 4, 3, 3), (6, 4, 1, 1)], (1, 6, 3, 3), 2),
-    ("Conv", [(1, 4, 3, 3), (4, 1, 1, 1)], (1, 4, 3, 3), 1),
+def part_of(x: Array, state: int, i: int) -> Array:
+    """What the i-th of two devices has of a tensor."""
+    if state == WHOLE:
+        return x
+    parts = np.split(x, 2 * blocks_of(state), axis_of(state))
+    return np.concatenate(parts[i::2], axis_of(state))
+
+
+def put_together(parts: list[Array], state: int) -> Array:
+    """The whole tensor, from what two devices have of it."""
+    pieces = [np.split(x, blocks_of(state), axis_of(state)) for x in parts]
+    return np.concatenate([x for pair in zip(*pieces, strict=True) for x in pair], axis_of(state))
+
+
+CASES: list[tuple[str, list[tuple[int, ...]], tuple[int, ...], int, tuple[int, ...]]] = [
+    ("MatMul", [(2, 3, 8), (8, 4)], (2, 3, 4), 2, ()),
+    ("MatMul", [(2, 3, 8), (8, 12)], (2, 3, 12), 4, (2, 3)),
+    ("MatMul", [(2, 4, 3, 8), (2, 4, 8, 5)], (2, 4, 3, 5), 2, ()),
+    ("Gemm", [(3, 8), (8, 4), (4,)], (3, 4), 2, ()),
+    ("Gemm", [(3, 8), (8, 12), (12,)], (3, 12), 3, (3,)),
+    ("Add", [(2, 3, 4), (4,)], (2, 3, 4), 2, ()),
+    ("Add", [(2, 3, 12), (12,)], (2, 3, 12), 3, (3,)),
+    ("Add", [(2, 1, 4), (2, 6, 4)], (2, 6, 4), 3, ()),
+    ("Softmax", [(2, 4, 3)], (2, 4, 3), 2, ()),
+    ("Transpose", [(1, 3, 4, 5)], (1, 4, 3, 5), 1, ()),
+    ("Reshape", [(2, 3, 8)], (2, 3, 4, 2), 2, ()),
+    ("Reshape", [(2, 3, 4, 2)], (6, 8), 1, ()),
+    ("Gather", [(7, 4), (2, 3)], (2, 3, 4), 1, ()),
+    ("Gather", [(6, 4), (2, 3)], (2, 3, 4), 2, ()),
+    ("Conv", [(1, 4, 3, 3), (6, 4, 1, 1)], (1, 6, 3, 3), 2, ()),
+    ("Conv", [(1, 4, 3, 3), (4, 1, 1, 1)], (1, 4, 3, 3), 1, ()),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("op", "shapes", "out", "least"), CASES)
+@pytest.mark.parametrize(("op", "shapes", "out", "least", "blocks"), CASES)
 def test_parts_make_the_whole(
-    op: str, shapes: list[tuple[int, ...]], out: tuple[int, ...], least: int
+    op: str,
+    shapes: list[tuple[int, ...]],
+    out: tuple[int, ...],
+    least: int,
+    blocks: tuple[int, ...],
 ) -> None:
     rng = np.random.default_rng(0)
     given = [rng.normal(size=shape) for shape in shapes]
     if op == "Gather":
-        given[1] = rng.integers(0, 7, size=shapes[1]).astype(np.float64)
+        given[1] = rng.integers(0, shapes[0][0], size=shapes[1]).astype(np.float64)
     whole = compute(op, given, out)
     stored = (op == "Gather", op != "Add" and len(shapes[1:] and shapes[1]) != 0, True)
     if op == "MatMul" and len(shapes[1]) > 2:
         stored = (False, False, False)
-    node = Operator(op, tuple(shapes), (out,), stored[: len(shapes)])
+    node = Operator(op, tuple(shapes), (out,), stored[: len(shapes)], blocks)
     found = rules(node, 2)[1:]
     assert len(found) >= least
     for rule in found:
         parts = []
+        (state,) = rule.outputs
         for i in range(2):
-            mine = [
-                x if s == WHOLE else np.split(x, 2, s)[i]
-                for x, s in zip(given, rule.inputs, strict=True)
-            ]
-            if rule.reduced and i and len(mine) > 2:
+            mine = [part_of(x, s, i) for x, s in zip(given, rule.inputs, strict=True)]
+            if op == "Gather" and rule.reduced:
+                mine[1] = mine[1] - i * len(mine[0])
+            elif rule.reduced and i and len(mine) > 2:
                 mine[2] = np.zeros_like(mine[2])  # a bias is added once
-            (axis,) = rule.outputs
-            shape = tuple(d // 2 if a == axis else d for a, d in enumerate(out))
+            shape = tuple(
+                d // 2 if state != WHOLE and a == axis_of(state) else d for a, d in enumerate(out)
+            )
             parts.append(compute(op, mine, shape))
-        (axis,) = rule.outputs
-        made = sum(parts) if rule.reduced else np.concatenate(parts, axis)
+        made = sum(parts) if rule.reduced else put_together(parts, state)
         np.testing.assert_allclose(made, whole, rtol=1e-9, atol=1e-9)
+
+
+def test_what_is_taken_apart_is_split_in_blocks() -> None:
+    node = Operator("Split", ((2, 12),), ((2, 4),) * 3, (False,))
+    found = rules(node, 2)[1:]
+    assert found == (Rule((0,), (0,) * 3), Rule((block_state(1, 3),), (1,) * 3))
+    x = np.arange(24.0).reshape(2, 12)
+    for i in range(2):
+        mine = np.split(part_of(x, block_state(1, 3), i), 3, 1)
+        for taken, whole in zip(mine, np.split(x, 3, 1), strict=True):
+            np.testing.assert_array_equal(taken, part_of(whole, 1, i))
+    # A product and the sum after it learn of it; what comes before the product does not.
+    before = Operator("Relu", ((2, 5),), ((2, 5),), (False,))
+    product = Operator("MatMul", ((2, 5), (5, 12)), ((2, 12),), (False, True))
+    shift = Operator("Add", ((2, 12), (12,)), ((2, 12),), (False, True))
+    reads, writes = [[0], [1, 2], [3, 4], [5]], [[1], [3], [5], [6, 7, 8]]
+    informed = with_blocks([before, product, shift, node], reads, writes)
+    assert [one.blocks for one in informed] == [(), (3,), (3,), ()]
 
 
 def test_nothing_is_known_of_others() -> None:
