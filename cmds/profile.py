@@ -116,8 +116,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tensor-parallel",
         type=positive,
         metavar="T",
-        help="state besides what nodes take on 2, 4, 8, ... up to T devices at once, by formula; "
-        "graphs without a backward pass (default: nothing of it)",
+        help="state besides what nodes take on 2, 4, 8, ... up to T devices at once, by formula "
+        "(default: nothing of it)",
     )
     scaled = parser.add_argument_group("scaling")
     scaled.add_argument(

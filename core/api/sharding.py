@@ -10,11 +10,11 @@ from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph
-    from dnnp.core.profile.work import Work
     from dnnp.core.shard.layout import Layout
     from dnnp.core.shard.rules import Operator, Rule
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Stream
+    from dnnp.shard_times import ShardTimes
 
 
 def price_shards(stream: Stream, devices: Sequence[DeviceSpec], most: int) -> None:
@@ -26,25 +26,31 @@ def price_shards(stream: Stream, devices: Sequence[DeviceSpec], most: int) -> No
     Raises
     ------
     UsageError
-        The graph has a backward pass, or nodes without times for a device.
+        Nodes without times for a device, or a backward pass that tells not what its nodes are.
     """
     from dnnp.core.profile.work import work_of
-    from dnnp.formats.graph import graph_of
+    from dnnp.formats.graph import graph_of, units_of
+    from dnnp.shard_times import ShardTimes
+    from dnnp.training_shards import paired, state_training
 
     nodes, tensors = stream.get("node"), stream.get("tensor")
-    if any(record.get("backward") for record in nodes):
-        raise UsageError("--tensor-parallel takes graphs without a backward pass")
     for device in devices:
         if any(device.name not in record.get("time_s", {}) for record in nodes):
             raise UsageError(f"--tensor-parallel: nodes have no times for {device.name}")
     graph = graph_of(stream)
+    units = units_of(stream, graph)
     work = work_of(graph, nodes, tensors)
     seen = operators_of(stream, graph)
+    passes = paired(stream, graph) if graph.backward.any() else None
     for record in (*nodes, *tensors):
         record.pop("shards", None)
     t = 2
     while t <= most:
-        _state(stream, graph, work, seen, devices, t)
+        clock = ShardTimes.of(nodes, units, work, devices, t)
+        if passes is None:
+            _state(stream, graph, seen, clock)
+        else:
+            state_training(stream, graph, passes, seen, clock)
         t *= 2
 
 
@@ -55,7 +61,7 @@ def operators_of(stream: Stream, graph: Graph) -> list[Operator]:
 
     shapes = [tuple(r["shape"]) if "shape" in r else None for r in stream.get("tensor")]
     stored = (graph.tensor_kind >= PARAMETER).tolist()
-    reads, writes = _ends(graph)
+    reads, writes = ends_of(graph)
     seen = [
         Operator(
             op,
@@ -71,7 +77,7 @@ def operators_of(stream: Stream, graph: Graph) -> list[Operator]:
     return [node for _, node in sorted(zip(order, informed, strict=True), key=lambda p: p[0])]
 
 
-def _ends(graph: Graph) -> tuple[list[list[int]], list[list[int]]]:
+def ends_of(graph: Graph) -> tuple[list[list[int]], list[list[int]]]:
     """Tensors that each node reads, and that it writes."""
     sides = []
     for ptr, idx in ((graph.in_ptr, graph.in_idx), (graph.out_ptr, graph.out_idx)):
@@ -80,42 +86,35 @@ def _ends(graph: Graph) -> tuple[list[list[int]], list[list[int]]]:
     return sides[0], sides[1]
 
 
-def _state(
-    stream: Stream,
-    graph: Graph,
-    work: Work,
-    seen: Sequence[Operator],
-    devices: Sequence[DeviceSpec],
-    t: int,
-) -> None:
-    """Add the entries for `t` devices to the records."""
+def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardTimes) -> None:
+    """Add the entries for `clock.t` devices to the records."""
     from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE, collective_time
     from dnnp.core.model.graph import PARAMETER
-    from dnnp.core.profile.roofline import compute_times
     from dnnp.core.shard.layout import choose
     from dnnp.core.shard.rules import WHOLE, all_rules, part
+    from dnnp.shard_times import moved_share
 
     nodes, tensors = stream.get("node"), stream.get("tensor")
     size, leaves = graph.tensor_bytes.tolist(), graph.is_output.tolist()
     stored = (graph.tensor_kind >= PARAMETER).tolist()
-    reads, writes = _ends(graph)
-    move = work.bytes.tolist()
-    arithmetic = [compute_times(work, device).tolist() for device in devices]
+    reads, writes = ends_of(graph)
+    t, devices = clock.t, clock.devices
     band = devices[0].link_bandwidth_bytes_per_s
 
     def times(v: int, rule: Rule) -> list[float]:
-        whole = [float(nodes[v]["time_s"][device.name]) for device in devices]
         if not rule.divided:
-            return whole
-        moved = _moved(size, reads[v], writes[v], rule, t)
-        each = zip(whole, devices, arithmetic, strict=True)
-        return [_time(w, a[v], move[v], moved, device, t) for w, device, a in each]
+            return clock.whole(v)
+        ends = [
+            *zip(reads[v], rule.inputs, strict=True),
+            *zip(writes[v], rule.outputs, strict=True),
+        ]
+        return clock.shared(v, moved_share(((size[x], state) for x, state in ends), t))
 
     def exchange(kind: str, x: int) -> float:
         return collective_time(kind, size[x], t, band)
 
     def price(v: int, rule: Rule) -> float:
-        own = times(v, rule)[0]
+        own = times(v, rule)[0] * clock.factor[v]
         if rule.reduced:
             own += sum(exchange(ALL_REDUCE, x) for x in writes[v])
         for x, state in zip(writes[v], rule.outputs, strict=True):
@@ -164,27 +163,3 @@ def _state(
         if state != WHOLE and x not in gathered:
             moved = size[x] * (t - 1) / t
             tensors[x].setdefault("shards", []).append({"devices": t, "out_bytes": moved})
-
-
-def _moved(
-    size: Sequence[float], reads: Sequence[int], writes: Sequence[int], rule: Rule, t: int
-) -> float:
-    """Share of the bytes of its tensors that a device moves."""
-    from dnnp.core.shard.rules import part
-
-    ends = [*zip(reads, rule.inputs, strict=True), *zip(writes, rule.outputs, strict=True)]
-    whole = sum(size[x] for x, _ in ends)
-    return sum(size[x] * part(state, t) for x, state in ends) / whole if whole else 1.0
-
-
-def _time(
-    whole: float, compute_s: float, bytes_: float, moved: float, device: DeviceSpec, t: int
-) -> float:
-    """Seconds of a part of a node: those of the node by the ratio of rooflines."""
-    import numpy as np
-
-    from dnnp.core.profile.roofline import roofline
-
-    compute = np.array([compute_s, compute_s / t])
-    before, after = roofline(compute, np.array([bytes_, bytes_ * moved]), device).tolist()
-    return whole * after / before if before else whole

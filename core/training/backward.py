@@ -110,6 +110,15 @@ def train(
     )
 
 
+def gradients_of(tensors: Sequence[Record], nodes: Sequence[Record]) -> dict[int, tuple[int, ...]]:
+    """Tensors that a node reads and that have a gradient, by its id; of a forward pass.
+
+    Whether one arrives at the node is another question.
+    """
+    ruled = _ruled({record["id"]: record for record in tensors}, nodes)
+    return {node: one.through for node, one in ruled.items()}
+
+
 def is_float(tensor: Record) -> bool:
     """Whether a tensor's elements have gradients."""
     return tensor.get("dtype") in BYTES

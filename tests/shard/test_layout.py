@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dnnp.core.shard.layout import choose
+from dnnp.core.shard.layout import ADDENDS, COMPLETE, Backward, choose, lacks
 from dnnp.core.shard.rules import (
     WHOLE,
     Operator,
@@ -62,6 +62,83 @@ def test_equals_brute_force(seed: int) -> None:
     assert found.cost == brute(inputs, outputs, ways, cost, 2.0)
     narrow = choose(inputs, outputs, ways, lambda v, r: cost[v, r], lambda x: 2.0, width=1)
     assert found.cost <= narrow.cost <= sum(cost[v, way[0]] for v, way in enumerate(ways))
+
+
+def brute_training(
+    inputs: list[list[int]], outputs: list[list[int]], ways: list[tuple[Rule, ...]],
+    cost: dict[tuple[int, Rule], float], backward: Backward,
+) -> float:  # fmt: skip
+    """Least cost over all combinations with both passes.
+
+    A parameter is stored as its first reader needs it. The gradient of a tensor is exchanged if
+    some reader computes but a part of it: its own part, or what its part of the work adds.
+    """
+    readers: dict[int, list[int]] = {}
+    for v, read in enumerate(inputs):
+        for x in read:
+            readers.setdefault(x, []).append(v)
+    best = float("inf")
+    for chosen in itertools.product(*ways):
+        total = sum(cost[v, rule] for v, rule in enumerate(chosen))
+        state = {
+            x: s for v, r in enumerate(chosen) for x, s in zip(outputs[v], r.outputs, strict=True)
+        }
+
+        def need(v: int, x: int, chosen: tuple[Rule, ...] = chosen) -> int:
+            return chosen[v].inputs[inputs[v].index(x)]
+
+        state |= {x: need(readers[x][0], x) for x in backward.trained if x in readers}
+        for x, have in state.items():
+            taken = [need(v, x) for v in readers.get(x, [])]
+            total += 2.0 * (have != WHOLE and any(n != have for n in taken))
+            partial = split = False
+            for v in readers.get(x, []):
+                if x not in backward.gradients[v]:
+                    continue
+                if need(v, x) == WHOLE:
+                    partial |= chosen[v].divided and not chosen[v].reduced
+                else:
+                    split |= need(v, x) != have
+            if partial or split:
+                total += backward.exchange(x, 2 if partial else 1, have == WHOLE)
+        best = min(best, total)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_both_passes_equal_brute_force(seed: int) -> None:
+    rng = random.Random(seed)
+    n = rng.randint(2, 5)
+    inputs, outputs, ways, gradients = [], [], [], []
+    for v in range(n):
+        read = sorted({rng.randint(0, v) for _ in range(rng.randint(1, 2))})
+        read += [10 + rng.randint(0, 1)] * (rng.random() < 0.6)
+        offered = [Rule((WHOLE,) * len(read), (WHOLE,), divided=False)]
+        for _ in range(rng.randint(0, 2)):
+            states = tuple(rng.choice((WHOLE, 0, 1)) for _ in read)
+            offered.append(Rule(states, (rng.choice((WHOLE, 0)),), reduced=rng.random() < 0.3))
+        inputs.append(read)
+        outputs.append([v + 1])
+        ways.append(tuple(dict.fromkeys(offered)))
+        gradients.append(frozenset(x for x in read if x and rng.random() < 0.8))
+    cost = {(v, r): float(rng.randint(1, 9)) for v, way in enumerate(ways) for r in way}
+    price = {(x, what): float(rng.randint(what, 2 * what)) for x in range(12) for what in (1, 2)}
+    backward = Backward(
+        tuple(gradients),
+        frozenset(x for some in gradients for x in some if x >= 10),
+        lambda x, what, whole: price[x, what] * (2 if whole else 1),
+    )
+    found = choose(
+        inputs, outputs, ways, lambda v, r: cost[v, r], lambda x: 2.0, width=999, backward=backward
+    )
+    assert found.cost == brute_training(inputs, outputs, ways, cost, backward)
+    # What is said to be exchanged adds up to the cost.
+    again = sum(cost[v, rule] for v, rule in enumerate(found.rules))
+    again += 2.0 * sum(map(len, found.gathered))
+    for x, (v, what) in found.lacking.items():
+        again += backward.exchange(x, what, found.state[x] == WHOLE)
+        assert x in gradients[v]
+    assert again == found.cost
 
 
 Array = NDArray[np.float64]
@@ -159,6 +236,63 @@ def test_parts_make_the_whole(
             parts.append(compute(op, mine, shape))
         made = sum(parts) if rule.reduced else put_together(parts, state)
         np.testing.assert_allclose(made, whole, rtol=1e-9, atol=1e-9)
+
+
+def slope(op: str, given: list[Array], out: tuple[int, ...], at: int, dy: Array) -> Array:
+    """Gradient of the sum of dy times the output, by an input; by an imaginary step."""
+    found = np.zeros(given[at].shape)
+    for index in np.ndindex(*found.shape):
+        moved = [x.astype(complex) if i == at else x for i, x in enumerate(given)]
+        moved[at][index] += 1e-30j
+        found[index] = (dy * compute(op, moved, out)).sum().imag / 1e-30
+    return found
+
+
+@pytest.mark.parametrize(("op", "shapes", "out", "least", "blocks"), CASES)
+def test_gradients_lack_what_is_said(
+    op: str,
+    shapes: list[tuple[int, ...]],
+    out: tuple[int, ...],
+    least: int,
+    blocks: tuple[int, ...],
+) -> None:
+    """Two devices, each with its part: their gradients are parts of the whole, or addends."""
+    rng = np.random.default_rng(1)
+    given = [rng.normal(size=shape) for shape in shapes]
+    if op == "Gather":
+        given[1] = rng.integers(0, shapes[0][0], size=shapes[1]).astype(np.float64)
+    stored = (
+        op == "Gather",
+        (op != "Add" and len(shapes[1:] and shapes[1]) == 2) or op == "Conv",
+        True,
+    )
+    dy = rng.normal(size=out)
+    node = Operator(op, tuple(shapes), (out,), stored[: len(shapes)], blocks)
+    said = set()
+    for rule in rules(node, 2):
+        (state,) = rule.outputs
+        shape = tuple(
+            d // 2 if state != WHOLE and a == axis_of(state) else d for a, d in enumerate(out)
+        )
+        for at, need in enumerate(rule.inputs):
+            if op == "Gather" and at == 1:
+                continue
+            whole = slope(op, given, out, at, dy)
+            found = []
+            for i in range(2):
+                mine = [part_of(x, s, i) for x, s in zip(given, rule.inputs, strict=True)]
+                if op == "Gather" and rule.reduced:
+                    mine[1] = mine[1] - i * len(mine[0])
+                found.append(slope(op, mine, shape, at, part_of(dy, state, i)))
+            what = lacks(rule, need, need)
+            said.add(what)
+            if what == ADDENDS:
+                np.testing.assert_allclose(sum(found), whole, rtol=1e-9, atol=1e-9)
+            else:
+                assert what == COMPLETE
+                for i, own in enumerate(found):
+                    np.testing.assert_allclose(own, part_of(whole, need, i), rtol=1e-9, atol=1e-9)
+    assert COMPLETE in said
 
 
 def test_what_is_taken_apart_is_split_in_blocks() -> None:

@@ -1,0 +1,207 @@
+"""dnnp-profile --tensor-parallel of graphs of training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dnnp.core.cost.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    REDUCE_SCATTER,
+    collective_time,
+    moved_bytes,
+)
+from dnnp.core.training.backward import train
+from dnnp.core.training.memory import Optimizer
+from dnnp.samples import build
+from dnnp.samples.models import gpt
+from dnnp.samples.weights import save
+from support.priced import node
+from support.run import Result, dnnp
+from support.seeds import encode, header, tensor
+
+ROWS, INNER, WIDTH = 511, 4096, 4095
+"""Neither rows nor the last width can be split in two."""
+
+
+def perceptron(**changes: float) -> bytes:
+    """Two products with a Relu between them, and their backward pass; a column can be split of the
+    first alone."""
+    of = {"dtype": "float32"}
+    first, second = 4.0 * INNER * INNER, 4.0 * INNER * WIDTH
+    middle, last = 4.0 * ROWS * INNER, 4.0 * ROWS * WIDTH
+    tensors = [
+        tensor(0, "input", middle, shape=[ROWS, INNER], **of),
+        tensor(1, "parameter", first, shape=[INNER, INNER], **of),
+        tensor(2, "parameter", second, shape=[INNER, WIDTH], **of),
+        tensor(3, "activation", middle, shape=[ROWS, INNER], **of),
+        tensor(4, "activation", middle, shape=[ROWS, INNER], **of),
+        tensor(5, "activation", last, shape=[ROWS, WIDTH], output=True, **of),
+    ]
+    nodes = [
+        node(0, "MatMul", [0, 1], [3], flop=2.0 * ROWS * INNER**2, bytes=2 * middle + first),
+        node(1, "Relu", [3], [4], flop=ROWS * INNER, bytes=2 * middle),
+        node(
+            2, "MatMul", [4, 2], [5], flop=2.0 * ROWS * INNER * WIDTH, bytes=middle + last + second
+        ),
+    ]
+    made = train(tensors, nodes, Optimizer("adam"))
+    return encode([header(training=True), *made.tensors, *made.nodes])
+
+
+def shards(result: Result, t: int) -> dict[str, dict]:
+    """What nodes and tensors state for `t` devices, by name."""
+    assert result.status == 0, result.err
+    return {
+        record["name"]: one
+        for record in (*result.records("node"), *result.records("tensor"))
+        for one in record.get("shards", ())
+        if one["devices"] == t
+    }
+
+
+def test_two_layers_by_hand() -> None:
+    result = dnnp("profile", "--device", "a100", "--tensor-parallel", "2", stdin=perceptron())
+    nodes = {record["id"]: record for record in result.records("node")}
+    one = {v: record["shards"][0] for v, record in nodes.items()}
+    assert [record["op"] for record in nodes.values()] == [
+        "MatMul", "Relu", "MatMul", "Loss", "MatMulGrad", "ReluGrad", "MatMulGrad",
+    ]  # fmt: skip
+    first, second = 4 * INNER * INNER, 4 * INNER * WIDTH
+    middle, last = 4 * ROWS * INNER, 4 * ROWS * WIDTH
+    # By columns, then by rows: one sum, forward, since the model's input has no gradient.
+    assert [one[v].get("collectives", []) for v in one] == [
+        [], [], [{"kind": ALL_REDUCE, "bytes": last}], [], [], [], [],
+    ]  # fmt: skip
+    # Relu keeps what it wrote, the loss reads the last output, which is whole.
+    assert [one[v].get("held_bytes", 0) for v in one] == [0, middle / 2, last, 0, 0, 0, 0]
+    assert [one[v].get("weight_bytes", 0) for v in one] == [first / 2, 0, second / 2, 0, 0, 0, 0]
+    # Backward: a gradient and two numbers of Adam for each weight.
+    assert [one[v]["memory_bytes"] for v in one] == [
+        first / 2, middle / 2, second / 2 + last, 0, 3 * second / 2, 0, 3 * first / 2,
+    ]  # fmt: skip
+    launch, peak = 5e-6, 19.5e12
+    for v, flop in (
+        (0, 2 * ROWS * INNER**2),
+        (6, 2 * ROWS * INNER**2),
+        (4, 4 * ROWS * INNER * WIDTH),
+    ):
+        assert one[v]["time_s"]["a100"] == pytest.approx(launch + flop / 2 / peak)
+    assert one[3]["time_s"] == nodes[3]["time_s"]
+    moved = {
+        r["name"]: r["shards"][0]["out_bytes"] for r in result.records("tensor") if "shards" in r
+    }
+    assert moved == dict.fromkeys(("t3", "t4", "t3.grad", "t4.grad"), middle / 2)  # fmt: skip
+
+
+def test_what_is_stated_is_shared_out() -> None:
+    """Memory of a node that was edited counts, and here none of it is of weights."""
+    changed = perceptron().replace(b'"memory_bytes":0', b'"memory_bytes":8')
+    result = dnnp("profile", "--device", "a100", "--tensor-parallel", "2", stdin=changed)
+    relu = next(record for record in result.records("node") if record["op"] == "ReluGrad")
+    assert relu["shards"][0]["memory_bytes"] == 8
+
+
+HEADS, HIDDEN, LAYERS, T = 32, 4096, 2, 8
+
+
+def decoder(folder: Path, length: int) -> Result:
+    """GPT in training, on 1, 2, 4 and 8 devices."""
+    size = gpt.Size(
+        LAYERS, HIDDEN, HEADS, vocabulary=64_000, context=2048, length=length, planning=True
+    )
+    path = folder / "gpt.onnx"
+    save(gpt.build(size), path)
+    graph = dnnp("import", "-q", "--training", path)
+    grouped = dnnp("coarsen", "-q", stdin=graph.out)
+    return dnnp("profile", "--device", "a100", "--tensor-parallel", str(T), stdin=grouped.out)
+
+
+def of_layers(result: Result, above: float) -> dict[str, Counter[tuple[bool, str, float]]]:
+    """Collectives of each layer with more than so many bytes: whether backward, kind, bytes."""
+    assert result.status == 0, result.err
+    found: dict[str, Counter[tuple[bool, str, float]]] = {}
+    for record in result.records("node"):
+        layer = record["name"].removeprefix("/transformer").strip("/").split("/")[0]
+        one = next(s for s in record["shards"] if s["devices"] == T)
+        for each in one.get("collectives", ()):
+            if each["bytes"] > above:
+                key = bool(record.get("backward")), each["kind"], each["bytes"]
+                found.setdefault(layer, Counter())[key] += 1
+    return found
+
+
+def test_a_layer_has_the_collectives_of_megatron(tmp_path: Path) -> None:
+    """Two all-reduces forward and two backward; none besides, be it ever so small.
+
+    Eight devices cannot split 1,023 words, so what is between the products is on all of them.
+    """
+    result = decoder(tmp_path, 1023)
+    found = of_layers(result, 0)
+    size = 4 * 1023 * HIDDEN
+    for layer in range(LAYERS):
+        assert found[f"h.{layer}"] == {(False, ALL_REDUCE, size): 2, (True, ALL_REDUCE, size): 2}
+    # The table of words is split by vocabulary, and so are the scores, which the loss reads.
+    assert found["wte"] == {(False, ALL_REDUCE, size): 1}
+    rows = 4 * 1023
+    assert found["lm_head"] == {(True, ALL_REDUCE, size): 1}
+    assert found["logits.loss"] == {(True, ALL_REDUCE, rows): 3}
+    table = 4 * 64_000 * HIDDEN
+    words = shards(result, T)["/transformer/wte/Gather"]
+    assert words["weight_bytes"] == table / T
+
+
+def test_rows_are_split_between_products(tmp_path: Path) -> None:
+    """Of 1,024 words: as many bytes move as by two all-reduces each way, and less is done twice."""
+    result = decoder(tmp_path, 1024)
+    size = 4 * 1024 * HIDDEN
+    found = of_layers(result, 4 * 4 * HIDDEN)
+    for layer in range(LAYERS):
+        assert found[f"h.{layer}"] == {
+            (False, ALL_GATHER, size): 2,
+            (False, REDUCE_SCATTER, size): 2,
+            (True, ALL_GATHER, size): 2,
+            (True, REDUCE_SCATTER, size): 2,
+        }
+        moved = sum(
+            count * moved_bytes(kind, b, T) for (_, kind, b), count in found[f"h.{layer}"].items()
+        )
+        assert moved == 4 * moved_bytes(ALL_REDUCE, size, T)
+    norms = [r for r in result.records("node") if r["op"].startswith("LayerNorm")]
+    for record in norms[:LAYERS]:
+        one = next(s for s in record["shards"] if s["devices"] == T)
+        assert one["time_s"]["a100"] < record["time_s"]["a100"] / 2
+
+
+@pytest.mark.parametrize("name", ["bert-small", "moe-small"])
+def test_from_a_model_to_a_schedule(name: str, tmp_path: Path) -> None:
+    path = build.write(name, tmp_path)
+    graph = dnnp("import", "-q", "--training", path)
+    grouped = dnnp("coarsen", "-q", stdin=graph.out)
+    priced = dnnp("profile", "-q", "--device", "v100", "--tensor-parallel", "4", stdin=grouped.out)
+    assert priced.status == 0, priced.err
+    total = sum(r["size_bytes"] for r in priced.records("tensor") if r["kind"] == "parameter")
+    for t in (2, 4):
+        entries = [(r, s) for r in priced.records("node") for s in r["shards"] if s["devices"] == t]
+        assert len(entries) == len(priced.records("node"))
+        for record, one in entries:
+            assert one["time_s"]["v100"] <= record["time_s"]["v100"] * (1 + 1e-12)
+            assert one["memory_bytes"] <= record["memory_bytes"]
+            assert one.get("held_bytes", 0) <= one["memory_bytes"]
+        assert total / t <= sum(s.get("weight_bytes", 0) for _, s in entries) <= total
+    words = ("-k", "4", "--tensor-parallel", "4", "--data-parallel", "2", "--micro-batches", "8")
+    plan = dnnp("partition", "-q", *words, "--recompute", "auto", stdin=priced.out)
+    assert plan.status == 0, plan.err
+    schedule = dnnp("schedule", "-q", "-n", "8", "--method", "1f1b+", stdin=plan.out)
+    assert schedule.status == 0, schedule.err
+    assert dnnp("check", stdin=schedule.out).status == 0
+
+
+def test_an_exchange_along_a_tree_is_taken_where_it_is_faster() -> None:
+    """Small tensors on slow links: 2 log t messages rather than 2 (t - 1)."""
+    ring = 2 * 7 * 1e-5 + moved_bytes(ALL_REDUCE, 800, 8) / 1e9
+    assert collective_time(ALL_REDUCE, 800, 8, 1e9, 1e-5) == pytest.approx(2 * 3 * (1e-5 + 8e-7))
+    assert collective_time(ALL_REDUCE, 800, 8, 1e9, 1e-5) < ring
