@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dnnp.core.model.cluster import Clustering
+    from dnnp.core.model.graph import Graph
     from dnnp.core.profile.work import Work
     from dnnp.formats.devices import DeviceSpec
 
@@ -61,6 +63,15 @@ class ShardTimes:
             after = _roofline(compute[v] / self.t, self.traffic[v] * moved, device)
             found.append(whole * after / before if before else whole)
         return found
+
+
+def ends_of(graph: Graph) -> tuple[list[list[int]], list[list[int]]]:
+    """Tensors that each node reads, and that it writes."""
+    sides = []
+    for ptr, idx in ((graph.in_ptr, graph.in_idx), (graph.out_ptr, graph.out_idx)):
+        at = ptr.tolist()
+        sides.append([idx[a:b].tolist() for a, b in pairwise(at)])
+    return sides[0], sides[1]
 
 
 def moved_share(ends: Iterable[tuple[float, int]], t: int) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import UsageError
@@ -58,6 +57,7 @@ def operators_of(stream: Stream, graph: Graph) -> list[Operator]:
     """The nodes as rules see them."""
     from dnnp.core.model.graph import PARAMETER
     from dnnp.core.shard.rules import Operator, with_blocks
+    from dnnp.shard_times import ends_of
 
     shapes = [tuple(r["shape"]) if "shape" in r else None for r in stream.get("tensor")]
     stored = (graph.tensor_kind >= PARAMETER).tolist()
@@ -77,22 +77,13 @@ def operators_of(stream: Stream, graph: Graph) -> list[Operator]:
     return [node for _, node in sorted(zip(order, informed, strict=True), key=lambda p: p[0])]
 
 
-def ends_of(graph: Graph) -> tuple[list[list[int]], list[list[int]]]:
-    """Tensors that each node reads, and that it writes."""
-    sides = []
-    for ptr, idx in ((graph.in_ptr, graph.in_idx), (graph.out_ptr, graph.out_idx)):
-        at = ptr.tolist()
-        sides.append([idx[a:b].tolist() for a, b in pairwise(at)])
-    return sides[0], sides[1]
-
-
 def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardTimes) -> None:
     """Add the entries for `clock.t` devices to the records."""
     from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE, collective_time
     from dnnp.core.model.graph import PARAMETER
     from dnnp.core.shard.layout import choose
     from dnnp.core.shard.rules import WHOLE, all_rules, part
-    from dnnp.shard_times import moved_share
+    from dnnp.shard_times import ends_of, moved_share
 
     nodes, tensors = stream.get("node"), stream.get("tensor")
     size, leaves = graph.tensor_bytes.tolist(), graph.is_output.tolist()

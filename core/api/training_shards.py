@@ -65,7 +65,9 @@ def paired(stream: Stream, graph: Graph) -> Passes:
     late = graph.backward.tolist()
     found = gradients_of(tensors, [record for record in nodes if not record.get("backward")])
     order = [v for v in graph.order.tolist() if not late[v]]
-    losses, twin, of = set(), {}, {}
+    losses: set[int] = set()
+    twin: dict[int, int] = {}
+    of: dict[int, int] = {}
     through: dict[int, tuple[int, ...]] = {}
     for w, record in enumerate(nodes):
         if not late[w]:
@@ -141,7 +143,7 @@ class _Sharded:
     """Times of nodes by their rules."""
 
     def __init__(self, stream: Stream, graph: Graph, passes: Passes, clock: ShardTimes) -> None:
-        from dnnp.sharding import ends_of
+        from dnnp.shard_times import ends_of
 
         self.nodes: list[Record] = stream.get("node")
         self.tensors: list[Record] = stream.get("tensor")
