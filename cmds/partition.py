@@ -186,6 +186,13 @@ def _add_parallel_arguments(parser: argparse.ArgumentParser) -> None:
     parallel.add_argument(
         "--overlap-sync", action="store_true", help="they do so while the stage computes"
     )
+    parallel.add_argument(
+        "--shared-stages",
+        type=positive,
+        metavar="S",
+        help="up to S stages are shared: all devices hold them together, besides the stage that "
+        "each has of its own, as embeddings over large vocabularies need it (default: none)",
+    )
 
 
 def _add_learning_arguments(parser: argparse.ArgumentParser) -> None:

@@ -81,6 +81,14 @@ def _optional(records: list[Record], name: str, default: Any, dtype: Any) -> NDA
     return np.array([r.get(name, default) for r in records], dtype=dtype)
 
 
+def _twins(nodes: list[Record]) -> Ints | None:
+    """Position of the node whose gradient each node computes; -1: of none, None: of no node."""
+    if not any("of" in r for r in nodes):
+        return None
+    position = {r["id"]: v for v, r in enumerate(nodes)}
+    return np.array([position.get(r.get("of"), -1) for r in nodes], dtype=np.int64)
+
+
 def graph_of(stream: Stream) -> Graph:
     """Build the graph of a stream.
 
@@ -113,6 +121,7 @@ def graph_of(stream: Stream) -> Graph:
                 color=_optional(nodes, "color", -1, np.int64),
                 backward=_optional(nodes, "backward", False, np.bool_),
                 held=_optional(nodes, "held_bytes", 0.0, np.float64),
+                twin=_twins(nodes),
             ),
             TensorColumns(
                 ids=tensor_ids,

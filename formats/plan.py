@@ -132,6 +132,7 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
                 collective_s=float(r.get("collective_s", 0.0)),
                 recomputed=tuple(r.get("recomputed", ())),
                 in_flight=r.get("in_flight"),
+                shared=r.get("shared", False),
             )
             for r in sorted(stages, key=lambda r: r["id"])
         ),
@@ -231,7 +232,9 @@ def _check_stages(stream: Stream, plan: Record, units: Clustering, ptr: Ints, id
         if replicas > most:
             reason = f"{replicas} replicas; the plan allows {most}"
             raise stream.fault_at("stage", i, "replicas", reason)
-        if shards > widest:
+        if record.get("shared"):
+            _check_shared(stream, i, record, offered[name])
+        elif shards > widest:
             reason = f"{shards} shards; the plan allows {widest}"
             raise stream.fault_at("stage", i, "shards", reason)
         number = _device_number(record["device"], name)
@@ -242,6 +245,17 @@ def _check_stages(stream: Stream, plan: Record, units: Clustering, ptr: Ints, id
                 reason = f"there is no device {last} for the last {_PART[shards > 1]}"
             reason += f"; class {shown(name)} has {offered[name]}"
             raise stream.fault_at("stage", i, "device", reason)
+
+
+def _check_shared(stream: Stream, i: int, record: Record, count: int) -> None:
+    """Refuse a shared stage that is not on all devices of its class."""
+    if "parallel" not in stream.get("plan")[0]:
+        raise stream.fault_at("stage", i, "shared", "only stages of parallel plans are shared")
+    if record.get("replicas", 1) != 1:
+        raise stream.fault_at("stage", i, "replicas", "a shared stage has one replica")
+    if record.get("shards", 1) != count:
+        reason = f"a shared stage has all devices of its class, which are {count}"
+        raise stream.fault_at("stage", i, "shards", reason)
 
 
 def _device_number(device: str, name: str) -> int | None:
@@ -304,6 +318,8 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
         record["excess_bytes"] = plan.excess_bytes
     if plan.hybrid is not None:
         record["parallel"] = asdict(plan.hybrid)
+        if not plan.hybrid.shared_stages:
+            del record["parallel"]["shared_stages"]
     stages: list[Record] = [
         {
             "type": "stage",
@@ -329,6 +345,8 @@ def plan_records(plan: Plan) -> tuple[Record, list[Record]]:
             entry["recomputed"] = list(stage.recomputed)
         if stage.in_flight is not None:
             entry["in_flight"] = stage.in_flight
+        if stage.shared:
+            entry["shared"] = True
         if stage.forward_s is not None and stage.backward_s is not None:
             entry |= {"forward_s": stage.forward_s, "backward_s": stage.backward_s}
         if stage.peak_bytes is not None:
@@ -373,6 +391,7 @@ def plan_digest(record: Record, stages: list[Record]) -> str:
     for stage in sorted(stages, key=lambda r: r["id"]):
         replicas = f"x{stage['replicas']}" if stage.get("replicas", 1) > 1 else ""
         replicas += f"/{stage['shards']}" if stage.get("shards", 1) > 1 else ""
+        replicas += "*" if stage.get("shared") else ""
         replicas += f"!{stage['recomputed']}" if stage.get("recomputed") else ""
         hasher.update(f"{stage['device']}{replicas}:{stage['nodes']};".encode())
     return hasher.hexdigest()

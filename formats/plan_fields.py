@@ -85,6 +85,11 @@ PARALLEL = {
     ),
     "weight_sync": string("how replicas add up gradients", required=True, enum=("ring", "server")),
     "overlap_sync": Field("bool", "they do so while the stage computes", required=True),
+    "shared_stages": Field(
+        "int",
+        "stages that all devices share, at most: bound and status are those of such plans; absent: "
+        "0",
+    ),
 }
 
 PLAN = {
@@ -203,6 +208,11 @@ STAGE = {
     ),
     "in_flight": Field(
         "int", "parallel plans: micro-batches under way on a device at once", positive=True
+    ),
+    "shared": Field(
+        "bool",
+        "parallel plans: all devices of the class hold it, one shard each, besides stages of their "
+        "own; absent: false",
     ),
     "collective_s": number(
         "the part of the compute that shards spend exchanging tensors; absent: 0"

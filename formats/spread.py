@@ -11,11 +11,11 @@ from dnnp.formats.stream import Record, Stream
 def plan_spread(stream: Stream, plan: Record, stages: Sequence[Record]) -> float | None:
     """Relative spread of the times that a plan's value is made of; None: not known.
 
-    That of the stage with the largest load, for latency of all stages: the mean over its groups (or
-    nodes, without groups), weighted by time, as if all errors pointed the same way. Transfers
-    count as exact.
+    That of the stage with the largest load, for latency of all stages; none where stages are
+    shared. It is the mean over its groups (or nodes, without groups), weighted by time, as if all
+    errors pointed the same way. Transfers count as exact.
     """
-    if "measured" not in stream.header or not stages:
+    if "measured" not in stream.header or not stages or any(r.get("shared") for r in stages):
         return None
     widest = stages if plan["objective"] == "latency" else [max(stages, key=lambda r: r["load_s"])]
     nodes = {v: stage["class"] for stage in widest for v in stage["nodes"]}

@@ -22,6 +22,7 @@ _LEARNING = ("policy", "train_on", "episodes", "save_policy")
 
 _PARALLEL = (
     "tensor_parallel", "data_parallel", "micro_batches", "recompute", "weight_sync", "overlap_sync",
+    "shared_stages",
 )  # fmt: skip
 """Options that ask for a parallel plan."""
 
@@ -108,6 +109,9 @@ class SplitOptions(DeviceOptions):
     """Parallel plans: how replicas add up gradients; None: `ring`."""
     overlap_sync: bool = option(False)
     """Parallel plans: they do so while the stage computes."""
+    shared_stages: int | None = option(least=1)
+    """Parallel plans: stages that all devices share besides those that each has, at most; None:
+    there are none."""
     comm: str = option("sum", choices=("sum", "overlap", "duplex"))
     """Transfers add to compute, overlap with it, or overlap in both directions."""
     memory_model: str | None = option(choices=("sum", "peak", "weights"))

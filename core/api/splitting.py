@@ -141,6 +141,7 @@ def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> P
         recompute=options.recompute or HybridOptions.recompute,
         weight_sync=options.weight_sync or HybridOptions.weight_sync,
         overlap_sync=options.overlap_sync,
+        shared_stages=options.shared_stages or HybridOptions.shared_stages,
     )
     run = run_of(caller, seconds=options.time_limit, units=problem.units.g)
     digest = digest_of(problem.graph, problem.units)
@@ -315,9 +316,12 @@ def _order_files(
 
 def _report(caller: Caller, plan: Plan, units: int, spread: float | None) -> None:
     """One line about what was found; `spread` of measured costs, relative."""
-    stages, used = counted(len(plan.stages), "stage"), sum(s.devices for s in plan.stages)
-    if used > len(plan.stages):
+    stages, used = counted(len(plan.own), "stage"), sum(s.devices for s in plan.own)
+    if used > len(plan.own):
         stages += f" on {used} devices"
+    shared = len(plan.stages) - len(plan.own)
+    if shared:
+        stages += f" and {shared} shared by all {plan.k}"
     if plan.hybrid is None and plan.k > max(used, units):
         there = f"{'is' if units == 1 else 'are'} only {counted(units, 'unit')}"
         caller.note(f"k = {plan.k}, but there {there}: {stages}")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from dnnp.core.check.devices import check_devices
 from dnnp.core.check.load import combined
+from dnnp.core.check.shared import check_shared, fullest
 from dnnp.core.check.tried import check_tried
 from dnnp.core.check.violation import Violation, above, same
 from dnnp.core.model.plan import Plan, Stage
@@ -19,7 +20,7 @@ def check_claims(plan: Plan) -> list[Violation]:
     """Return what does not hold between the numbers of a plan, its devices and its stages."""
     found = check_offer(plan) + check_tried(plan)
     if plan.objective != "latency":
-        found += check_devices(plan)
+        found += check_devices(plan) + check_shared(plan)
         for number, stage in enumerate(plan.stages):
             found += _load(plan, stage, f"stage {number}")
     value = _value(plan)
@@ -67,10 +68,12 @@ def check_excess(plan: Plan, memory: Sequence[float]) -> list[Violation]:
     devices = {device.name: device for device in plan.devices}
     held: dict[str, float] = {}
     room: dict[str, float] = {}
+    shared = math.fsum(m for s, m in zip(plan.stages, memory, strict=True) if s.shared)
     for stage, needed in zip(plan.stages, memory, strict=True):
         device = devices.get(stage.device_class)
         if plan.options.memory_mode == "ignore" and device is not None and not device.is_cpu:
-            held[stage.device] = held.get(stage.device, 0.0) + needed
+            mine = 0.0 if stage.shared else needed
+            held[stage.device] = held.get(stage.device, shared) + mine
             room[stage.device] = device.memory_bytes
     over = {name: held[name] - room[name] for name in held if above(held[name], room[name])}
     most = max(over.values(), default=0.0)
@@ -103,7 +106,7 @@ def _load(plan: Plan, stage: Stage, subject: str) -> list[Violation]:
 def _value(plan: Plan) -> float | None:
     """The objective by what the stages state; None if they do not state it."""
     if plan.objective == "throughput":
-        return max((stage.load_s for stage in plan.stages), default=0.0)
+        return fullest(plan, [stage.load_s for stage in plan.stages])
     if plan.objective == "gpipe":
         ahead = [stage.forward_s for stage in plan.stages]
         back = [stage.backward_s for stage in plan.stages]

@@ -1,6 +1,7 @@
 """Where the stages of a plan sit: devices that exist, each used once, and their clusters.
 
-A stage on `class/i` with r replicas occupies the devices i to i + r - 1 of the class.
+A stage on `class/i` with r replicas occupies the devices i to i + r - 1 of the class. Stages that
+all devices share (`dnnp.core.check.shared`) leave them to others.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def check_devices(plan: Plan) -> list[Violation]:
             message = f"device class '{stage.device_class}' is not among the plan's devices"
             found.append(Violation("device", subject, message))
             continue
-        if not device.is_cpu:
+        if not device.is_cpu and not stage.shared:
             accelerators += _width(stage)
         first = number_of(stage)
         if first is None or first >= device.count:
@@ -79,7 +80,7 @@ def _overlaps(plan: Plan) -> list[Violation]:
     intervals = []
     for stage_number, stage in enumerate(plan.stages):
         first = number_of(stage)
-        if first is not None:
+        if first is not None and not stage.shared:
             end = first + _width(stage)
             intervals.append((stage.device_class, first, stage_number, end))
     found = []

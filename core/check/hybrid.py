@@ -164,7 +164,7 @@ def _batch(plan: Plan) -> list[Violation]:
         if stage.replicas < 1 or count % stage.replicas:
             message = f"{stage.replicas} replicas cannot share {count} micro-batches equally"
             found.append(Violation("replicas", f"stage {number}", message))
-        if not 1 <= stage.shards <= plan.hybrid.tensor_parallel:
+        if not stage.shared and not 1 <= stage.shards <= plan.hybrid.tensor_parallel:
             most = plan.hybrid.tensor_parallel
             message = f"has {stage.shards} shards, the plan allows {most}"
             found.append(Violation("replicas", f"stage {number}", message, most, stage.shards))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dnnp.core.check.case import make_case
@@ -12,6 +13,7 @@ from dnnp.core.check.devices import Home, check_devices, clusters_of
 from dnnp.core.check.hybrid import hybrid_costs
 from dnnp.core.check.latency import check_latency
 from dnnp.core.check.load import Cost, cost_of
+from dnnp.core.check.shared import check_shared, fullest, together
 from dnnp.core.check.tables import Tables, on_a_cycle, shown, tables_of
 from dnnp.core.check.tried import check_tried
 from dnnp.core.check.units import compute_of, units_of
@@ -72,8 +74,8 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
         found += wrong + check_objective(plan, latency)
         found += check_excess(plan, [case.memory(number) for number in range(len(blocks))])
         return PlanReport(tuple(found), latency, validity, tuple(times))
-    found += _colors(graph, tables, blocks)
-    found += check_devices(plan)
+    found += _colors(graph, tables, plan, blocks)
+    found += check_devices(plan) + check_shared(plan)
     if plan.hybrid is not None:
         stages, wrong = hybrid_costs(graph, tables, units, plan, blocks)
         return _report(plan, found + wrong, stages, validity)
@@ -115,14 +117,18 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
 def _report(plan: Plan, found: list[Violation], costs: list[Cost], validity: str) -> PlanReport:
     """What is wrong with a parallel plan, whose stages cost so much."""
     devices = {device.name: device for device in plan.devices}
-    for number, (stage, cost) in enumerate(zip(plan.stages, costs, strict=True)):
+    pairs = list(zip(plan.stages, costs, strict=True))
+    shared = math.fsum(cost.memory_bytes for stage, cost in pairs if stage.shared)
+    for number, (stage, cost) in enumerate(pairs):
         device = devices.get(stage.device_class, DeviceClass(stage.device_class))
         found += _load(stage, cost, f"stage {number}")
-        found += _capacity(plan, cost, device, f"stage {number}")
+        together_bytes = shared + (0.0 if stage.shared else cost.memory_bytes)
+        all_of_it = replace(cost, memory_bytes=together_bytes)
+        found += _capacity(plan, all_of_it, device, f"stage {number}")
     if plan.objective != "throughput" or validity != "ordered":
         message = "parallel plans are for throughput, with stages in the order of a pipeline"
         found.append(Violation("validity", "plan", message))
-    value = max((cost.load_s for cost in costs), default=0.0)
+    value = fullest(plan, [cost.load_s for cost in costs])
     found += check_objective(plan, value)
     found += check_excess(plan, [cost.memory_bytes for cost in costs])
     return PlanReport(tuple(found), value, validity, tuple(costs))
@@ -197,8 +203,8 @@ def _groups(
     return found
 
 
-def _colors(graph: Graph, tables: Tables, blocks: list[list[int]]) -> list[Violation]:
-    """Nodes of one colour are in one stage."""
+def _colors(graph: Graph, tables: Tables, plan: Plan, blocks: list[list[int]]) -> list[Violation]:
+    """Nodes of one colour are in one stage, or in stages on the same devices."""
     classes: dict[int, list[int]] = {}
     homes: dict[int, set[int]] = {}
     colors = graph.color.tolist()
@@ -211,7 +217,7 @@ def _colors(graph: Graph, tables: Tables, blocks: list[list[int]]) -> list[Viola
     found = []
     for color, nodes in sorted(classes.items()):
         stages = sorted(homes.get(color, ())) if len(nodes) > 1 else []
-        if len(stages) > 1:
+        if not together(plan, stages):
             message = f"nodes {shown([tables.ids[v] for v in nodes])} must share a device"
             message += f" but are in stages {shown(stages)}"
             found.append(Violation("color", f"color {color}", message, 1, len(stages)))

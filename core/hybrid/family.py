@@ -32,7 +32,12 @@ def least_work(problem: HybridProblem) -> Floats:
     degrees = degrees_of(problem)
     share = problem.degrees[degrees, None] * problem.time[:, degrees, :][kinds]
     least: Floats = share.min(axis=(0, 1), initial=np.inf)
-    return least
+    if problem.whole < 0:
+        return least
+    if problem.shared_only is not None:
+        least = np.where(problem.shared_only, np.inf, least)
+    shared = problem.degrees[problem.whole] * problem.time[kinds, problem.whole, :]
+    return np.minimum(least, shared.min(axis=0))
 
 
 def all_ends(problem: HybridProblem, most: int) -> Bools | None:
@@ -192,7 +197,10 @@ def rules_of(problem: HybridProblem, scale: float) -> Rules:
     )
     return Rules(
         devices=problem.devices,
-        most_replicas=min(options.micro_batches, problem.devices),
+        most_replicas=min(
+            options.micro_batches,
+            problem.devices + (options.shared_stages if problem.whole >= 0 else 0),
+        ),
         itemwise=first == FASTEST,
         first=first,
         last=last,

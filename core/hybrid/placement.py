@@ -1,9 +1,9 @@
 """The placement of a parallel plan: what its stages do with every micro-batch.
 
 A stage is a forward and a backward block on all devices of a replica at once; replicas take the
-micro-batches in turn. Forward passes that are run again are part of the backward block. A forward
-block holds what its stage keeps of a micro-batch, its backward block lets that go. Where a graph
-has no backward pass, both are one block.
+micro-batches in turn. Blocks of a shared stage are on all devices. Forward passes that are run
+again are part of the backward block. A forward block holds what its stage keeps of a micro-batch,
+its backward block lets that go. Where a graph has no backward pass, both are one block.
 """
 
 from __future__ import annotations
@@ -142,15 +142,16 @@ def _units(
     (device,) = plan.devices
     limit = device.memory_bytes if plan.options.memory_mode == "hard" else float("inf")
     between = {p.stage: p.held_bytes for p in passes if not p.backward}
-    units: dict[int, Unit] = {}
     homes = []
+    fixed: dict[int, float] = {}
     for s, stage in enumerate(plan.stages):
         first = int(stage.device.rpartition("/")[2])
         numbers = range(first, first + stage.devices)
-        fixed = max(stage.memory_bytes - (stage.in_flight or 1) * between[s], 0.0)
+        always = max(stage.memory_bytes - (stage.in_flight or 1) * between[s], 0.0)
         for number in numbers:
-            units[number] = Unit(f"{device.name}/{number}", limit, fixed)
+            fixed[number] = fixed.get(number, 0.0) + always
         homes.append(_replicas(stage, numbers))
+    units = {n: Unit(f"{device.name}/{n}", limit, always) for n, always in fixed.items()}
     place = {number: i for i, number in enumerate(sorted(units))}
     return (
         tuple(units[number] for number in sorted(units)),

@@ -10,7 +10,7 @@ import numpy as np
 from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.hybrid.price import costs_of
+from dnnp.core.hybrid.price import costs_of, memory_of, value_of
 from dnnp.core.hybrid.problem import (
     check_hybrid,
     exchange_times,
@@ -18,6 +18,8 @@ from dnnp.core.hybrid.problem import (
     stage_weights,
 )
 from dnnp.core.hybrid.search import plan_hybrid
+from dnnp.core.hybrid.shared import plan_shared
+from dnnp.core.hybrid.tied import Divided, divided_choices
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Ints, csr
 from dnnp.core.model.hybrid import HybridBlock, HybridOptions, HybridProblem
@@ -39,8 +41,9 @@ class _Found(NamedTuple):
 def solve_hybrid(problem: SplitProblem, options: HybridOptions, run: Run, digest: str) -> Plan:
     """Find the best parallel plan of a graph.
 
-    A graph with a backward pass has items for each direction of that; the best plan of all is
-    taken, and the least bound.
+    A graph with a backward pass has items for each direction of that; and with shared stages there
+    are those where operators that read the same weights are apart. The best plan of all is taken,
+    and the least bound.
 
     Raises
     ------
@@ -54,10 +57,14 @@ def solve_hybrid(problem: SplitProblem, options: HybridOptions, run: Run, digest
     check_hybrid(problem, options)
     found: list[_Found] = []
     errors: list[InfeasibleError | LimitError] = []
-    for items in problem.item_choices:
-        one = hybrid_problem(problem, items, options)
+    find = plan_shared if options.shared_stages else plan_hybrid
+    choices = [Divided(items) for items in problem.item_choices]
+    if options.shared_stages:
+        choices = divided_choices(problem)
+    for items, only in choices:
+        one = hybrid_problem(problem, items, options, only)
         try:
-            best = plan_hybrid(one, _orders(items), run)
+            best = find(one, _orders(items), run)
         except (InfeasibleError, LimitError) as error:
             errors.append(error)
         else:
@@ -88,7 +95,7 @@ def make_hybrid_plan(problem: SplitProblem, found: _Found, bound: float, digest:
     degrees = hybrid.degrees.tolist()
     wide = sorted(range(len(blocks)), key=lambda b: -degrees[blocks[b].degree])
     number, free = dict.fromkeys(wide, 0), 0
-    for b in wide:
+    for b in (b for b in wide if not blocks[b].shared):
         number[b] = free
         free += degrees[blocks[b].degree] * blocks[b].replicas
     rows = _nodes(problem, found)
@@ -120,10 +127,11 @@ def make_hybrid_plan(problem: SplitProblem, found: _Found, bound: float, digest:
                 collective_s=once + twice,
                 recomputed=tuple(problem.graph.node_ids[again].tolist()),
                 in_flight=cost.in_flight,
+                shared=block.shared,
             )
         )
-    value = max((s.load_s for s in stages), default=0.0)
-    excess = max((s.memory_bytes for s in stages), default=0.0) - device.memory_bytes * ROOM
+    value = value_of(blocks, costs)
+    excess = memory_of(blocks, costs) - device.memory_bytes * ROOM
     proven = bound >= value * (1 - CLOSED)
     status = "optimal" if proven else "feasible"
     return Plan(

@@ -12,6 +12,12 @@ the rest; f is a number of `dnnp.core.model.hybrid.WEIGHT_SYNC`. Each of its dev
 where s is the number of replicas of this stage and of all later ones: in a schedule of one forward
 and one backward pass in turn (1F1B) a replica has that many micro-batches under way (Piper, section
 3, equations for `TPS` and memory).
+
+A shared stage has t devices, all there are, and one replica. A device then takes
+
+    its own stage's load + the loads of all shared stages
+
+and so much memory; the value of a plan is the largest such sum.
 """
 
 from __future__ import annotations
@@ -93,6 +99,28 @@ def costs_of(
         later -= block.replicas
         found.append(block_cost(problem, block, later, None if weights is None else weights[b]))
     return found
+
+
+def value_of(blocks: Sequence[HybridBlock], costs: Sequence[HybridCost]) -> float:
+    """Load of the busiest device of a plan."""
+    own = [c.load_s for b, c in zip(blocks, costs, strict=True) if not b.shared]
+    return max(own, default=0.0) + shared_time(blocks, costs)
+
+
+def shared_time(blocks: Sequence[HybridBlock], costs: Sequence[HybridCost]) -> float:
+    """Time of every device for the shared stages of a plan."""
+    return sum(c.load_s for b, c in zip(blocks, costs, strict=True) if b.shared)
+
+
+def memory_of(blocks: Sequence[HybridBlock], costs: Sequence[HybridCost]) -> float:
+    """Memory of the fullest device of a plan."""
+    own = [c.memory_bytes for b, c in zip(blocks, costs, strict=True) if not b.shared]
+    return max(own, default=0.0) + shared_memory(blocks, costs)
+
+
+def shared_memory(blocks: Sequence[HybridBlock], costs: Sequence[HybridCost]) -> float:
+    """Memory of every device for the shared stages of a plan."""
+    return sum(c.memory_bytes for b, c in zip(blocks, costs, strict=True) if b.shared)
 
 
 def degrees_of(problem: HybridProblem) -> list[int]:

@@ -47,11 +47,18 @@ def check_hybrid(given: Given, options: HybridOptions) -> DeviceClass:
     return classes[0]
 
 
-def hybrid_problem(given: Given, items: Items, options: HybridOptions) -> HybridProblem:
-    """The problem of splitting items; they are numbered by `items.order`."""
+def hybrid_problem(
+    given: Given, items: Items, options: HybridOptions, shared_only: Bools | None = None
+) -> HybridProblem:
+    """The problem of splitting items; they are numbered by `items.order`.
+
+    `shared_only`: bool[count], items by their own numbers that only shared stages may hold.
+    """
     device = check_hybrid(given, options)
     graph, n = given.graph, items.count
     usable = min(device.count, n * options.tensor_parallel * options.data_parallel)
+    if options.shared_stages:
+        usable = device.count
     if usable > MOST_DEVICES:
         raise UsageError(
             f"{usable} devices may be used; parallel plans have at most {MOST_DEVICES} (-k, "
@@ -72,6 +79,7 @@ def hybrid_problem(given: Given, items: Items, options: HybridOptions) -> Hybrid
     none = np.zeros((1, graph.m))
     coming, going = (none, none) if shards is None else (shards.in_bytes, shards.out_bytes)
     itemwise = shards is not None and shards.again is not None
+    only = None if shared_only is None or not shared_only.any() else shared_only[items.order]
     ahead = ~graph.backward[made]
     tail, head = place[items.tail], place[items.head]
     return HybridProblem(
@@ -94,7 +102,20 @@ def hybrid_problem(given: Given, items: Items, options: HybridOptions) -> Hybrid
         comm=COMM[given.options.comm],
         options=options,
         itemwise=itemwise,
+        whole=_whole(degrees, device.count) if options.shared_stages else -1,
+        shared_only=only,
     )
+
+
+def _whole(degrees: Ints, count: int) -> int:
+    """Position of the degree of all devices."""
+    found = np.flatnonzero(degrees == count)
+    if not len(found):
+        raise UsageError(
+            f"--shared-stages: nodes state nothing for {count} devices at once, which is all of "
+            f"them (dnnp-profile --tensor-parallel {count})"
+        )
+    return int(found[0])
 
 
 def degrees_in(graph: Graph) -> Ints:

@@ -69,16 +69,18 @@ class HybridSolution:
 
     blocks: list[HybridBlock]
     value: float
-    """Load of the slowest stage."""
+    """Load of the busiest device."""
     bound: float
     """No plan has a smaller one."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Space:
+class Space:
     """A family, and all that a cover needs besides."""
 
     problem: HybridProblem
+    member: Bools
+    """bool[I, n], items of each set."""
     family: Family
     nets: Nets
     swaps: Swaps
@@ -126,7 +128,7 @@ def plan_hybrid(
         if run.stop() and found is not None:
             break
         run.stands("orders", share=0.3 * i / len(orders))
-        space = _space(problem, ends_of_orders([order]), complete=False)
+        space = space_of(problem, ends_of_orders([order]), complete=False)
         found = _better(found, _descend(space, bound, found, run))
         if found is not None:
             run.keep(found.blocks, found.value, "hybrid")
@@ -140,7 +142,7 @@ def plan_hybrid(
     if every is None:
         run.tell("too many sets in which stages may end: cut along orders")
         if len(orders) > 1 and sum(len(o) + 1 for o in orders) <= MOST_SETS // 10:
-            space = _space(problem, ends_of_orders(orders), complete=False)
+            space = space_of(problem, ends_of_orders(orders), complete=False)
             found = _better(found, _descend(space, bound, found, run))
         if found is None:
             raise LimitError(
@@ -148,7 +150,7 @@ def plan_hybrid(
                 "not proven that there is none; dnnp-coarsen leaves fewer units"
             )
         return replace(found, bound=bound)
-    space = _space(problem, every, complete=True)
+    space = space_of(problem, every, complete=True)
     exact = _descend(space, bound, found, run)
     best = _better(found, exact)
     if best is None:
@@ -165,7 +167,8 @@ def _better(a: HybridSolution | None, b: HybridSolution | None) -> HybridSolutio
     return a
 
 
-def _space(problem: HybridProblem, member: Bools, *, complete: bool) -> _Space:
+def space_of(problem: HybridProblem, member: Bools, *, complete: bool) -> Space:
+    """A family of sets (bool[I, n], by size), and all that a cover needs besides."""
     finite = np.where(np.isfinite(problem.time), problem.time, 0.0)
     top = float(
         finite.max(axis=(0, 1)).sum()
@@ -174,8 +177,9 @@ def _space(problem: HybridProblem, member: Bools, *, complete: bool) -> _Space:
         + problem.sync_s * problem.weight.max(axis=0).sum()
     )
     rules = rules_of(problem, top)
-    return _Space(
+    return Space(
         problem,
+        member,
         family_of(problem, member),
         nets_for(problem),
         swaps_of(problem, rules.most_replicas),
@@ -187,7 +191,7 @@ def _space(problem: HybridProblem, member: Bools, *, complete: bool) -> _Space:
 
 
 def _descend(
-    space: _Space, low: float, start: HybridSolution | None, run: Run
+    space: Space, low: float, start: HybridSolution | None, run: Run
 ) -> HybridSolution | None:
     """Try limits from below, then between what was refused and what was found.
 
@@ -241,7 +245,7 @@ def _descend(
     return replace(best, bound=proven)
 
 
-def _within(space: _Space, limit: float) -> tuple[list[HybridBlock] | None, bool]:
+def _within(space: Space, limit: float) -> tuple[list[HybridBlock] | None, bool]:
     """Stages below a limit, in the order of the pipeline; and whether there are none for sure."""
     arrays = space.family, space.nets, space.swaps, space.teams, space.rules
     least, known = cover(*arrays, limit)
@@ -252,20 +256,26 @@ def _within(space: _Space, limit: float) -> tuple[list[HybridBlock] | None, bool
     blocks: list[HybridBlock] = []
     while at:
         before, team = last_stage(*arrays, limit, least, at, replicas)
-        bits = space.family.words[at] & ~space.family.words[before]
-        items = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little"))
+        items, bits = items_between(space, before, at)
         degree, d = int(space.teams.degree[team]), int(space.teams.replicas[team])
         later = replicas - d
-        blocks.append(_fastest(space, items, bits, HybridBlock(items, degree, d, items[:0]), later))
+        block = HybridBlock(items, degree, d, items[:0])
+        blocks.append(fastest(space, items, bits, block, later, problem.memory * ROOM))
         at, replicas = before, later
     return blocks, True
 
 
-def _fastest(
-    space: _Space, items: Ints, bits: np.ndarray, block: HybridBlock, later: int
+def items_between(space: Space, small: int, large: int) -> tuple[Ints, np.ndarray]:
+    """Items of a set that a smaller one does not have, and the same as a bit set."""
+    bits = space.family.words[large] & ~space.family.words[small]
+    return np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")), bits
+
+
+def fastest(
+    space: Space, items: Ints, bits: np.ndarray, block: HybridBlock, later: int, room: float
 ) -> HybridBlock:
-    """The stage with those forward passes run again that leave it fastest within its memory."""
-    problem, rules, room = space.problem, space.rules, space.problem.memory * ROOM
+    """The stage with those forward passes run again that leave it fastest in `room` bytes."""
+    problem, rules = space.problem, space.rules
     if not rules.itemwise:
         ways = [block._replace(recomputed=again) for again in (items[:0], items)]
         ways = ways[rules.first : rules.last + 1]

@@ -70,6 +70,8 @@ class Graph:
     """f64[n], the part of its memory that each micro-batch holds until its backward pass."""
     shards: Shards | None = None
     """The nodes on several devices at once; None: nothing is stated."""
+    twin: Ints | None = None
+    """i64[n], position of the node whose gradient a node computes; -1: none; None: not stated."""
 
     @property
     def n(self) -> int:
@@ -204,6 +206,7 @@ class NodeColumns:
     color: Ints | None = None
     backward: Bools | None = None
     held: Floats | None = None
+    twin: Ints | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +260,7 @@ def make_graph(nodes: NodeColumns, tensors: TensorColumns, shards: Shards | None
         use_idx=use_idx,
         times=dict(nodes.times),
         shards=shards,
+        twin=nodes.twin,
         **arrays,  # type: ignore[arg-type]
     )
     for array in vars(graph).values():

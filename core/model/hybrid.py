@@ -5,6 +5,10 @@ Parallelization", NeurIPS 2021): a stage is a part of a pipeline; `t` devices ru
 each with a shard of its operators (tensor parallelism); and there are `d` replicas of that, which
 share the micro-batches of a batch among them (data parallelism). Forward passes may be run again
 in the backward pass, so that less is held between the two (recomputation).
+
+Besides stages on devices of their own there may be *shared* ones, which all devices hold together,
+such as an embedding (Tessel, section IV.A): a device computes its own stage and its part of each
+shared one.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Bools, Floats, Ints
 
 RECOMPUTE = ("none", "full", "auto")
 """Whether stages run their forward passes again: none of them, all, or those that gain by it."""
@@ -38,6 +42,8 @@ class HybridOptions:
     """One of `WEIGHT_SYNC`."""
     overlap_sync: bool = False
     """Whether weights are synchronised while the stage computes."""
+    shared_stages: int = 0
+    """Stages that all devices share, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +89,10 @@ class HybridProblem:
     itemwise: bool = False
     """Whether the choice to run forward passes again is one of each item, where nothing is kept of
     what enters a stage; else it is one of a stage."""
+    whole: int = -1
+    """Position of the degree of shared stages, which is that of all devices; -1: there are none."""
+    shared_only: Bools | None = None
+    """bool[n], items that only shared stages may hold; None: there are none."""
 
     @property
     def n(self) -> int:
@@ -100,6 +110,8 @@ class HybridBlock(NamedTuple):
     replicas: int
     recomputed: Ints
     """Items that run their forward pass again, ascending; a stage's choice: none, or all."""
+    shared: bool = False
+    """Whether all devices hold it, besides stages of their own; it has one replica then."""
 
 
 class HybridCost(NamedTuple):

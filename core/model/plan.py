@@ -116,6 +116,8 @@ class Stage:
     what they take then, of those that take it."""
     in_flight: int | None = None
     """Parallel plans: micro-batches under way on a device at once; None of others."""
+    shared: bool = False
+    """Parallel plans: all devices of its class hold it, besides stages of their own."""
 
     @property
     def devices(self) -> int:
@@ -124,7 +126,9 @@ class Stage:
 
     @property
     def where(self) -> str:
-        """Its devices in words: the first, x replicas, / shards of each of them."""
+        """Its devices in words: the first, x replicas, / shards of each of them; or all."""
+        if self.shared:
+            return f"all {self.shards}"
         shards = f" / {self.shards}" if self.shards > 1 else ""
         return self.device + (f" x{self.replicas}" if self.replicas > 1 else "") + shards
 
@@ -213,6 +217,16 @@ class Plan:
     def objective(self) -> str:
         """What `value` is."""
         return self.options.objective
+
+    @property
+    def own(self) -> tuple[Stage, ...]:
+        """Stages on devices of their own; those that all devices share are left out."""
+        return tuple(stage for stage in self.stages if not stage.shared)
+
+    @property
+    def shared_s(self) -> float:
+        """Time that every device takes for stages that all share."""
+        return sum(stage.load_s for stage in self.stages if stage.shared)
 
     @property
     def gap(self) -> float:

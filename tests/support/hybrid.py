@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
-from dnnp.core.hybrid.price import costs_of, degrees_of, replicas_of
+from dnnp.core.hybrid.price import costs_of, degrees_of, memory_of, replicas_of, value_of
 from dnnp.core.hybrid.search import plan_hybrid
+from dnnp.core.hybrid.shared import plan_shared
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.hybrid import WEIGHT_SYNC, HybridBlock, HybridOptions, HybridProblem
 
@@ -104,6 +106,82 @@ def ordered_partitions(problem: HybridProblem, least: int = 0) -> Iterator[list[
     yield from grow(least)
 
 
+def random_shared_problem(seed: int, most: int = 4) -> HybridProblem:
+    """A problem with shared stages; of every third, some items cannot be in others."""
+    problem = random_problem(seed, most=most)
+    rng = random.Random(seed)
+    whole = rng.randrange(len(problem.degrees))
+    only = np.array([seed % 3 == 0 and rng.random() < 0.4 for _ in range(problem.n)])
+    return replace(
+        problem,
+        time=np.maximum(problem.time, 0.0),
+        devices=int(problem.degrees[whole]),
+        whole=whole,
+        shared_only=only if only.any() else None,
+        options=replace(problem.options, shared_stages=rng.randint(1, 3)),
+    )
+
+
+def best_shared(problem: HybridProblem) -> float:
+    """The least value over all plans with shared stages, by trying each of them; inf: none fits."""
+    best, options = np.inf, problem.options
+    own = [
+        (i, d, False)
+        for i in degrees_of(problem)
+        for d in replicas_of(problem).tolist()
+        if problem.degrees[i] * d <= problem.devices
+    ]
+    only = set() if problem.shared_only is None else set(np.flatnonzero(problem.shared_only))
+    for stages in ordered_partitions(problem):
+        if len(stages) > options.micro_batches:
+            continue
+        for chosen in product([*own, (problem.whole, 1, True)], repeat=len(stages)):
+            single = [(int(problem.degrees[i]) * d) for i, d, shared in chosen if not shared]
+            if (
+                sum(single) > problem.devices
+                or sum(d for _, d, _ in chosen) > options.micro_batches
+            ):
+                continue
+            if sum(shared for *_, shared in chosen) > options.shared_stages:
+                continue
+            if any(
+                only & {*s} for s, (*_, shared) in zip(stages, chosen, strict=True) if not shared
+            ):
+                continue
+            best = min(best, _best_choice(problem, stages, chosen))
+    return best
+
+
+def _best_choice(problem, stages, chosen) -> float:  # type: ignore[no-untyped-def]
+    """The least value over all choices of what to run again."""
+    none = np.zeros(0, dtype=np.int64)
+    ways: list[list[tuple[float, float]]] = []
+    for s, (degree, replicas, shared) in enumerate(chosen):
+        items = np.array(stages[s])
+        later = sum(d for _, d, _ in chosen[s + 1 :])
+        rows = []
+        for again in _ways(problem, items, whole=shared):
+            block = HybridBlock(items, degree, replicas, again, shared)
+            after = [HybridBlock(none, degree, later, none)] if later else []
+            cost = costs_of(problem, [block, *after])[0]
+            rows.append((cost.load_s, cost.memory_bytes))
+        ways.append(rows)
+    at = [s for s, (*_, shared) in enumerate(chosen) if shared]
+    best = np.inf
+    for shares in product(*(ways[s] for s in at)):
+        time, memory = sum(t for t, _ in shares), sum(m for _, m in shares)
+        room = problem.memory * (1 + 1e-12) - memory
+        if room < 0:
+            continue
+        rest = [
+            min((t for t, m in ways[s] if m <= room), default=np.inf)
+            for s in range(len(chosen))
+            if s not in at
+        ]
+        best = min(best, time + max(rest, default=0.0))
+    return best
+
+
 def best_of_all(problem: HybridProblem) -> float:
     """The least value over all plans, by trying each of them; inf: none fits."""
     best = np.inf
@@ -136,15 +214,8 @@ def _best_stage(problem, stages, chosen, s) -> float:  # type: ignore[no-untyped
     items = np.array(stages[s])
     later = sum(d for _, d in chosen[s + 1 :])
     none = items[:0]
-    ways = {
-        "none": [none],
-        "full": [items],
-        "auto": [none, items],
-    }[problem.options.recompute]
-    if problem.itemwise and problem.options.recompute == "auto":
-        ways = [items[np.array(b, dtype=bool)] for b in product((0, 1), repeat=len(items))]
     best = np.inf
-    for again in ways:
+    for again in _ways(problem, items):
         block = HybridBlock(items, chosen[s][0], chosen[s][1], again)
         first = HybridBlock(none, chosen[s][0], later, none) if later else None
         cost = costs_of(problem, [block, first] if first else [block])[0]
@@ -153,17 +224,29 @@ def _best_stage(problem, stages, chosen, s) -> float:  # type: ignore[no-untyped
     return best
 
 
-def disagreement(seed: int, most: int = 5) -> str:
+def _ways(problem, items, *, whole: bool = False):  # type: ignore[no-untyped-def]
+    """What a stage may run again; `whole`: all of it or nothing."""
+    if problem.itemwise and problem.options.recompute == "auto" and not whole:
+        return [items[np.array(b, dtype=bool)] for b in product((0, 1), repeat=len(items))]
+    return {
+        "none": [items[:0]],
+        "full": [items],
+        "auto": [items[:0], items],
+    }[problem.options.recompute]
+
+
+def disagreement(seed: int, most: int = 5, *, shared: bool = False) -> str:
     """Compare a search with all plans; what is wrong."""
-    problem = random_problem(seed, most=most)
-    best = best_of_all(problem)
+    problem = random_shared_problem(seed, most) if shared else random_problem(seed, most=most)
+    best = best_shared(problem) if shared else best_of_all(problem)
     try:
-        found = plan_hybrid(problem, [np.arange(problem.n)])
+        found = (plan_shared if shared else plan_hybrid)(problem, [np.arange(problem.n)])
     except (InfeasibleError, LimitError) as error:
         return "" if np.isinf(best) else f"{seed}: {best} is possible, but: {error}"
     costs = costs_of(problem, found.blocks)
-    value = max(cost.load_s for cost in costs)
-    if value != found.value or any(c.memory_bytes > problem.memory * (1 + 1e-12) for c in costs):
+    value = value_of(found.blocks, costs)
+    full = memory_of(found.blocks, costs) > problem.memory * (1 + 1e-12)
+    if value != found.value or full:
         return f"{seed}: it says {found.value}, and is {value}; {costs}"
     if sorted(np.concatenate([b.items for b in found.blocks]).tolist()) != list(range(problem.n)):
         return f"{seed}: no partition"
