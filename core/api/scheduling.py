@@ -154,6 +154,8 @@ def schedule_stream(stream: Stream, options: ScheduleOptions) -> None:
     with caller.interruptible():
         run = run_of(caller, effort=options.effort, seconds=options.time_limit)
         placement, digest = placement_of(stream, options)
+        if options.given is None:
+            _name_shape(placement, options)
         caller.elapsed("searching")
         wanted = Wanted(
             options.micro_batches,
@@ -245,6 +247,17 @@ def limited_placement(placement: Placement, options: ScheduleOptions, mode: str)
             "are scheduled"
         )
     return placement
+
+
+def _name_shape(placement: Placement, options: ScheduleOptions) -> None:
+    """Say which shape of the literature a plan with shared stages has, if it has one."""
+    if not any(len(home) > 1 for block in placement.blocks for home in block.homes):
+        return
+    from dnnp.core.pipeline.recognise import shape_of
+
+    found = shape_of(placement)
+    if found is not None:
+        options.caller.note(f"its blocks are those of shape {found[0]} on {found[1]} devices")
 
 
 def _put(

@@ -203,6 +203,9 @@ def _others() -> Iterator[Case]:
         hybrid = Problem({"k": 3, "memory": 550.0, **LINK}, training=True, shards=shards)
         options = {"data_parallel": 2, "recompute": "auto", **hybrid.options}
         yield Case("split", "hybrid", f"shards {shards}", hybrid, (("split", options),))
+        alone = Problem({"k": 1, "memory": 2000.0, **LINK}, training=True, shards=shards)
+        options = {"shared_stages": 1, "recompute": "auto", **alone.options}
+        yield Case("split", "hybrid", f"shared {shards}", alone, (("split", options),))
     for transfers in ("blocking", "non-blocking"):
         options = {"shape": "V", "transfers": transfers, "transfer_time": 0.5, "memory": 3.0}
         yield Case("schedule", "auto", transfers, None, (("schedule", options),))

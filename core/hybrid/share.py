@@ -66,12 +66,35 @@ class Labels(NamedTuple):
     """The next label of the same set; -1: there is none."""
 
 
-@callee
-def _add(labels, head, count, at, new, load, memory):  # type: ignore[no-untyped-def]
-    """Keep a label unless another one is no worse; drop those that it is no worse than.
+class Board(NamedTuple):
+    """Labels while they are made."""
 
-    `new` (i64[5]): stages, replicas, devices, team, label before. False: there is no room.
+    labels: Labels
+    head: Ints
+    """i64[I], the first label of each set; -1: there is none."""
+    count: Ints
+    """i64[1], labels."""
+    new: Ints
+    """i64[5], of a label to be added: stages, replicas, devices, team, label before."""
+
+
+class Work(NamedTuple):
+    """Work space, as `gather` and `most_in_flight` need it."""
+
+    sums: Floats
+    block: np.ndarray
+    cost: Floats
+    save: Floats
+    took: Ints
+
+
+@callee
+def _add(board, at, load, memory):  # type: ignore[no-untyped-def]
+    """Keep a label of a set unless another one is no worse; drop those that it is no worse than.
+
+    False: there is no room.
     """
+    labels, head, new = board.labels, board.head, board.new
     e = head[at]
     while e >= 0:
         if (
@@ -100,10 +123,10 @@ def _add(labels, head, count, at, new, load, memory):  # type: ignore[no-untyped
         else:
             last = e
         e = then
-    i = count[0]
+    i = board.count[0]
     if i == len(labels.load):
         return False
-    count[0] = i + 1
+    board.count[0] = i + 1
     labels.load[i], labels.memory[i] = load, memory
     labels.stages[i], labels.replicas[i], labels.devices[i] = new[0], new[1], new[2]
     labels.team[i], labels.before[i], labels.held[i] = new[3], new[4], at
@@ -121,9 +144,10 @@ def _hopeless(rules, share, limit, rest, devices, load):  # type: ignore[no-unty
 
 @callee
 def _add_shared(  # type: ignore[no-untyped-def]
-    family, rules, share, limit, small, large, sums, labels, head, count, new
+    family, rules, share, limit, small, large, board, work
 ):
-    """Labels of a set whose first stage is shared."""
+    """Labels of a set whose first stage is shared; False: there is no room."""
+    labels, new, sums = board.labels, board.new, work.sums
     i, rest = share.degree, family.work[len(family.work) - 1] - family.work[large]
     room = True
     for kind in range(share.first, share.last + 1):
@@ -140,7 +164,7 @@ def _add_shared(  # type: ignore[no-untyped-def]
         each = family.held[large, kind, i] - family.held[small, kind, i]
         if kind == 1:
             each += sums[2, 0]
-        e = head[small]
+        e = board.head[small]
         while e >= 0:
             now, total = labels.load[e] + load, labels.replicas[e] + (1 if share.counted else 0)
             memory = labels.memory[e]
@@ -155,32 +179,33 @@ def _add_shared(  # type: ignore[no-untyped-def]
             ):
                 new[0], new[1], new[2] = labels.stages[e] + 1, total, labels.devices[e]
                 new[3], new[4] = -1 - kind, e
-                room = _add(labels, head, count, large, new, now, memory) and room
+                room = _add(board, large, now, memory) and room
             e = labels.following[e]
     return room
 
 
 @callee
 def _add_own(  # type: ignore[no-untyped-def]
-    family, swaps, teams, rules, share, limit, small, large, sums, labels, head, count, new,
-    block, cost, save, took,
-):  # fmt: skip
+    family, swaps, teams, rules, share, limit, small, large, board, work
+):
     """Labels of a set whose first stage is one of some devices; 1: known, 0: not, -1: no room."""
-    rest, known = family.work[len(family.work) - 1] - family.work[large], 1
-    work = family.work[large] - family.work[small]
+    labels, new, known = board.labels, board.new, 1
+    rest = family.work[len(family.work) - 1] - family.work[large]
+    mine = family.work[large] - family.work[small]
     for c in range(len(teams.degree)):
         d, devices = teams.replicas[c], teams.devices[c]
-        if work > devices * (limit + rules.slack):
+        if mine > devices * (limit + rules.slack):
             continue
         y = most_in_flight(
             family, swaps, rules, limit, small, large, teams.degree[c], d,
-            (rules.most_replicas + d - 1) // d, sums, block, cost, save, took,
+            (rules.most_replicas + d - 1) // d,
+            work.sums, work.block, work.cost, work.save, work.took,
         )  # fmt: skip
         if y < 0:
             y, known = -1 - y, 0
         if y == 0:
             continue
-        e = head[small]
+        e = board.head[small]
         while e >= 0:
             total, used = labels.replicas[e], labels.devices[e] + devices
             if share.counted:
@@ -191,7 +216,7 @@ def _add_own(  # type: ignore[no-untyped-def]
                 and not _hopeless(rules, share, limit, rest, used, labels.load[e])
             ):
                 new[0], new[1], new[2], new[3], new[4] = labels.stages[e], total, used, c, e
-                if not _add(labels, head, count, large, new, labels.load[e], labels.memory[e]):
+                if not _add(board, large, labels.load[e], labels.memory[e]):
                     return -1
             e = labels.following[e]
     return known
@@ -199,14 +224,13 @@ def _add_own(  # type: ignore[no-untyped-def]
 
 @callee
 def _share(  # type: ignore[no-untyped-def]
-    family, nets, swaps, teams, rules, share, limit, sums, labels, head, count, new,
-    block, cost, save, took,
-):  # fmt: skip
+    family, nets, swaps, teams, rules, share, limit, board, work
+):
     """Labels of all sets; 1: known, 0: not, -1: no room."""
     sets, known = len(family.work), 1
     widest = rules.devices * (max(limit, share.budget) + rules.slack)
     for small in range(sets - 1):
-        if head[small] < 0:
+        if board.head[small] < 0:
             continue
         q = np.searchsorted(family.sorted_work, family.work[small] - rules.slack)
         while q < sets and family.sorted_work[q] <= family.work[small] + widest:
@@ -214,20 +238,17 @@ def _share(  # type: ignore[no-untyped-def]
             q += 1
             if large <= small or not holds(family.words, small, large):
                 continue
-            gather(family, nets, small, large, sums)
+            gather(family, nets, small, large, work.sums)
             if share.most > 0 and not _add_shared(
-                family, rules, share, limit, small, large, sums, labels, head, count, new
+                family, rules, share, limit, small, large, board, work
             ):
                 return -1
             if share.only[large] > share.only[small]:
                 continue
             if rules.itemwise:
-                for w in range(len(block)):
-                    block[w] = family.words[large, w] & ~family.words[small, w]
-            answer = _add_own(
-                family, swaps, teams, rules, share, limit, small, large, sums, labels, head, count,
-                new, block, cost, save, took,
-            )  # fmt: skip
+                for w in range(len(work.block)):
+                    work.block[w] = family.words[large, w] & ~family.words[small, w]
+            answer = _add_own(family, swaps, teams, rules, share, limit, small, large, board, work)
             if answer < 0:
                 return -1
             known = min(known, answer)
@@ -256,16 +277,18 @@ def share_cover(family, nets, swaps, teams, rules, share, limit, most):  # type:
         np.empty(most, np.int64),
     )
     head, count = np.full(len(family.work), -1, np.int64), np.zeros(1, np.int64)
-    sums = np.zeros((3, family.weight.shape[1]))
     new = np.zeros(5, np.int64)
-    block = np.zeros(family.words.shape[1], np.uint64)
-    cost, save, took = np.zeros(n), np.zeros(n), np.zeros(2 * n + 1, np.int64)
     new[3], new[4] = -1, -1
-    _add(labels, head, count, 0, new, 0.0, 0.0)
-    answer = _share(
-        family, nets, swaps, teams, rules, share, limit, sums, labels, head, count, new,
-        block, cost, save, took,
-    )  # fmt: skip
+    board = Board(labels, head, count, new)
+    work = Work(
+        np.zeros((3, family.weight.shape[1])),
+        np.zeros(family.words.shape[1], np.uint64),
+        np.zeros(n),
+        np.zeros(n),
+        np.zeros(2 * n + 1, np.int64),
+    )
+    _add(board, 0, 0.0, 0.0)
+    answer = _share(family, nets, swaps, teams, rules, share, limit, board, work)
     return (
         labels.load, labels.memory, labels.stages, labels.replicas, labels.devices, labels.team,
         labels.before, labels.held, labels.following,

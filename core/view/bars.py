@@ -8,7 +8,7 @@ import re
 from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.model.text import counted, table
 from dnnp.core.view.facts import Facts, Part
-from dnnp.core.view.parts import LOADS, amount, most_loaded, working
+from dnnp.core.view.parts import LOADS, amount, most_loaded, shared_words, working
 from dnnp.core.view.words import Page, shortened, shown_share, shown_size, shown_time
 
 FILLS = {"in": "░", "compute": "█", "overflow": "▓", "out": "▒", "sync": "≈"}
@@ -44,6 +44,7 @@ def load_lines(facts: Facts, page: Page) -> list[str]:
     left_out = len(facts.parts) - len(shown)
     if left_out:
         lines.append(f"and {left_out} more with smaller loads (-v)")
+    lines += [f"{words} on every device" for words in shared_words(facts)]
     used = [name for name in LOADS if any(amount(p.stage, name) > 0 for p in facts.parts)]
     legend = [f"{fills[name]} {name}" for name in used]
     lines.append("bars: " + "  ".join(legend if at is None else [*legend, "| bound"]))
@@ -52,7 +53,7 @@ def load_lines(facts: Facts, page: Page) -> list[str]:
 
 def _bound_at(plan: Plan, scale: float, columns: int) -> int | None:
     """Column of the bound in bars of so many; None: loads are not as long as their parts."""
-    adds = plan.objective == "throughput" and plan.options.comm == "sum"
+    adds = plan.objective == "throughput" and plan.options.comm == "sum" and not plan.shared_s
     if adds and plan.bound > 0 and scale > 0:
         return min(round(columns * plan.bound / scale), columns)
     return None

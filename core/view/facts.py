@@ -104,20 +104,24 @@ class Facts:
     def balance(self) -> float:
         """Mean load of the stages over the largest; 1: all are as busy. Of a plan for latency the
         compute."""
+        late = self.plan is not None and self.plan.objective == "latency"
+        shared = 0.0 if self.plan is None else self.plan.shared_s
         loads = [
-            part.stage.compute_s if self.plan and self.plan.objective == "latency" else
-            part.stage.load_s
+            part.stage.compute_s if late else part.stage.load_s + shared
             for part in self.parts
-        ]  # fmt: skip
+            if not part.stage.shared
+        ] or [shared]
         largest = max(loads, default=0.0)
         return sum(loads) / (len(loads) * largest) if largest > 0 else 1.0
 
     @property
     def memory_share(self) -> float | None:
-        """Largest share of a device's memory that a stage needs; None: there is no limit."""
+        """Largest share of a device's memory that is needed; None: there is no limit."""
+        shared = sum(part.stage.memory_bytes for part in self.parts if part.stage.shared)
         return max(
             (
-                part.stage.memory_bytes / part.capacity_bytes
+                (part.stage.memory_bytes + (0.0 if part.stage.shared else shared))
+                / part.capacity_bytes
                 for part in self.parts
                 if 0 < part.capacity_bytes < np.inf
             ),

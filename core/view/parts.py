@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dnnp.core.model.plan import Stage
-from dnnp.core.view.facts import Part
+from dnnp.core.view.facts import Facts, Part
+from dnnp.core.view.words import shown_size, shown_time
 
 LOADS = ("in", "compute", "overflow", "out", "sync")
 """Parts of a load, in the order in which a bar shows them."""
@@ -21,6 +22,15 @@ def most_loaded(parts: Sequence[Part], most: int) -> list[int]:
     """Numbers of the stages with the largest loads, in the order of the pipeline."""
     order = sorted(range(len(parts)), key=lambda i: (-parts[i].stage.load_s, i))
     return sorted(order[:most])
+
+
+def shared_words(facts: Facts) -> list[str]:
+    """What every device takes for stages that all share, in words; empty: there are none."""
+    plan = facts.plan
+    if plan is None or len(plan.own) == len(plan.stages):
+        return []
+    memory = sum(stage.memory_bytes for stage in plan.stages if stage.shared)
+    return [f"shared: {shown_time(plan.shared_s, facts.seconds)}, {shown_size(memory)}"]
 
 
 def working(part: Part) -> Iterator[tuple[float, float]]:

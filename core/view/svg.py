@@ -24,7 +24,7 @@ from dnnp.core.view.drawing import (
 from dnnp.core.view.facts import Facts, Part
 from dnnp.core.view.gantt import schedule_picture
 from dnnp.core.view.layout import Box, boxes_of, edges_of, lay_out, levels_of
-from dnnp.core.view.parts import LOADS, amount, most_loaded, working
+from dnnp.core.view.parts import LOADS, amount, most_loaded, shared_words, working
 from dnnp.core.view.words import shown_rate, shown_share, shown_size, shown_time
 from dnnp.formats.stream import Stream
 
@@ -106,7 +106,7 @@ def _loads(facts: Facts) -> Drawn | None:
             body += _bar(facts, part, left, y + 3, scale)
         body.append(label(left + BAR + 12, y + 18, _numbers(facts, part), 11))
     bottom = HEAD + ROW * len(numbers)
-    if not late and plan.objective == "throughput" and plan.bound > 0:
+    if not late and plan.objective == "throughput" and plan.bound > 0 and not plan.shared_s:
         x = left + min(plan.bound * scale, BAR)
         body.append(
             f'<path d="M{x:.1f} {HEAD - 4:.1f}V{bottom:.1f}" stroke="currentColor" '
@@ -134,9 +134,10 @@ def _said(facts: Facts, plan: Plan, shown: int) -> str:
     )
     if facts.seconds and plan.objective != "latency":
         text += f", {shown_rate(plan.value)}"
-    dashed = " (dashed)" if plan.objective == "throughput" else ""
+    dashed = " (dashed)" if plan.objective == "throughput" and not plan.shared_s else ""
     text += f"; bound {shown_time(plan.bound, facts.seconds)}{dashed}, gap "
     text += shown_share(max(plan.gap, 0.0))
+    text += "".join(f"; {words} on every device" for words in shared_words(facts))
     left_out = len(facts.parts) - shown
     return text + (f"; {left_out} stages with smaller loads are left out" if left_out else "")
 

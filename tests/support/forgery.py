@@ -98,6 +98,10 @@ def _searched(record: Record, before: float, after: float) -> bool:
     )
 
 
+def _no_replicas(record: Record, before: float, after: float) -> bool:
+    return int(record["parallel"]["data_parallel"]) == 1
+
+
 UNPROVEN = (
     _any,
     "a bound without a certificate: the checker compares it with what is reached, no more",
@@ -132,6 +136,8 @@ HARMLESS: dict[tuple[str, str], tuple[Rule, str]] = {
     ("plan", "max_replicas"): OFFERED,
     ("plan", "parallel.tensor_parallel"): OFFERED,
     ("plan", "parallel.data_parallel"): OFFERED,
+    ("plan", "parallel.shared_stages"): OFFERED,
+    ("plan", "parallel.micro_batches"): (_no_replicas, "what replicas share; there are none"),
     ("plan", "ways[].value"): SEARCHED,
     ("plan", "ways[].stages"): SEARCHED,
     ("plan", "ways[].devices"): SEARCHED,

@@ -2,9 +2,10 @@
 
     python tests/tools/forge.py --count 20 --seed 0 [--most 3] [--only plan,stage]
 
-Streams of every kind are made by the commands themselves: throughput, training, replicas, ways to
-use the devices, latency of blocks and of operators, schedules of plans and of shapes with
-transfers, repetends and trade-offs, verified runs, choices by measurement, and runs that serve.
+Streams of every kind are made by the commands themselves: throughput, training, replicas, shared
+stages, ways to use the devices, latency of blocks and of operators, schedules of plans and of
+shapes with transfers, repetends and trade-offs, verified runs, choices by measurement, and runs
+that serve.
 `--count` graphs are drawn for each kind. Every number of a result is changed in up to ten ways, or
 `--most` numbers of each field in a stream; digests and gaps are made to fit. dnnp-check must refuse
 all of it but what is no false statement, or what nothing in the stream contradicts; those are
@@ -27,7 +28,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from support import forgery, seeds, training
+from support import forgery, seeds, shapes, training
 from support.forgery import Forgery, records_in
 from support.run import dnnp
 from support.running import SPLIT, network, planned
@@ -52,7 +53,7 @@ def piped(start: bytes, *commands: str) -> bytes:
 
 def streams(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
     """Names and bytes of streams of every kind."""
-    shapes = ["V", "X", "M", "NN", "K"]
+    letters = ["V", "X", "M", "NN", "K"]
     for i in range(seed, seed + count):
         graph = f"import --synthetic erdos-renyi --nodes {8 + i % 7} --seed {i}"
         cut = f"partition -k 3 --bandwidth 10 --comm {('sum', 'overlap', 'duplex')[i % 3]}"
@@ -74,7 +75,7 @@ def streams(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
         late = "partition --objective latency --execution"
         yield f"operators {i}", piped(b"", layered, f"{late} operators --effort 0.1", "bound")
         yield f"blocks {i}", piped(b"", graph, f"{late} blocks -k 2 --effort 0.1 --bandwidth 10")
-        shape = f"schedule --shape {shapes[i % 5]} --devices {2 + i % 3} -n {2 + i % 4}"
+        shape = f"schedule --shape {letters[i % 5]} --devices {2 + i % 3} -n {2 + i % 4}"
         yield f"shape {i}", piped(b"", f"{shape} --pareto")
         times = f"--transfers non-blocking --transfer-time {i % 4} --latency 1"
         yield f"transfers {i}", piped(b"", f"{shape} {times} --split-backward")
@@ -83,6 +84,11 @@ def streams(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
     records = training.graph_records()
     cut = "partition -k 4 --bandwidth 8"
     yield "training", piped(seeds.encode(records), cut, "bound", "schedule -n 5")
+    for i, name in enumerate(shapes.SHAPES):
+        shared = piped(
+            shapes.shape_stream(name), "partition --shared-stages 2", f"schedule -n {4 + i}"
+        )
+        yield f"shared {name}", shared
     flat = [{k: v for k, v in r.items() if k not in CLUSTERS} for r in records]
     yield "gpipe", piped(seeds.encode(flat), f"{cut} --objective gpipe", "bound", "schedule -n 5")
     with tempfile.TemporaryDirectory() as folder:

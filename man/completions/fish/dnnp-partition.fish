@@ -28,6 +28,7 @@ complete -c dnnp-partition -l micro-batches -x -d 'micro-batches in a batch, whi
 complete -c dnnp-partition -l recompute -x -a 'none full auto' -d 'stages that run their forward pass again in the backward pass, to hold less: none'
 complete -c dnnp-partition -l weight-sync -x -a 'ring server' -d 'how replicas add up their gradients: around a ring'
 complete -c dnnp-partition -l overlap-sync -d 'they do so while the stage computes'
+complete -c dnnp-partition -l shared-stages -x -d 'up to S stages are shared: all devices hold them together, besides the stage that each has of its own, as embeddings over large vocabularies need it'
 complete -c dnnp-partition -l samples -x -d 'orders that random tries'
 complete -c dnnp-partition -l population -x -d 'orders of a generation'
 complete -c dnnp-partition -l generations -x -d 'generations'
