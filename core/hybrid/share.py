@@ -72,7 +72,7 @@ class Board(NamedTuple):
     labels: Labels
     head: Ints
     """i64[I], the first label of each set; -1: there is none."""
-    count: Ints
+    made: Ints
     """i64[1], labels."""
     new: Ints
     """i64[5], of a label to be added: stages, replicas, devices, team, label before."""
@@ -123,10 +123,10 @@ def _add(board, at, load, memory):  # type: ignore[no-untyped-def]
         else:
             last = e
         e = then
-    i = board.count[0]
+    i = board.made[0]
     if i == len(labels.load):
         return False
-    board.count[0] = i + 1
+    board.made[0] = i + 1
     labels.load[i], labels.memory[i] = load, memory
     labels.stages[i], labels.replicas[i], labels.devices[i] = new[0], new[1], new[2]
     labels.team[i], labels.before[i], labels.held[i] = new[3], new[4], at

@@ -7,7 +7,7 @@ import json
 import pytest
 from fuzz.targets import PIPER
 
-from support import seeds, training
+from support import seeds, shapes, training
 from support.forgery import accepts, forge, records_in
 from support.run import dnnp
 
@@ -41,6 +41,7 @@ STREAMS: dict[str, tuple[bytes, tuple[str, ...]]] = {
             "partition --tensor-parallel 2 --data-parallel 2 --recompute auto",
         ),
     ),
+    "shared": (shapes.shape_stream("NN"), ("partition --shared-stages 2",)),
     "operators": (
         seeds.encode(seeds.graph_records()),
         ("partition --objective latency --execution operators --method heft",),
