@@ -168,7 +168,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         if args.chart:
             from dnnp.core.view.gantt import text_chart
 
-            context.show(text_chart(record, blocks))
+            context.show(text_chart(record, blocks, stream.header["units"]["time"] == "s"))
         if args.svg is not None:
             _draw(args.svg, stream)
         context.write(stream)

@@ -6,6 +6,10 @@ that hand over is a track of `links`, with a slice from when a sample was ready 
 on, and a counter of how many of them wait. What arrives at its own pace has a slice in `samples`,
 from its arrival to its last output. Times are microseconds from the first one.
 
+Of what the format allows, Perfetto reads only numbers (or hexadecimal texts) as ids of arrows, and
+older versions scale all times by `displayTimeUnit`; so ids are whole numbers, and milliseconds,
+the default, are not asked for.
+
 The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
@@ -83,7 +87,7 @@ class Timeline:
 
 def write_trace(file: BinaryIO, timeline: Timeline, about: Mapping[str, object]) -> None:
     """Write a timeline; `about` is said of the trace as a whole."""
-    file.write(b'{"displayTimeUnit":"ms","otherData":' + orjson.dumps(dict(about)))
+    file.write(b'{"otherData":' + orjson.dumps(dict(about)))
     file.write(b',"traceEvents":[\n')
     before = b""
     for part in _parts(timeline):
@@ -164,11 +168,12 @@ def _hands(
         tail.end_ns[samples] - begin,
         head.start_ns[samples] - begin,
     )
+    first_id = number * (timeline.first + len(timeline.done_ns))
     for i, (a, b, start, ready, taken) in enumerate(
         zip(*(row.tolist() for row in rows), strict=True)
     ):
         sample = timeline.first + samples.start + i
-        flow = f'"name":"tensors","cat":"flow","id":"{number}.{sample}","pid":{DEVICES}'
+        flow = f'"name":"tensors","cat":"flow","id":{first_id + sample},"pid":{DEVICES}'
         # The arrow begins within the slice that it leaves: its end belongs to what comes after.
         at = max(ready - 1, start)
         yield f'{{"ph":"s",{flow},"tid":{a + 1},"ts":{_us(at)}}}'
@@ -190,7 +195,7 @@ def _spans(
 
 def _span(pid: int, name: str, number: str, sample: int, times: tuple[int, int]) -> Iterator[str]:
     what = f'"name":{_text(name)},"cat":"{"link" if pid == LINKS else "sample"}","pid":{pid}'
-    what += f',"tid":0,"id":"{number}"'
+    what += f',"tid":{pid},"id":"{number}"'
     yield f'{{"ph":"b",{what},"ts":{_us(times[0])},"args":{{"sample":{sample}}}}}'
     yield f'{{"ph":"e",{what},"ts":{_us(times[1])}}}'
 

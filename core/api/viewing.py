@@ -192,11 +192,12 @@ def _html(facts: Facts, _: ViewOptions) -> bytes:
     from dnnp.core.view import page
 
     folder = os.path.dirname(page.__file__)
-    with (
-        open(os.path.join(folder, "page.js"), encoding="utf-8") as script,
-        open(os.path.join(folder, "page.css"), encoding="utf-8") as style,
-    ):
-        return page.draw(facts, script.read(), style.read())
+    held = []
+    for name in page.FILES:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            held.append(file.read())
+    *scripts, style = held
+    return page.draw(facts, "".join(scripts), style)
 
 
 def _dot(facts: Facts, _: ViewOptions) -> bytes:

@@ -5,10 +5,20 @@ from __future__ import annotations
 import math
 import re
 
-from dnnp.core.model.plan import Plan, Stage
+from dnnp.core.model.plan import Stage
 from dnnp.core.model.text import counted, table
 from dnnp.core.view.facts import Facts, Part
-from dnnp.core.view.parts import LOADS, amount, most_loaded, shared_words, working
+from dnnp.core.view.parts import (
+    LOADS,
+    OVERLAP,
+    amount,
+    bar_bound,
+    longest_bar,
+    most_loaded,
+    parts_overlap,
+    shared_words,
+    working,
+)
 from dnnp.core.view.words import Page, shortened, shown_share, shown_size, shown_time
 
 FILLS = {"in": "░", "compute": "█", "overflow": "▓", "out": "▒", "sync": "≈"}
@@ -28,13 +38,13 @@ def load_lines(facts: Facts, page: Page) -> list[str]:
     if facts.plan is None or facts.plan.objective == "latency":
         return []
     fills = PLAIN_FILLS if page.plain else FILLS
-    scale = max((_parts_sum(part.stage) for part in facts.parts), default=0.0)
+    scale, bound = longest_bar(facts.parts), bar_bound(facts.plan, facts.parts)
     shown = most_loaded(facts.parts, page.most(len(facts.parts)))
     rows = [_stage_row(facts, number, facts.parts[number]) for number in shown]
     lines = table(["stage", "device", "layers", "load", "memory", ""], rows, left=(0, 1, 2))
     wide = max(map(len, lines))
     columns = max(page.width - wide - 3, LEAST_BAR)
-    at = _bound_at(facts.plan, scale, columns)
+    at = None if bound is None else min(round(columns * bound / scale), columns)
     bars = [_bar(facts.parts[number].stage, scale, columns, fills) for number in shown]
     if at is not None:
         bars = [f"{bar[:at].ljust(at)}|{bar[at:]}" for bar in bars]
@@ -48,15 +58,7 @@ def load_lines(facts: Facts, page: Page) -> list[str]:
     used = [name for name in LOADS if any(amount(p.stage, name) > 0 for p in facts.parts)]
     legend = [f"{fills[name]} {name}" for name in used]
     lines.append("bars: " + "  ".join(legend if at is None else [*legend, "| bound"]))
-    return lines
-
-
-def _bound_at(plan: Plan, scale: float, columns: int) -> int | None:
-    """Column of the bound in bars of so many; None: loads are not as long as their parts."""
-    adds = plan.objective == "throughput" and plan.options.comm == "sum" and not plan.shared_s
-    if adds and plan.bound > 0 and scale > 0:
-        return min(round(columns * plan.bound / scale), columns)
-    return None
+    return [*lines, OVERLAP] if parts_overlap(facts.parts) else lines
 
 
 def tinted(text: str) -> str:
@@ -84,16 +86,12 @@ def _stage_row(facts: Facts, number: int, part: Part) -> list[str]:
     ]
 
 
-def _parts_sum(stage: Stage) -> float:
-    return sum(amount(stage, name) for name in LOADS)
-
-
 def _bar(stage: Stage, scale: float, columns: int, fills: dict[str, str]) -> str:
     """A bar of parts as long as they take; what takes little is not shown longer than it is."""
     bar, done = "", 0.0
     for name in LOADS:
         done += amount(stage, name)
-        end = round(columns * done / scale) if scale > 0 else 0
+        end = round(columns * done / scale)
         bar += fills[name] * (end - len(bar))
     return bar
 

@@ -36,11 +36,13 @@ def _step(record: Record, blocks: Sequence[Record]) -> float:
     return least
 
 
-def text_chart(record: Record, blocks: Sequence[Record], width: int = WIDTH) -> list[str]:
+def text_chart(
+    record: Record, blocks: Sequence[Record], seconds: bool, width: int = WIDTH
+) -> list[str]:
     """The lines of a chart of the beginning of a schedule.
 
     A block shows its micro-batch, backward blocks with a `b`, weight blocks with a `w`; `=` goes
-    on, `.` is idle.
+    on, `.` is idle. `seconds`: times are in seconds; else their unit is not known.
     """
     step = _step(record, blocks)
     cell = len(str(max((b["micro_batch"] for b in blocks), default=0))) + 2
@@ -63,9 +65,10 @@ def text_chart(record: Record, blocks: Sequence[Record], width: int = WIDTH) -> 
     ]
     if len(record["units"]) > MOST_ROWS:
         lines.append(f"... and {len(record['units']) - MOST_ROWS} more")
-    shown = f"one column is {step:.6g}"
+    shown = f"one column is {shown_time(step, seconds)}"
     if end * step < record["makespan_s"] * (1 - 1e-9):
-        shown += f"; {end * step:.6g} of {record['makespan_s']:.6g} shown"
+        part, whole = (shown_time(t, seconds) for t in (end * step, record["makespan_s"]))
+        shown += f"; {part} of {whole} shown"
     return [*lines, shown]
 
 
@@ -73,7 +76,8 @@ def schedule_picture(record: Record, blocks: Sequence[Record], seconds: bool) ->
     """The schedule as a picture; what comes after `MOST_SHOWN` blocks is left out, and said."""
     shown, units = list(blocks)[:MOST_SHOWN], record["units"]
     end = max((b["end_s"] for b in shown), default=0.0) or 1.0
-    shortest = min((p["time_s"] for p in record["passes"] if p["time_s"] > 0), default=end)
+    computing = [p["time_s"] for p in record["passes"] if p["kind"] != "transfer"]
+    shortest = min((time for time in computing if time > 0), default=end)
     left = 16 + max((text_width(printable(u["name"]), SIZE) for u in units), default=0.0)
     wide = min(max(26.0 * end / shortest, 720.0), WIDEST)
     scale = wide / end

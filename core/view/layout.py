@@ -7,6 +7,7 @@ near to these as room allows.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +19,13 @@ from dnnp.core.view.facts import Facts
 
 SWEEPS = 4
 """Times that rows are ordered anew, down and up."""
+
+SWINGS = (0.0, 1.0, -1.0, 1.6, -1.6, 2.4, -2.4)
+"""Columns that an edge may swing aside."""
+POINTS = tuple(i / 12 for i in range(1, 12))
+"""Of a curve, where it is looked whether a box covers it."""
+HALF = 0.5
+"""Columns from the middle of a box to where an edge is seen beside it."""
 
 Edges = dict[tuple[int, int], float]
 """Bytes that go from one box to another, by their numbers."""
@@ -168,6 +176,46 @@ def _place(members: Sequence[int], wanted: Sequence[float], x: list[float]) -> N
     shift = sum(w - p for w, p in zip(wanted, places, strict=True)) / max(len(places), 1)
     for v, place in zip(members, places, strict=True):
         x[v] = place + shift
+
+
+def heaviest(edges: Edges, most: int) -> Edges:
+    """At most so many edges, those that carry the most; equals as they come."""
+    if len(edges) <= most:
+        return edges
+    return dict(sorted(edges.items(), key=lambda edge: -edge[1])[:most])
+
+
+def bows(layout: Layout, edges: Edges) -> list[float]:
+    """How far each edge swings aside, so that it is seen beside the boxes between its ends.
+
+    An edge is a curve from below its first box to above its last one, whose inner control points
+    are moved aside by so many columns (`page.js` does the same for what it draws). Of a few swings
+    the first is taken with which the fewest boxes cover it.
+    """
+    rows: list[list[float]] = [[] for _ in range(layout.rows)]
+    for x, y in zip(layout.x, layout.y, strict=True):
+        rows[y].append(x)
+    for row in rows:
+        row.sort()
+
+    def covered(a: int, b: int, swing: float) -> int:
+        """Points of the curve that lie behind a box."""
+        first, last = layout.y[a], layout.y[b]
+        count = 0
+        for t in POINTS:
+            y = round(first + (last - first) * (1.5 * t * (1 - t) + t**3))
+            if y in (first, last):
+                continue
+            x = layout.x[a] + (layout.x[b] - layout.x[a]) * t * t * (3 - 2 * t)
+            x += 3 * t * (1 - t) * swing
+            at = bisect(rows[y], x - HALF)
+            count += at < len(rows[y]) and rows[y][at] < x + HALF
+        return count
+
+    return [
+        0.0 if abs(layout.y[b] - layout.y[a]) < 2 else min(SWINGS, key=lambda s: covered(a, b, s))
+        for a, b in edges
+    ]
 
 
 def is_apart(layout: Layout) -> bool:

@@ -9,37 +9,37 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from typing import Any
 
-import numpy as np
 import orjson
 
-from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.graph import PARAMETER, Graph
+from dnnp.core.model.graph import PARAMETER
 from dnnp.core.model.text import counted, printable
-from dnnp.core.view.drawing import PALETTE
-from dnnp.core.view.facts import Facts
-from dnnp.core.view.gantt import COLORS, MARKS
-from dnnp.core.view.layout import Box, boxes_of, edges_of, lay_out, levels_of
-from dnnp.core.view.parts import LOADS, amount, working
+from dnnp.core.view.compared import METHODS, advice, method_rows, way_rows
+from dnnp.core.view.facts import Facts, Part
+from dnnp.core.view.gantt import COLORS
+from dnnp.core.view.page_data import MOST_BLOCKS, page_data
+from dnnp.core.view.parts import (
+    LOADS,
+    OVERLAP,
+    amount,
+    bar_bound,
+    longest_bar,
+    parts_overlap,
+    shared_words,
+)
 from dnnp.core.view.proof import proof_lines
 from dnnp.core.view.svg import FILLS
-from dnnp.core.view.words import shown_rate, shown_share, shown_size, shown_time
-from dnnp.formats.stream import Record
+from dnnp.core.view.tables import runs
+from dnnp.core.view.words import lacking, shown_rate, shown_share, shown_size, shown_time
 
-MOST_BOXES, MOST_INSIDE = 240, 4000
-"""Boxes of the graph at first; units of one of them that have places of their own."""
-MOST_NODES, MOST_BLOCKS = 120_000, 20_000
-"""Nodes, and blocks of a schedule, that a page holds."""
+FILES = ("board.js", "page.js", "page.css")
+"""What a page is made of besides data, beside this file: scripts in their order, and the style."""
 MOST_ROWS = 200
 """Rows of a table of stages or tensors."""
-DIGITS = 6
-"""Of times and sizes in the data."""
-
-Cells = Sequence[tuple[str, float | str | None]]
-"""Texts of a row, each with what it is sorted by; None: the text."""
 
 
 def draw(facts: Facts, script: str, style: str) -> bytes:
@@ -48,9 +48,9 @@ def draw(facts: Facts, script: str, style: str) -> bytes:
     Parameters
     ----------
     script, style
-        What `page.js` and `page.css` hold.
+        What `FILES` hold.
     """
-    data = _data(facts)
+    data = page_data(facts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     # A name in the data must not end the element that it is in.
@@ -59,6 +59,7 @@ def draw(facts: Facts, script: str, style: str) -> bytes:
     body = [
         f"<header><h1>{title}</h1><button id=theme type=button>dark or light</button></header>",
         *_summary(facts),
+        *_compared(facts),
         *_stages(facts),
         *_graph(facts, data),
         *_runs(facts, data),
@@ -92,9 +93,10 @@ def _summary(facts: Facts) -> list[str]:
             ("bound", shown_time(plan.bound, facts.seconds)),
             ("gap", shown_share(max(plan.gap, 0.0))),
             ("status", plan.status),
+            ("validity", plan.validity),
             ("method", plan.method),
             ("stages", str(len(facts.parts))),
-            ("devices (k)", str(plan.k)),
+            ("accelerators (k)", str(plan.k)),
         ]
         if facts.measured_per_s is not None:
             pairs.append(("measured", f"{facts.measured_per_s:.4g}/s"))
@@ -108,8 +110,27 @@ def _summary(facts: Facts) -> list[str]:
         f"<div><dt>{escape(name)}</dt><dd>{escape(printable(value))}</dd></div>"
         for name, value in pairs
     ]
+    lines = ["<dl>", *rows, "</dl>"]
+    lines += [f"<p>{escape(words)} on every device</p>" for words in shared_words(facts)]
+    if plan is not None and plan.excess_bytes:
+        lines.append(f'<p class="fault">{escape(lacking(plan.excess_bytes))}</p>')
     made = " | ".join(step["tool"] for step in facts.stream.header["provenance"])
-    return ["<dl>", *rows, "</dl>", f"<p>made by {escape(printable(made))}</p>"]
+    return [*lines, f"<p>made by {escape(printable(made))}</p>"] if made else lines
+
+
+def _compared(facts: Facts) -> list[str]:
+    """Other methods, and other ways to use the devices."""
+    lines: list[str] = []
+    methods, ways = method_rows(facts), way_rows(facts)
+    if methods:
+        header, left = [*METHODS[:-2], "status", "reason"], (0, 4, 5)
+        if not any(row[-1] for row in methods):
+            header, methods = header[:-1], [row[:-1] for row in methods]
+        lines += ["<h2>Methods</h2>", *_table(header, [_row(row, left) for row in methods], left)]
+    if ways:
+        rows = [_row(row, (0,)) for row in ways]
+        lines += ["<h2>Ways to use the devices</h2>", *_table(("way", "value"), rows, (0,))]
+    return lines
 
 
 def _stages(facts: Facts) -> list[str]:
@@ -118,10 +139,12 @@ def _stages(facts: Facts) -> list[str]:
     if plan is None:
         return []
     late = plan.objective == "latency"
-    scale = max((part.stage.load_s for part in facts.parts), default=0.0) or 1.0
+    scale, bound = longest_bar(facts.parts), bar_bound(plan, facts.parts)
     header = ["stage", "device", "layers", "nodes", "compute" if late else "load"]
     header += [] if late else [""]
-    header += ["memory", "of its device", "measured"]
+    header += ["memory", "of its device"]
+    ran = any(part.measured_s is not None for part in facts.parts)
+    header += ["measured", "ratio"] if ran else []
     rows = []
     for number, part in enumerate(facts.parts[:MOST_ROWS]):
         stage = part.stage
@@ -135,39 +158,53 @@ def _stages(facts: Facts) -> list[str]:
             _cell(shown_time(time, facts.seconds), time),
         ]
         if not late:
-            cells.append(f"<td>{_bar(facts, number, scale)}</td>")
+            cells.append(f"<td>{_bar(facts, part, scale, bound)}</td>")
         cells += [
             _cell(shown_size(stage.memory_bytes), stage.memory_bytes),
             _cell(shown_share(share) if math.isfinite(part.capacity_bytes) else "-", share),
-            _cell(
-                shown_time(part.measured_s, True) if part.measured_s is not None else "-",
-                part.measured_s or 0.0,
-            ),
         ]
+        cells += _ratio(part) if ran else []
         rows.append(f"<tr>{''.join(cells)}</tr>")
-    lines = ["<h2>Stages</h2>", *_table(header, rows, 3, sortable=True)]
+    lines = ["<h2>Stages</h2>", *_table(header, rows, range(3), sortable=True)]
     if len(facts.parts) > MOST_ROWS:
         lines.append(f"<p>the first {MOST_ROWS} of {len(facts.parts)} stages</p>")
     if not late:
         used = [n for n in LOADS if any(amount(p.stage, n) > 0 for p in facts.parts)]
-        keys = [f'<span class="key" style="background:{FILLS[n]}"></span>{n}' for n in used]
-        dashed = "; the dashed line is the proven bound" if plan.objective == "throughput" else ""
-        lines.append(f"<p>{''.join(keys)}{dashed}</p>")
+        notes = ["the dashed line is the proven bound"] if bound is not None else []
+        notes += [OVERLAP] if parts_overlap(facts.parts) else []
+        lines.append(f"<p>{_keys({name: FILLS[name] for name in used})} {'; '.join(notes)}</p>")
     return lines
 
 
-def _bar(facts: Facts, number: int, scale: float) -> str:
+def _keys(colors: Mapping[str, str]) -> str:
+    """What colours stand for."""
+    return " ".join(
+        f'<span class="key"><i style="background:{color}"></i>{escape(name)}</span>'
+        for name, color in colors.items()
+    )
+
+
+def _ratio(part: Part) -> list[str]:
+    """What was measured of a stage, and that over what was predicted."""
+    found, load = part.measured_s, part.stage.load_s
+    if found is None:
+        return [_cell("-", 0.0)] * 2
+    ratio = found / load if load > 0 else math.inf
+    text = f"{ratio:.2f}" if math.isfinite(ratio) else "-"
+    return [_cell(shown_time(found, True), found), _cell(text, ratio)]
+
+
+def _bar(facts: Facts, part: Part, scale: float, bound: float | None) -> str:
     """What the load of a stage is made of."""
-    stage, plan = facts.parts[number].stage, facts.plan
     pieces, said = [], []
     for name in LOADS:
-        found = amount(stage, name)
+        found = amount(part.stage, name)
         if found > 0:
             said.append(f"{name} {shown_time(found, facts.seconds)}")
-            wide = min(100 * found / scale, 100.0)
+            wide = 100 * found / scale
             pieces.append(f'<i style="width:{wide:.3f}%;background:{FILLS[name]}"></i>')
-    if plan is not None and plan.objective == "throughput" and plan.bound > 0:
-        pieces.append(f'<b style="left:{min(100 * plan.bound / scale, 100.0):.3f}%"></b>')
+    if bound is not None:
+        pieces.append(f'<b style="left:{min(100 * bound / scale, 100.0):.3f}%"></b>')
     text = escape(", ".join(said))
     return f'<div class="bar" role="img" aria-label="{text}" title="{text}">{"".join(pieces)}</div>'
 
@@ -217,13 +254,11 @@ def _runs(facts: Facts, data: dict[str, Any]) -> list[str]:
         )
         if len(facts.stream.get("block")) > MOST_BLOCKS:
             text += f"; the first {MOST_BLOCKS} blocks"
-        kinds = [k for k in COLORS if any(p["kind"] == k for p in record["passes"])]
-        keys = "".join(
-            f'<span class="key" style="background:{COLORS[k]}"></span>{k}' for k in kinds
-        )
+        held = {one["kind"] for one in record["passes"]}
+        keys = _keys({kind: color for kind, color in COLORS.items() if kind in held})
     high = 44 * len(data["runs"]["rows"]) + 24
     return [
-        f"<h2>{title}</h2><p>{escape(printable(text))}{keys}</p>",
+        f"<h2>{title}</h2><p>{escape(printable(text))} {keys}</p>",
         f'<div class="tools">{_buttons("runs")}</div>',
         f'<canvas id="runs" role="img" style="height:min({high}px,75vh)" '
         f'aria-label="{escape(title)}: {escape(printable(text))}"></canvas>',
@@ -243,8 +278,9 @@ def _tables(facts: Facts) -> list[str]:
         ]
         total = sum(cut.size_bytes for cut in facts.cuts)
         text = f"{counted(len(facts.cuts), 'tensor')}, {shown_size(total)}"
+        text += f"; the {MOST_ROWS} largest" if len(facts.cuts) > MOST_ROWS else ""
         lines += ["<h2>What moves between stages</h2>", f"<p>{text}</p>"]
-        lines += _table(["tensor", "from", "to", "size"], rows, 1, sortable=True)
+        lines += _table(["tensor", "from", "to", "size"], rows, (0,), sortable=True)
     total_s = float(times.sum())
     if units is not None and math.isfinite(total_s) and total_s > 0:
         order = sorted(range(units.g), key=lambda u: (-times[u], u))[:20]
@@ -256,19 +292,24 @@ def _tables(facts: Facts) -> list[str]:
             for u in order
         ]
         lines += ["<h2>Heaviest</h2>"]
-        lines += _table(["unit", "layer", "stage", "compute", "share"], rows, 2, sortable=True)
+        lines += _table(["unit", "layer", "stage", "compute", "share"], rows, (0, 1), sortable=True)
     if facts.runs:
-        names = ["mode", "provider", "samples", "throughput_per_s", "latency_p50_s", "verified"]
-        rows = [
-            "<tr>" + "".join(_cell(_plain(run.get(name))) for name in names) + "</tr>"
-            for run in facts.runs
-        ]
-        lines += ["<h2>Measured</h2>", *_table(names, rows, 0)]
+        lines += ["<h2>Measured</h2>", *_measured(facts)]
     proof = proof_lines(facts)
     if proof:
         shown = "\n".join(escape(line) for line in proof)
-        lines += ["<h2>Proven</h2>", f'<div class="wide"><pre>{shown}</pre></div>']
+        lines += ["<h2>Proven</h2>", f"<pre>{shown}</pre>"]
     return lines
+
+
+def _measured(facts: Facts) -> list[str]:
+    """A row a run, and a rate of a sweep; only columns in which something stands."""
+    header, rows = runs(facts)
+    shown = [i for i in range(len(header)) if any(row[i] is not None for row in rows)]
+    cells = [_row([_plain(row[i]) for i in shown], range(3)) for row in rows]
+    lines = _table([header[i] for i in shown], cells, range(3))
+    said = filter(None, map(advice, facts.runs))
+    return lines + [f"<p>{escape(printable(text))}</p>" for text in said]
 
 
 def _plain(value: object) -> str:
@@ -277,165 +318,36 @@ def _plain(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
+def _row(texts: Sequence[str], left: Collection[int]) -> str:
+    """A row of a table."""
+    return f"<tr>{''.join(_cell(text, left=i in left) for i, text in enumerate(texts))}</tr>"
+
+
 def _cell(text: str, key: float | None = None, left: bool = False) -> str:
-    kind = ' class="left"' if left else ""
     value = "" if key is None or not math.isfinite(key) else f' data-value="{key!r}"'
-    return f"<td{kind}{value}>{escape(printable(text))}</td>"
+    shown = escape(printable(text))
+    if not left:
+        return f"<td{value}>{shown}</td>"
+    parts = _PARTS.sub(r"\1<wbr>", shown)
+    return f'<td class="left"{value}>{parts}</td>'
+
+
+_PARTS = re.compile("([/+_])")
+"""Where parts of names end, and lines may."""
 
 
 def _table(
-    header: Sequence[str], rows: Sequence[str], left: int, sortable: bool = False
+    header: Sequence[str], rows: Sequence[str], left: Collection[int], sortable: bool = False
 ) -> list[str]:
-    """A table; its first `left` columns are texts."""
+    """A table; its columns `left` are texts."""
     heads = [
-        f"<th{' class=left' if i < left else ''} scope=col>{escape(name)}</th>"
+        f"<th{' class=left' if i in left else ''} scope=col>{escape(name)}</th>"
         for i, name in enumerate(header)
     ]
     kind = ' class="sorted"' if sortable else ""
     return [
-        f'<div class="wide"><table{kind}><thead><tr>{"".join(heads)}</tr></thead><tbody>',
+        f'<div class="wide" tabindex="0"><table{kind}>',  # the keyboard alone can scroll it, too
+        f"<thead><tr>{''.join(heads)}</tr></thead><tbody>",
         *rows,
         "</tbody></table></div>",
     ]
-
-
-# What the script draws.
-
-
-def _data(facts: Facts) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "seconds": facts.seconds,
-        "palette": PALETTE,
-        "stages": [part.stage.device for part in facts.parts],
-        "layers": [],
-        "nodes": {"name": [], "op": [], "unit": []},
-    }
-    graph, units, whole = facts.graph, facts.units, facts.unit_graph
-    if graph is not None and units is not None and whole is not None and graph.n <= MOST_NODES:
-        data |= _graph_data(facts, graph, units, whole)
-    runs = _run_data(facts)
-    return data | ({"runs": runs} if runs else {})
-
-
-def _graph_data(facts: Facts, graph: Graph, units: Clustering, whole: Graph) -> dict[str, Any]:
-    """Nodes, units, boxes of units and places of all, in columns; `whole` is the graph of units."""
-    layers = list(dict.fromkeys(facts.layers))
-    number = {name: i for i, name in enumerate(layers)}
-    boxes, what = boxes_of(facts, MOST_BOXES)
-    level = levels_of(whole)
-    owner = np.full(whole.n, -1, dtype=np.int64)
-    x, y = np.zeros(whole.n), np.zeros(whole.n, dtype=np.int64)
-    for i, one in enumerate(boxes):
-        owner[one.units] = i
-        x[one.units], y[one.units] = _inside(whole, one, level.tolist())
-    edges = edges_of(whole, owner)
-    places = lay_out([float(level[one.units].mean()) for one in boxes], edges)
-    records = facts.stream.get("group") or facts.stream.get("node")
-    columns: dict[str, Any] = {
-        "time": [_number(t) for t in facts.unit_times.tolist()],
-        "stage": facts.stage_of.tolist(),
-        "layer": [number[name] for name in facts.layers],
-        "box": owner.tolist(),
-        "x": [_number(v) for v in x.tolist()],
-        "y": y.tolist(),
-    }
-    if any("flop" in record or "bytes" in record for record in records):
-        columns["flop"] = [_number(r.get("flop", math.nan)) for r in records]
-        columns["bytes"] = [_number(r.get("bytes", 0.0)) for r in records]
-    if facts.stream.get("group"):
-        columns["name"] = [printable(name) for name in units.names]
-    own = edges_of(whole, np.arange(whole.n))
-    said = counted(whole.n, "unit")
-    if what != "unit":
-        said += f" in {len(boxes)} boxes, each a {what} of one stage; a click opens a box"
-    return {
-        "layers": [printable(name) for name in layers],
-        "nodes": {
-            "name": [printable(name) for name in graph.node_names],
-            "op": [printable(op) for op in graph.ops],
-            "unit": units.label.tolist(),
-        },
-        "units": columns,
-        "unit_edges": _columns(own),
-        "boxes": {
-            "name": [printable(one.name) for one in boxes],
-            "units": [one.units for one in boxes],
-            "stage": [one.stage for one in boxes],
-            "time": [_number(one.time) for one in boxes],
-            "x": [_number(v) for v in places.x],
-            "y": places.y,
-        },
-        "edges": _columns(edges),
-        "said": said,
-    }
-
-
-def _inside(whole: Graph, one: Box, level: list[int]) -> tuple[list[float], list[int]]:
-    """Places of the units of a box, when it is open."""
-    if len(one.units) == 1:
-        return [0.0], [0]
-    if len(one.units) > MOST_INSIDE:
-        side = math.ceil(math.sqrt(len(one.units)))
-        return (
-            [float(i % side) for i in range(len(one.units))],
-            [i // side for i in range(len(one.units))],
-        )
-    place = {u: i for i, u in enumerate(one.units)}
-    edges = {
-        (i, place[v]): 0.0
-        for u, i in place.items()
-        for t in whole.writes(u).tolist()
-        for v in whole.readers(t).tolist()
-        if v in place and v != u
-    }
-    found = lay_out([float(level[u]) for u in one.units], edges)
-    return found.x, found.y
-
-
-def _columns(edges: dict[tuple[int, int], float]) -> list[list[Any]]:
-    return [
-        [a for a, _ in edges],
-        [b for _, b in edges],
-        [_number(size) for size in edges.values()],
-    ]
-
-
-def _run_data(facts: Facts) -> dict[str, Any]:
-    """Blocks of the schedule; of a plan for latency what each stage computes."""
-    rows: list[tuple[int, float, float, str, str, str]] = []
-    record = facts.schedule
-    if record is not None:
-        for block in facts.stream.get("block")[:MOST_BLOCKS]:
-            rows += _block_rows(record, block)
-        names = [printable(unit["name"]) for unit in record["units"]]
-    elif facts.plan is not None and facts.plan.objective == "latency":
-        names = []
-        for number, part in enumerate(facts.parts):
-            names.append(f"{number}  {part.stage.device}")
-            held = part.units.tolist() if part.stage.starts_s else []
-            for i, (start, end) in enumerate(working(part)):
-                name = facts.units.names[held[i]] if held and facts.units else part.layers
-                fill = PALETTE[number % len(PALETTE)]
-                rows.append((number, start, end, fill, printable(name), printable(name)))
-    if not rows:
-        return {}
-    columns = ("row", "start", "end", "fill", "name", "said")
-    return {"rows": names} | {c: [row[i] for row in rows] for i, c in enumerate(columns)}
-
-
-def _block_rows(record: Record, block: Record) -> list[tuple[int, float, float, str, str, str]]:
-    one = record["passes"][block["pass"]]
-    name = f"{block['micro_batch']}{MARKS[one['kind']]}"
-    said = f"{one['name']}, {one['kind']}, of micro-batch {block['micro_batch']}"
-    return [
-        (unit, block["start_s"], block["end_s"], COLORS[one["kind"]], name, printable(said))
-        for unit in block["units"]
-    ]
-
-
-def _number(value: float) -> float | int | None:
-    """A number of few digits; None: there is none."""
-    if not math.isfinite(value):
-        return None
-    rounded = float(f"{value:.{DIGITS}g}")
-    return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded

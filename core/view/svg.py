@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 
 import numpy as np
@@ -23,13 +23,33 @@ from dnnp.core.view.drawing import (
 )
 from dnnp.core.view.facts import Facts, Part
 from dnnp.core.view.gantt import schedule_picture
-from dnnp.core.view.layout import Box, boxes_of, edges_of, lay_out, levels_of
-from dnnp.core.view.parts import LOADS, amount, most_loaded, shared_words, working
-from dnnp.core.view.words import shown_rate, shown_share, shown_size, shown_time
+from dnnp.core.view.layout import (
+    Box,
+    Edges,
+    Layout,
+    bows,
+    boxes_of,
+    edges_of,
+    heaviest,
+    lay_out,
+    levels_of,
+)
+from dnnp.core.view.parts import (
+    LOADS,
+    OVERLAP,
+    amount,
+    bar_bound,
+    longest_bar,
+    most_loaded,
+    parts_overlap,
+    shared_words,
+    working,
+)
+from dnnp.core.view.words import lacking, shown_rate, shown_share, shown_size, shown_time
 from dnnp.formats.stream import Stream
 
-MOST_BOXES, MOST_STAGES = 300, 64
-"""Boxes of a graph, and stages, that a picture shows."""
+MOST_BOXES, MOST_EDGES, MOST_STAGES = 300, 1500, 64
+"""Boxes and lines of a graph, and stages, that a picture shows."""
 BAR, ROW, HEAD = 460.0, 30.0, 34.0
 """Pixels: the longest bar, a row of a stage, what is above the rows."""
 BOX, HIGH, GAP, DROP = 150.0, 34.0, 14.0, 34.0
@@ -89,8 +109,7 @@ def _loads(facts: Facts) -> Drawn | None:
     numbers = most_loaded(facts.parts, MOST_STAGES)
     names = [_title(number, facts.parts[number]) for number in numbers]
     left = min(max((text_width(name, 11) for name in names), default=0.0), 300.0) + 14
-    full = max((part.stage.load_s for part in facts.parts), default=0.0)
-    scale = BAR / ((plan.value if late else full) or 1.0)
+    scale = BAR / ((plan.value or 1.0) if late else longest_bar(facts.parts))
     body = []
     for i, number in enumerate(numbers):
         y, part = HEAD + ROW * i, facts.parts[number]
@@ -106,8 +125,14 @@ def _loads(facts: Facts) -> Drawn | None:
             body += _bar(facts, part, left, y + 3, scale)
         body.append(label(left + BAR + 12, y + 18, _numbers(facts, part), 11))
     bottom = HEAD + ROW * len(numbers)
-    if not late and plan.objective == "throughput" and plan.bound > 0 and not plan.shared_s:
-        x = left + min(plan.bound * scale, BAR)
+    if late:
+        body.append(label(left, bottom + 14, "0"))
+        body.append(
+            label(left + BAR, bottom + 14, shown_time(plan.value, facts.seconds), 11, "end")
+        )
+    bound = None if late else bar_bound(plan, facts.parts)
+    if bound is not None:
+        x = left + min(bound * scale, BAR)
         body.append(
             f'<path d="M{x:.1f} {HEAD - 4:.1f}V{bottom:.1f}" stroke="currentColor" '
             'stroke-dasharray="5 4"/>'
@@ -115,6 +140,9 @@ def _loads(facts: Facts) -> Drawn | None:
     if not late:
         used = [n for n in LOADS if any(amount(p.stage, n) > 0 for p in facts.parts)]
         body += legend([(FILLS[name], name) for name in used], left, bottom + 18)
+    if not late and parts_overlap(facts.parts):
+        bottom += 18
+        body.append(label(left, bottom + 18, OVERLAP))
     text = _said(facts, plan, len(numbers))
     wide = (
         left
@@ -134,10 +162,12 @@ def _said(facts: Facts, plan: Plan, shown: int) -> str:
     )
     if facts.seconds and plan.objective != "latency":
         text += f", {shown_rate(plan.value)}"
-    dashed = " (dashed)" if plan.objective == "throughput" and not plan.shared_s else ""
+    dashed = "" if bar_bound(plan, facts.parts) is None else " (dashed)"
     text += f"; bound {shown_time(plan.bound, facts.seconds)}{dashed}, gap "
     text += shown_share(max(plan.gap, 0.0))
     text += "".join(f"; {words} on every device" for words in shared_words(facts))
+    if plan.excess_bytes:
+        text += f"; {lacking(plan.excess_bytes)}"
     left_out = len(facts.parts) - shown
     return text + (f"; {left_out} stages with smaller loads are left out" if left_out else "")
 
@@ -148,12 +178,14 @@ def _title(number: int, part: Part) -> str:
 
 
 def _numbers(facts: Facts, part: Part) -> str:
-    """Load and memory of a stage."""
+    """Load, predicted and measured, and memory of a stage."""
     stage = part.stage
     time = stage.compute_s if facts.plan and facts.plan.objective == "latency" else stage.load_s
     text = f"{shown_time(time, facts.seconds)}, {shown_size(stage.memory_bytes)}"
     if math.isfinite(part.capacity_bytes) and part.capacity_bytes > 0:
         text += f" ({shown_share(stage.memory_bytes / part.capacity_bytes)})"
+    if part.measured_s is not None:
+        text += f"; measured {shown_time(part.measured_s, True)}"
     return text
 
 
@@ -163,9 +195,8 @@ def _bar(facts: Facts, part: Part, x: float, y: float, scale: float) -> list[str
         found = amount(part.stage, name)
         if found > 0:
             said = f"{name}: {shown_time(found, facts.seconds)}"
-            wide = min(found * scale, 2 * BAR)
-            body.append(box(x, y, wide, ROW - 8, FILLS[name], said))
-            x += wide
+            body.append(box(x, y, found * scale, ROW - 8, FILLS[name], said))
+            x += found * scale
     return body
 
 
@@ -178,34 +209,52 @@ def _graph(facts: Facts) -> Drawn | None:
     owner = np.full(graph.n, -1, dtype=np.int64)
     for number, one in enumerate(boxes):
         owner[one.units] = number
-    edges = edges_of(graph, owner)
+    every = edges_of(graph, owner)
+    edges = heaviest(every, MOST_EDGES)
     level = levels_of(graph)
-    layout = lay_out([float(level[one.units].mean()) for one in boxes], edges)
-    xs = [x * (BOX + GAP) for x in layout.x]
+    layout = lay_out([float(level[one.units].mean()) for one in boxes], every)
+    swings = bows(layout, edges)
+    left, right = _room(layout, edges, swings)
+    xs = [(x + left) * (BOX + GAP) for x in layout.x]
     ys = [HEAD + y * (HIGH + DROP) for y in layout.y]
     most = max(edges.values(), default=0.0)
     body = []
-    for (a, b), size in edges.items():
+    for ((a, b), size), bow in zip(edges.items(), swings, strict=True):
         thick = 0.6 + 2.4 * (size / most if most > 0 else 0.0)
-        body.append(_edge(xs[a], ys[a], xs[b], ys[b], thick, shown_size(size)))
+        aside = bow * (BOX + GAP)
+        body.append(_edge((xs[a], ys[a]), (xs[b], ys[b]), aside, thick, shown_size(size)))
     body += [_drawn_box(facts, one, x, y) for one, x, y in zip(boxes, xs, ys, strict=True)]
     text = f"graph: {graph.n} units"
     if what != "unit":
         text += f" as {len(boxes)} boxes, each a {what} of units of one stage"
-    wide = layout.columns * (BOX + GAP)
+    if len(edges) < len(every):
+        text += f"; the {len(edges)} of {len(every)} lines that carry the most"
+    wide = (left + right) * (BOX + GAP)
     body.append(label(0, 16, text, 12, extra=BOLD, width=max(wide, 680.0)))
     bottom = HEAD + layout.rows * (HIGH + DROP)
     return Drawn(max(wide, 680.0), bottom, body, text)
 
 
-def _edge(ax: float, ay: float, bx: float, by: float, thick: float, said: str) -> str:
-    """A curve from below one box to above another."""
-    ax, bx, ay = ax + BOX / 2, bx + BOX / 2, ay + HIGH
+def _room(layout: Layout, edges: Edges, swings: Sequence[float]) -> tuple[float, float]:
+    """Columns that lines need left of the first box, and from there on to the right."""
+    left, right = 0.0, layout.columns
+    for (a, b), swing in zip(edges, swings, strict=True):
+        # A curve goes three quarters as far as its control points.
+        middle = (layout.x[a] + layout.x[b]) / 2 + 0.5 + 0.75 * swing
+        left, right = max(left, 0.1 - middle), max(right, middle + 0.1)
+    return left, right
+
+
+def _edge(
+    tail: tuple[float, float], head: tuple[float, float], aside: float, thick: float, said: str
+) -> str:
+    """A curve from below one box to above another, which swings aside."""
+    ax, ay, bx, by = tail[0] + BOX / 2, tail[1] + HIGH, head[0] + BOX / 2, head[1]
     bend = max(abs(by - ay) / 2, DROP / 2)
     return (
-        f'<path d="M{ax:.1f} {ay:.1f}C{ax:.1f} {ay + bend:.1f} {bx:.1f} {by - bend:.1f} '
-        f'{bx:.1f} {by:.1f}" fill="none" stroke="currentColor" stroke-opacity="0.4" '
-        f'stroke-width="{thick:.2f}"><title>{escape(said)}</title></path>'
+        f'<path d="M{ax:.1f} {ay:.1f}C{ax + aside:.1f} {ay + bend:.1f} {bx + aside:.1f} '
+        f'{by - bend:.1f} {bx:.1f} {by:.1f}" fill="none" stroke="currentColor" '
+        f'stroke-opacity="0.4" stroke-width="{thick:.2f}"><title>{escape(said)}</title></path>'
     )
 
 

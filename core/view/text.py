@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 from dnnp.core.model.graph import INPUT, PARAMETER
 from dnnp.core.model.text import counted, printable, table
 from dnnp.core.view.bars import load_lines, timeline, tinted
+from dnnp.core.view.compared import METHODS, advice, method_rows, way_rows
 from dnnp.core.view.facts import Facts
 from dnnp.core.view.gantt import text_chart
 from dnnp.core.view.proof import proof_lines
 from dnnp.core.view.words import (
     OBJECTIVES,
     Page,
+    lacking,
     shortened,
     shown_rate,
     shown_share,
@@ -72,9 +74,9 @@ def _model(facts: Facts) -> list[str]:
         parts.append(counted(int((graph.tensor_kind == INPUT).sum()), "input"))
         if graph.is_output.any():
             parts.append(counted(int(graph.is_output.sum()), "output"))
-        if graph.backward.any():
-            parts.append(f"training, {int(graph.backward.sum())} of the nodes backward")
         lines.append(", ".join(parts))
+        if graph.backward.any():
+            lines.append(f"training: {counted(int(graph.backward.sum()), 'node')} backward")
         total = float(facts.unit_times.sum())
         if math.isfinite(total):
             what = "compute on the devices of the plan" if facts.parts else "compute"
@@ -102,35 +104,16 @@ def _plan(facts: Facts) -> list[str]:
         f"gap {shown_share(max(plan.gap, 0.0))}",
     ]
     if plan.excess_bytes:
-        lines.append(f"infeasible: a device lacks {shown_size(plan.excess_bytes)} of memory")
-    tried = facts.stream.get("plan")[0].get("ways", [])
-    lines += [_way(facts, way) for way in tried]
-    return lines
-
-
-def _way(facts: Facts, way: Record) -> str:
-    """A line about a way to use the devices."""
-    found = way.get("reason") or shown_time(way.get("value"), facts.seconds)
-    return f"  {way['way']}: {printable(found)}"
+        lines.append(lacking(plan.excess_bytes))
+    return lines + [f"  {way}: {printable(found)}" for way, found in way_rows(facts)]
 
 
 def _tried(facts: Facts) -> list[str]:
     """What each method found, where several were tried."""
-    if facts.plan is None or not facts.plan.tried:
+    rows = method_rows(facts)
+    if not rows:
         return []
-    rows = [
-        [
-            one.method,
-            shown_time(one.value, facts.seconds),
-            "-" if one.value is None else shown_share(max(one.gap, 0.0)),
-            "-" if one.time_s is None else shown_time(one.time_s, True),
-            ", ".join(part for part in (one.validity, one.status) if part),
-            one.reason,
-        ]
-        for one in facts.plan.tried
-    ]
-    header = ["method", "value", "gap", "time", "", ""]
-    return [line.rstrip() for line in table(header, rows, left=(0, 4, 5))]
+    return [line.rstrip() for line in table(METHODS, rows, left=(0, 4, 5))]
 
 
 def _cuts(facts: Facts, page: Page) -> list[str]:
@@ -195,6 +178,8 @@ def _measured(facts: Facts, page: Page) -> list[str]:
             found.append("interrupted")
         lines.append(printable(", ".join(found)))
         lines += _arrivals(run)
+        if advice(run):
+            lines.append(f"  {printable(advice(run))}")
     seen = [(i, p) for i, p in enumerate(facts.parts) if p.measured_s is not None]
     if seen:
         rows = []
@@ -238,4 +223,5 @@ def _schedule(facts: Facts, page: Page) -> list[str]:
         f"{shown_time(record['bound_s'], facts.seconds)}, bubble {shown_share(record['bubble'])}"
     ]
     names = max((len(unit["name"]) for unit in record["units"]), default=0)
-    return lines + text_chart(record, facts.stream.get("block"), max(page.width - names - 2, 20))
+    columns = max(page.width - names - 2, 20)
+    return lines + text_chart(record, facts.stream.get("block"), facts.seconds, columns)

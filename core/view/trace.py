@@ -60,17 +60,21 @@ def _of_schedule(record: Record, blocks: list[Record]) -> Timeline:
 
 
 def _of_latency(facts: Facts) -> Timeline:
-    """Every task is a work of one sample; transfers are on links."""
+    """Every task is a work of one sample; transfers are on links.
+
+    A device that is invoked several times has several stages.
+    """
     works: list[Work] = []
     moves: list[Move] = []
-    for track, part in enumerate(facts.parts):
-        for name, start, end in _tasks(facts, track):
+    tracks = list(dict.fromkeys(part.stage.device for part in facts.parts))
+    for number, part in enumerate(facts.parts):
+        track = tracks.index(part.stage.device)
+        for name, start, end in _tasks(facts, number):
             works.append(Work(name, np.array([track]), _one(start), _one(end)))
         for sent in part.stage.receives or ():
             name = f"{sent.source} to {part.stage.device}"
             moves.append(Move(name, _one(sent.start_s), _one(sent.end_s)))
     last = max((int(work.end_ns[0]) for work in works), default=0)
-    tracks = [part.stage.device for part in facts.parts]
     return Timeline(tracks, works, (), np.array([last]), moves=moves)
 
 

@@ -61,9 +61,20 @@ def shown_share(value: float) -> str:
     return f"{100 * value:.2g} %"
 
 
+def lacking(excess_bytes: float) -> str:
+    """What is wrong with a plan that needs so much more memory than a device has."""
+    return f"infeasible: a device lacks {shown_size(excess_bytes)} of memory"
+
+
 def shown_rate(value: float) -> str:
-    """How many samples a second, from the time that one takes."""
-    return f"{1 / value:.4g}/s" if value > 0 else "-"
+    """How many samples a second, from the time that one takes.
+
+    >>> shown_rate(0.002), shown_rate(8.667e-5), shown_rate(0.0)
+    ('500/s', '11538/s', '-')
+    """
+    if not value > 0:
+        return "-"
+    return f"{1 / value:.0f}/s" if 1e-9 < value < 1e-3 else f"{1 / value:.4g}/s"
 
 
 def shortened(text: str, width: int) -> str:

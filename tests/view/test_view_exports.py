@@ -18,6 +18,7 @@ from support.graphs import random_stream, to_bytes
 from support.run import PATIENCE_S, dnnp
 from support.seeds import encode, planned
 from support.split_models import MODELS, feeds_of, run_whole
+from support.traces import parsed
 
 
 def seen(form: str, stream: bytes, *options: str | Path) -> bytes:
@@ -143,12 +144,10 @@ def test_stages_are_boxes_of_their_nodes() -> None:
 
 def slices(data: bytes) -> list[tuple[str, str, float, float]]:
     """Device, name, start and end in microseconds of what ran, in order."""
-    events = json.loads(data)["traceEvents"]
-    threads = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     return sorted(
-        (threads[e["tid"]], e["name"], e["ts"], e["ts"] + e["dur"])
-        for e in events
-        if e["ph"] == "X"
+        (device, name, begin / 1000, end / 1000)
+        for device, rows in parsed(data).slices.items()
+        for name, _, (begin, end) in rows
     )
 
 

@@ -18,9 +18,11 @@ from dnnp.graph import Graph
 from support.graphs import random_stream
 from support.run import PATIENCE_S
 from support.run import dnnp as command
+from support.seeds import encode
+from support.seeds import planned as planned_records
 
 EVIL = "</script><script>alert(1)</script>\"'<img src=x>\u2028"
-VOID = {"meta", "input", "br", "img", "link"}
+VOID = {"meta", "input", "br", "img", "link", "wbr"}
 
 
 class Reader(HTMLParser):
@@ -57,6 +59,13 @@ def planned(seed: int = 2, nodes: int = 14, **options: object) -> Graph:
     for node in stream.get("node"):
         node["name"] = f"{node['id']} {EVIL}"
     return api.split(Graph(stream), k=3, method="greedy", bandwidth=2, memory=10_000)
+
+
+def page_of(records: list[dict]) -> str:
+    """The page of a stream that is given as records."""
+    done = command("view", "--as", "html", stdin=encode(records))
+    assert (done.status, done.err) == (0, "")
+    return done.out.decode()
 
 
 def read(graph: Graph) -> tuple[str, Reader, dict]:
@@ -104,7 +113,7 @@ def test_the_data_are_those_of_the_stream() -> None:
 
 
 def test_many_units_are_in_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dnnp.core.view.page.MOST_BOXES", 8)
+    monkeypatch.setattr("dnnp.core.view.page_data.MOST_BOXES", 8)
     graph = planned(5, 40)
     _, _, data = read(graph)
     boxes = data["boxes"]["units"]
@@ -114,7 +123,7 @@ def test_many_units_are_in_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert {data["units"]["box"][u] for u in units} == {box}
         places = {(data["units"]["x"][u], data["units"]["y"][u]) for u in units}
         assert len(places) == len(units)
-    monkeypatch.setattr("dnnp.core.view.page.MOST_NODES", 30)
+    monkeypatch.setattr("dnnp.core.view.page_data.MOST_NODES", 30)
     text, _, data = read(graph)
     assert "boxes" not in data
     assert "the graph is too large for a page: 40 nodes" in text
@@ -136,6 +145,71 @@ def test_whatever_a_stream_holds(what: str) -> None:
     assert ("runs" in data) == (what != "bare")
     assert ("boxes" in data) == (what != "schedule")
     assert reader.count.get("canvas", 0) == ("runs" in data) + ("boxes" in data)
+
+
+def cells(text: str, title: str) -> list[list[str]]:
+    """Texts of the table below a heading."""
+    table = text.partition(f"<h2>{title}</h2>")[2].partition("</table>")[0]
+    rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in table.split("<tr>")[1:]]
+    return [[re.sub("<.*?>", "", cell) for cell in row] for row in rows]
+
+
+def test_methods_that_were_tried() -> None:
+    graph = api.split(Graph(random_stream(5, 14)), k=3, method="slice,uniform", bandwidth=2)
+    assert graph.plan is not None
+    header, *rows = cells(read(graph)[0], "Methods")
+    assert header == ["method", "value", "gap", "time", "status"]
+    assert [row[0] for row in rows] == ["slice", "uniform"]
+    assert all(row[4].startswith(("ordered", "free")) for row in rows)
+
+
+def test_a_plan_that_lacks_memory_says_so() -> None:
+    stream = random_stream(2, 14)
+    with pytest.warns(match="infeasible"):
+        graph = api.split(Graph(stream), k=3, method="greedy", memory=1, memory_mode="ignore")
+    assert "infeasible: a device lacks " in read(graph)[0]
+    assert "infeasible: a device lacks " in api.view(graph, as_="svg").decode()
+    assert "infeasible" not in read(planned())[0]
+
+
+@pytest.mark.parametrize("comm", ["sum", "overlap", "duplex"])
+def test_bars_end_within_their_place(comm: str) -> None:
+    """Where parts of a load overlap, their sum may be longer than every load."""
+    stream = random_stream(7, 14)
+    graph = api.split(Graph(stream), k=3, method="greedy", bandwidth=0.5, comm=comm)
+    text, _, _ = read(graph)
+    bars = re.findall(r'<div class="bar".*?</div>', text)
+    long = [sum(map(float, re.findall(r"<i style=.width:([\d.]+)%", bar))) for bar in bars]
+    assert max(long) == pytest.approx(100, abs=0.01)
+    assert ("are all in its bar" in text) == (comm != "sum")
+    assert ("the proven bound" in text) == (comm == "sum")
+
+
+def test_what_was_measured() -> None:
+    """A column beside what was predicted, and a row for each rate of a sweep."""
+    records = planned_records()
+    (plan,) = (r for r in records if r["type"] == "plan")
+    stages = [r for r in records if r["type"] == "stage"]
+    run = {
+        "type": "run", "mode": "pipeline", "provider": "cpu", "samples": 7, "verified": True,
+        "throughput_per_s": 12.5, "digest": plan["digest"],
+        "choice": {"mode": "replicas", "ratio": 1.2, "clear": True, "reason": "1.2 times the rate"},
+        "stages": [
+            {"stage": s["id"], "device": s["device"], "predicted_s": s["load_s"],
+             "measured_s": 2 * s["load_s"]}
+            for s in stages
+        ],
+    }  # fmt: skip
+    text = page_of([*records, run])
+    header, *rows = cells(text, "Stages")
+    assert header[-2:] == ["measured", "ratio"]
+    assert [row[-1] for row in rows] == ["2.00"] * len(stages)
+    assert cells(text, "Measured") == [
+        ["run", "mode", "provider", "samples", "throughput_per_s", "verified"],
+        ["0", "pipeline", "cpu", "7", "12.5", "yes"],
+    ]
+    assert "to deploy: replicas, 1.2 times the rate" in text
+    assert cells(page_of(records), "Stages")[0][-1] == "of its device"
 
 
 def test_same_bytes_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 import dnnp as api
 from dnnp.core.view.drawing import text_width
-from dnnp.core.view.layout import boxes_of, edges_of, is_apart, lay_out, levels_of
+from dnnp.core.view.layout import bows, boxes_of, edges_of, is_apart, lay_out, levels_of
 from dnnp.graph import Graph
 from dnnp.viewing import read_facts
 from support.graphs import random_stream
@@ -20,9 +21,12 @@ from support.run import dnnp
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def planned(seed: int, nodes: int, k: int = 3, **options: object) -> Graph:
+COMMS = ("sum", "overlap", "duplex")
+
+
+def planned(seed: int, nodes: int, k: int = 3, comm: str = "sum", **options: object) -> Graph:
     stream = random_stream(seed, nodes, **options)
-    return api.split(Graph(stream), k=k, method="greedy", bandwidth=2, memory=10_000)
+    return api.split(Graph(stream), k=k, method="greedy", bandwidth=2, memory=10_000, comm=comm)
 
 
 @st.composite
@@ -80,6 +84,31 @@ def test_edges_carry_what_moves(seed: int) -> None:
     assert level[np.setdiff1d(np.arange(graph.n), head)].max() == 0
 
 
+def test_lines_are_not_hidden_by_boxes() -> None:
+    """In one column, what skips boxes swings aside; what leads to the next box does not."""
+    edges = {(0, 1): 1.0, (1, 2): 1.0, (2, 3): 1.0, (3, 4): 1.0, (0, 2): 1.0, (1, 4): 1.0}
+    layout = lay_out([0, 1, 2, 3, 4], edges)
+    assert bows(layout, edges)[:4] == [0, 0, 0, 0]
+    assert all(abs(swing) >= 1 for swing in bows(layout, edges)[4:])
+    # Where the column beside it is free, a line goes straight.
+    aside = {(0, 1): 1.0, (0, 2): 1.0, (1, 3): 1.0, (2, 3): 1.0, (3, 4): 1.0, (0, 5): 1.0}
+    apart = lay_out([0, 1, 1, 2, 3, 4], aside)
+    straight = dict(zip(aside, bows(apart, aside), strict=True))
+    assert straight[0, 1] == straight[1, 3] == straight[3, 4] == 0
+
+
+def test_only_the_heaviest_lines_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dnnp.core.view.svg.MOST_EDGES", 5)
+    graph = planned(2, 14)
+    text = api.view(graph, as_="svg", picture="graph").decode()
+    facts = read_facts(graph.stream())
+    assert facts.unit_graph is not None
+    sizes = edges_of(facts.unit_graph, np.arange(14)).values()
+    assert f"the 5 of {len(sizes)} lines that carry the most" in text
+    drawn = re.findall(r'stroke-width="[\d.]+"><title>([\d.]+) B<', text)
+    assert sorted(map(float, drawn)) == sorted(sizes)[-5:]
+
+
 def boxes_and_texts(data: bytes):
     """Boxes (left, top, right, bottom) of all texts with their places moved by groups."""
     root = ElementTree.fromstring(data)
@@ -104,9 +133,9 @@ def boxes_and_texts(data: bytes):
 
 
 @settings(max_examples=20)
-@given(st.integers(0, 10**6), st.booleans(), st.integers(1, 5))
-def test_texts_of_pictures_do_not_overlap(seed: int, training: bool, k: int) -> None:
-    graph = planned(seed, 12, k, training=training, params=True)
+@given(st.integers(0, 10**6), st.booleans(), st.integers(1, 5), st.sampled_from(COMMS))
+def test_texts_of_pictures_do_not_overlap(seed: int, training: bool, k: int, comm: str) -> None:
+    graph = planned(seed, 12, k, comm, training=training, params=True)
     if seed % 2:
         graph = api.schedule(graph, micro_batches=3, method="gpipe" if training else "auto")
     width, height, texts = boxes_and_texts(api.view(graph, as_="svg"))
@@ -117,6 +146,22 @@ def test_texts_of_pictures_do_not_overlap(seed: int, training: bool, k: int) -> 
         for two in texts[:i]:
             apart = one[2] <= two[0] or two[2] <= one[0] or one[3] <= two[1] or two[3] <= one[1]
             assert apart, (one, two)
+
+
+@pytest.mark.parametrize("comm", COMMS)
+def test_bars_end_before_their_numbers(comm: str) -> None:
+    graph = planned(7, 14, comm=comm)
+    root = ElementTree.fromstring(api.view(graph, as_="svg", picture="loads"))
+    right = max(
+        float(rect.attrib["x"]) + float(rect.attrib["width"])
+        for group in root.iter(f"{SVG}g")
+        for rect in group.findall(f"{SVG}rect")
+        if group.find(f"{SVG}title") is not None
+    )
+    numbers = [t for t in root.iter(f"{SVG}text") if re.match(r"[\d.e+]+.*, [\d.]+ ", t.text or "")]
+    assert len(numbers) == len(graph.stages)
+    for text in numbers:
+        assert float(text.attrib["x"]) == pytest.approx(right + 12, abs=0.1)
 
 
 def test_bars_are_the_loads() -> None:
