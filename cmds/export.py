@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "ort-layers: the whole model, with stages as layers for ONNX Runtime; "
         "onnx-devices: with stages as device configurations of ONNX; "
         "msr-split: the split as JSON, in the format of the 2020 device-placement paper; "
-        "torch-csv: the schedule, a row a rank, for torch.distributed.pipelining",
+        "torch-csv: the schedule, a row a rank, for torch.distributed.pipelining; "
+        "torch-comms-csv: the same with what ranks send one another; "
+        "torch-plan: a row a stage, modules to split before, and degrees",
     )
     parser.add_argument(
         "-o",
@@ -30,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="-",
         metavar="PATH",
         help="the folder to write (required), empty or from an earlier export; with --to msr-split "
-        "and torch-csv the file to write (default: standard output)",
+        "and torch-... the file to write (default: standard output)",
     )
     parser.add_argument(
         "--model", metavar="PATH", help="the ONNX model, if it is not where the stream says"

@@ -3,11 +3,18 @@
 A cell such as `2F0` is a stage, what is computed of it (F: forward; B: backward; with split
 backward passes I for what inputs need and W for what weights need) and a micro-batch, in the order
 in which the rank computes. It is the form `compute_only` of `_PipelineScheduleRuntime._load_csv`,
-which adds the communication itself: from each stage to the next one and back.
+which adds the communication itself: from each stage to the next one and back. In the form
+`compute_comms` that is there too: SEND_F and RECV_F of outputs, SEND_B and RECV_B of gradients; and
+after the last backward pass of a stage REDUCE_GRAD, where PyTorch divides its gradients by the
+number of micro-batches and adds up those of replicas.
+
+A rank is a device, or a group of devices that run stages together. Where all stages have as many
+replicas, the table is that of each replica, with micro-batches of its own.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,17 +23,29 @@ from dnnp.core.model.text import printable
 from dnnp.formats.stream import Record
 
 
+class Cell(NamedTuple):
+    """What a rank does."""
+
+    stage: int
+    what: str
+    batch: int | None
+    """Micro-batch; None: of all."""
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.what}{'' if self.batch is None else self.batch}"
+
+
 class Cells(NamedTuple):
     """A schedule for ranks."""
 
-    rows: list[list[str]]
+    rows: list[list[Cell]]
     """Cells of each rank, in order."""
     skips: list[tuple[int, int]]
     """Pairs of stages of which the second reads from the first, but does not follow it."""
 
     def encoded(self) -> bytes:
         """The file; names need no quotes."""
-        return "".join(",".join(row) + "\n" for row in self.rows).encode()
+        return "".join(",".join(map(str, row)) + "\n" for row in self.rows).encode()
 
 
 def torch_cells(record: Record, blocks: Sequence[Record]) -> Cells:
@@ -38,22 +57,35 @@ def torch_cells(record: Record, blocks: Sequence[Record]) -> Cells:
     Raises
     ------
     UsageError
-        The schedule is none of stages on one device each that follow one another.
+        The schedule is none of stages that follow one another, each on one device or group.
     """
     passes = record["passes"]
     stage_of, skips = _stages(passes)
     letters = {"forward": "F", "backward": "B", "weight": "W"}
     if any(one["kind"] == "weight" for one in passes):
         letters["backward"] = "I"
-    units = sorted({one["homes"][0][0] for one in passes if one["kind"] in letters})
-    rank = {unit: i for i, unit in enumerate(units)}
-    rows: list[list[tuple[float, float, str]]] = [[] for _ in units]
+    rank, replicas = _ranks([one for one in passes if one["kind"] in letters])
+    done: dict[tuple[int, int], list[tuple[float, float, Cell]]] = {}
+    replica_of: dict[int, int] = {}
     for block in blocks:
         one = passes[block["pass"]]
         if one["kind"] in letters:
-            cell = f"{stage_of[block['pass']]}{letters[one['kind']]}{block['micro_batch']}"
-            rows[rank[block["units"][0]]].append((block["start_s"], block["end_s"], cell))
-    return Cells([[cell for *_, cell in sorted(row)] for row in rows], skips)
+            replica, place = rank[tuple(block["units"])]
+            batch = block["micro_batch"]
+            if replica_of.setdefault(batch, replica) != replica:
+                raise UsageError(f"micro-batch {batch} goes from one replica to another{_WHY}")
+            cell = Cell(stage_of[block["pass"]], letters[one["kind"]], batch)
+            done.setdefault((replica, place), []).append((block["start_s"], block["end_s"], cell))
+    rows = [
+        _numbered(
+            [sorted(done.get((r, place), [])) for place in range(len(rank) // replicas)],
+            sorted(batch for batch, replica in replica_of.items() if replica == r),
+        )
+        for r in range(replicas)
+    ]
+    if any(other != rows[0] for other in rows):
+        raise UsageError(f"replicas run their micro-batches in different orders{_WHY}")
+    return Cells(rows[0], skips)
 
 
 def _stages(passes: Sequence[Record]) -> tuple[dict[int, int], list[tuple[int, int]]]:
@@ -72,8 +104,6 @@ def _stages(passes: Sequence[Record]) -> tuple[dict[int, int], list[tuple[int, i
         one = passes[number]
         if one["kind"] == "transfer":
             continue
-        if len(one["homes"]) != 1 or len(one["homes"][0]) != 1:
-            raise _odd(one, "is not on one device")
         if one["kind"] == "forward":
             continue
         # Without the number of a stage, backward passes come in the opposite order.
@@ -96,7 +126,91 @@ def _stages(passes: Sequence[Record]) -> tuple[dict[int, int], list[tuple[int, i
     return stage_of, skips
 
 
-_WHY = ": stages of torch.distributed.pipelining are a chain, each on one device"
+def _ranks(passes: Sequence[Record]) -> tuple[dict[tuple[int, ...], tuple[int, int]], int]:
+    """Devices of a pass -> replica, and rank in it; and the number of replicas."""
+    replicas = len(passes[0]["homes"]) if passes else 1
+    groups: list[set[tuple[int, ...]]] = [set() for _ in range(replicas)]
+    for one in passes:
+        if len(one["homes"]) != replicas:
+            raise _odd(one, f"has {len(one['homes'])} replicas, others {replicas}")
+        for group, home in zip(groups, one["homes"], strict=True):
+            group.add(tuple(home))
+    taken: dict[int, tuple[int, ...]] = {}
+    for one in passes:
+        for home in map(tuple, one["homes"]):
+            if any(taken.setdefault(unit, home) != home for unit in home):
+                raise _odd(one, "has devices that others have, but not all of the same")
+    found: dict[tuple[int, ...], tuple[int, int]] = {}
+    for replica, group in enumerate(groups):
+        found |= {home: (replica, place) for place, home in enumerate(sorted(group))}
+    return found, replicas
+
+
+def _numbered(
+    rows: Sequence[Sequence[tuple[float, float, Cell]]], batches: Sequence[int]
+) -> list[list[Cell]]:
+    """Cells of the rows, with micro-batches numbered from 0 on."""
+    number = {batch: i for i, batch in enumerate(batches)}
+    return [
+        [cell._replace(batch=number[cell.batch]) for *_, cell in row if cell.batch is not None]
+        for row in rows
+    ]
+
+
+_REVERSE = ("B", "I")
+"""Backward passes that hand on gradients."""
+
+
+def with_transfers(cells: Cells) -> Cells:
+    """The same with what ranks send one another.
+
+    Whatever a rank has computed for another it sends at once, and the other has it among what it
+    receives from then on: so both have their messages in one order, and none waits for ever.
+
+    Raises
+    ------
+    UsageError
+        Ranks wait for each other.
+    """
+    place = {cell.stage: rank for rank, row in enumerate(cells.rows) for cell in row}
+    last = max(place, default=0)
+    left = [list(reversed(row)) for row in cells.rows]
+    left_over = Counter(cell.stage for row in cells.rows for cell in row)
+    rows: list[list[Cell]] = [[] for _ in left]
+    done: set[Cell] = set()
+    while any(left):
+        before = len(done)
+        for rank, row in enumerate(left):
+            if not row or not _may_run(row[-1], done, last):
+                continue
+            cell = row.pop()
+            done.add(cell)
+            rows[rank].append(cell)
+            left_over[cell.stage] -= 1
+            step, way = (1, "F") if cell.what == "F" else (-1, "B")
+            other = place.get(cell.stage + step, rank) if cell.what != "W" else rank
+            if other != rank:
+                rows[rank].append(Cell(cell.stage, f"SEND_{way}", cell.batch))
+                rows[other].append(Cell(cell.stage + step, f"RECV_{way}", cell.batch))
+            if not left_over[cell.stage] and cell.what != "F":
+                rows[rank].append(Cell(cell.stage, "REDUCE_GRAD", None))
+        if len(done) == before:
+            raise UsageError(f"the ranks of the schedule wait for each other{_WHY}")
+    return Cells(rows, cells.skips)
+
+
+def _may_run(cell: Cell, done: set[Cell], last: int) -> bool:
+    """Whether what a computation takes from another stage is there."""
+    if cell.what == "F":
+        return not cell.stage or cell._replace(stage=cell.stage - 1) in done
+    if cell.what in _REVERSE and cell.stage < last:
+        return cell._replace(stage=cell.stage + 1) in done
+    return True
+
+
+_WHY = (
+    ": stages of torch.distributed.pipelining are a chain, each on one device or group of devices"
+)
 
 
 def _odd(one: Record, what: str) -> UsageError:

@@ -43,7 +43,8 @@ WORKERS = ("thread", "process")
 ENGINES = ("local", "ray")
 FOLDERS = ("stages", "triton", "ort-layers", "onnx-devices")
 """What dnnp-export writes to a folder."""
-EXPORTS = (*FOLDERS, "msr-split", "torch-csv")
+TORCH = ("torch-csv", "torch-comms-csv", "torch-plan")
+EXPORTS = (*FOLDERS, "msr-split", *TORCH)
 VIEWS = {
     "text": (".txt",),
     "svg": (".svg",),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnnp.caller import CALLER, Caller
-from dnnp.choices import EXPORTS, FOLDERS
+from dnnp.choices import EXPORTS, FOLDERS, TORCH
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.text import counted
 from dnnp.step import Options, option
@@ -33,7 +33,8 @@ class ExportOptions(Options):
     repository for Triton; `ort-layers`, `onnx-devices`: the whole model with the stages on its
     nodes, as layers for ONNX Runtime or device configurations of ONNX; `msr-split`: the split as
     JSON, in the format of the 2020 device-placement paper; `torch-csv`: the schedule as a table
-    for torch.distributed.pipelining."""
+    for torch.distributed.pipelining; `torch-comms-csv`: the same with what ranks send one another;
+    `torch-plan`: where to split the module, and degrees of the stages."""
     model: str | None = option()
     """The ONNX model, if it is not where the graph says."""
     link_weights: bool = option(False)
@@ -69,7 +70,9 @@ def export(
         same as a model repository for Triton; `ort-layers`, `onnx-devices`: the whole model with
         the stages on its nodes, as layers for ONNX Runtime or as device configurations of ONNX;
         `msr-split`: the split as JSON, in the format of the 2020 device-placement paper;
-        `torch-csv`: the schedule as a table for torch.distributed.pipelining.
+        `torch-csv`: the schedule as a table for torch.distributed.pipelining; `torch-comms-csv`:
+        the same with what ranks send one another; `torch-plan`: where to split the module, and
+        degrees of the stages.
     model
         The ONNX model, if it is not where the graph says.
     link_weights
@@ -107,16 +110,21 @@ def export(
 
 def file_bytes(stream: Stream, options: ExportOptions) -> bytes:
     """The split or the schedule of a stream as one file; raises what `export` does."""
-    if options.to == "torch-csv":
-        return _torch_csv(stream, options.caller)
+    if options.to == "torch-plan":
+        from dnnp.formats.torch_plan import torch_plan
+
+        _planned(stream)
+        return torch_plan(stream.get("plan")[0], stream.get("stage"), stream.get("node"))
+    if options.to in TORCH:
+        return _torch_csv(stream, options.caller, transfers=options.to == "torch-comms-csv")
     from dnnp.formats.msr_split import write_split
 
     return write_split(_planned(stream)[1])
 
 
-def _torch_csv(stream: Stream, caller: Caller) -> bytes:
+def _torch_csv(stream: Stream, caller: Caller, *, transfers: bool) -> bytes:
     """The schedule of a stream as CSV."""
-    from dnnp.formats.torch_csv import torch_cells
+    from dnnp.formats.torch_csv import torch_cells, with_transfers
 
     if not stream.get("schedule"):
         raise UsageError(f"{stream.name}: no schedule to export; run dnnp-schedule first")
@@ -127,7 +135,7 @@ def _torch_csv(stream: Stream, caller: Caller) -> bytes:
             f"stages read from others than the one before them ({pairs}); torch passes tensors to "
             "the next stage alone: those between must hand them on"
         )
-    return cells.encoded()
+    return (with_transfers(cells) if transfers else cells).encoded()
 
 
 def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
