@@ -124,6 +124,28 @@ BASE = Field(
     items=Field("number", ""),
 )
 
+AXES = Field("int", "", signed=True)
+LAYOUT = {
+    "inputs": Field(
+        "list",
+        "of each input the axis along which it is cut into a part for each device, in order; -1: "
+        "each has all of it",
+        required=True,
+        items=AXES,
+    ),
+    "outputs": Field("list", "the same of each output", required=True, items=AXES),
+    "input_blocks": Field(
+        "list",
+        "of each input into how many equal parts the axis is taken apart, of each of which a "
+        "device has its part; absent: 1 each",
+        items=Field("int", "", positive=True),
+    ),
+    "output_blocks": Field(
+        "list", "the same of each output", items=Field("int", "", positive=True)
+    ),
+    "reduced": Field("bool", "the outputs are added up over the devices; absent: no"),
+}
+
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 """What devices that hold one stage together do with a tensor that is split among them."""
 
@@ -144,6 +166,11 @@ NODE_SHARD = {
                 "bytes": number("size of the whole tensor", required=True),
             },
         ),
+    ),
+    "layout": Field(
+        "object",
+        "what each device takes of its tensors, for dnnp-run and dnnp-export; absent: unknown",
+        fields=LAYOUT,
     ),
     "recomputed": Field(
         "object",

@@ -42,6 +42,8 @@ class Role:
     """Position of that stage in the plan."""
     whole: bool = True
     """It is all of the stage."""
+    shard: int = 0
+    """Which of the shards of that stage it is, or is a part of."""
 
     @property
     def devices(self) -> list[str]:
@@ -49,7 +51,8 @@ class Role:
         kind, _, first = self.stage.device.rpartition("/")
         if not first.isdecimal():
             return [self.stage.device]
-        return [f"{kind}/{int(first) + i}" for i in range(self.stage.replicas)]
+        numbers = (int(first) + i * self.stage.apart for i in range(self.stage.replicas))
+        return [f"{kind}/{number}" for number in numbers]
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,7 @@ def _stage(stage: StageModel, role: Role, planned: Mapping[str, Planned]) -> Rec
         "class": mine.device_class,
         "devices": role.devices,
         "replicas": mine.replicas,
+        **({"shard": role.shard, "shards": mine.apart} if mine.apart > 1 else {}),
         "nodes": len(stage.nodes),
         "load": load,
         "memory_bytes": mine.memory_bytes,

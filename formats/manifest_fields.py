@@ -88,6 +88,10 @@ STAGE = {
     "class": string("device class", required=True),
     "devices": many("string", "all devices that share the samples", required=True),
     "replicas": Field("int", "how many these are", required=True, positive=True),
+    "shard": Field("int", "which of the shards of its stage it is, or is a part of, from 0"),
+    "shards": Field(
+        "int", "how many devices hold the stage together; absent: 1, and no shard", positive=True
+    ),
     "nodes": count("how many nodes it has"),
     "load": Field("object", "what is predicted, in the unit of time", required=True, fields=LOAD),
     "memory_bytes": number(

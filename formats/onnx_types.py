@@ -92,14 +92,14 @@ def find_types(
     wanted = list(dict.fromkeys(names))
     found = _declared(model)
     if any(not _complete(found.get(name)) for name in wanted):
-        light = _without_weights(model)
+        light = without_weights(model)
         _merge(found, _inferred(light))
         if model.functions and any(_untyped(found.get(name)) for name in wanted):
             _merge(found, _inferred(inlined(light)))
     if _has_free_sizes(model):
         sources = {value.name for value in model.graph.input}
         sources.update(tensor.name for tensor in model.graph.initializer)
-        confirmed = _inferred(_undeclared(_without_weights(model)))
+        confirmed = _inferred(_undeclared(without_weights(model)))
         for name in wanted:
             if name in found and name not in sources:
                 _keep_confirmed(found[name], confirmed.get(name))
@@ -222,7 +222,7 @@ def _fill(proto: onnx.TypeProto, known: TensorType, certain: bool) -> None:
                 dim.dim_value = size
 
 
-def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy whose large initializers have a type and a shape but no data."""
     light = onnx.ModelProto()
     copy_fields(model, light, without=("graph", "training_info"))

@@ -22,11 +22,20 @@ class Span:
     offset: int
     """First byte."""
     size_bytes: int
+    rows: int = 1
+    """Runs of bytes of the same length that it consists of."""
+    stride: int = 0
+    """Bytes from the begin of a run to that of the next."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of each run."""
+        return self.size_bytes // self.rows
 
     @property
     def end(self) -> int:
         """The byte after the last one."""
-        return self.offset + self.size_bytes
+        return self.offset + (self.rows - 1) * self.stride + self.row_bytes
 
 
 def external_fields(tensor: onnx.TensorProto) -> dict[str, str]:
@@ -60,11 +69,18 @@ def span_of(tensor: onnx.TensorProto) -> Span | None:
         return None
     fields = external_fields(tensor)
     location = _inside(tensor.name, fields.get("location", ""))
-    offset, length = (_number(tensor.name, key, fields.get(key, "0")) for key in _NUMBERS)
-    return Span(location, offset, length or _size(tensor))
+    offset, length, rows, stride = (
+        _number(tensor.name, key, fields.get(key, "0")) for key in (*_NUMBERS, *_APART)
+    )
+    span = Span(location, offset, length or _size(tensor), max(rows, 1), stride)
+    if span.rows > 1 and (span.size_bytes % span.rows or stride < span.row_bytes):
+        raise FormatError(f"the rows of '{tensor.name}' are not apart")
+    return span
 
 
 _NUMBERS = ("offset", "length")
+_APART = ("dnnp.rows", "dnnp.stride")
+"""Not of ONNX: parts of weights on their way from a model to a file of their own."""
 
 
 def spans_of(models: Iterable[onnx.ModelProto]) -> set[Span]:
@@ -81,6 +97,7 @@ def point_to(tensor: onnx.TensorProto, span: Span) -> None:
     """
     del tensor.external_data[:]
     fields = {"location": span.location, "offset": span.offset, "length": span.size_bytes}
+    fields |= dict(zip(_APART, (span.rows, span.stride), strict=True)) if span.rows > 1 else {}
     for key, value in fields.items():
         tensor.external_data.add(key=key, value=str(value))
 

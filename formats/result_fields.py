@@ -204,6 +204,11 @@ RUN = {
                 ),
                 "device": string("device of the plan, the first if replicated", required=True),
                 "replicas": Field("int", "devices that shared the samples; absent: 1"),
+                "shard": Field(
+                    "int",
+                    "which of the shards of the stage it is, or is a part of; absent: there are "
+                    "none",
+                ),
                 "provider": string("execution provider; absent: that of the run"),
                 "gpus": Field("list", "numbers of its GPUs", items=Field("int", "")),
                 "fallback": Field(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.shards import Collective, Costs, Shards
+from dnnp.core.model.shards import WHOLE, Collective, Costs, Shards, Share, block_state
 
 if TYPE_CHECKING:
     from dnnp.formats.stream import Record, Stream
@@ -26,7 +26,8 @@ def shards_of(stream: Stream) -> Shards | None:
     Raises
     ------
     FormatError
-        A degree that is there twice, too many of them, or held bytes that exceed the memory.
+        A degree that is there twice, too many of them, held bytes that exceed the memory, or a
+        layout that does not fit the tensors of its node.
     """
     nodes, tensors = stream.get("node"), stream.get("tensor")
     stated = sorted({one["devices"] for node in nodes for one in node.get("shards", ())})
@@ -45,7 +46,8 @@ def shards_of(stream: Stream) -> Shards | None:
     classes = sorted({c for node in nodes for c in node.get("time_s", ())})
     plain, again = _empty(shape, classes), _empty(shape, classes)
     weight = np.full(shape, np.nan)
-    collectives = []
+    collectives, shares = [], []
+    shapes = {tensor["id"]: tensor.get("shape") for tensor in tensors}
     for v, node in enumerate(nodes):
         _put(plain, 0, v, node)
         seen = _degrees(stream, "node", v, node)
@@ -55,6 +57,11 @@ def shards_of(stream: Stream) -> Shards | None:
             weight[i, v] = one.get("weight_bytes", 0.0)
             made = one.get("collectives", ())
             collectives += [Collective(i, v, c["kind"], float(c["bytes"])) for c in made]
+            if "layout" in one:
+                _check_layout(stream, v, f"{where}.layout", one, shapes)
+                said = one["layout"]
+                ends = (_states(said, "input"), _states(said, "output"))
+                shares.append(Share(i, v, *ends, said.get("reduced", False)))
             if "recomputed" in one:
                 _put(again, i, v, one["recomputed"])
             for costs, field in ((one, ""), (one.get("recomputed", {}), ".recomputed")):
@@ -80,7 +87,51 @@ def shards_of(stream: Stream) -> Shards | None:
         collectives=tuple(collectives),
         in_bytes=moved[0],
         out_bytes=moved[1],
+        shares=tuple(sorted(shares)),
     )
+
+
+def _check_layout(
+    stream: Stream, v: int, where: str, one: Record, shapes: Mapping[int, list[int] | None]
+) -> None:
+    """Refuse a layout that names axes which the tensors of its node have not got."""
+    node = stream.get("node")[v]
+    for side in ("inputs", "outputs"):
+        axes, ids = one["layout"][side], node[side]
+        if len(axes) != len(ids):
+            reason = f"{len(axes)} axes for {len(ids)} tensors"
+            raise stream.fault_at("node", v, f"{where}.{side}", reason)
+        for j, (axis, x) in enumerate(zip(axes, ids, strict=True)):
+            shape = shapes.get(x)
+            rank = axis + 1 if shape is None else len(shape)
+            if not WHOLE <= axis < rank:
+                reason = f"{axis} is no axis of tensor {x}, which has {rank}"
+                raise stream.fault_at("node", v, f"{where}.{side}[{j}]", reason)
+            if axis != WHOLE and shape is not None and shape[axis] < one["devices"]:
+                reason = f"{one['devices']} parts of axis {axis} of tensor {x}, of {shape[axis]}"
+                raise stream.fault_at("node", v, f"{where}.{side}[{j}]", reason)
+        name = f"{side[:-1]}_blocks"
+        blocks = one["layout"].get(name, [1] * len(ids))
+        if len(blocks) != len(ids):
+            reason = f"{len(blocks)} numbers for {len(ids)} tensors"
+            raise stream.fault_at("node", v, f"{where}.{name}", reason)
+        for j, (axis, count, x) in enumerate(zip(axes, blocks, ids, strict=True)):
+            shape = shapes.get(x)
+            pieces = count * one["devices"]
+            uneven = axis == WHOLE or (shape is not None and shape[axis] % pieces)
+            if count > 1 and uneven:
+                reason = f"{pieces} equal pieces of axis {axis} of tensor {x}"
+                raise stream.fault_at("node", v, f"{where}.{name}[{j}]", reason)
+    if one["layout"].get("reduced") and any(a != WHOLE for a in one["layout"]["outputs"]):
+        raise stream.fault_at("node", v, f"{where}.reduced", "outputs are added up and cut, too")
+
+
+def _states(layout: Record, side: str) -> tuple[int, ...]:
+    """States of the inputs or outputs of a node."""
+    axes = layout[f"{side}s"]
+    blocks = layout.get(f"{side}_blocks", [1] * len(axes))
+    pairs = zip(axes, blocks, strict=True)
+    return tuple(a if a == WHOLE else block_state(a, b) for a, b in pairs)
 
 
 def _empty(shape: tuple[int, int], classes: list[str]) -> Costs:
@@ -126,5 +177,8 @@ def arrays_of(shards: Shards | None) -> Iterator[tuple[str, NDArray[Any]]]:
     yield "shards/weight", shards.weight.ravel()
     yield "shards/in", shards.in_bytes.ravel()
     yield "shards/out", shards.out_bytes.ravel()
+    for i, v, inputs, outputs, reduced in shards.shares:
+        row = [i, v, len(inputs), *inputs, *outputs, reduced]
+        yield "shards/layout", np.array(row, dtype=np.int64)
     for i, v, kind, size in shards.collectives:
         yield f"shards/{kind}", np.array([i, v, size], dtype=np.float64)

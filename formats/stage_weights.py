@@ -139,8 +139,8 @@ def place_weights(
     """Put the weights of a stage into its folder.
 
     It gets one file with the bytes that it reads, each of them once. With `link` it gets hard
-    links to the original files instead, where the file system can make them. For what is missing
-    it names the place where it is expected.
+    links to the original files instead, where the file system can make them; rows of a file that
+    lie apart are copied all the same. For what is missing it names the place where it is expected.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def place_weights(
     Raises
     ------
     InputFileError
-        A weight file cannot be read.
+        A weight file cannot be read, or is missing where rows of it are wanted.
     OSError
         Something cannot be written.
     """
@@ -169,18 +169,25 @@ def place_weights(
     files: list[WeightFile] = []
     kept: dict[str, str] = {}
     present: dict[str, Path] = {}
+    joined = {span.location for span in spans if span.rows == 1}
+    apart = {span.location for span in spans if span.rows > 1}
     for location, name in _names({span.location for span in spans}).items():
         source, original = (originals.home / location,), originals.paths[location]
+        if original is None and location in apart:
+            raise InputFileError(
+                f"{source[0]}: no such file; shards take parts of the weights in it"
+            )
         if original is None:
             files.append(WeightFile(stage, f"{within}/{name}", "missing", source))
             kept[location] = name
-        elif link and _link(original, folder, name):
+        elif link and location in joined and _link(original, folder, name):
             size = (folder / name).stat().st_size
             files.append(WeightFile(stage, f"{within}/{name}", "link", source, size))
             kept[location] = name
-        else:
+        if original is not None and (location not in kept or location in apart):
             present[location] = original
-    runs = _packed(span for span in spans if span.location in present)
+    wanted = (s for s in spans if s.location in present and (s.rows > 1 or s.location not in kept))
+    runs = _packed(wanted)
     if runs:
         size, digest = _write(runs, present, folder / DATA_FILE, copying)
         files.append(
@@ -203,7 +210,10 @@ def repeated_bytes(copied: Sequence[Span]) -> int:
     >>> repeated_bytes([Span("a", 0, 8), Span("a", 4, 8), Span("b", 0, 8)])
     4
     """
-    return sum(s.size_bytes for s in copied) - sum(s.size_bytes for s in _merged(copied))
+    joined = [s for s in copied if s.rows == 1]
+    apart = {s: None for s in copied if s.rows > 1}
+    once = sum(s.size_bytes for s in (*_merged(joined), *apart))
+    return sum(s.size_bytes for s in copied) - once
 
 
 def _names(locations: Collection[str]) -> dict[str, str]:
@@ -256,8 +266,9 @@ def _packed(spans: Iterable[Span]) -> list[_ByteRun]:
     They stay in the order of the original files, which are then read from front to back.
     """
     runs: list[_ByteRun] = []
-    at = 0
-    for span in _merged(spans):
+    at, wanted = 0, list(spans)
+    joined = _merged(span for span in wanted if span.rows == 1)
+    for span in sorted([*joined, *{s for s in wanted if s.rows > 1}]):
         step = PAGE_BYTES if span.size_bytes >= LARGE_BYTES else LINE_BYTES
         at += -at % step
         runs.append(_ByteRun(span, at))
@@ -296,15 +307,16 @@ def _contents(runs: Sequence[_ByteRun], originals: Mapping[str, Path]) -> Iterat
 
 def _chunks(file: BinaryIO, span: Span, original: Path) -> Iterator[bytes]:
     """The bytes of a span."""
-    left = span.size_bytes
     try:
-        file.seek(span.offset)
-        while left:
-            data = file.read(min(left, CHUNK_BYTES))
-            if not data:
-                raise InputFileError(f"{original}: became shorter while it was read")
-            left -= len(data)
-            yield data
+        for row in range(span.rows):
+            file.seek(span.offset + row * span.stride)
+            left = span.row_bytes
+            while left:
+                data = file.read(min(left, CHUNK_BYTES))
+                if not data:
+                    raise InputFileError(f"{original}: became shorter while it was read")
+                left -= len(data)
+                yield data
     except OSError as error:
         raise InputFileError(f"{original}: {error.strerror}") from None
 
@@ -316,19 +328,23 @@ def _relocated(
 
     Files in `kept` have a name in the folder of the stage; the others are in `runs`.
     """
-    starts = [(run.span.location, run.span.offset) for run in runs]
+    joined = [run for run in runs if run.span.rows == 1]
+    starts = [(run.span.location, run.span.offset) for run in joined]
+    apart = {run.span: run for run in runs if run.span.rows > 1}
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for tensor in held_tensors(copy):
         span = span_of(tensor)
         if span is None:
             continue
-        if span.location in kept:
+        if span in apart:
+            point_to(tensor, Span(DATA_FILE, apart[span].at, span.size_bytes))
+        elif span.location in kept:
             for entry in tensor.external_data:
                 if entry.key == "location":
                     entry.value = kept[span.location]
         else:
-            run = runs[bisect_right(starts, (span.location, span.offset)) - 1]
+            run = joined[bisect_right(starts, (span.location, span.offset)) - 1]
             offset = run.at + span.offset - run.span.offset
             point_to(tensor, Span(DATA_FILE, offset, span.size_bytes))
     return copy

@@ -201,6 +201,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
     from dnnp.core.check.budget import Budget
     from dnnp.core.check.certificate import check_certificate, check_proven
     from dnnp.core.check.graph import check_clustering, check_graph
+    from dnnp.core.check.layouts import check_layouts
     from dnnp.core.check.plan import check_choices, check_plan
     from dnnp.core.check.schedule import check_schedule
     from dnnp.core.check.stream import check_stream as check_records
@@ -218,6 +219,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
     violations, digest, report = [], None, None
     if graph is not None:
         violations += check_graph(graph)
+        violations += check_layouts(stream.get("node"), stream.get("tensor"))
         if clustering is not None:
             violations += check_clustering(graph, clustering)
         digest = digest_of(graph, clustering or singletons(graph))

@@ -118,8 +118,11 @@ def file_bytes(stream: Stream, options: ExportOptions) -> bytes:
     if options.to in TORCH:
         return _torch_csv(stream, options.caller, transfers=options.to == "torch-comms-csv")
     from dnnp.formats.msr_split import write_split
+    from dnnp.read_plan import refuse_shards
 
-    return write_split(_planned(stream)[1])
+    plan = _planned(stream)[1]
+    refuse_shards(stream, plan, "which the format of the 2020 paper cannot say")
+    return write_split(plan)
 
 
 def _torch_csv(stream: Stream, caller: Caller, *, transfers: bool) -> bytes:
@@ -146,23 +149,28 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
     from dnnp.formats.onnx_types import types_of
     from dnnp.formats.stage_folder import write_export
     from dnnp.layouts import Content, lay_out
-    from dnnp.read_plan import refuse_shards
     from dnnp.runnable import parts_of
+    from dnnp.sharded import has_shards, parts_of_shards, sharded_of
     from dnnp.source import open_source
 
     caller = options.caller
     graph, plan = _planned(stream)
     refuse_training(graph)
-    refuse_shards(stream, plan)
     model, source, digest = open_source(caller, stream, options.model)
-    parts = parts_of(caller, stream, graph, plan)
+    types = types_of(stream)
+    if has_shards(plan):
+        sharded = sharded_of(caller, stream, graph, plan, model)
+        parts, model = parts_of_shards(sharded, plan), sharded.made.model
+        types |= sharded.made.types
+    else:
+        parts = parts_of(caller, stream, graph, plan)
     known = about(stream, plan, str(source), digest)
     if parts.schedule is not None:
         known["schedule"] = parts.schedule
     try:
         with caller.progress("writing the stages") as bar:
             nodes = [role.stage.nodes for role in parts.roles]
-            stages = split_model(model, nodes, types_of(stream))
+            stages = split_model(model, nodes, types)
             manifest = manifest_of(stages, model, parts.roles, known, planned_sizes(stream))
             content = Content(manifest, stages, model)
             units, extras = lay_out(options.to, content, options.max_batch_size, caller)

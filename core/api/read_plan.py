@@ -40,12 +40,11 @@ def refuse_infeasible(stream: Stream, plan: Plan) -> None:
         )
 
 
-def refuse_shards(stream: Stream, plan: Plan) -> None:
+def refuse_shards(stream: Stream, plan: Plan, reason: str) -> None:
     """Raise a UsageError if a plan has stages that several devices hold together."""
     if any(stage.shards > 1 for stage in plan.stages):
         raise UsageError(
-            f"{stream.name}: stages of the plan are held by several devices together, which is for "
-            "planning and schedules only"
+            f"{stream.name}: stages of the plan are held by several devices together, {reason}"
         )
 
 

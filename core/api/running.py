@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dnnp.core.runtime.session import SessionConfig
     from dnnp.core.runtime.weights import Weights
     from dnnp.core.runtime.workers.staff import Rules
+    from dnnp.formats.onnx_shards import ShardedModel
     from dnnp.formats.stream import Stream
 
 P = ParamSpec("P")
@@ -162,6 +163,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.formats.onnx_types import types_of
     from dnnp.formats.plan import plan_of
     from dnnp.read_plan import refuse_contradictions, refuse_infeasible, refuse_shards
+    from dnnp.sharded import has_shards
     from dnnp.source import open_source
 
     caller = options.caller
@@ -172,11 +174,16 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     count_sessions(plan.stages)
     refuse_contradictions(stream, plan)
     refuse_infeasible(stream, plan)
-    refuse_shards(stream, plan)
+    for name in ("calibrate", "choose"):
+        if getattr(options, name):
+            refuse_shards(stream, plan, f"which --{name} does not know")
     offer = offer_of(plan, graph, units_of(stream, graph)) if options.choose else None
     config = _config(options, overlap=plan.options.comm != "sum")
     model, path, _ = open_source(caller, stream, options.model)
-    course = _course(stream, graph, plan, options)
+    if has_shards(plan):
+        course = _shard_course(stream, graph, plan, options, model)
+    else:
+        course = _course(stream, graph, plan, options)
     if options.emulate_links:
         _check_links(options, stream, course.program)
     check_runnable(course.plan, graph, "run dnnp-schedule first, it finds turns for them")
@@ -193,8 +200,9 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
             path.parent,
             course.parts,
             config,
-            known=types_of(stream),
-            weights=_weights(options, model, path.parent),
+            made=course.made.model if course.made is not None else None,
+            known={**types_of(stream), **(course.made.types if course.made is not None else {})},
+            weights=_weights(options, model, path.parent, course.made),
             watch=_watch(caller, Shown(bar, "loading the stages"), compare=compare),
             staff=staff,
         )
@@ -222,6 +230,10 @@ class _Course:
     """Samples on their way at once; None: as many as there is room for."""
     program: Program | None = None
     """The schedule that is followed."""
+    shards: Sequence[int] = ()
+    """Shard of that stage that each part belongs to, or -1; empty: there are none."""
+    made: ShardedModel | None = None
+    """The model that was made of the plan's, and whose nodes the parts hold."""
 
 
 def _course(stream: Stream, graph: NodeGraph, plan: Plan, options: RunOptions) -> _Course:
@@ -241,14 +253,39 @@ def _course(stream: Stream, graph: NodeGraph, plan: Plan, options: RunOptions) -
     return _Course(plan, plan.stages, NO_FORECAST)
 
 
-def _weights(options: RunOptions, model: ModelProto, folder: Path) -> Weights:
-    """Weights that are drawn, if that was asked for."""
+def _shard_course(
+    stream: Stream, graph: NodeGraph, plan: Plan, options: RunOptions, model: ModelProto
+) -> _Course:
+    """Stages that several devices hold together: the parts of each device."""
+    from dnnp.core.runtime.report import NO_FORECAST
+    from dnnp.sharded import sharded_of
+
+    found = sharded_of(options.caller, stream, graph, plan, model)
+    devices = sum({part.device: part.replicas for part in found.parts}.values())
+    options.caller.note(
+        f"{counted(len(plan.stages), 'stage')} run as {counted(len(found.parts), 'part')} on "
+        f"{counted(devices, 'device')}, each in one go"
+    )
+    shards = [
+        shard if plan.stages[owner].shards > 1 else -1
+        for owner, shard in zip(found.owners, found.shards, strict=True)
+    ]
+    return _Course(plan, found.parts, NO_FORECAST, found.owners, shards=shards, made=found.made)
+
+
+def _weights(
+    options: RunOptions, model: ModelProto, folder: Path, made: ShardedModel | None
+) -> Weights:
+    """Weights that are drawn, if that was asked for, and parts that no file has as they are."""
+    from dnnp.core.runtime.shard_weights import shard_weights
     from dnnp.core.runtime.weights import random_weights
 
-    if options.random_weights is None:
-        return {}
-    weights = random_weights(model, options.random_weights, folder)
-    options.caller.note(f"{len(weights)} weights drawn with seed {options.random_weights}")
+    weights: Weights = {}
+    if options.random_weights is not None:
+        weights = random_weights(model, options.random_weights, folder)
+        options.caller.note(f"{len(weights)} weights drawn with seed {options.random_weights}")
+    if made is not None:
+        weights |= shard_weights(made.model, made.slices, folder, weights)
     return weights
 
 
@@ -271,6 +308,7 @@ def _checks(
         bool(options.save_outputs),
         course.forecast,
         course.owners,
+        course.shards,
         sweep_of(options),
     )
 

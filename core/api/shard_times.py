@@ -50,17 +50,19 @@ class ShardTimes:
         """Seconds of a node that each device runs, by class."""
         return [float(self.nodes[v]["time_s"][device.name]) for device in self.devices]
 
-    def shared(self, v: int, moved: float) -> list[float]:
+    def shared(self, v: int, moved: float, share: float | None = None) -> list[float]:
         """Seconds of a node that devices share, by class.
 
-        `moved` is the share of the bytes of its tensors that each moves.
+        `moved` is the share of the bytes of its tensors that each moves, `share` that of the
+        arithmetic; None: 1 / t.
         """
+        mine = 1 / self.t if share is None else share
         found = []
         for whole, device, compute in zip(
             self.whole(v), self.devices, self.arithmetic, strict=True
         ):
             before = _roofline(compute[v], self.traffic[v], device)
-            after = _roofline(compute[v] / self.t, self.traffic[v] * moved, device)
+            after = _roofline(compute[v] * mine, self.traffic[v] * moved, device)
             found.append(whole * after / before if before else whole)
         return found
 
@@ -81,9 +83,14 @@ def moved_share(ends: Iterable[tuple[float, int]], t: int) -> float:
     """
     from dnnp.core.shard.rules import part
 
+    return weighted((size, part(state, t)) for size, state in ends)
+
+
+def weighted(ends: Iterable[tuple[float, float]]) -> float:
+    """Mean share of tensors, by their size: `ends` are size and share of each."""
     known = list(ends)
     whole = sum(size for size, _ in known)
-    return sum(size * part(state, t) for size, state in known) / whole if whole else 1.0
+    return sum(size * share for size, share in known) / whole if whole else 1.0
 
 
 def _factors(nodes: Sequence[dict[str, Any]], units: Clustering, name: str) -> list[float]:

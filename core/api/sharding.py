@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.errors import UsageError
 
@@ -16,11 +16,17 @@ if TYPE_CHECKING:
     from dnnp.shard_times import ShardTimes
 
 
+MEETING_S = 20e-6
+"""What an exchange counts besides the time of its bytes when a layout is chosen, seconds: devices
+wait for each other, which plans do not price."""
+
+
 def price_shards(stream: Stream, devices: Sequence[DeviceSpec], most: int) -> None:
     """State `shards` of nodes and tensors for 2, 4, 8, ... up to `most` devices.
 
     The layout is the cheapest on the first of `devices`, by its link. A part of a node takes the
-    time of the node by the ratio of their rooflines.
+    time of the node by the ratio of their rooflines. Without a backward pass each entry states the
+    layout of its node, which dnnp-run and dnnp-export follow.
 
     Raises
     ------
@@ -68,6 +74,7 @@ def operators_of(stream: Stream, graph: Graph) -> list[Operator]:
             tuple(shapes[x] for x in inputs),
             tuple(shapes[x] for x in outputs),
             tuple(stored[x] for x in inputs),
+            unequal=not graph.backward.any(),
         )
         for op, inputs, outputs in zip(graph.ops, reads, writes, strict=True)
     ]
@@ -81,11 +88,13 @@ def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardT
     """Add the entries for `clock.t` devices to the records."""
     from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE, collective_time
     from dnnp.core.model.graph import PARAMETER
+    from dnnp.core.model.shards import WHOLE
     from dnnp.core.shard.layout import choose
-    from dnnp.core.shard.rules import WHOLE, all_rules, part
-    from dnnp.shard_times import ends_of, moved_share
+    from dnnp.core.shard.rules import all_rules, part
+    from dnnp.shard_times import ends_of, weighted
 
     nodes, tensors = stream.get("node"), stream.get("tensor")
+    shapes = [tuple(record["shape"]) if "shape" in record else None for record in tensors]
     size, leaves = graph.tensor_bytes.tolist(), graph.is_output.tolist()
     stored = (graph.tensor_kind >= PARAMETER).tolist()
     reads, writes = ends_of(graph)
@@ -99,10 +108,14 @@ def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardT
             *zip(reads[v], rule.inputs, strict=True),
             *zip(writes[v], rule.outputs, strict=True),
         ]
-        return clock.shared(v, moved_share(((size[x], state) for x, state in ends), t))
+        most = max((share(x, state) for x, state in ends if state != WHOLE), default=1.0)
+        return clock.shared(v, weighted((size[x], share(x, state)) for x, state in ends), most)
+
+    def share(x: int, state: int) -> float:
+        return part(state, t, shapes[x])
 
     def exchange(kind: str, x: int) -> float:
-        return collective_time(kind, size[x], t, band)
+        return MEETING_S + collective_time(kind, size[x], t, band)
 
     def price(v: int, rule: Rule) -> float:
         own = times(v, rule)[0] * clock.factor[v]
@@ -125,12 +138,12 @@ def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardT
     counted: set[int] = set()
     for v, rule in zip(order, layout.rules, strict=True):
         weights = {
-            x: size[x] * part(state, t)
+            x: size[x] * share(x, state)
             for x, state in zip(reads[v], rule.inputs, strict=True)
             if stored[x]
         }
         made = sum(
-            size[x] if x in gathered else size[x] * part(state, t)
+            size[x] if x in gathered else size[x] * share(x, state)
             for x, state in zip(writes[v], rule.outputs, strict=True)
         )
         seconds = times(v, rule)
@@ -149,8 +162,22 @@ def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardT
         said += [{"kind": ALL_GATHER, "bytes": size[x]} for x in writes[v] if x in gathered]
         if said:
             entry["collectives"] = said
+        entry["layout"] = layout_record(rule)
         nodes[v].setdefault("shards", []).append(entry)
     for x, state in layout.state.items():
         if state != WHOLE and x not in gathered:
             moved = size[x] * (t - 1) / t
             tensors[x].setdefault("shards", []).append({"devices": t, "out_bytes": moved})
+
+
+def layout_record(rule: Rule) -> dict[str, Any]:
+    """How a node runs, as its record states it."""
+    from dnnp.core.model.shards import WHOLE, axis_of, blocks_of
+
+    made: dict[str, Any] = {}
+    for name, states in (("input", rule.inputs), ("output", rule.outputs)):
+        made[f"{name}s"] = [WHOLE if state == WHOLE else axis_of(state) for state in states]
+        blocks = [1 if state == WHOLE else blocks_of(state) for state in states]
+        if max(blocks, default=1) > 1:
+            made[f"{name}_blocks"] = blocks
+    return {**made, "reduced": True} if rule.reduced else made

@@ -180,7 +180,7 @@ class _Sharded:
     def sums(self, v: int, rule: Rule) -> Iterator[tuple[int, str, int]]:
         """What a rule that ends with a sum exchanges: node, kind and tensor."""
         from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
-        from dnnp.core.shard.rules import WHOLE
+        from dnnp.core.model.shards import WHOLE
 
         for x, state in zip(self.writes[v], rule.outputs, strict=True) if rule.reduced else ():
             yield v, (ALL_REDUCE if state == WHOLE else REDUCE_SCATTER), x
@@ -225,7 +225,7 @@ class _Sharded:
     @staticmethod
     def _computed(rule: Rule) -> tuple[int, ...]:
         """States of what a node writes, before it is summed."""
-        from dnnp.core.shard.rules import WHOLE
+        from dnnp.core.model.shards import WHOLE
 
         return (WHOLE,) * len(rule.outputs) if rule.reduced else rule.outputs
 
@@ -278,7 +278,7 @@ class _Entries:
 
         The search says so of trained parameters.
         """
-        from dnnp.core.shard.rules import WHOLE
+        from dnnp.core.model.shards import WHOLE
 
         found: dict[int, int] = {}
         for v, rule in self.rule.items():
@@ -331,7 +331,7 @@ class _Entries:
     def _collectives(self) -> Iterator[tuple[int, str, float]]:
         """What nodes exchange: node, kind and bytes of the whole tensor."""
         from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE
-        from dnnp.core.shard.rules import WHOLE
+        from dnnp.core.model.shards import WHOLE
 
         size, order = self.all.size, self.passes.order
         for (v, rule), gathered in zip(self.rule.items(), self.layout.gathered, strict=True):
@@ -348,7 +348,7 @@ class _Entries:
 
     def _split_at_borders(self) -> list[int]:
         """Tensors that are put together when they leave a stage."""
-        from dnnp.core.shard.rules import WHOLE
+        from dnnp.core.model.shards import WHOLE
 
         state = self.layout.state
         found = [x for x, s in state.items() if s != WHOLE and x not in self.gathered]

@@ -162,8 +162,16 @@ def _stages(run: Record, records: Mapping[str, Sequence[Record]], subject: str) 
             message = f"there is no stage {entry['stage']}; there are {len(stages)}"
             found.append(Violation("stages", subject, message, None, entry["stage"]))
             continue
+        shards = stage.get("shards", 1)
+        if not 0 <= entry.get("shard", 0) < shards or ("shard" in entry) != (shards > 1):
+            message = f"shard {entry.get('shard')} of stage {stage['id']}, which has {shards}"
+            found.append(Violation("stages", subject, message, shards, entry.get("shard")))
+            continue
         for name, default in (("device", ""), ("replicas", 1)):
             expected, stated = stage.get(name, default), entry.get(name, default)
+            if name == "device" and shards > 1:
+                kind, _, first = stage["device"].rpartition("/")
+                expected = f"{kind}/{int(first) + entry['shard']}"
             if stated != expected:
                 found.append(wrong(subject, f"{name} of stage {stage['id']}", stated, expected))
     taken = [entry["taken"] for entry in entries if "taken" in entry]
@@ -233,14 +241,16 @@ def _loads(
             return [Violation("stages", subject, message, len(expected), len(entries))]
         pairs = list(zip([e["predicted_s"] for e in entries], expected, strict=True))
     else:
-        total: dict[int, list[float]] = {}
+        total: dict[tuple[int, int], list[float]] = {}
         for entry in entries:
-            total.setdefault(entry["stage"], []).append(float(entry["predicted_s"]))
-        pairs = [
+            home = entry["stage"], entry.get("shard", 0)
+            total.setdefault(home, []).append(float(entry["predicted_s"]))
+        pairs = []
+        for (s, _), parts in total.items():
             # Parts of a stage are predicted by their computation alone.
-            (sum(parts), float(stages[s]["load_s" if len(parts) == 1 else "compute_s"]))
-            for s, parts in total.items()
-        ]
+            copies = 1 if len(parts) == 1 else stages[s].get("replicas", 1)
+            load = stages[s]["load_s" if len(parts) == 1 else "compute_s"]
+            pairs.append((sum(parts), float(load) / copies))
     return [
         wrong(subject, "predicted_s", stated, load)
         for stated, load in pairs

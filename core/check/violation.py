@@ -43,6 +43,7 @@ KINDS = {
     "support": "a device class does not support a node",
     "validity": "the split is weaker than it claims, or a bound holds for fewer splits",
     "capacity": "a stage needs more memory than its device has",
+    "shards": "what a node or tensor takes on several devices is not what its layout makes",
     "load": "a part of a stage's load differs from the recomputed one",
     "value": "the objective differs from the recomputed one",
     "bound": "a bound exceeds the value, or the peak of live activations",

@@ -62,40 +62,44 @@ def cut_into_parts(graph: Graph, units: Clustering, stage_of: Ints, place: Ints)
     place
         i64[g], ascending in the order in which each stage runs its units.
     """
-    return _cut(graph, units, stage_of, _sequence(graph, units, stage_of, place))
+    tail, head = graph.edges
+    pairs = distinct(units.label[tail] * units.g + units.label[head])
+    before, after = pairs // units.g, pairs % units.g
+    apart = before != after
+    return cut_tasks(before[apart], after[apart], stage_of, place)
 
 
-def _sequence(graph: Graph, units: Clustering, stage_of: Ints, place: Ints) -> list[int]:
+def cut_tasks(before: Ints, after: Ints, stage_of: Ints, place: Ints) -> Ints:
+    """The same of `g` units that wait for each other in distinct pairs, i64[e] each."""
+    return _cut(before, after, stage_of, _sequence(before, after, stage_of, place))
+
+
+def _sequence(before: Ints, after: Ints, stage_of: Ints, place: Ints) -> list[int]:
     """Units in an order of the graph that stays in a stage while it can.
 
     Stages run their units in the order of `place`. It need not suit the others: each of two stages
     may begin with what waits for the end of the other, and nodes of two groups may take turns.
     When no stage can go on, one runs a later unit first.
     """
-    label = units.label
-    tail, head = graph.edges
-    pairs = distinct(label[tail] * units.g + label[head])
-    before, after = pairs // units.g, pairs % units.g
-    apart = before != after
-    before, after = before[apart], after[apart]
-    waiting = np.bincount(after, minlength=units.g)
-    followers: list[list[int]] = [[] for _ in range(units.g)]
+    g = len(stage_of)
+    waiting = np.bincount(after, minlength=g)
+    followers: list[list[int]] = [[] for _ in range(g)]
     for a, b in zip(before.tolist(), after.tolist(), strict=True):
         followers[a].append(b)
     stages = range(int(stage_of.max(initial=-1)) + 1)
     chains = [np.flatnonzero(stage_of == s) for s in stages]
     chains = [c[np.argsort(place[c], kind="stable")] for c in chains]
-    rank = np.empty(units.g, dtype=np.int64)
+    rank = np.empty(g, dtype=np.int64)
     for c in chains:
         rank[c] = np.arange(len(c))
     # Ranks of those of each stage that wait for nothing; a heap.
     ready: list[list[int]] = [rank[c[waiting[c] == 0]].tolist() for c in chains]
-    done = np.zeros(units.g, dtype=np.bool_)
+    done = np.zeros(g, dtype=np.bool_)
     first = [0] * len(chains)
     """Rank of the first unit of each stage that has not run."""
     sequence: list[int] = []
     current = 0
-    while len(sequence) < units.g:
+    while len(sequence) < g:
         able = [s for s in (current, *stages) if ready[s]]
         current = next((s for s in able if ready[s][0] == first[s]), able[0])
         u = int(chains[current][heappop(ready[current])])
@@ -110,17 +114,15 @@ def _sequence(graph: Graph, units: Clustering, stage_of: Ints, place: Ints) -> l
     return sequence
 
 
-def _cut(graph: Graph, units: Clustering, stage_of: Ints, sequence: Sequence[int]) -> Ints:
+def _cut(before: Ints, after: Ints, stage_of: Ints, sequence: Sequence[int]) -> Ints:
     """Part of each unit; i64[g].
 
     A unit joins the last part of its stage unless something it waits for waits for that part.
     """
-    tail, head = graph.edges
-    makers: list[set[int]] = [set() for _ in range(units.g)]
-    for a, b in zip(units.label[tail].tolist(), units.label[head].tolist(), strict=True):
-        if a != b:
-            makers[b].add(a)
-    part = np.full(units.g, -1, dtype=np.int64)
+    makers: list[list[int]] = [[] for _ in stage_of]
+    for a, b in zip(before.tolist(), after.tolist(), strict=True):
+        makers[b].append(a)
+    part = np.full(len(stage_of), -1, dtype=np.int64)
     # Bit p of waits[q]: part q waits for part p, by way of others too.
     waits: list[int] = []
     last: dict[int, int] = {}

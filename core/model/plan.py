@@ -118,6 +118,9 @@ class Stage:
     """Parallel plans: micro-batches under way on a device at once; None of others."""
     shared: bool = False
     """Parallel plans: all devices of its class hold it, besides stages of their own."""
+    apart: int = 1
+    """From the number of a replica's device to that of the next: of what runs on one of the shards
+    of a stage, their number."""
 
     @property
     def devices(self) -> int:

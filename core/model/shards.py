@@ -1,9 +1,13 @@
-"""What operators take on several devices at once: tensor parallelism, as a graph states it."""
+"""What operators take on several devices at once: tensor parallelism, as a graph states it.
+
+A tensor is whole, each device has all of it; or it is cut along an axis into one part a device.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +15,66 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+WHOLE = -1
+"""State of a tensor that each device has all of; others are the axis that it is cut along, with
+`BLOCK` for what is cut in blocks."""
+
+
+BLOCK = 1 << 8
+"""Added to a state for each further equal part of the axis of which devices take their share apart:
+with two devices and three parts a0 a1 b0 b1 c0 c1, the first device has a0 b0 c0."""
+
+
+def block_state(axis: int, blocks: int) -> int:
+    """State of a tensor that is split along an axis in so many blocks."""
+    return axis + BLOCK * (blocks - 1)
+
+
+def axis_of(state: int) -> int:
+    """Axis of the state of a tensor that is split."""
+    return state % BLOCK
+
+
+def blocks_of(state: int) -> int:
+    """Number of blocks of the state of a tensor that is split; 1 for most."""
+    return state // BLOCK + 1
+
+
+def cut(size: int, devices: int) -> list[tuple[int, int]]:
+    """Begin and end of the part of each device; the first ones are longer by one if need be.
+
+    >>> cut(5, 2)
+    [(0, 3), (3, 5)]
+    """
+    least, more = divmod(size, devices)
+    begins = [i * least + min(i, more) for i in range(devices + 1)]
+    return list(pairwise(begins))
+
+
+def ranges(size: int, devices: int, state: int, device: int) -> list[tuple[int, int]]:
+    """What a device has of an axis of a tensor that is cut: one range a block.
+
+    >>> ranges(12, 2, block_state(0, 3), 1)
+    [(2, 4), (6, 8), (10, 12)]
+    """
+    block = size // blocks_of(state)
+    begin, end = cut(block, devices)[device]
+    return [(b * block + begin, b * block + end) for b in range(blocks_of(state))]
+
+
+class Share(NamedTuple):
+    """How a node runs on some devices at once."""
+
+    degree: int
+    """Position of the degree in `Shards.degrees`."""
+    node: int
+    inputs: tuple[int, ...]
+    """State that it needs of each input."""
+    outputs: tuple[int, ...]
+    """State of each output when it has run, its all-reduce included."""
+    reduced: bool
+    """Whether the outputs are summed over the devices."""
 
 
 class Collective(NamedTuple):
@@ -52,3 +116,5 @@ class Shards:
     """f64[D, m], what each device moves besides when a tensor enters a stage."""
     out_bytes: Floats
     """The same for one that leaves."""
+    shares: tuple[Share, ...] = ()
+    """How nodes run, where that is stated, by degree and node."""

@@ -72,6 +72,8 @@ class Pipeline:
     """What the provider of each step left to the CPU."""
     staff: Staff | None = None
     """Where the workers of the stages come from; None: they are threads of this process."""
+    made: ModelProto | None = None
+    """What was split, if it is a model that was made of this one."""
 
     @property
     def devices(self) -> int:
@@ -214,11 +216,16 @@ class Pipeline:
         return verdict
 
     def _locate(self, sample: Sample, tolerance: Tolerance) -> str:
-        open_model = exposed(self.model, [part.model for part in self.parts])
+        open_model = exposed(self.made or self.model, [part.model for part in self.parts])
         names = [value.name for value in open_model.graph.output]
         config = reference_config(self.homes, self.config)
         whole = self._worker(open_model, names, config, Place(), "the whole model")
-        return first_difference(self.steps, whole.run, sample, tolerance)
+        found = first_difference(self.steps, whole.run, sample, tolerance)
+        return found or (
+            "every stage alone is right: tensors were mixed up between the stages"
+            if self.made is None
+            else "every part alone is right: the model was cut in a wrong way"
+        )
 
     def whole(
         self, config: SessionConfig, place: Place, name: str, *, alone: bool = False

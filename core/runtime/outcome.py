@@ -21,7 +21,9 @@ from dnnp.core.runtime.report import (
     Forecast,
     Timing,
     comparison_table,
+    device_table,
     stage_table,
+    sums_by,
     timing_lines,
     transfer_table,
 )
@@ -59,6 +61,8 @@ class Checks:
     """What was predicted besides the loads."""
     owners: Sequence[int] = ()
     """Stage of the plan that each stage of the pipeline is part of; empty: they are the same."""
+    shards: Sequence[int] = ()
+    """Which shard of that stage each belongs to; empty, or -1: there are none."""
     sweep: Sweep | None = None
     """Rates to try after the measurement."""
 
@@ -166,10 +170,14 @@ class Outcome:
                 "bubble": timing.bubbles[i],
                 **({"taken": timing.taken[i]} if timing.taken else {}),
                 **({"replicas": stage.replicas} if stage.replicas > 1 else {}),
+                **({"shard": self._shard(i)} if self._shard(i) >= 0 else {}),
                 **stage_fields(ran.homes[i], ran.left[i], mixed=mixed),
             }
             for i, stage in enumerate(ran.stages)
         ]
+
+    def _shard(self, i: int) -> int:
+        return self.checks.shards[i] if self.checks.shards else -1
 
     def lines(self) -> list[str]:
         """The tables and sentences for people."""
@@ -180,7 +188,12 @@ class Outcome:
         lines = stage_table(devices, [s.load_s for s in stages], self.timing)
         if self.timing.moved is not None:
             lines += ["", *transfer_table(self.timing.moved)]
-        lines += ["", *timing_lines(self.timing, self.checks.forecast)]
+        names = [stage.device for stage in stages]
+        if self.checks.shards and len({*names}) < len(names):
+            predicted = [stage.load_s for stage in stages]
+            lines += ["", *device_table(names, predicted, self.timing.loads_s)]
+        slowest = max(sums_by(names, self.timing.loads_s).values(), default=0.0)
+        lines += ["", *timing_lines(self.timing, self.checks.forecast, slowest)]
         if self.queueing is not None:
             lines += self.queueing.lines()
         lines += self._sample_lines()

@@ -104,7 +104,7 @@ def homes_of(
         name, _, number = device.rpartition("/")
         first = int(number) if number.isdecimal() else 0
         for j in range(stage.replicas):
-            one, kind = f"{name}/{first + j}", stage.device_class
+            one, kind = f"{name}/{first + j * stage.apart}", stage.device_class
             used |= {kind: None, one: None}
             targets.append(rules.get(one) or rules.get(kind) or Target(config.provider))
     for name in rules:

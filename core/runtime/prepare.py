@@ -56,6 +56,7 @@ def prepare(
     stages: Sequence[Stage],
     config: SessionConfig,
     *,
+    made: ModelProto | None = None,
     known: Mapping[str, TensorType] | None = None,
     weights: Mapping[str, NDArray[np.generic]] | None = None,
     watch: Watch | None = None,
@@ -63,7 +64,8 @@ def prepare(
 ) -> Pipeline:
     """Split a model by a plan and make a session for every replica of every stage.
 
-    `staff` makes the workers; None: they are threads of this process.
+    `made`: the model that the nodes of the stages are in, if it is made of `model`, whose outputs
+    it has. `staff` makes the workers; None: they are threads of this process.
 
     Raises
     ------
@@ -78,7 +80,7 @@ def prepare(
 
     watch = watch or Watch()
     used = [stage for stage in stages if stage.nodes]
-    parts = split_model(model, [stage.nodes for stage in used], known)
+    parts = split_model(made or model, [stage.nodes for stage in used], known)
     count_sessions(used)
     spread = sum({stage.device: stage.replicas for stage in used}.values())
     homes, notices = homes_of(used, config)
@@ -86,6 +88,7 @@ def prepare(
         watch.note(notice)
     pipeline = Pipeline(
         model=model,
+        made=made,
         folder=folder,
         config=config,
         weights=weights or {},

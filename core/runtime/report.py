@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -195,6 +196,27 @@ def stage_table(devices: Sequence[str], predicted_s: Sequence[float], timing: Ti
     return table(header, rows)
 
 
+def sums_by(names: Sequence[str], values: Sequence[float]) -> dict[str, float]:
+    """Sum of the values of each name, in order of first use."""
+    found: dict[str, float] = {}
+    for name, value in zip(names, values, strict=True):
+        found[name] = found.get(name, 0.0) + value
+    return found
+
+
+def device_table(
+    devices: Sequence[str], predicted_s: Sequence[float], measured_s: Sequence[float]
+) -> list[str]:
+    """Lines that compare predicted and measured load of each device, whatever parts it runs."""
+    parts, predicted = Counter(devices), sums_by(devices, predicted_s)
+    rows = []
+    for device, measured in sums_by(devices, measured_s).items():
+        ratio = f"{measured / predicted[device]:.2f}" if predicted[device] > 0 else "-"
+        times = [shown_seconds(predicted[device]), shown_seconds(measured), ratio]
+        rows.append([device, str(parts[device]), *times])
+    return table(["device", "parts", "predicted", "measured", "ratio"], rows)
+
+
 def transfer_table(moved: MovedFigures) -> list[str]:
     """Lines that compare predicted and measured time of each transfer."""
     rows = []
@@ -214,20 +236,22 @@ def transfer_table(moved: MovedFigures) -> list[str]:
     return table(["transfer", "", "bytes", "predicted", "measured", "ratio"], rows)
 
 
-def timing_lines(timing: Timing, forecast: Forecast = NO_FORECAST) -> list[str]:
+def timing_lines(
+    timing: Timing, forecast: Forecast = NO_FORECAST, slowest_s: float = 0.0
+) -> list[str]:
     """Throughput, latency and bubble, a line each, and the makespan of a schedule.
 
-    What was predicted stands beside what was measured.
+    What was predicted stands beside what was measured. `slowest_s`: time of a sample on the device
+    that takes most.
     """
     if not timing.samples:
         return ["no sample was measured"]
     latency, makespan, bubble, transfers = forecast
     lines = []
     if timing.throughput_per_s > 0:
-        bottleneck = max(timing.loads_s)
         share = ""
-        if bottleneck > 0 and timing.samples >= ENOUGH and forecast == NO_FORECAST:
-            share = f", {timing.throughput_per_s * bottleneck:.1%} of the slowest stage's rate"
+        if slowest_s > 0 and timing.samples >= ENOUGH and forecast == NO_FORECAST:
+            share = f", {timing.throughput_per_s * slowest_s:.1%} of the slowest stage's rate"
         lines.append(f"throughput  {timing.throughput_per_s:.4g} samples/s{share}")
     if makespan is not None:
         lines.append(

@@ -65,11 +65,11 @@ def timeline(
 
 
 def _device(stage: Stage, replica: int) -> str:
-    """The device of a replica: those of a stage follow each other."""
+    """The device of a replica."""
     kind, _, number = stage.device.rpartition("/")
     if not number.isdecimal():
         return stage.device if stage.replicas == 1 else f"{stage.device}, replica {replica}"
-    return f"{kind}/{int(number) + replica}"
+    return f"{kind}/{int(number) + replica * stage.apart}"
 
 
 def _replicas(

@@ -18,7 +18,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dnnp.core.shard.rules import WHOLE, Rule
+from dnnp.core.model.shards import WHOLE
+from dnnp.core.shard.rules import Rule
 
 COMPLETE, APART, ADDENDS = 0, 1, 2
 """What gradients of a tensor lack: nothing, parts that other devices have, or the sum."""

@@ -3,8 +3,8 @@
 A tensor is whole (each device has all of it) or split along an axis (each has 1/t of it, in order).
 A rule that leaves a sum of t addends ends with an all-reduce. What is whole may be taken as split,
 and parameters may be stored either way. Column and row products, and tables by vocabulary, are
-those of Shoeybi et al. 2019 ("Megatron-LM"). An axis that t does not divide is not split; what no
-rule knows is done by all.
+those of Shoeybi et al. 2019 ("Megatron-LM"). An axis that t does not divide is not split, or
+unequally if that is allowed and it is long; what no rule knows is done by all.
 
 What a Split takes apart later, as queries, keys and values of one product, is split in blocks: each
 device has 1/t of each of so many equal parts of the axis (`block_state`).
@@ -16,12 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-WHOLE = -1
-"""State of a tensor that each device has all of; others are the axis that it is split along."""
+from dnnp.core.model.shards import WHOLE, axis_of, block_state, cut
 
-BLOCK = 1 << 8
-"""Added to a state for each further equal part of the axis of which devices take their share apart:
-with t = 2 and three parts a0 a1 b0 b1 c0 c1, the first device has a0 b0 c0."""
+LONG = 64
+"""Rows of each part from which on an axis may be split unequally."""
 
 Shape = tuple[int, ...]
 
@@ -51,7 +49,13 @@ class Operator:
     stored: tuple[bool, ...]
     """Of each input whether it is a parameter or a constant."""
     blocks: tuple[int, ...] = ()
-    """Numbers of equal parts that its outputs may be split in besides, see `BLOCK`."""
+    """Numbers of equal parts that its outputs may be split in besides, see `block_state`."""
+    unequal: bool = False
+    """Whether long axes may be split into parts that differ by one."""
+
+    def splits(self, size: int, t: int) -> bool:
+        """Whether an axis is split."""
+        return size > 0 and (size % t == 0 or (self.unequal and size >= LONG * t))
 
 
 _SAME = frozenset((
@@ -75,28 +79,14 @@ def rules(node: Operator, t: int) -> tuple[Rule, ...]:
     return (repeated, *find(node, t))
 
 
-def block_state(axis: int, blocks: int) -> int:
-    """State of a tensor that is split along an axis in so many blocks."""
-    return axis + BLOCK * (blocks - 1)
-
-
-def axis_of(state: int) -> int:
-    """Axis of the state of a tensor that is split."""
-    return state % BLOCK
-
-
-def blocks_of(state: int) -> int:
-    """Number of blocks of the state of a tensor that is split; 1 for most."""
-    return state // BLOCK + 1
-
-
-def _axes(shape: Shape, t: int) -> Iterator[int]:
-    return (a for a, size in enumerate(shape) if size > 0 and size % t == 0)
+def _axes(node: Operator, shape: Shape, t: int) -> Iterator[int]:
+    return (a for a, size in enumerate(shape) if node.splits(size, t))
 
 
 def _in_blocks(node: Operator, size: int, t: int) -> Iterator[int]:
     """What to add to a state of an axis of `size` for every number of blocks that it may have."""
-    return (block_state(0, b) for b in (1, *node.blocks) if size > 0 and size % (t * b) == 0)
+    wanted = (b for b in node.blocks if size > 0 and size % (t * b) == 0)
+    return (block_state(0, b) for b in (*[1] * node.splits(size, t), *wanted))
 
 
 def _known(shape: Shape | None) -> Shape:
@@ -108,7 +98,7 @@ def _elementwise(node: Operator, t: int) -> Iterator[Rule]:
     (shape, *others) = node.outputs
     if shape is None or others or None in node.inputs:
         return
-    for axis in _axes(shape, t):
+    for axis in _axes(node, shape, t):
         for more in _in_blocks(node, shape[axis], t):
             states = []
             for given in map(_known, node.inputs):
@@ -122,6 +112,8 @@ def _product(node: Operator, t: int) -> Iterator[Rule]:
 
     Not by sample with a whole matrix, which is data parallelism and divides no weights.
     """
+    if len(node.inputs) < 2:  # one tensor twice
+        return
     a, b, out = node.inputs[0], node.inputs[1], node.outputs[0]
     if a is None or b is None or out is None or min(len(a), len(b)) < 2:
         return
@@ -129,10 +121,10 @@ def _product(node: Operator, t: int) -> Iterator[Rule]:
     if len(b) == 2 and len(a) == rank:
         for more in _in_blocks(node, b[1], t):
             yield Rule((WHOLE, 1 + more), (rank - 1 + more,))
-        if b[0] % t == 0:
+        if node.splits(b[0], t):
             yield Rule((last, 0), (WHOLE,), reduced=True)
     elif len(a) == len(b) == rank:
-        for axis in _axes(out[:-2], t):
+        for axis in _axes(node, out[:-2], t):
             if a[axis] == b[axis]:
                 yield Rule((axis, axis), (axis,))
 
@@ -142,6 +134,8 @@ def _gemm(node: Operator, t: int) -> Iterator[Rule]:
 
     Shapes tell whether the matrix is transposed; a square one costs the same either way.
     """
+    if len(node.inputs) < 2:  # one tensor twice
+        return
     a, b, out = node.inputs[0], node.inputs[1], node.outputs[0]
     if a is None or b is None or out is None or not node.stored[1] or a[0] != out[0]:
         return
@@ -152,12 +146,14 @@ def _gemm(node: Operator, t: int) -> Iterator[Rule]:
     for more in _in_blocks(node, out[1], t):
         own = (len(_known(c)) - 1 + more if _known(c)[-1:] == out[1:] else WHOLE for c in bias)
         yield Rule((WHOLE, column + more, *own), (1 + more,))
-    if a[1] % t == 0:
+    if node.splits(a[1], t):
         yield Rule((1, 1 - column, *(WHOLE for _ in bias)), (WHOLE,), reduced=True)
 
 
 def _conv(node: Operator, t: int) -> Iterator[Rule]:
     """Conv: by output channel, by input channel, or by group."""
+    if len(node.inputs) < 2:  # one tensor twice
+        return
     x, w, out = node.inputs[0], node.inputs[1], node.outputs[0]
     if x is None or w is None or out is None or not node.stored[1] or len(x) < 3:
         return
@@ -167,9 +163,9 @@ def _conv(node: Operator, t: int) -> Iterator[Rule]:
         if groups % t == 0 and w[0] % t == 0:
             yield Rule((1, 0, *(0,) * bias), (1,))
         return
-    if w[0] % t == 0:
+    if node.splits(w[0], t):
         yield Rule((WHOLE, 0, *(0,) * bias), (1,))
-    if x[1] % t == 0:
+    if node.splits(x[1], t):
         yield Rule((1, 1, *(WHOLE,) * bias), (WHOLE,), reduced=True)
 
 
@@ -179,7 +175,7 @@ def _by_channel(node: Operator, t: int) -> Iterator[Rule]:
     if shape is None or len(shape) < 3 or len(node.outputs) > 1:
         return
     vectors = len(node.inputs) - 1
-    for axis in _axes(shape[:2], t):
+    for axis in _axes(node, shape[:2], t):
         yield Rule((axis, *(0 if axis else WHOLE,) * vectors), (axis,))
 
 
@@ -193,7 +189,7 @@ def _along_rows(node: Operator, t: int) -> Iterator[Rule]:
         return
     if node.op == "LayerNormalization" and any(c != shape[-1:] for c in node.inputs[1:]):
         return
-    for axis in _axes(shape[:-1], t):
+    for axis in _axes(node, shape[:-1], t):
         yield Rule((axis, *(WHOLE,) * (len(node.inputs) - 1)), (axis,))
 
 
@@ -202,10 +198,10 @@ def _reshaped(node: Operator, t: int) -> Iterator[Rule]:
     shape, out = node.inputs[0], node.outputs[0]
     if shape is None or out is None or prod(shape) != prod(out) or not prod(out):
         return
-    before = {prod(out[:b]): b for b in _axes(out, t)}
-    for axis in _axes(shape, t):
+    before = {prod(out[:b]): b for b in _axes(node, out, t)}
+    for axis in _axes(node, shape, t):
         at = before.get(prod(shape[:axis]))
-        if at is not None:
+        if at is not None and not (shape[axis] % t or out[at] % t):
             yield Rule((axis, *(WHOLE,) * (len(node.inputs) - 1)), (at,))
 
 
@@ -214,21 +210,23 @@ def _transposed(node: Operator, t: int) -> Iterator[Rule]:
     shape, out = node.inputs[0], node.outputs[0]
     if shape is None or out is None or sorted(shape) != sorted(out):
         return
-    for axis in _axes(shape, t):
+    for axis in _axes(node, shape, t):
         if shape.count(shape[axis]) == 1:
             yield Rule((axis,), (out.index(shape[axis]),))
 
 
 def _gathered(node: Operator, t: int) -> Iterator[Rule]:
     """Rows of a stored table: by its width, or by rows, where others than one's own are zero."""
+    if len(node.inputs) < 2:  # one tensor twice
+        return
     table, at, out = node.inputs[0], node.inputs[1], node.outputs[0]
     if table is None or at is None or out is None or len(table) != 2 or not node.stored[0]:
         return
     if out != (*at, table[1]) or out == (table[0], *at):
         return
-    if table[1] % t == 0:
+    if node.splits(table[1], t):
         yield Rule((1, WHOLE), (len(out) - 1,))
-    if table[0] % t == 0:
+    if node.splits(table[0], t):
         yield Rule((0, WHOLE), (WHOLE,), divided=False, reduced=True)
 
 
@@ -238,10 +236,10 @@ def _taken_apart(node: Operator, t: int) -> Iterator[Rule]:
     out, others = parts[0], (WHOLE,) * (len(node.inputs) - 1)
     if shape is None or out is None or set(parts) != {out} or len(shape) != len(out):
         return
-    for axis in _axes(out, t):
+    for axis in _axes(node, out, t):
         if shape[axis] == out[axis]:
             yield Rule((axis, *others), (axis,) * len(parts))
-        elif shape[axis] == out[axis] * len(parts):
+        elif shape[axis] == out[axis] * len(parts) and out[axis] % t == 0:
             yield Rule((block_state(axis, len(parts)), *others), (axis,) * len(parts))
 
 
@@ -261,9 +259,18 @@ _FINDERS: dict[str, Callable[[Operator, int], Iterator[Rule]]] = {
 }
 
 
-def part(state: int, t: int) -> float:
-    """Share of a tensor that each of `t` devices has."""
-    return 1.0 if state == WHOLE else 1.0 / t
+def part(state: int, t: int, shape: Shape | None = None) -> float:
+    """Share of a tensor that each of `t` devices has; the first one has most, which `shape` tells.
+
+    Without a shape parts are equal.
+    """
+    if state == WHOLE:
+        return 1.0
+    size = 0 if shape is None else shape[axis_of(state)]
+    if size % t == 0:
+        return 1.0 / t
+    begin, end = cut(size, t)[0]
+    return (end - begin) / size
 
 
 def all_rules(nodes: Sequence[Operator], t: int) -> list[tuple[Rule, ...]]:

@@ -9,17 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from dnnp.core.model.shards import WHOLE, axis_of, block_state, blocks_of
 from dnnp.core.shard.layout import ADDENDS, COMPLETE, Backward, choose, lacks
-from dnnp.core.shard.rules import (
-    WHOLE,
-    Operator,
-    Rule,
-    axis_of,
-    block_state,
-    blocks_of,
-    rules,
-    with_blocks,
-)
+from dnnp.core.shard.rules import Operator, Rule, rules, with_blocks
 
 
 def brute(

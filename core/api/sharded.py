@@ -1,0 +1,241 @@
+"""Plans whose stages several devices hold together, as ordinary models: one or more a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dnnp.core.model.errors import UsageError
+from dnnp.core.model.text import counted
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from dnnp.caller import Caller
+    from dnnp.core.model.graph import Graph
+    from dnnp.core.model.plan import Plan, Stage
+    from dnnp.core.model.shards import Share
+    from dnnp.formats.onnx_shard_facts import Layout
+    from dnnp.formats.onnx_shards import ShardedModel, Task
+    from dnnp.formats.stream import Stream
+    from dnnp.runnable import Parts
+
+
+@dataclass(frozen=True, eq=False)
+class Sharded:
+    """What runs of such a plan."""
+
+    made: ShardedModel
+    parts: tuple[Stage, ...]
+    """What runs in one go, in an order in which it can run; nodes are those of the model that was
+    made."""
+    owners: tuple[int, ...]
+    """Stage of the plan that each of them is part of."""
+    shards: tuple[int, ...]
+    """Which shard of that stage each of them belongs to, from 0."""
+
+
+def has_shards(plan: Plan) -> bool:
+    """Whether a plan has stages that several devices hold together."""
+    return any(stage.shards > 1 for stage in plan.stages)
+
+
+def sharded_of(
+    caller: Caller, stream: Stream, graph: Graph, plan: Plan, model: ModelProto
+) -> Sharded:
+    """Cut the model of a stream as the layouts of its nodes say, and find what runs in one go.
+
+    Raises
+    ------
+    UsageError
+        Nodes do not state their layout.
+    FormatError
+        See `shard_model`.
+    """
+    from dnnp.formats.onnx_shards import StageLayout, shard_model
+    from dnnp.formats.onnx_types import types_of
+
+    if any(stage.shared for stage in plan.stages):
+        raise UsageError(
+            f"{stream.name}: the plan has stages that all devices share, which is for planning and "
+            "schedules only"
+        )
+    if stream.get("schedule"):
+        raise UsageError(
+            f"{stream.name}: its schedule has blocks on several devices at once, which ONNX models "
+            "cannot follow; without it (dnnp-partition again) the plan runs"
+        )
+    names = [record["name"] for record in stream.get("tensor")]
+    place = {node: v for v, node in enumerate(graph.node_ids.tolist())}
+    stages = []
+    for stage in plan.stages:
+        layouts = {}
+        if stage.shards > 1:
+            shares = _shares(graph, stage.shards)
+            missing = next((node for node in stage.nodes if place[node] not in shares), None)
+            if missing is not None:
+                raise UsageError(
+                    f"{stream.name}: node {missing} does not state its layout on {stage.shards} "
+                    "devices; dnnp-profile --tensor-parallel does that for all of a model"
+                )
+            layouts = {n: _layout(graph, names, shares[place[n]]) for n in stage.nodes}
+        stages.append(StageLayout(stage.nodes, stage.shards, layouts))
+    made = shard_model(model, stages, types_of(stream))
+    if made.whole:
+        node, reason = next(iter(made.whole.items()))
+        name = stream.get("node")[place[node]]["name"] or str(node)
+        caller.warn(
+            f"{counted(len(made.whole), 'node')} run whole on each device of a stage, against the "
+            f"plan, such as '{name}': {reason}"
+        )
+    return _parts(graph, plan, made)
+
+
+def parts_of_shards(sharded: Sharded, plan: Plan) -> Parts:
+    """The same for an export."""
+    from dnnp.formats.manifest import Role
+    from dnnp.runnable import Parts
+
+    homes = [*zip(sharded.owners, sharded.shards, strict=True)]
+    roles = [
+        Role(part, home[0], homes.count(home) == 1, home[1])
+        for part, home in zip(sharded.parts, homes, strict=True)
+    ]
+    return Parts(tuple(roles))
+
+
+def _shares(graph: Graph, devices: int) -> dict[int, Share]:
+    """What nodes state of their layout on so many devices, by position."""
+    if graph.shards is None:
+        return {}
+    degrees = graph.shards.degrees.tolist()
+    return {one.node: one for one in graph.shards.shares if degrees[one.degree] == devices}
+
+
+def _layout(graph: Graph, names: Sequence[str], share: Share) -> Layout:
+    from dnnp.formats.onnx_shard_facts import Layout
+
+    v = share.node
+    reads = graph.in_idx[graph.in_ptr[v] : graph.in_ptr[v + 1]].tolist()
+    writes = graph.out_idx[graph.out_ptr[v] : graph.out_ptr[v + 1]].tolist()
+    return Layout(
+        {names[x]: state for x, state in zip(reads, share.inputs, strict=True)},
+        {names[x]: state for x, state in zip(writes, share.outputs, strict=True)},
+        share.reduced,
+    )
+
+
+def _parts(graph: Graph, plan: Plan, made: ShardedModel) -> Sharded:
+    """Cut what each device runs into parts that run in one go, and order them."""
+    import numpy as np
+
+    from dnnp.core.cost.runnable import cut_tasks
+    from dnnp.runnable import in_turn
+
+    rows = list(made.tasks)
+    homes = sorted({(task.stage, task.device) for task in made.tasks.values()})
+    number = {place: h for h, place in enumerate(homes)}
+    home = np.array([number[task.stage, task.device] for task in made.tasks.values()])
+    unit, pairs = _units(made, home.tolist())
+    before, after = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2).T
+    # The last of the tasks of a unit tells where it runs, and when.
+    last = np.zeros(max(unit, default=-1) + 1, dtype=np.int64)
+    last[unit] = np.arange(len(rows))
+    of_unit = cut_tasks(before, after, home[last], last)
+    waits: list[set[int]] = [set() for _ in range(int(of_unit.max(initial=-1)) + 1)]
+    for a, b in zip(of_unit[before].tolist(), of_unit[after].tolist(), strict=True):
+        if a != b:
+            waits[b].add(a)
+    part = of_unit[unit]
+    of_home = [int(home[part == p][0]) for p in range(len(waits))]
+    for p, mine in enumerate(of_home):
+        waits[p] |= {q for q in range(p) if of_home[q] == mine}
+    times = np.array(_times(graph, plan, made))
+    total = np.bincount(home, weights=times, minlength=len(homes))
+    parts, owners, shards = [], [], []
+    for p in in_turn(waits):
+        at = of_home[p]
+        owner, shard = homes[at]
+        held = np.flatnonzero(part == p)
+        share = float(times[held].sum() / total[at]) if total[at] else 0.0
+        nodes = tuple(rows[i] for i in held.tolist())
+        alone = of_home.count(at) == 1
+        parts.append(_part(plan.stages[owner], nodes, shard, share, alone=alone))
+        owners.append(owner)
+        shards.append(shard)
+    return Sharded(made, tuple(parts), tuple(owners), tuple(shards))
+
+
+def _units(made: ShardedModel, home: Sequence[int]) -> tuple[list[int], set[tuple[int, int]]]:
+    """Tasks that stay together, and which of them wait for which.
+
+    What depends on weights alone runs with its first reader, so that no tensor is handed on that
+    ONNX Runtime computes once and for all when it loads the model.
+    """
+    from dnnp.formats.onnx_scope import reads, writes
+
+    nodes = [made.model.graph.node[at] for at in made.tasks]
+    inputs = {value.name for value in made.model.graph.input}
+    inputs -= {tensor.name for tensor in made.model.graph.initializer}
+    maker = {name: i for i, node in enumerate(nodes) for name in writes(node)}
+    makers = [{maker[name] for name in reads(node) if name in maker} for node in nodes]
+    loose: list[bool] = []
+    for i, node in enumerate(nodes):
+        loose.append(inputs.isdisjoint(reads(node)) and all(loose[m] for m in makers[i]))
+    joined = list(range(len(nodes)))
+    readers: list[list[int]] = [[] for _ in nodes]
+    for i in range(len(nodes) - 1, -1, -1):
+        if loose[i] and readers[i] and home[readers[i][-1]] == home[i]:
+            joined[i] = joined[readers[i][-1]]
+        for m in makers[i]:
+            readers[m].append(i)
+    numbers = {i: u for u, i in enumerate(sorted({*joined}))}
+    unit = [numbers[i] for i in joined]
+    pairs = {(unit[m], unit[i]) for i, found in enumerate(makers) for m in found}
+    return unit, {(a, b) for a, b in pairs if a != b}
+
+
+def _part(stage: Stage, nodes: tuple[int, ...], shard: int, share: float, *, alone: bool) -> Stage:
+    """A part of a stage on one of the devices of each replica; `share` of the compute there."""
+    from dataclasses import replace
+
+    kind, _, first = stage.device.rpartition("/")
+    device = f"{kind}/{int(first) + shard}"
+    apart, compute = stage.shards, stage.compute_s * share
+    if alone:
+        return replace(stage, device=device, nodes=nodes, shards=1, apart=apart)
+    return replace(
+        stage, device=device, nodes=nodes, shards=1, apart=apart,
+        load_s=compute / stage.replicas, compute_s=compute,
+    )  # fmt: skip
+
+
+def _times(graph: Graph, plan: Plan, made: ShardedModel) -> list[float]:
+    """Time of each node that was made, to share the compute of a stage by."""
+    from dnnp.core.cost.collectives import collective_time
+
+    device = plan.devices[0]
+    place = {node: v for v, node in enumerate(graph.node_ids.tolist())}
+    shards = graph.shards
+    degrees = [1] if shards is None else shards.degrees.tolist()
+    exchanged: Mapping[tuple[int, int], float] = {}
+    if shards is not None:
+        exchanged = dict[tuple[int, int], float]()
+        for i, v, kind, size in shards.collectives:
+            time = collective_time(kind, size, degrees[i], device.bandwidth_bytes_per_s)
+            exchanged[i, v] = exchanged.get((i, v), 0.0) + time
+
+    def time_of(task: Task) -> float:
+        stage = plan.stages[task.stage]
+        i = degrees.index(stage.shards)
+        if task.joins is not None:
+            return exchanged.get((i, place[task.joins]), 0.0)
+        if task.source is None:
+            return 0.0
+        v = place[task.source]
+        if shards is not None and stage.shards > 1:
+            return float(shards.plain.times[stage.device_class][i, v])
+        return float(graph.times[stage.device_class][v])
+
+    return [time_of(task) for task in made.tasks.values()]

@@ -1,0 +1,80 @@
+"""ONNX models whose nodes several devices run together, by rules that a test chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import onnx
+
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.plan import CostOptions, Plan, Stage
+from dnnp.core.shard.rules import Operator, Rule, rules
+from dnnp.formats.graph import graph_of
+from dnnp.formats.onnx_import import import_onnx
+from dnnp.formats.onnx_stages import StageModel, split_model
+from dnnp.formats.onnx_types import types_of
+from dnnp.formats.stream import Stream
+from dnnp.sharded import Sharded, sharded_of
+from dnnp.sharding import layout_record, operators_of
+
+Choice = Callable[[int, Operator, tuple[Rule, ...]], Rule]
+"""Of a node by its position the rule among those that there are."""
+
+
+class Quiet:
+    """Whoever calls: keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def warn(self, message: str) -> None:
+        """Keep a message."""
+        self.said.append(message)
+
+
+def imported(model: onnx.ModelProto, folder: Path, dims: dict[str, int] | None = None) -> Stream:
+    """The stream of a model that is written to a file."""
+    path = folder / "model.onnx"
+    onnx.save(model, str(path))
+    return import_onnx(str(path), dims)
+
+
+def laid_out(stream: Stream, t: int, choice: Choice) -> list[Rule]:
+    """Give every node a time, and the layout of a rule on `t` devices; the rules."""
+    graph = graph_of(stream)
+    taken = []
+    for v, (record, seen) in enumerate(
+        zip(stream.records["node"], operators_of(stream, graph), strict=True)
+    ):
+        rule = choice(v, seen, rules(seen, t))
+        layout = layout_record(rule)
+        record["time_s"] = {"acc": 1.0}
+        record["shards"] = [{"devices": t, "time_s": {"acc": 1.0}, "layout": layout}]
+        taken.append(rule)
+    return taken
+
+
+def plan_of_stages(stages: Sequence[Sequence[int]], degrees: Sequence[int], replicas: int = 1):
+    """A plan with such stages, one behind the other."""
+    made, first = [], 0
+    for nodes, t in zip(stages, degrees, strict=True):
+        times = (1.0, 0.0, 1.0, 0.0, 0.0, 0.0)
+        stage = Stage(f"acc/{first}", "acc", tuple(nodes), *times, replicas=replicas, shards=t)
+        made.append(stage)
+        first += t * replicas
+    devices = (DeviceClass("acc", count=first, bandwidth_bytes_per_s=1.0),)
+    options = CostOptions(memory_model="sum")
+    return Plan(tuple(made), first, "test", "ordered", 1.0, 0.0, "feasible", options, devices, "")
+
+
+def cut(stream: Stream, model: onnx.ModelProto, plan: Plan) -> tuple[Sharded, list[str]]:
+    """The model, cut by the layouts of a stream; and what was warned of."""
+    caller = Quiet()
+    return sharded_of(caller, stream, graph_of(stream), plan, model), caller.said
+
+
+def split(stream: Stream, found: Sharded) -> list[StageModel]:
+    """The models of its parts."""
+    types = {**types_of(stream), **found.made.types}
+    return split_model(found.made.model, [part.nodes for part in found.parts], types)
