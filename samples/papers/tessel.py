@@ -13,6 +13,7 @@ schedule repeats, mean over devices.
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -92,7 +93,8 @@ def figure_12(runs: Runs) -> Table:
     limits = range(1, MOST_MEMORY + 1)
     rows = []
     for name in SHAPES:
-        free = [repeating(a) or 0.0 for a in runs.by_count(name)]
+        rates = [repeating(a) for a in runs.by_count(name)]
+        free = [math.inf if rate is None else rate for rate in rates]
         enough = "--max-micro-batches", str(free.index(min(free)) + 1)
         ways: tuple[tuple[str, str, tuple[str, ...]], ...]
         ways = (name, "tessel", enough), (f"{name} *", "auto", ())
@@ -114,8 +116,8 @@ def searches(runs: Runs) -> Table:
         runs.run(runs.words(name, "auto", "-n", "1"))
         ours = runs.run(runs.words(name, "auto", "-n", "1"))
         limit: tuple[str, ...] = ()
-        if ours.record is not None:
-            limit = ("--memory", f"{ours.record['repetend']['memory_bytes']:.17g}")
+        if ours.repetend is not None:
+            limit = ("--memory", f"{ours.repetend['memory_bytes']:.17g}")
         tessel = runs.run(runs.words(name, "tessel", "-n", "1", *limit))
         rows.append((name, *_found(tessel), *_found(ours)))
     each = ("period", "memory", "span", "time")
@@ -126,10 +128,9 @@ def searches(runs: Runs) -> Table:
 
 def _found(found: Answer) -> tuple[str, str, str, str]:
     """Period, memory, span and seconds."""
-    if found.record is None:
+    if found.repetend is None:
         return NONE, NONE, NONE, NONE
-    repetend = found.record["repetend"]
-    numbers = (repetend[key] for key in ("period_s", "memory_bytes", "span_s"))
+    numbers = (found.repetend[key] for key in ("period_s", "memory_bytes", "span_s"))
     period, memory, span = (f"{number:g}" for number in numbers)
     return period, memory, span, f"{found.seconds:.3f} s"
 

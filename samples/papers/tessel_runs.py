@@ -37,6 +37,11 @@ class Answer(NamedTuple):
     blocks: Sequence[dict[str, Any]] = ()
     """When each block of each micro-batch runs."""
 
+    @property
+    def repetend(self) -> dict[str, Any] | None:
+        """What is repeated; None: nothing, as where the limit ended a search without any."""
+        return None if self.record is None else self.record.get("repetend")
+
 
 Run = Callable[[Sequence[str]], Answer]
 """Runs dnnp-schedule with arguments."""
@@ -77,10 +82,10 @@ def load(record: dict[str, Any]) -> float:
 
 
 def repeating(found: Answer) -> float | None:
-    """Bubble rate of the repetend."""
-    if found.record is None:
+    """Bubble rate of the repetend; None: there is none."""
+    repetend = found.repetend
+    if found.record is None or repetend is None:
         return None
-    repetend = found.record["repetend"]
     return max(1 - load(found.record) * repetend["unroll"] / repetend["period_s"], 0.0)
 
 

@@ -33,9 +33,9 @@ def cases(runs: Runs) -> Table:
 
 def numbers(found: Answer) -> tuple[str, str, str]:
     """Period, memory and span of a repetend."""
-    if found.record is None:
+    repetend = found.repetend
+    if repetend is None:
         return NONE, NONE, NONE
-    repetend = found.record["repetend"]
     period, memory, span = (f"{repetend[k]:g}" for k in ("period_s", "memory_bytes", "span_s"))
     return period, memory, span
 

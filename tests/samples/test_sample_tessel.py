@@ -37,6 +37,7 @@ def test_bubble_rates() -> None:
     assert repeating(Answer(record(9.0, 2), 1.0)) == pytest.approx(1 / 9)
     assert repeating(Answer(record(4.0 - 1e-15), 1.0)) == 0
     assert repeating(Answer(None, 1.0)) is None
+    assert repeating(Answer({"passes": [], "units": []}, 1.0)) is None
     few = Answer(record(micro_batches=10, makespan_s=57.0), 1.0)
     many = Answer(record(micro_batches=30, makespan_s=157.0), 1.0)
     assert steady(few, many) == pytest.approx(0.2)
@@ -109,6 +110,36 @@ def test_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert sorted(path.stem for path in tmp_path.iterdir()) == sorted([*parts, "placements"])
     with (tmp_path / "figure-12.csv").open() as file:
         assert list(csv.reader(file))[4][:3] == ["X *", "x", "0%"]
+
+
+def test_a_search_that_its_limit_ended_without_a_repetend(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fake = Fake()
+
+    def hurried(words: Sequence[str]) -> Answer:
+        """The command has another schedule then."""
+        found = fake(words)
+        late = "--memory" not in words and "2" in words[-1:]
+        if found.record is not None and late:
+            found = found._replace(
+                record={k: v for k, v in found.record.items() if k != "repetend"}
+            )
+        return found
+
+    main(hurried, ["figure-11", "figure-12"])
+    figure_11, figure_12 = map(rows, capsys.readouterr().out.split("\n\n"))
+    assert figure_11[4] == ["K", "50%", "x", *["0%"] * 6]
+    assert len(figure_12) == 10
+    limited = [s for s in fake.asked if s["--method"] == "tessel" and len(s) == 7]
+    assert {s["--max-micro-batches"] for s in limited} == {"3"}
+
+    def nothing(words: Sequence[str]) -> Answer:
+        return Answer({"passes": [], "units": [], "status": "feasible"}, 1.0)
+
+    main(nothing, ["searches", "cases"])
+    for row in rows(capsys.readouterr().out):
+        assert set(row[1:]) == {"x"}
 
 
 def test_parts(capsys: pytest.CaptureFixture[str]) -> None:
