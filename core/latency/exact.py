@@ -33,7 +33,7 @@ def ip(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     start, bound = _begun(problem, run)
     run.stands("integer program")
     found = by_program(problem, start, solver=asked.solver, bound=bound[0], run=run)
-    return _answer(found, bound, run)
+    return _answer(problem, found, start, bound, run)
 
 
 def cpsat(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
@@ -50,7 +50,7 @@ def cpsat(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
         from dnnp.core.mip.latency.cpsat import cpsat_operators
 
         found = cpsat_operators(problem, start=_placement(start), bound=bound[0], run=run)
-    return _answer(found, bound, run)
+    return _answer(problem, found, start, bound, run)
 
 
 def _begun(problem: LatencyProblem, run: Run) -> tuple[Split | None, tuple[float, str]]:
@@ -88,7 +88,9 @@ def by_program(
     return moirai(problem, solver=solver, start=_placement(start), bound=bound, run=run)
 
 
-def _answer(found: Exact, bound: tuple[float, str], run: Run) -> LatencySolution:
+def _answer(
+    problem: LatencyProblem, found: Exact, start: Split | None, bound: tuple[float, str], run: Run
+) -> LatencySolution:
     """What a solver found, with the better of two bounds."""
     if found.failure:
         run.warn(f"the solver ended early: {found.failure}")
@@ -96,7 +98,10 @@ def _answer(found: Exact, bound: tuple[float, str], run: Run) -> LatencySolution
         raise LimitError("a limit came before the solver found any split")
     if found.bound > bound[0] * (1 + CLOSED):
         bound = found.bound, found.solver
-    return LatencySolution(found.split, *bound, "" if found.asked else "anneal")
+    ran = found.asked
+    if found.failure and start is not None:
+        ran = found.value < problem.value(start)
+    return LatencySolution(found.split, *bound, "" if ran else "anneal")
 
 
 def _blocks(split: Split | None) -> Invocations | None:

@@ -37,4 +37,7 @@ def ip(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     if result.blocks is None:
         raise nothing(run)
     bound = max(simple_bound(problem), result.bound)
-    return Solution(result.blocks, bound, "ip" if result.asked else made)
+    ran = result.asked
+    if result.failure and begun is not None:
+        ran = problem.value(result.blocks) < problem.value(begun)
+    return Solution(result.blocks, bound, "ip" if ran else made)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dnnp.core.baselines import local_search as local_search_module
 from dnnp.core.baselines import pipedream as pipedream_module
 from dnnp.core.baselines.greedy import greedy
 from dnnp.core.baselines.local_search import local_search
@@ -103,6 +104,16 @@ def test_local_search_that_is_cut_short_says_so() -> None:
     assert said == []
     local_search(problem, Asked(), replace(heard(said), interrupted=lambda: True))
     assert said == ["local-search: stopped after 1 of 10 restarts"]
+
+
+def test_local_search_that_sums_memory_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under `peak`, where the only optimum of the first round does not fit."""
+    fits = iter([False])
+    monkeypatch.setattr(local_search_module, "_fits", lambda *_: next(fits, True))
+    said: list[str] = []
+    problem = problem_of(chain(1.0, 2.0, 3.0), DEV, memory_model="peak")
+    local_search(problem, Asked(), heard(said), restarts=1)
+    assert said == ["local-search: no local optimum fits; again, with memory summed up"]
 
 
 def test_pipedream_without_gpipe_says_so() -> None:

@@ -173,6 +173,16 @@ def test_greedy_of_blocks_that_skips_says_so() -> None:
     assert said == ["greedy: devices also skip what does not fit: else nothing fits"]
 
 
+def test_greedy_of_blocks_that_fills_large_devices_first_says_so() -> None:
+    said: list[str] = []
+    sizes = (DeviceClass("small", memory_bytes=1.0), DeviceClass("large", memory_bytes=2.0))
+    problem = blocks_problem(2, [(0, 1)], [2.0, 1.0], cpu=False)
+    problem = replace(problem, machine=machine_of(sizes))
+    split = greedy_blocks(problem, Asked(), Run(warn=said.append)).split
+    assert np.isfinite(problem.value(split))
+    assert said == ["greedy: the largest devices are filled first: else nothing fits"]
+
+
 def test_greedy_in_an_order_that_is_asked_for_skips_nothing() -> None:
     problem = blocks_problem(4, [], [1.5, 1.5, 0.5, 0.5], cpu=False)
     with pytest.raises(LimitError, match="the accelerators are full"):

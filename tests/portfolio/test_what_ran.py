@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from dnnp.core.methods import LATENCY, SPLITS
+from dnnp.core.methods.method import Method
 from dnnp.core.mip.child import SolverProcess
-from dnnp.core.model.asked import Asked
+from dnnp.core.mip.program import Outcome
+from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.errors import DnnpError
-from dnnp.core.model.plan import CostOptions
+from dnnp.core.model.errors import DnnpError, InfeasibleError
+from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.run import Run
 from dnnp.core.portfolio import anneal, exact, slices
 from dnnp.core.portfolio.latency import solve_latency
@@ -94,6 +99,53 @@ def test_ip_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     found = solve(problem, Asked(method="ip"), Run(warn=said.append))
     assert found.method == "exact"
     assert "is too large" in said[0]
+
+
+def failing(*program: object, **how: object) -> Outcome:
+    """What is said of a solver that has crashed."""
+    return Outcome("failed", reason="signal 11")
+
+
+def test_a_solver_that_fails_leaves_the_split_to_what_made_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dnnp.core.portfolio.ip.start", lambda *_: (start, "slice"))
+    monkeypatch.setattr(SolverProcess, "solve", failing)
+    said: list[str] = []
+    devices = DeviceClass("dev", count=2)
+    problem = problem_of(chain(4.0, 3.0, 5.0, 2.0, 6.0), devices)
+    start = [Block(np.arange(4), devices), Block(np.array([4]), devices)]
+    found = solve(problem, Asked(method="ip"), Run(warn=said.append))
+    assert found.method == "slice"
+    assert said == [
+        "the solver cbc failed (the solver cbc failed: signal 11): the best split so far"
+    ]
+    for execution in LATENCY["ip"].kinds:
+        said.clear()
+        options = CostOptions(memory_model="sum", objective="latency", execution=execution)
+        graph = replace(chain(4.0, 3.0, 5.0, 2.0), node_bytes=np.full(4, 2.0))
+        tight = problem_of(graph, DeviceClass("dev", count=2, memory_bytes=4.0))
+        placed = solve_latency(
+            tight.with_options(options), Asked(method="ip"), Run(warn=said.append)
+        )
+        assert placed.method == "anneal"
+        assert said in ([], ["the solver ended early: the solver cbc failed: signal 11"])
+
+
+@pytest.mark.parametrize("method", ["dpl", "pipedream"])
+def test_a_split_that_fits_in_another_order_alone_is_by_slice(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> Solution:
+        raise InfeasibleError("infeasible: in this order")
+
+    monkeypatch.setattr(Method, "function", lambda self, kind="": none)
+    said: list[str] = []
+    device = DeviceClass("dev", count=2, memory_bytes=1e9)
+    problem = problem_of(chain(4.0, 3.0, 5.0), device, memory_model="peak")
+    found = solve(problem, Asked(method=method), Run(warn=said.append))
+    assert found.method == "slice"
+    assert said == [f"{method}: infeasible: in this order; this split is by slice"]
 
 
 def test_getf_without_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
