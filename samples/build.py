@@ -147,6 +147,18 @@ CATALOG: dict[str, Entry] = {
         "gpt", "giant", "GPT decoder of 24 layers of 4096, vocabulary of a million, 1024 tokens",
         846, 8933318656, _builder("gpt", "VOCABULARY"),
     ),
+    "gpt-1m-vocab-untied": Entry(
+        "gpt", "giant", "the same, with an output projection of its own",
+        845, 13029318656, _builder("gpt", "UNTIED"),
+    ),
+    "mt5-1m-vocab": Entry(
+        "mt5", "giant", "T5 of 24 + 24 layers of 3072, a table of a million words, 1024 tokens",
+        1972, 9414537216, _builder("mt5", "VOCABULARY"),
+    ),
+    "flava-4096": Entry(
+        "flava", "giant", "encoders of image and text, 12 layers of 4096 each, and 6 of both",
+        1125, 6205243392, _builder("flava", "LARGE"),
+    ),
     **_giants(
         "gpt3", "GPT-3 shape, one node for each head's operators, 2048 tokens, float16",
         ("330m", 5462, 355871744, 330e6, 4872),

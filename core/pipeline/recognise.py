@@ -23,7 +23,7 @@ def shape_of(placement: Placement) -> tuple[str, int] | None:
     """
     groups = _groups(placement)
     count = len(set(groups))
-    if any(len(block.homes) > 1 for block in placement.blocks) or count > MOST_GROUPS:
+    if any(len(block.homes) > 1 for block in placement.blocks) or not 1 < count <= MOST_GROUPS:
         return None
     number: dict[Form, int] = {}
     mine = _forms(placement, groups, number)

@@ -1,11 +1,11 @@
-"""GPT-2 decoder with a tied output projection (opset 17).
+"""GPT-2 decoder with a tied output projection, or with one of its own (opset 17).
 
 Radford et al., "Language Models are Unsupervised Multitask Learners", 2019.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
@@ -28,12 +28,15 @@ class Size:
     length: int
     planning: bool = False
     """Without weights."""
+    tied: bool = True
+    """Whether the embedding is also the output projection."""
 
 
 SMALL = Size(layers=6, hidden=128, heads=4, vocabulary=4096, context=128, length=128)
 FULL = Size(layers=12, hidden=768, heads=12, vocabulary=50257, context=1024, length=256)
 VOCABULARY = Size(24, 4096, 32, vocabulary=1_000_000, context=1024, length=1024, planning=True)
 """The embedding takes nearly half of its memory, and scores of words nearly half of its work."""
+UNTIED = replace(VOCABULARY, tied=False)
 
 
 def _attention(b: Builder, size: Size, x: Value, causal: Value) -> Value:
@@ -47,7 +50,7 @@ def _attention(b: Builder, size: Size, x: Value, causal: Value) -> Value:
 
 
 def build(size: Size, seed: int = 0) -> Sample:
-    """Return the decoder; the embedding is also the output projection."""
+    """Return the decoder."""
     b = Builder("gpt", opset=17, ir_version=8, seed=seed, planning=size.planning)
     words = b.input("input_ids", (1, size.length), INT64, (0, size.vocabulary - 1))
     with b.scope("transformer"):
@@ -70,6 +73,9 @@ def build(size: Size, seed: int = 0) -> Sample:
                     x = b.add(x, linear(b, y, size.hidden, "c_proj", gain=1 / sqrt(2)))
         x = layer_norm(b, x, "ln_f")
     with b.scope("lm_head"):
-        logits = b.matmul(x, b.transpose(embedding, 1, 0))
+        if size.tied:
+            logits = b.matmul(x, b.transpose(embedding, 1, 0))
+        else:
+            logits = linear(b, x, size.vocabulary, "decoder", bias=False)
     b.output("logits", logits)
     return b.build()

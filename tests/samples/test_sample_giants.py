@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 
 from dnnp.samples.build import CATALOG, make, make_sample
-from dnnp.samples.models import evoformer, gpt3, swin
+from dnnp.samples.models import evoformer, flava, gpt3, mt5, swin
 from dnnp.samples.weights import Sample, with_external_weights, with_weights
 
 GIANTS = [name for name, entry in CATALOG.items() if entry.paper_parameters is not None]
@@ -39,6 +39,13 @@ def test_a_vocabulary_of_a_million_is_nearly_half_of_the_model() -> None:
     assert (entry.size, sample.planning) == ("giant", True)
     assert (sample.nodes, sample.parameters) == (entry.nodes, entry.parameters)
     assert 0.4 < 1_000_000 * 4096 / entry.parameters < 0.5
+
+
+@pytest.mark.parametrize("name", ["gpt-1m-vocab-untied", "mt5-1m-vocab", "flava-4096"])
+def test_catalog_states_the_right_counts_of_what_is_planned_with_shared_stages(name: str) -> None:
+    entry, sample = CATALOG[name], giant(name)
+    assert (entry.size, sample.planning) == ("giant", True)
+    assert (sample.nodes, sample.parameters) == (entry.nodes, entry.parameters)
 
 
 def test_there_are_models_of_20000_and_50000_nodes() -> None:
@@ -103,8 +110,10 @@ def test_a_giant_has_no_content() -> None:
         (gpt3, gpt3.Size(2, 32, 2, vocabulary=64, length=16)),
         (swin, swin.Size((2, 2, 2, 2), 32, 4, image=124, classes=10)),
         (evoformer, evoformer.Size(2, 64, 2, 64, sequences=4, residues=6)),
+        (mt5, mt5.Size(2, 32, 2, vocabulary=64, length=8)),
+        (flava, flava.Size(2, 1, 32, 2, vocabulary=64, length=8, image=16, patch=8)),
     ],
-    ids=["gpt3", "swin", "evoformer"],
+    ids=["gpt3", "swin", "evoformer", "mt5", "flava"],
 )
 def test_the_same_graph_runs_when_it_is_tiny(module: ModuleType, size: object) -> None:
     sample = module.build(size)
