@@ -101,7 +101,8 @@ def _scheduled(plan: dnnp.Graph, name: str, method: str, micro_batches: int) -> 
     dnnp.check(done)
     (record,), (made,) = done.records("plan"), done.records("schedule")
     shared = sum(bool(stage.get("shared")) for stage in done.records("stage"))
-    parts = f"{len(done.stages) - shared} stages" + (f" + {shared} shared" if shared else "")
+    own = len(done.stages) - shared
+    parts = f"{own} stage{'' if own == 1 else 's'}" + (f" + {shared} shared" if shared else "")
     repetend = made.get("repetend") or {"period_s": INF, "period_bound_s": 0.0}
     proven = repetend["period_s"] <= repetend["period_bound_s"] * (1 + 1e-9)
     return Found(

@@ -25,7 +25,7 @@ def test_a_large_vocabulary_is_shared(small: Path) -> None:
     graph = shared_stages.graph_of(small, 2, "a100", trained=True)
     alone, several, plus, best = shared_stages.compare(graph, 2, micro_batches=8)
     # Embedding and scores read the same weights: all is one stage, unless they are shared.
-    assert alone.placement == "a device a stage: 1 stages"
+    assert alone.placement == "a device a stage: 1 stage"
     assert several.load_s <= alone.load_s
     assert best.load_s == plus.load_s < alone.load_s
     assert "2 shared" in best.placement
