@@ -226,7 +226,7 @@ def _trace(facts: Facts, _: ViewOptions) -> bytes:
 
 def _onnx(facts: Facts, options: ViewOptions) -> bytes:
     """The model with what is known of its nodes; weights that lie in other files stay there."""
-    from dnnp.core.view.graphs import nodes_of
+    from dnnp.core.view.graphs import nodes_of, shown_number
     from dnnp.formats.onnx_annotated import add_view
     from dnnp.formats.onnx_plan import refuse_training
     from dnnp.source import open_source
@@ -238,7 +238,11 @@ def _onnx(facts: Facts, options: ViewOptions) -> bytes:
     add_view(
         model,
         {
-            number: {k: str(v) for k, v in values.items() if k not in ("name", "op")}
+            number: {
+                name: value if isinstance(value, str) else shown_number(value)
+                for name, value in values.items()
+                if name not in ("name", "op")
+            }
             for number, values in known.items()
         },
     )

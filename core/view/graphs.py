@@ -123,7 +123,7 @@ def _data(keys: dict[tuple[str, str], str], what: str, values: Values) -> Iterat
     """Elements of attributes; `keys` grows by those that are new."""
     for name, value in values.items():
         key = keys.setdefault((what, name), f"d{len(keys)}")
-        text = escape(printable(value)) if isinstance(value, str) else _number(value)
+        text = escape(printable(value)) if isinstance(value, str) else shown_number(value)
         yield f'<data key="{key}">{text}</data>'
 
 
@@ -165,7 +165,7 @@ def _attributes(values: Values) -> str:
 
 def _identifier(value: str | float) -> str:
     """An identifier of DOT: a number without exponent, a name, or a string."""
-    text = value if isinstance(value, str) else _number(value)
+    text = value if isinstance(value, str) else shown_number(value)
     plain = text.isidentifier() and text.isascii() and text.lower() not in _KEYWORDS
     number = not isinstance(value, str) and not set(text) - set("-.0123456789")
     return text if plain or number else _quoted(text)
@@ -179,7 +179,7 @@ def _quoted(text: str) -> str:
     return '"' + printable(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _number(value: float) -> str:
+def shown_number(value: float) -> str:
     """All digits; whole numbers without a point."""
     return (
         str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))

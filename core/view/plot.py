@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import Plan
-from dnnp.core.view.drawing import PALETTE, label, marker, picture, powers, ticks
+from dnnp.core.view.drawing import PALETTE, label, marker, picture, powers, text_width, ticks
 from dnnp.core.view.facts import Facts
 from dnnp.core.view.rivals import LACKING, families, outcomes, shared_bound
 from dnnp.core.view.words import OBJECTIVES, shown_time
@@ -18,10 +18,11 @@ AXES = ("k", "method")
 """What a chart may have from left to right."""
 
 LEFT, TOP, WIDE, HIGH, LEGEND, BOTTOM = 96.0, 44.0, 520.0, 240.0, 210.0, 68.0
-"""Pixels: of the axis, the title, a panel, the legend, and what is below a panel."""
+"""Pixels: of the axis, the title, a plot at least, the legend, and what is below a plot."""
 LOGARITHMIC = 20.0
 """Ratio of the largest value to the smallest one from which an axis is logarithmic."""
-SIZE = 11
+SIZE, MOST_NAME = 11, 160.0
+"""Pixels: of text, and of the longest name below a plot that is not shortened."""
 
 
 class _Panel(NamedTuple):
@@ -37,6 +38,13 @@ class _Panel(NamedTuple):
     """Best value at each place, by name."""
     bounds: list[float | None]
     """Best bound that holds for all plans at each place."""
+
+    @property
+    def wide(self) -> float:
+        """Pixels of the plot: as many as the names below it need."""
+        names = [part for column in self.columns for part in column.split(", ", 1)]
+        longest = max(text_width(name, SIZE) for name in names)
+        return max(WIDE, len(self.columns) * (min(longest, MOST_NAME) + 8))
 
 
 def draw(streams: Sequence[Facts], axis: str) -> bytes:
@@ -57,7 +65,8 @@ def draw(streams: Sequence[Facts], axis: str) -> bytes:
         body += _drawn(panel, axis, height, rows)
         height += TOP + rows + BOTTOM
     said = "; ".join(_in_words(panel) for panel in panels)
-    return picture(LEFT + WIDE + LEGEND, height, f"values of plans over {axis}", said, body)
+    wide = max(panel.wide for panel in panels)
+    return picture(LEFT + wide + LEGEND, height, f"values of plans over {axis}", said, body)
 
 
 def _panel(family: Sequence[Facts], axis: str) -> _Panel:
@@ -114,16 +123,16 @@ def _drawn(panel: _Panel, axis: str, top: float, high: float) -> list[str]:
             share = value / upper
         return base - share * high
 
-    step = WIDE / len(panel.columns)
+    step = panel.wide / len(panel.columns)
     xs = [LEFT + step * (i + 0.5) for i in range(len(panel.columns))]
-    lines = [label(LEFT, top + 22, panel.title, 14, extra=' font-weight="bold"', width=WIDE)]
+    lines = [label(LEFT, top + 22, panel.title, 14, extra=' font-weight="bold"', width=panel.wide)]
     for value in powers(low, upper) if logarithmic else ticks(0.0, upper):
         y = y_of(value)
         lines.append(
-            f'<path d="M{LEFT} {y:.1f}h{WIDE}" stroke="currentColor" stroke-opacity="0.15"/>'
+            f'<path d="M{LEFT} {y:.1f}h{panel.wide}" stroke="currentColor" stroke-opacity="0.15"/>'
         )
         lines.append(label(LEFT - 8, y + 4, shown_time(value, panel.seconds), SIZE, "end"))
-    lines.append(f'<path d="M{LEFT} {base - high:.1f}v{high:.1f}h{WIDE}" fill="none" '
+    lines.append(f'<path d="M{LEFT} {base - high:.1f}v{high:.1f}h{panel.wide}" fill="none" '
                  'stroke="currentColor"/>')  # fmt: skip
     for x, column in zip(xs, panel.columns, strict=True):
         method, _, lacking = column.partition(", ")
@@ -131,7 +140,7 @@ def _drawn(panel: _Panel, axis: str, top: float, high: float) -> list[str]:
         if lacking:
             lines.append(label(x, base + 31, lacking, SIZE, "middle", width=step - 6))
     title = "devices (k)" if axis == "k" else "method"
-    lines.append(label(LEFT + WIDE / 2, base + 50, title, SIZE, "middle"))
+    lines.append(label(LEFT + panel.wide / 2, base + 50, title, SIZE, "middle"))
     unit = panel.value if panel.seconds else f"{panel.value}, unit not known"
     if logarithmic:
         unit += ", logarithmic"
@@ -166,7 +175,7 @@ def _bounds(
 
 def _legend(panel: _Panel, top: float) -> list[str]:
     """Names of the series beside the panel."""
-    x = LEFT + WIDE + 22
+    x = LEFT + panel.wide + 22
     lines = []
     for number, name in enumerate(panel.series):
         y = top + 10 + 20 * number

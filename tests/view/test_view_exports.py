@@ -85,6 +85,15 @@ def test_what_is_written_is_read_again(form: str, tmp_path: Path) -> None:
         assert found[0] == found[1]
 
 
+def test_networkx_writes_what_it_has_read(tmp_path: Path) -> None:
+    """From dnnp-view through networkx to dnnp-import, nothing is lost."""
+    data = to_bytes(random_stream(4, 12, classes=("other",), memory=True, colors=True))
+    networkx.write_graphml(read(data, tmp_path / "g.graphml"), tmp_path / "again.graphml")
+    again = dnnp("import", tmp_path / "again.graphml")
+    assert again.status == 0, again.err
+    assert summary(again.out) == summary(data)
+
+
 def summary(stream: bytes) -> tuple[object, ...]:
     """Nodes and edges by names, with what they cost; colours as sets of nodes."""
     records = [json.loads(line) for line in stream.splitlines()]

@@ -84,6 +84,14 @@ def test_best_of_several_counts() -> None:
     assert api.view(graphs, plot="k") == api.view(graphs[:1], plot="k")
 
 
+def test_names_of_many_methods_are_shown_whole() -> None:
+    names = ("slice", "greedy", "mla", "uniform", "params", "local-search", "heuristic", "single")
+    root = ElementTree.fromstring(api.view([made(3, 2, n) for n in names], plot="method"))
+    shown = [text.text for text in root.iter(f"{SVG}text")]
+    assert {*names} <= {*shown}
+    assert not [text for text in shown if text and "…" in text]
+
+
 def test_no_plans(tmp_path: Path) -> None:
     Graph(random_stream(1, 4)).save(tmp_path / "bare.dnnp")
     done = dnnp("view", "--plot", "k", tmp_path / "bare.dnnp")
