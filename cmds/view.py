@@ -23,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="text: what a person wants to know, on a terminal; csv, tsv, md: a table; svg: "
         "pictures; html: a page with all of it; dot, graphml: the graph for other programs; trace: "
         "schedule or latency for Perfetto; onnx: the model with stages and costs, for Netron "
-        "(default: by the ending of the file that -o names, with --plot svg, else text)",
+        "(default: by the ending of the file that -o names; if it has none, with --plot svg, else "
+        "text)",
     )
     parser.add_argument(
         "--table",

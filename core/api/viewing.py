@@ -86,7 +86,7 @@ def view(
         What to make of it: `text`; a table as `csv`, `tsv` or `md`; pictures as `svg`; a page with
         all of it as `html`; the graph as `dot` or `graphml`; the schedule or the plan for latency
         as `trace`, for Perfetto; the model with what is known of its nodes as `onnx`, for Netron.
-        None: by the ending of `path`, with `plot` `svg`, else text.
+        None: by the ending of `path`; if it has none, with `plot` `svg`, else text.
     table
         With `csv`, `tsv` and `md`: `stages`, `nodes`, `cuts`, `bounds`, `runs`, `schedule`,
         `plans` or `tried`; None: `stages` of one graph, `plans` of several.
@@ -135,10 +135,24 @@ def view(
 
 
 def view_of(path: str | None, plot: str | None = None) -> str:
-    """The view that a file's ending asks for; else `svg` with `plot`, and text without."""
-    ending = os.path.splitext(path or "")[1].lower()
-    other = "text" if plot is None else "svg"
-    return next((view for view, endings in VIEWS.items() if ending in endings), other)
+    """The view that a file's ending asks for; without an ending `svg` with `plot`, else text.
+
+    Raises
+    ------
+    UsageError
+        No view has this ending.
+    """
+    from dnnp.core.model.similar import instead
+
+    ending = os.path.splitext(path or "")[1]
+    if not ending:
+        return "text" if plot is None else "svg"
+    of_ending = {known: view for view, endings in VIEWS.items() for known in endings}
+    found = of_ending.get(ending.lower())
+    if found is None:
+        hint = instead(ending, of_ending)
+        raise UsageError(f"{path}: no view has the ending '{ending}' (--as names one){hint}")
+    return found
 
 
 def view_bytes(streams: Sequence[Stream], options: ViewOptions) -> bytes:

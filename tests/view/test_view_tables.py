@@ -14,6 +14,7 @@ from dnnp.core.view.tables import TABLES
 from dnnp.graph import Graph
 from support.graphs import random_stream
 from support.run import dnnp
+from support.seeds import encode, planned
 
 
 def made(seed: int, k: int, method: str, nodes: int = 12) -> Graph:
@@ -150,3 +151,21 @@ def test_the_view_follows_the_name_of_the_file(files: list[Path], tmp_path: Path
     out = tmp_path / "table.md"
     assert dnnp("view", files[0], "-o", out).status == 0
     assert out.read_text().startswith("| stage | device |")
+
+
+def test_endings_that_no_view_has(tmp_path: Path) -> None:
+    """A slip of the pen does not make a text of what was to be a page."""
+    stream = encode(planned())
+    for name, meant in (
+        ("plan.hmtl", "did you mean '.html'?"),
+        ("plan.png", "known: .txt, .svg, "),
+    ):
+        done = dnnp("view", "-o", tmp_path / name, stdin=stream)
+        assert (done.status, done.out) == (2, b"")
+        assert done.err.startswith(f"dnnp-view: {tmp_path / name}: no view has the ending ")
+        assert meant in done.err
+        assert not (tmp_path / name).exists()
+        assert dnnp("view", "--as", "svg", "-o", tmp_path / name, stdin=stream).status == 0
+    for name in ("plan", "plan.TXT"):
+        assert dnnp("view", "-o", tmp_path / name, stdin=stream).status == 0
+        assert (tmp_path / name).read_text().startswith("seed\n")
