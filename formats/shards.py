@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 MOST_DEGREES = 64
 """Tensor-parallel degrees that a graph may state."""
 
+MOST_AXES = 64
+"""Axes of a tensor of unknown shape."""
+
 
 def shards_of(stream: Stream) -> Shards | None:
     """Costs of nodes by tensor-parallel degree; None: no node states any.
@@ -103,7 +106,7 @@ def _check_layout(
             raise stream.fault_at("node", v, f"{where}.{side}", reason)
         for j, (axis, x) in enumerate(zip(axes, ids, strict=True)):
             shape = shapes.get(x)
-            rank = axis + 1 if shape is None else len(shape)
+            rank = MOST_AXES if shape is None else len(shape)
             if not WHOLE <= axis < rank:
                 reason = f"{axis} is no axis of tensor {x}, which has {rank}"
                 raise stream.fault_at("node", v, f"{where}.{side}[{j}]", reason)

@@ -276,6 +276,11 @@ def _seen(stream: Stream) -> tuple[Setting, RunSeen]:
     run = runs[0]
     if run.get("interrupted"):
         raise UsageError(f"{stream.name}: the run was interrupted, nothing is learned from it")
+    if any("shard" in record for record in run.get("stages", ())):
+        raise UsageError(
+            f"{stream.name}: several devices held stages of the run together: nothing is learned "
+            "of operators that are cut"
+        )
     plan_of(stream, graph_of(stream))
     if run.get("digest") != plan_digest(stream.get("plan")[0], stream.get("stage")):
         raise stream.fault_at("run", 0, "digest", "the run was of another plan")

@@ -51,11 +51,13 @@ def sharded_of(
     UsageError
         Nodes do not state their layout.
     FormatError
-        See `shard_model`.
+        The plan is for training; see `shard_model`, too.
     """
+    from dnnp.formats.onnx_plan import refuse_training
     from dnnp.formats.onnx_shards import StageLayout, shard_model
     from dnnp.formats.onnx_types import types_of
 
+    refuse_training(graph)
     if any(stage.shared for stage in plan.stages):
         raise UsageError(
             f"{stream.name}: the plan has stages that all devices share, which is for planning and "

@@ -238,14 +238,21 @@ def _capacity(device: DeviceClass | None) -> float:
 
 
 def _measured(stream: Stream) -> dict[int, float]:
-    """Measured load of stages in the last run of the pipeline, by id."""
+    """Measured load of stages in the last run of the pipeline, by id.
+
+    A stage that ran in parts has several entries, which ran one after the other on each of its
+    shards; the slowest of these counts.
+    """
     found: dict[int, float] = {}
     for run in stream.get("run"):
         if run["mode"] == "pipeline" and run.get("stages"):
-            found = {}
+            shards: dict[tuple[int, int], float] = {}
             for entry in run["stages"]:
-                # A stage that ran in parts has several entries, which ran one after the other.
-                found[entry["stage"]] = found.get(entry["stage"], 0.0) + entry["measured_s"]
+                home = entry["stage"], entry.get("shard", 0)
+                shards[home] = shards.get(home, 0.0) + entry["measured_s"]
+            found = {}
+            for (stage, _), seconds in shards.items():
+                found[stage] = max(found.get(stage, 0.0), seconds)
     return found
 
 

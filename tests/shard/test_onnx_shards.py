@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from dnnp.core.model.errors import UsageError
 from dnnp.core.model.shards import WHOLE
 from dnnp.core.shard.rules import Rule
 from dnnp.formats.onnx_stages import MODEL
@@ -273,3 +275,34 @@ def test_parts_of_replicas_are_as_far_apart_as_there_are_shards(tmp_path: Path) 
     found, _ = cut(stream, model, plan)
     devices = {(p.device, p.replicas, p.apart) for p in found.parts}
     assert devices == {("acc/0", 2, 1), ("acc/2", 2, 2), ("acc/3", 2, 2)}
+
+
+def test_stages_that_all_devices_share_are_refused(tmp_path: Path) -> None:
+    model = layers()
+    stream = imported(model, tmp_path, {"n": 5})
+    laid_out(stream, 2, lambda v, seen, offered: offered[0])
+    plan = plan_of_stages([[0, 1, 2, 3]], [2])
+    plan = replace(plan, stages=(replace(plan.stages[0], shared=True),))
+    with pytest.raises(UsageError, match="stages that all devices share"):
+        cut(stream, model, plan)
+
+
+def test_the_first_device_alone_draws_random_numbers(tmp_path: Path) -> None:
+    body = [
+        node("RandomNormalLike", ["x"], ["a"], seed=3.0),
+        node("Sub", ["a", "x"], ["b"]),
+        node("Sub", ["b", "a"], ["y"]),
+    ]
+    model = make(graph(body, "drawn", [value("x", (4, 4))], [value("y", (4, 4))]))
+    stream = imported(model, tmp_path)
+    laid_out(stream, 2, lambda v, seen, offered: offered[-1])
+    found, said = cut(stream, model, plan_of_stages([[0, 1, 2]], [2]))
+    assert not said
+    drawn = [
+        at for at in found.made.tasks if found.made.model.graph.node[at].op_type[:6] == "Random"
+    ]
+    assert [found.made.tasks[at].device for at in drawn] == [0]
+    feeds = feeds_of(model)
+    np.testing.assert_allclose(
+        run_whole(found.made.model, feeds)["y"], -feeds["x"], rtol=1e-5, atol=1e-6
+    )

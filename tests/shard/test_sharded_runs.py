@@ -194,11 +194,25 @@ def test_what_does_not_know_shards_refuses_them(
     assert len(result.err.splitlines()) == 1
 
 
-def test_layouts_that_are_missing_or_scheduled_are_refused(plan: bytes) -> None:
+def test_schedules_of_blocks_on_several_devices_are_refused(plan: bytes) -> None:
     scheduled = ok("schedule", "-n", "2", stdin=plan)
     result = dnnp("run", stdin=scheduled)
     assert result.status == 2
     assert "blocks on several devices at once" in result.err
+
+
+def test_what_ran_is_shown_and_teaches_nothing(plan: bytes, tmp_path: Path) -> None:
+    ran = ok("run", "-n", "4", stdin=plan)
+    entries = records(ran, "run")[0]["stages"]
+    slowest = max(sum(e["measured_s"] for e in entries if e["shard"] == shard) for shard in (0, 1))
+    lines = ok("view", "--as", "csv", stdin=ran).decode().splitlines()
+    row = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))
+    assert float(row["measured_s"]) == pytest.approx(slowest)
+    path = tmp_path / "ran.dnnp"
+    path.write_bytes(ran)
+    result = dnnp("profile", "--from-run", str(path), stdin=plan)
+    assert result.status == 2
+    assert "nothing is learned" in result.err
 
 
 @pytest.mark.parametrize(
