@@ -188,27 +188,45 @@ def choose(
     )
     whole = _Path(0.0, None, None)
     beam: dict[_Key, _Path] = {(): whole}
-    plain = _Stand()
     for v, offered in enumerate(ways):
         prices = [(rule, time(v, rule)) for rule in offered]
-        ended = [x for x in inputs[v] if last[x] == v]
+        near = frozenset(inputs[v])
+        steps: dict[_Key, list[tuple[float, Rule, _Key]]] = {}
         found: dict[_Key, _Path] = {}
         for key, path in beam.items():
-            stands = dict(key)
-            for rule, seconds in prices:
-                new, _, _, more = graph.after(v, rule, stands)
-                states = stands | new
-                for x in ended:
-                    states.pop(x, None)
-                cost = path.cost + seconds + more
-                after = tuple(
-                    sorted((x, s) for x, s in states.items() if s != plain and last.get(x, -1) > v)
-                )
+            touched = tuple(one for one in key if one[0] in near)
+            rest = tuple(one for one in key if one[0] not in near) if touched else key
+            if touched not in steps:
+                steps[touched] = _steps(graph, v, prices, touched, last)
+            for seconds, rule, changed in steps[touched]:
+                cost = path.cost + seconds
+                after = tuple(sorted(rest + changed)) if changed else rest
                 if after not in found or cost < found[after].cost:
                     found[after] = _Path(cost, rule, path)
         beam = _cheapest(found, graph.begins.keys(), width)
         whole = _Path(whole.cost + prices[0][1], prices[0][0], whole)
     return _layout(graph, min((*beam.values(), whole), key=lambda path: path.cost))
+
+
+def _steps(
+    graph: _Graph,
+    v: int,
+    prices: Sequence[tuple[Rule, float]],
+    touched: _Key,
+    last: dict[int, int],
+) -> list[tuple[float, Rule, _Key]]:
+    """Ways to go on with node v: seconds, rule, and how its tensors stand that are read later.
+
+    `touched` are those that it reads. Of several ways to the same end the cheapest is left.
+    """
+    plain = _Stand()
+    found: dict[_Key, tuple[float, Rule, _Key]] = {}
+    for rule, seconds in prices:
+        new, _, _, more = graph.after(v, rule, dict(touched))
+        ended = tuple((x, s) for x, s in new.items() if s != plain and last.get(x, -1) > v)
+        if ended not in found or seconds + more < found[ended][0]:
+            found[ended] = seconds + more, rule, ended
+    return list(found.values())
 
 
 def _cheapest(found: dict[_Key, _Path], stored: Collection[int], width: int) -> dict[_Key, _Path]:
