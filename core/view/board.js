@@ -153,7 +153,7 @@ class Board {
   }
   fit() {
     const full = (this.w - 20) / this.right;
-    this.scale = this.stretch ? full : Math.max(0.28, Math.min(1.2, full));
+    this.scale = this.stretch ? full : Math.max(0.5, Math.min(1.2, full));
     // What is wider than the page begins where its first box is in the middle.
     const seen = this.w / this.scale,
       first = this.items[0],

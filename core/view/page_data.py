@@ -22,6 +22,8 @@ MOST_BOXES, MOST_EDGES, MOST_INSIDE = 240, 3000, 4000
 own."""
 MOST_NODES, MOST_BLOCKS = 120_000, 20_000
 """Nodes, and blocks of a schedule, that a page holds."""
+ACROSS = 7
+"""Units of a box side by side, at least, of those that no edge joins to others in it."""
 DIGITS = 6
 """Of times and sizes in the data."""
 
@@ -116,8 +118,19 @@ def _inside(whole: Graph, one: Box, level: list[int]) -> tuple[list[float], list
         for v in whole.readers(t).tolist()
         if v in place and v != u
     }
-    found = lay_out([float(level[u]) for u in one.units], edges)
-    return found.x, found.y
+    joined = sorted({i for edge in edges for i in edge})
+    number = {i: n for n, i in enumerate(joined)}
+    found = lay_out(
+        [float(level[one.units[i]]) for i in joined],
+        {(number[a], number[b]): size for (a, b), size in edges.items()},
+    )
+    # What nothing leads to or from stands below the others, as many in a row as they need.
+    across = max(math.ceil(found.columns), ACROSS)
+    alone = [i for i in range(len(one.units)) if i not in number]
+    places = dict(zip(joined, zip(found.x, found.y, strict=True), strict=True))
+    places |= {i: (n % across, found.rows + n // across) for n, i in enumerate(alone)}
+    xs, ys = zip(*(places[i] for i in range(len(one.units))), strict=True)
+    return list(xs), list(ys)
 
 
 def _columns(edges: dict[tuple[int, int], float]) -> list[list[Any]]:

@@ -123,6 +123,12 @@ def test_many_units_are_in_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert {data["units"]["box"][u] for u in units} == {box}
         places = {(data["units"]["x"][u], data["units"]["y"][u]) for u in units}
         assert len(places) == len(units)
+    for units in boxes:
+        alone = set(units)
+        for a, b in zip(*data["unit_edges"][:2], strict=True):
+            alone -= {a, b} if {a, b} <= set(units) else set()
+        lines = [data["units"]["y"][u] for u in sorted(alone)]
+        assert all(lines.count(y) <= 7 for y in lines)
     monkeypatch.setattr("dnnp.core.view.page_data.MOST_NODES", 30)
     text, _, data = read(graph)
     assert "boxes" not in data
