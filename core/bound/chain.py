@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, product
+from itertools import product
 from math import isfinite
 
 import numpy as np
@@ -28,12 +28,20 @@ from dnnp.core.bound.between import mixes_passes
 from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
 from dnnp.core.bound.known import Known
 from dnnp.core.bound.quantised import Whole, refused, whole_of
+from dnnp.core.bound.zones import (
+    exact_works,
+    heaviest_path,
+    never_near,
+    surely_paid,
+    works_of,
+    zones_of,
+)
 from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.spread import spread
-from dnnp.core.model.graph import Floats, Ints, csr, totals
+from dnnp.core.model.graph import Floats, totals
 from dnnp.core.model.plan import CostOptions, without_memory
 from dnnp.core.model.run import PLAIN, Run
 
@@ -73,7 +81,7 @@ def _bound(problem: SplitProblem, items: Items) -> float:
     if not np.isfinite(share).all():
         return 0.0
     total = float(share.sum())
-    path = _heaviest_path(items, share)
+    path = heaviest_path(items, share)
     device = offered[0]
     if (
         len(offered) == 1
@@ -84,15 +92,15 @@ def _bound(problem: SplitProblem, items: Items) -> float:
     ):
         share, total = work[0], float(work[0].sum())
         path = path[:: -(-len(path) // MOST_ZONES)]
-        after, until = _zones(items, path)
+        after, until = zones_of(items, path)
         bare = problem.with_devices(device).with_options(without_memory(options))
         line = bare.line(items)
-        least, most = _works(share, after, until, len(path))
+        least, most = works_of(share, after, until, len(path))
         paid = np.zeros((len(path) + 1, len(path) + 2))
         pin_ptr, pins, always, cost = plain(
             line.pin_ptr, items.order[line.pins], line.always, line.cost[0]
         )
-        _surely_paid(pin_ptr, pins, always, cost, after, until, paid)
+        surely_paid(pin_ptr, pins, always, cost, after, until, *never_near(len(cost)), paid)
 
         def feasible(target: float) -> bool:
             wide = target * (1 + MARGIN)
@@ -101,7 +109,7 @@ def _bound(problem: SplitProblem, items: Items) -> float:
         # No split is below the mean, and one device can take all.
         lower, upper = total / counts[0] * (1 - MARGIN), total * (1 + MARGIN) + float(cost.sum())
     else:
-        works = _works(share, *_zones(items, path), len(path))
+        works = works_of(share, *zones_of(items, path), len(path))
         low, high = _merged(works[0].tolist(), works[1].tolist())
 
         def feasible(target: float) -> bool:
@@ -180,11 +188,11 @@ class _Chain:
             weights = [round(w / float(found.max()) * SHARPNESS) for w in found.tolist()]
         self.weights = weights
         share = _least_weighed(whole.work, weights)
-        path = _heaviest_path(items, np.array(share, dtype=np.float64))
+        path = heaviest_path(items, np.array(share, dtype=np.float64))
         path = path[:: -(-len(path) // MOST_CHECKED)]
         m = len(path)
-        after, until = _zones(items, path)
-        least, most = _exact_works(share, until, m), _exact_works(share, after, m)
+        after, until = zones_of(items, path)
+        least, most = exact_works(share, until, m), exact_works(share, after, m)
         self.total = sum(share)
         names = [d.name for d in whole.devices]
         self.proof = {
@@ -196,7 +204,7 @@ class _Chain:
             self.least, self.reach = np.array(least, np.float64), np.array(most, np.float64)
             self.paid = np.zeros((m + 1, m + 2))
             ptr, pins, always, cost = plain(whole.ptr, whole.pins, whole.always, whole.cost[0])
-            _surely_paid(ptr, pins, always, cost, after, until, self.paid)
+            surely_paid(ptr, pins, always, cost, after, until, *never_near(len(cost)), self.paid)
             self.most += int(whole.cost[0].sum())
         else:
             self.low, self.high = _merged(least, most)
@@ -224,70 +232,6 @@ def _least_weighed(work: Floats, weights: list[int]) -> list[int]:
     return [min(y * int(t) for t, y in column if isfinite(t)) for column in columns]
 
 
-def _exact_works(share: list[int], first: Ints, m: int) -> list[int]:
-    """Work of the items whose `first` zone is at most each of 0..m."""
-    sums = [0] * (m + 2)
-    for work, zone in zip(share, first.tolist(), strict=True):
-        sums[zone] += work
-    return list(accumulate(sums[: m + 1]))
-
-
-def _heaviest_path(items: Items, share: Floats) -> Ints:
-    """Items of the path with the most work, from its start."""
-    ptr, successors = csr(items.tail, items.head, items.count)
-    starts, targets = ptr.tolist(), successors.tolist()
-    longest, came = share.tolist(), [-1] * items.count
-    work = share.tolist()
-    for u in items.order.tolist():
-        far = longest[u]
-        for v in targets[starts[u] : starts[u + 1]]:
-            if far + work[v] > longest[v]:
-                longest[v], came[v] = far + work[v], u
-    path = [int(np.argmax(longest))]
-    while came[path[-1]] >= 0:
-        path.append(came[path[-1]])
-    return np.array(path[::-1], dtype=np.int64)
-
-
-def _zones(items: Items, path: Ints) -> tuple[Ints, Ints]:
-    """(after, until), i64[n] each: an item is in no ideal of a zone below `after`, and in all from
-    zone `until` on. 0 and m + 1 where the path says nothing. O(items + edges).
-    """
-    n, m = items.count, len(path)
-    after = _first_met(*csr(items.tail, items.head, n), path[::-1], m, -1, 0)
-    until = _first_met(*csr(items.head, items.tail, n), path, 1, 1, m + 1)
-    return after, until
-
-
-def _first_met(ptr: Ints, others: Ints, path: Ints, first: int, step: int, never: int) -> Ints:
-    """Number of the first item of `path` from which each item is reached, or `never`."""
-    starts, targets = ptr.tolist(), others.tolist()
-    met = [never] * (len(starts) - 1)
-    seen = [False] * len(met)
-    number = first
-    for root in path.tolist():
-        if not seen[root]:
-            seen[root] = True
-            stack = [root]
-            while stack:
-                u = stack.pop()
-                met[u] = number
-                for v in targets[starts[u] : starts[u + 1]]:
-                    if not seen[v]:
-                        seen[v] = True
-                        stack.append(v)
-        number += step
-    return np.array(met, dtype=np.int64)
-
-
-def _works(share: Floats, after: Ints, until: Ints, m: int) -> tuple[Floats, Floats]:
-    """Least and most work of the ideals of each zone, f64[m + 1] each."""
-    total = float(share.sum())
-    least = np.cumsum(totals(until, share, m + 2))[: m + 1] - MARGIN * total
-    most = np.cumsum(totals(after, share, m + 2))[: m + 1] + MARGIN * total
-    return least, np.maximum(most, least)
-
-
 def _merged(least: Sequence[float], most: Sequence[float]) -> tuple[list[float], list[float]]:
     """Disjoint intervals, ascending, that hold the work of every ideal."""
     low, high = [least[0]], [most[0]]
@@ -298,39 +242,6 @@ def _merged(least: Sequence[float], most: Sequence[float]) -> tuple[list[float],
         else:
             high[-1] = max(high[-1], b)
     return low, high
-
-
-@kernel
-def _surely_paid(pin_ptr, pins, always, cost, after, until, paid):  # type: ignore[no-untyped-def]
-    """Add to `paid[i', i]` the cost of each net that any stage between these zones pays.
-
-    A pin is surely inside if after > i' and until <= i, surely outside if until <= i' or
-    after > i.
-    """
-    m = len(paid) - 1
-    # soonest[i']: the first zone i by which some pin with after > i' is surely inside.
-    soonest = np.empty(m + 1, np.int64)
-    for e in range(len(cost)):
-        left, right = m + 1, 0
-        soonest[:] = m + 1
-        for q in range(pin_ptr[e], pin_ptr[e + 1]):
-            v = pins[q]
-            left = min(left, until[v])
-            right = max(right, after[v])
-            if after[v] > 0:
-                soonest[after[v] - 1] = min(soonest[after[v] - 1], until[v])
-        for before in range(right - 1, -1, -1):
-            if before + 1 < right:
-                soonest[before] = min(soonest[before], soonest[before + 1])
-            end = m if always[e] or before >= left else right - 1
-            if soonest[before] <= end:
-                paid[before, soonest[before]] += cost[e]
-                paid[before, end + 1] -= cost[e]
-    for before in range(m + 1):
-        total = 0.0
-        for i in range(m + 1):
-            total += paid[before, i]
-            paid[before, i] = total
 
 
 @kernel
@@ -349,7 +260,7 @@ def _reaches_end(least, most, paid, target, stages, end):  # type: ignore[no-unt
             for i in range(before + 1, m + 1):
                 if least[i] > far:
                     break
-                reached = min(most[i], far - paid[before, i])
+                reached = min(most[i], far - paid[before, i - before])
                 if reached >= least[i] and reached > further[i]:
                     further[i] = reached
         place = further

@@ -31,6 +31,7 @@ from dnnp.core.check.linked import linked_units
 from dnnp.core.check.together import same_block_units
 from dnnp.core.check.validity import STRENGTH
 from dnnp.core.check.violation import Violation, above
+from dnnp.core.check.zone_cuts import zone_cut_units
 from dnnp.core.check.zones import chain_units
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
@@ -195,6 +196,7 @@ ARGUMENTS: dict[str, Callable[[Exact, Mapping[str, Any], int], int]] = {
     "node-cut": lambda exact, certificate, _: node_cut_units(exact, certificate),
     "pairs": pairs_units,
     "chain": chain_units,
+    "zone-cut": zone_cut_units,
     "same-block": same_block_units,
     "cover": cover_units,
     "halves": halves_units,

@@ -34,7 +34,7 @@ MOST_TOUCHED = 4_000_000
 def lattices(exact: Exact, units: int) -> Iterator[Lattice]:
     """One of which every split with all loads below `units` quanta is a chain of ideals of."""
     for edges in _orders(exact):
-        draft = _Draft(exact, edges, units)
+        draft = Draft(exact, edges, units)
         draft.contract()
         yield draft.lattice()
 
@@ -56,7 +56,7 @@ def _orders(exact: Exact) -> list[Edges]:
     return found
 
 
-class _Draft:
+class Draft:
     """Vertices and nets that are still being joined."""
 
     def __init__(self, exact: Exact, edges: Edges, units: int) -> None:
@@ -155,9 +155,9 @@ class _Draft:
                 len(self.succ[x]) + len(self.pred[x]) + 4 * len(self.nets[x]) + 1
             )
             for y in self._neighbours(x, reach):
-                if self._free(x, y):
+                if self.is_free(x, y):
                     around = self.succ[x] | self.pred[x] | self.succ[y] | self.pred[y] | {y}
-                    self._join(x, y)
+                    self.join(x, y)
                     for v in sorted(around - {x}):
                         if not queued[v]:
                             queued[v] = True
@@ -197,7 +197,7 @@ class _Draft:
                     yield y
                     break
 
-    def _free(self, x: int, y: int) -> bool:
+    def is_free(self, x: int, y: int) -> bool:
         """Whether x may follow y into any stage; see the module."""
         for name, work in zip(self.names, self.work, strict=True):
             mine, theirs = work[x], work[y]
@@ -220,7 +220,7 @@ class _Draft:
                 return False
         return True
 
-    def _join(self, x: int, y: int) -> None:
+    def join(self, x: int, y: int) -> None:
         """Let x become part of y."""
         self.into[x] = y
         self.memory[y] += self.memory[x]

@@ -94,6 +94,18 @@ def _relabelled(line: Line, items: Items, order: Ints, into: Ints) -> Items:
     )
 
 
+def contract_near(line: Line, options: CostOptions) -> tuple[Ints, list[tuple[int, int]]]:
+    """Contract items into the only one right behind them, or the only one right before.
+
+    For accelerators without capacities and replicas. Linear, but for the nets that are moved:
+    neighbours that stand behind one another are not looked for. Returns what each item has become
+    part of, i64[n], and the steps on the way: (x, y), x into y.
+    """
+    never = np.zeros(line.n, dtype=np.bool_)
+    contraction = _Contraction(line, options, np.inf, False, never, far=False)
+    return contraction.run(), contraction.steps
+
+
 class _Contraction:
     """Worklist over the items of a line; `into[v]` is the item that v has become part of."""
 
@@ -104,6 +116,8 @@ class _Contraction:
         below: float,
         binding: bool,
         weighty: np.ndarray,
+        *,
+        far: bool = True,
     ) -> None:
         n = line.n
         self.comm = options.comm
@@ -137,12 +151,13 @@ class _Contraction:
             self.pred[v].add(u)
         # Contraction leaves what is reachable from the items that remain as it was.
         self.reach = [0] * n
-        for u in range(n - 1, -1, -1):
+        for u in range(n - 1, -1, -1) if far else ():
             bits = 0
             for v in self.succ[u]:
                 bits |= self.reach[v] | 1 << v
             self.reach[u] = bits
         self.into = np.arange(n)
+        self.steps: list[tuple[int, int]] = []
 
     def run(self) -> Ints:
         """Contract to a fixpoint; i64[n]."""
@@ -206,6 +221,7 @@ class _Contraction:
 
     def _merge(self, x: int, y: int) -> None:
         self.into[x] = y
+        self.steps.append((x, y))
         for rows in (self.work, self.cpu_work):
             for work in rows:
                 work[y] += work[x]

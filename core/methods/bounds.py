@@ -39,6 +39,16 @@ BOUNDS = by_name(
         "pay there for the tensors that any such cut crosses.",
     ),
     Method(
+        "zone-cut",
+        "the same, and what stages pay where they end, by minimum cuts",
+        "dnnp.core.bound.zone_cut:zone_cut_claim",
+        ORDERED,
+        more="Between two groups of the heaviest path a stage may end in many ways; a minimum cut "
+        "says what that costs at least, however far it goes. Groups that may follow another into "
+        "its stage for free do so first. For one class of devices, without replicas and a backward "
+        "pass, and with `--comm sum`.",
+    ),
+    Method(
         "node-cut",
         "the cheapest set of groups around each group, by minimum cuts",
         "dnnp.core.bound.node_cut:node_cut_claim",

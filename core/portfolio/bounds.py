@@ -80,6 +80,7 @@ class Step(NamedTuple):
 
 AUTO = (
     Step("chain"),
+    Step("zone-cut"),
     Step("node-cut"),
     Step("ideal", SMALL_EFFORT),
     Step("pairs"),
@@ -95,7 +96,7 @@ AUTO = (
 
 FEW = 2
 FEW_AUTO = (
-    *AUTO[:3],
+    *AUTO[:4],
     Step("halves"),
     Step("pairs"),
     Step("ideal"),
@@ -110,7 +111,7 @@ FEW_AUTO = (
 
 SMALL = 16
 SMALL_AUTO = (
-    *AUTO[:4],
+    *AUTO[:5],
     Step("ideal"),
     Step("cover", share=0.75),
     Step("same-block", share=0.6),

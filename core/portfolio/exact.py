@@ -112,13 +112,17 @@ def incumbent(problem: SplitProblem, asked: Asked, run: Run) -> tuple[list[Block
     return blocks, value
 
 
-def quick_bound(problem: SplitProblem, floor: float) -> float:
-    """The best of the bounds that cost little; `floor` is one that is known."""
+def quick_bound(problem: SplitProblem, floor: float, value: float) -> float:
+    """The best of the bounds that cost little; `floor` is one that is known, `value` a split's."""
     from dnnp.core.bound.chain import chain_bound
     from dnnp.core.bound.node_cut import node_cut_bound
+    from dnnp.core.bound.zone_cut import zone_cut_bound
 
     floor = max(floor, chain_bound(problem))
-    return max(floor, node_cut_bound(problem, above=floor))
+    floor = max(floor, node_cut_bound(problem, above=floor))
+    if floor >= value * (1 - CLOSED):
+        return floor
+    return max(floor, zone_cut_bound(problem, above=floor, below=value))
 
 
 def nothing(run: Run) -> LimitError:
@@ -140,7 +144,7 @@ def _searched(problem: SplitProblem, asked: Asked, floor: float, run: Run) -> So
     small = problem.units.g <= SMALL_UNITS
     if blocks is not None and not small and value > floor * (1 + ROUNDING):
         run.stands("bounding", share=SLICED)
-        floor = quick_bound(problem, floor)
+        floor = quick_bound(problem, floor, value)
         run.stands(bound=floor)
     if blocks is not None and value <= floor * (1 + ROUNDING):
         return Solution(blocks, floor, sliced)
@@ -154,7 +158,7 @@ def _searched(problem: SplitProblem, asked: Asked, floor: float, run: Run) -> So
             blocks, value = found.blocks, found.value
             run.keep(blocks, value, "exact")
         if small and bound < value * (1 - ROUNDING):
-            bound, small = quick_bound(problem, bound), False
+            bound, small = quick_bound(problem, bound, value), False
         size = f"{found.ideals} ideals" if found.ideals else "too many ideals"
         run.tell(f"{size}, {found.walked} blocks: {value:.6g}, bound {bound:.6g}")
         run.stands(value=value, bound=min(bound, value))

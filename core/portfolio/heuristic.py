@@ -38,7 +38,7 @@ def heuristic(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution
     if run.stop():
         return Solution(blocks, method="slice")
     run.stands("bounding")
-    floor = quick_bound(problem, simple_bound(problem))
+    floor = quick_bound(problem, simple_bound(problem), value)
     run.stands(bound=floor)
     part = run.begin("evolving orders", SLICED, 1.0)
     return Solution(improved(problem, blocks, value, floor * (1 + ROUNDING), part)[0], floor)

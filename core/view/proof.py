@@ -11,6 +11,7 @@ SAYS = {
     "node-cut": "every stage that holds a certain unit computes and moves at least so much",
     "pairs": "pairs of units that share no stage make tensors move so often that the loads add up",
     "chain": "stages with smaller loads do not get to the end of a path through the graph",
+    "zone-cut": "stages that pay at least for minimum cuts do not get to the end of a path",
     "same-block": "inequalities that every split meets, multiplied and added up",
     "cover": "units have prices, and too few stages with smaller loads to pay for all of them",
     "ideal": "all order ideals were searched",

@@ -20,6 +20,7 @@ from dnnp.core.bound.node_cut import node_cut_claim
 from dnnp.core.bound.pairs import pairs_claim
 from dnnp.core.bound.quantised import Whole, whole_of
 from dnnp.core.bound.simple import simple_claim
+from dnnp.core.bound.zone_cut import zone_cut_claim
 from dnnp.core.check.certificate import NOT_CHECKABLE, REFUTED, VERIFIED
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import singletons
@@ -34,7 +35,7 @@ from support.problems import chain
 
 PRODUCERS = {
     "simple": simple_claim, "chain": chain_claim, "node-cut": node_cut_claim, "pairs": pairs_claim,
-    "ideal": ideal_claim, "halves": halves_claim,
+    "ideal": ideal_claim, "halves": halves_claim, "zone-cut": zone_cut_claim,
 }  # fmt: skip
 SUM = CostOptions(memory_model="sum")
 ORDERED = Known("ordered")
@@ -275,9 +276,35 @@ def bad_halves(made: Made) -> Iterator[Json]:
     yield {**deepcopy(made.record), "validity": "convex"}
 
 
+def bad_zone_cut(made: Made) -> Iterator[Json]:
+    certificate = made.certificate
+    path, joined, rates = certificate["path"], certificate["joined"], certificate["rates"]
+    names = [int(name) for name in instance(made).names]
+    apart = next(([a, b] for a in names for b in names if a not in path and b not in path), None)
+    changes = {
+        "path": [[], [*path, UNKNOWN], [*path, path[-1]], [None], "all", [*path, [path[0]]]],
+        "joined": [[[UNKNOWN, path[0]]], [[path[0], path[0]]], [[path[0]]], [*joined, *joined[:1]]],
+        "span": [0, -1, 1.5, None],
+        "rates": [[], [[2, 1]], [[0, 0]], [[1]], [[-1, 1]], rates * 20],
+    }
+    if not joined:
+        del changes["joined"][-1]
+    if apart is not None:
+        changes["joined"].append([apart, apart])
+    if len(path) > 1:
+        changes["path"].append(path[::-1])
+    for name, others in changes.items():
+        for other in others:
+            record = deepcopy(made.record)
+            record["certificate"][name] = other
+            yield record
+    for validity in ("convex", "free"):
+        yield {**deepcopy(made.record), "validity": validity}
+
+
 BAD = {
     "simple": bad_simple, "node-cut": bad_node_cut, "pairs": bad_pairs, "chain": bad_chain,
-    "ideal": bad_ideal, "halves": bad_halves,
+    "ideal": bad_ideal, "halves": bad_halves, "zone-cut": bad_zone_cut,
 }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 # fish completion for dnnp-bound
 complete -c dnnp-bound -s h -l help -d 'show this help message and exit'
-complete -c dnnp-bound -l method -x -a 'auto simple chain node-cut ideal halves pairs same-block cover links no-dag no-io bottleneck guess exact' -d 'how to prove it'
+complete -c dnnp-bound -l method -x -a 'auto simple chain zone-cut node-cut ideal halves pairs same-block cover links no-dag no-io bottleneck guess exact' -d 'how to prove it'
 complete -c dnnp-bound -l solver -x -a 'cbc highs' -d 'solver of integer programs'
 complete -c dnnp-bound -l time-limit -x -d 'seconds after which to keep the best bound'
 complete -c dnnp-bound -l effort -x -d 'scale the work of searches that would not end'
