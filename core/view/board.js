@@ -9,7 +9,8 @@ const BOX = 150,
   GAP = 16,
   DROP = 36,
   ROW = 24;
-const SWINGS = [0, 1, -1, 1.6, -1.6, 2.4, -2.4];
+const SWINGS = [0, 1, -1, 1.6, -1.6, 2.4, -2.4],
+  HALF = 0.46;
 const boards = [];
 
 function theme(name) {
@@ -41,7 +42,7 @@ function size(value) {
     if (value >= factor) return +(value / factor).toPrecision(4) + " " + unit;
   return +value.toPrecision(4) + " B";
 }
-// The largest of what is said of things, of which there may be too many for the arguments of a call.
+// The largest of what is said of things; there may be too many for the arguments of a call.
 const most = (list, of, least) => list.reduce((found, each) => Math.max(found, of(each)), least);
 const color = (stage) => D.palette[(stage < 0 ? D.palette.length - 1 : stage) % D.palette.length];
 

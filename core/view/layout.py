@@ -7,6 +7,7 @@ near to these as room allows.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ SWINGS = (0.0, 1.0, -1.0, 1.6, -1.6, 2.4, -2.4)
 """Columns that an edge may swing aside."""
 POINTS = tuple(i / 12 for i in range(1, 12))
 """Of a curve, where it is looked whether a box covers it."""
-HALF = 0.5
+HALF = 0.46
 """Columns from the middle of a box to where an edge is seen beside it."""
 
 Edges = dict[tuple[int, int], float]
@@ -203,7 +204,7 @@ def bows(layout: Layout, edges: Edges) -> list[float]:
         first, last = layout.y[a], layout.y[b]
         count = 0
         for t in POINTS:
-            y = round(first + (last - first) * (1.5 * t * (1 - t) + t**3))
+            y = math.floor(first + (last - first) * (1.5 * t * (1 - t) + t**3) + 0.5)
             if y in (first, last):
                 continue
             x = layout.x[a] + (layout.x[b] - layout.x[a]) * t * t * (3 - 2 * t)

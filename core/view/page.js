@@ -45,43 +45,43 @@ function touching(u) {
   }
   return index.get(u) || [];
 }
-// How far each line swings aside, so that it is seen beside the boxes between its ends (`bows` in layout.py).
+// How far each line swings aside, so that it is seen beside the boxes between its ends: what
+// `bows` in layout.py does for pictures.
 function swing(items, edges) {
-  const rows = new Map(),
-    line = (item) => Math.round(item.y / (HIGH + DROP)),
-    half = BOX / 2;
+  const rows = new Map();
+  const column = (item) => item.x / (BOX + GAP);
+  const line = (item) => Math.round(item.y / (HIGH + DROP));
   for (const item of items) {
     const y = line(item);
     if (!rows.has(y)) rows.set(y, []);
-    rows.get(y).push(item.x);
+    rows.get(y).push(column(item));
   }
   for (const row of rows.values()) row.sort((a, b) => a - b);
+  // Whether a box of line y is over place x: the first one that may be is found by halves.
   const isCovered = (y, x) => {
     const row = rows.get(y) || [];
-    let low = 0,
-      high = row.length;
+    let low = 0;
+    let high = row.length;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (row[middle] + BOX > x) high = middle;
+      if (row[middle] > x - HALF) high = middle;
       else low = middle + 1;
     }
-    return low < row.length && row[low] < x;
+    return low < row.length && row[low] < x + HALF;
   };
   for (const e of edges) {
-    const a = items[e.a],
-      b = items[e.b],
-      first = line(a),
-      last = line(b);
+    const [a, b] = [items[e.a], items[e.b]];
+    const [first, last] = [line(a), line(b)];
     let fewest = Infinity;
     e.aside = 0;
     if (Math.abs(last - first) < 2) continue;
     for (const columns of SWINGS) {
       let covered = 0;
       for (let i = 1; i < 12; i++) {
-        const t = i / 12,
-          y = Math.round(first + (last - first) * (1.5 * t * (1 - t) + t * t * t));
-        const x =
-          half + a.x + (b.x - a.x) * t * t * (3 - 2 * t) + 3 * t * (1 - t) * columns * (BOX + GAP);
+        const t = i / 12;
+        const y = Math.round(first + (last - first) * (1.5 * t * (1 - t) + t ** 3));
+        let x = column(a) + (column(b) - column(a)) * t * t * (3 - 2 * t);
+        x += 3 * t * (1 - t) * columns;
         if (y !== first && y !== last && isCovered(y, x)) covered++;
       }
       if (covered < fewest) {

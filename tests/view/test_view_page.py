@@ -10,10 +10,13 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 
 import dnnp as api
+from dnnp.core.view import page
+from dnnp.core.view.layout import bows, lay_out
 from dnnp.graph import Graph
 from support.graphs import random_stream
 from support.run import PATIENCE_S
@@ -228,3 +231,31 @@ def test_the_script_is_one(tmp_path: Path) -> None:
     path = tmp_path / "page.js"
     path.write_text(text.rpartition("<script>")[2].rpartition("</script>")[0])
     subprocess.run(["node", "--check", str(path)], check=True, timeout=PATIENCE_S)
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node, to run the script")
+def test_lines_swing_as_those_of_pictures(tmp_path: Path) -> None:
+    """The script and `bows` are two programs of one idea."""
+    folder = Path(page.__file__).parent
+    board, drawn = ((folder / name).read_text() for name in page.FILES[:2])
+    constants = re.findall(r"^const (?:BOX|SWINGS).*?;$", board, re.M | re.S)
+    function = re.search(r"^function swing.*?^}$", drawn, re.M | re.S)
+    assert len(constants) == 2
+    assert function is not None
+    rng = np.random.default_rng(5)
+    edges = {tuple(sorted(map(int, pair))): 1.0 for pair in rng.integers(0, 60, (150, 2))}
+    edges = {(a, b): size for (a, b), size in edges.items() if a != b}
+    layout = lay_out([float(level) for level in range(60)], edges)
+    lines = [{"a": a, "b": b} for a, b in edges]
+    script = [
+        *constants, function[0], f"const [xs, ys] = [{layout.x}, {layout.y}];",
+        "const items = xs.map((x, i) => ({x: x * (BOX + GAP), y: ys[i] * (HIGH + DROP)}));",
+        f"const found = swing(items, {orjson.dumps(lines).decode()});",
+        "console.log(JSON.stringify(found.map((e) => e.aside / (BOX + GAP))));",
+    ]  # fmt: skip
+    path = tmp_path / "swing.js"
+    path.write_text("\n".join(script))
+    done = subprocess.run(["node", path], capture_output=True, timeout=PATIENCE_S, check=True)
+    expected = bows(layout, edges)
+    assert len(set(expected)) > 3
+    assert orjson.loads(done.stdout) == expected
