@@ -81,7 +81,7 @@ def boxes_of(facts: Facts, most: int) -> tuple[list[Box], str]:
     by_layer: dict[tuple[int, str], list[int]] = {}
     for u in order:
         by_layer.setdefault((stage[u], facts.layers[u]), []).append(u)
-    if most // 20 < len(by_layer) <= most:
+    if most // 20 < len(by_layer) <= most and any(facts.layers):
         found = [_box(facts, layer or "other", us, s) for (s, layer), us in by_layer.items()]
         return found, "layer"
     by_stage: dict[int, list[int]] = {}

@@ -111,25 +111,28 @@ const thick = (list) => {
   for (const e of list) e.wide = 0.6 + (2.4 * e.size) / full;
   return list;
 };
+const listed = (...texts) => texts.filter(Boolean).join(", ");
+function boxItem(i) {
+  const B = D.boxes;
+  const units = B.units[i];
+  if (units.length === 1) return unitItem(units[0], B.x[i], B.y[i]);
+  const [took, count] = [time(B.time[i]), `${units.length} units`];
+  return {
+    x: B.x[i] * (BOX + GAP),
+    y: B.y[i] * (HIGH + DROP),
+    w: BOX,
+    h: HIGH,
+    fill: color(B.stage[i]),
+    name: B.name[i],
+    sub: listed(took, count, B.stage[i] < 0 ? "" : `stage ${B.stage[i]}`),
+    box: i,
+    tip: () =>
+      [B.name[i], listed(count, took, stageText(B.stage[i])), "click or Enter: open it"].join("\n"),
+  };
+}
 function whole() {
   opened = -1;
-  const B = D.boxes,
-    items = B.name.map((name, i) =>
-      B.units[i].length === 1
-        ? unitItem(B.units[i][0], B.x[i], B.y[i])
-        : {
-            x: B.x[i] * (BOX + GAP),
-            y: B.y[i] * (HIGH + DROP),
-            w: BOX,
-            h: HIGH,
-            fill: color(B.stage[i]),
-            name,
-            sub: `${time(B.time[i])}, ${B.units[i].length} units`,
-            box: i,
-            tip: () =>
-              `${name}\n${B.units[i].length} units, ${[time(B.time[i]), stageText(B.stage[i])].filter(Boolean).join(", ")}\nclick or Enter: open it`,
-          },
-    );
+  const items = D.boxes.name.map((_, i) => boxItem(i));
   graph.show(
     items,
     swing(items, thick(D.edges[0].map((a, i) => ({ a, b: D.edges[1][i], size: D.edges[2][i] })))),

@@ -64,6 +64,19 @@ def test_boxes_hold_every_unit_once_and_one_stage(nodes: int, most: int) -> None
         assert box.time == pytest.approx(facts.unit_times[box.units].sum())
 
 
+def test_boxes_are_layers_only_where_names_tell_of_some() -> None:
+    """Of a graph without layers, a box for all units of a stage would be called nothing."""
+    graph = planned(3, 30, 12)
+    assert boxes_of(read_facts(graph.stream()), 24)[1] == "part"
+    stream = random_stream(3, 30)
+    for node in stream.get("node"):
+        node["layer"] = f"block.{node['id'] // 10}"
+    named = api.split(Graph(stream), k=3, method="greedy", bandwidth=2, memory=10_000)
+    boxes, what = boxes_of(read_facts(named.stream()), 24)
+    assert what == "layer"
+    assert {box.name for box in boxes} == {"block.0", "block.1", "block.2"}
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_edges_carry_what_moves(seed: int) -> None:
     facts = read_facts(planned(seed, 20).stream())
