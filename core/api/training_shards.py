@@ -97,36 +97,43 @@ def state_training(
     """Add the entries for `clock.t` devices to the records of a graph of training."""
     from dnnp.core.shard.layout import Backward, choose
     from dnnp.core.shard.rules import all_rules
+    from dnnp.core.shard.training_rules import Mixtures, more_rules
 
     sharded = _Sharded(stream, graph, passes, clock)
-    order = passes.order
-    found = all_rules([seen[v] for v in order], clock.t)
-    ways = [(*own, *_scattered(seen[v], own, clock.t)) for v, own in zip(order, found, strict=True)]
-    layout = choose(
-        [sharded.reads[v] for v in order],
-        [() if v in passes.losses else sharded.writes[v] for v in order],
-        [
-            tuple(replace(rule, outputs=()) for rule in own) if v in passes.losses else own
-            for v, own in zip(order, ways, strict=True)
-        ],
-        lambda i, rule: sharded.price(order[i], rule),
-        sharded.gather_s,
-        backward=Backward(
-            tuple(frozenset(passes.through.get(v, ())) for v in order),
-            passes.trained,
-            lambda x, what, whole: sharded.exchange_s(gradient_collective(what, whole=whole), x),
-        ),
+    order, t = passes.order, clock.t
+    reads = [sharded.reads[v] for v in order]
+    writes = [() if v in passes.losses else sharded.writes[v] for v in order]
+    named = [(sharded.nodes[v].get("scope", ""), seen[v]) for v in order]
+    mixtures = Mixtures(named, reads, writes, t)
+    known = all_rules([seen[v] for v in order], t)
+    ways = [(*own, *more_rules(seen[v], own, t)) for v, own in zip(order, known, strict=True)]
+    ways = [
+        tuple(replace(rule, outputs=()) for rule in own) if v in passes.losses else own
+        for v, own in zip(order, ways, strict=True)
+    ]
+    backward = Backward(
+        tuple(frozenset(passes.through.get(v, ())) for v in order),
+        passes.trained,
+        lambda x, what, whole: sharded.exchange_s(gradient_collective(what, whole=whole), x),
     )
+
+    def search(offered: Sequence[Sequence[Rule]]) -> Layout:
+        return choose(
+            reads,
+            writes,
+            offered,
+            lambda i, rule: sharded.price(order[i], rule),
+            sharded.gather_s,
+            backward=backward,
+        )
+
+    layout = None
+    if mixtures:
+        more = [(*own, *mixtures.rules(i, len(writes[i]))) for i, own in enumerate(ways)]
+        layout = search(more)
+    if layout is None or not mixtures.balanced(layout.rules):
+        layout = search(ways)
     _Entries(sharded, layout).write()
-
-
-def _scattered(node: Operator, own: Sequence[Rule], t: int) -> Iterator[Rule]:
-    """Rules that end with a sum, each with one that leaves it split along an axis but the last."""
-    for rule in own:
-        for shape in node.outputs if rule.reduced and len(node.outputs) == 1 else ():
-            for axis, length in enumerate((shape or ())[:-1]):
-                if length > 0 and length % t == 0:
-                    yield replace(rule, outputs=(axis,))
 
 
 def gradient_collective(lacking: int, *, whole: bool) -> str:
@@ -193,6 +200,8 @@ class _Sharded:
 
         if not rule.divided:
             return self.clock.whole(v)
+        if self._is_expert(rule):
+            return [seconds / self.t for seconds in self.clock.whole(v)]
         ends = list(zip(self.reads[v], rule.inputs, strict=True))
         if v in self.passes.losses:  # its gradient is split as the scores are
             ends += [(x, rule.inputs[0]) for x in self.writes[v]]
@@ -212,6 +221,8 @@ class _Sharded:
         w = self.passes.twin[v]
         if not rule.divided:
             return self.clock.whole(w)
+        if self._is_expert(rule):
+            return [seconds / self.t for seconds in self.clock.whole(w)]
         state = dict(zip(self.reads[v], rule.inputs, strict=True))
         state |= zip(self.writes[v], self._computed(rule), strict=True)
         moved = [(self.size[x], state[self.passes.of.get(x, x)]) for x in self.reads[w]]
@@ -221,6 +232,13 @@ class _Sharded:
             summed = (x for x in self.passes.through[v] if x in self.passes.trained)
             moved += [(2 * self.size[x], state[x]) for x in summed]
         return self.clock.shared(w, moved_share(moved, self.t))
+
+    @staticmethod
+    def _is_expert(rule: Rule) -> bool:
+        """Whether a node is on one device, while others have nodes of other experts."""
+        from dnnp.core.shard.training_rules import ADDED, OWNED
+
+        return any(state in (ADDED, OWNED) for state in rule.outputs)
 
     @staticmethod
     def _computed(rule: Rule) -> tuple[int, ...]:
@@ -253,6 +271,8 @@ class _Entries:
 
     def write(self) -> None:
         """Add them."""
+        from dnnp.core.shard.training_rules import ADDED
+
         entries: dict[int, Record] = {}
         for v, rule in self.rule.items():
             entries[v] = self._entry(self.all.times(v, rule))
@@ -265,7 +285,8 @@ class _Entries:
         for v, entry in sorted(entries.items()):
             self.all.nodes[v].setdefault("shards", []).append(entry)
         for x in self._split_at_borders():
-            moved = self.all.size[x] * (self.t - 1) / self.t
+            again = 2 if self.layout.state.get(x) == ADDED else 1  # summed up, then put together
+            moved = again * self.all.size[x] * (self.t - 1) / self.t
             entry = {"devices": self.t, "out_bytes": moved}
             self.all.tensors[x].setdefault("shards", []).append(entry)
 
@@ -288,12 +309,12 @@ class _Entries:
 
     def _share(self, tensors: Sequence[int]) -> float:
         """Part of the bytes of tensors that each device has."""
-        from dnnp.core.shard.rules import part
+        from dnnp.core.shard.training_rules import share_of
 
         size, state = self.all.size, self.stored | self.layout.state
         whole = sum(size[x] for x in tensors)
         own = sum(
-            size[x] if x in self.gathered else size[x] * part(state[x], self.t) for x in tensors
+            size[x] if x in self.gathered else size[x] * share_of(state[x], self.t) for x in tensors
         )
         return own / whole if whole else 1.0
 
@@ -331,7 +352,7 @@ class _Entries:
     def _collectives(self) -> Iterator[tuple[int, str, float]]:
         """What nodes exchange: node, kind and bytes of the whole tensor."""
         from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE
-        from dnnp.core.model.shards import WHOLE
+        from dnnp.core.shard.training_rules import ADDED, ON_ALL
 
         size, order = self.all.size, self.passes.order
         for (v, rule), gathered in zip(self.rule.items(), self.layout.gathered, strict=True):
@@ -341,14 +362,16 @@ class _Entries:
                 yield from ((w, kind, size[x]) for w, kind, x in self.all.sums(v, rule))
             for x in gathered:
                 maker = int(self.all.graph.producer[x])
-                yield (v if maker < 0 else maker), ALL_GATHER, size[x]
+                kind = ALL_REDUCE if self.layout.state[x] == ADDED else ALL_GATHER
+                yield (v if maker < 0 else maker), kind, size[x]
         for x, (i, what) in self.layout.lacking.items():
-            kind = gradient_collective(what, whole=self.layout.state[x] == WHOLE)
+            kind = gradient_collective(what, whole=self.layout.state[x] in ON_ALL)
             yield self.passes.twin[order[i]], kind, size[x]
 
     def _split_at_borders(self) -> list[int]:
         """Tensors that are put together when they leave a stage."""
         from dnnp.core.model.shards import WHOLE
+        from dnnp.core.shard.training_rules import ON_ALL
 
         state = self.layout.state
         found = [x for x, s in state.items() if s != WHOLE and x not in self.gathered]
@@ -358,6 +381,6 @@ class _Entries:
             for g in self.all.writes[w]:
                 x = self.passes.of[g]
                 made_split = needs[x] != WHOLE or x in self.layout.lacking
-                if state[x] != WHOLE and made_split:
+                if state[x] not in ON_ALL and made_split:
                     found.append(g)
         return sorted(found)

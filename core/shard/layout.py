@@ -1,8 +1,9 @@
 """The cheapest rule for every node: a search along the topological order.
 
 A state of the search is how far it came, and how tensors that are still read stand; of those with
-equal states the cheapest stays, and of all states the `width` cheapest. With no more states
-the result is optimal for the rules. What is split and read otherwise is gathered once.
+equal states the cheapest stays, and of all states the cheapest, some of them for each way that
+tensors stand which are read much later. With no more states the result is optimal for the rules.
+What is split and read otherwise is gathered once.
 
 With a backward pass the gradient of a tensor stands as the tensor does: split along the same axis,
 or whole. Each reader makes its own, of what it took of the tensor. If it took a part of a whole
@@ -14,18 +15,23 @@ that others lack count as addends that are zero elsewhere. So f and g of Shoeybi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from dnnp.core.model.shards import WHOLE
 from dnnp.core.shard.rules import Rule
+from dnnp.core.shard.training_rules import ADDED, ON_ALL
 
 COMPLETE, APART, ADDENDS = 0, 1, 2
 """What gradients of a tensor lack: nothing, parts that other devices have, or the sum."""
 
 CLASSES = 4
-"""How many times the states of one way of storing parameters are kept in all."""
+"""How many times the cheapest states are kept in all, where there are more."""
+FAR = 32
+"""Nodes from which on that is much later."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,8 @@ def lacks(rule: Rule, need: int, have: int) -> int:
     have
         State of the tensor when it was made.
     """
+    if need == ADDED:  # what is added to a sum has the gradient of the sum
+        return COMPLETE
     if need != WHOLE:
         return COMPLETE if need == have else APART
     return ADDENDS if rule.divided and not rule.reduced else COMPLETE
@@ -127,12 +135,13 @@ class _Graph:
             was_gathered, lacked = stand.gathered, stand.lacks
             if WHOLE != have != need and not was_gathered:
                 gathered.append(x)
-                cost += self.gather(x)
+                summed = have == ADDED
+                cost += self.backward.exchange(x, ADDENDS, True) if summed else self.gather(x)
                 was_gathered = True
             if x in self.backward.gradients[v]:
                 more = lacks(rule, need, have)
                 if more > lacked:
-                    becomes_whole = have == WHOLE
+                    becomes_whole = have in ON_ALL
                     cost += self.backward.exchange(x, more, becomes_whole)
                     if lacked:
                         cost -= self.backward.exchange(x, lacked, becomes_whole)
@@ -150,7 +159,7 @@ def choose(
     ways: Sequence[Sequence[Rule]],
     time: Callable[[int, Rule], float],
     gather: Callable[[int], float],
-    width: int = 32,
+    width: int = 16,
     backward: Backward | None = None,
 ) -> Layout:
     """Choose rules.
@@ -166,7 +175,7 @@ def choose(
     gather
         Seconds to gather a tensor.
     width
-        States that are kept.
+        A quarter of the states that are kept.
     backward
         The backward pass, if there is one.
 
@@ -203,9 +212,13 @@ def choose(
                 after = tuple(sorted(rest + changed)) if changed else rest
                 if after not in found or cost < found[after].cost:
                     found[after] = _Path(cost, rule, path)
-        beam = _cheapest(found, graph.begins.keys(), width)
+        beam = _cheapest(found, partial(_is_far, last, v), width)
         whole = _Path(whole.cost + prices[0][1], prices[0][0], whole)
     return _layout(graph, min((*beam.values(), whole), key=lambda path: path.cost))
+
+
+def _is_far(last: dict[int, int], v: int, x: int) -> bool:
+    return last[x] > v + FAR
 
 
 def _steps(
@@ -229,25 +242,27 @@ def _steps(
     return list(found.values())
 
 
-def _cheapest(found: dict[_Key, _Path], stored: Collection[int], width: int) -> dict[_Key, _Path]:
-    """The `width` cheapest states of each way that parameters are stored which are read again.
+def _cheapest(
+    found: dict[_Key, _Path], far: Callable[[int], bool], width: int
+) -> dict[_Key, _Path]:
+    """The `width` cheapest states, and more of every way that tensors stand which are read later.
 
-    How it is stored may pay much later, as a table of words that scores read at the end. Of all
-    ways together there are `CLASSES` times as many at most.
+    How these stand may pay only then: a table of words that scores read at the end, or words that
+    all experts of a mixture read. The cheapest of each way go first, then the second ones, and so
+    on, until there are `CLASSES` times as many.
     """
     ranked = sorted(found.items(), key=lambda item: item[1].cost)
-    if len(ranked) <= width:
+    if len(ranked) <= CLASSES * width:
         return dict(ranked)
-    room: dict[_Key, int] = {}
-    kept = {}
-    for key, path in ranked:
-        way = tuple(one for one in key if one[0] in stored)
-        room[way] = room.get(way, width) - 1
-        if room[way] >= 0:
-            kept[key] = path
-            if len(kept) == CLASSES * width:
-                break
-    return kept
+    seen: Counter[_Key] = Counter()
+    others = []
+    for place, (key, _) in enumerate(ranked):
+        way = tuple(one for one in key if far(one[0]))
+        if place >= width:
+            others.append((seen[way], place))
+        seen[way] += 1
+    more = sorted(others)[: (CLASSES - 1) * width]
+    return dict([*ranked[:width], *(ranked[place] for _, place in more)])
 
 
 def _layout(graph: _Graph, best: _Path) -> Layout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,16 @@ from dnnp.core.cost.collectives import (
     collective_time,
     moved_bytes,
 )
+from dnnp.core.model.shards import WHOLE
+from dnnp.core.shard.rules import Operator, Rule
+from dnnp.core.shard.training_rules import ADDED, OWNED, Mixtures, more_rules
 from dnnp.core.training.backward import train
 from dnnp.core.training.memory import Optimizer
 from dnnp.samples import build
-from dnnp.samples.models import gpt
+from dnnp.samples.builder import Builder
+from dnnp.samples.layers import gelu, linear
+from dnnp.samples.models import gpt, moe
+from dnnp.samples.shapes import INT64, Value
 from dnnp.samples.weights import save
 from support.priced import node
 from support.run import Result, dnnp
@@ -205,3 +212,115 @@ def test_an_exchange_along_a_tree_is_taken_where_it_is_faster() -> None:
     ring = 2 * 7 * 1e-5 + moved_bytes(ALL_REDUCE, 800, 8) / 1e9
     assert collective_time(ALL_REDUCE, 800, 8, 1e9, 1e-5) == pytest.approx(2 * 3 * (1e-5 + 8e-7))
     assert collective_time(ALL_REDUCE, 800, 8, 1e9, 1e-5) < ring
+
+
+def mixture(folder: Path, *, apart: bool) -> Result:
+    """A mixture of 8 experts; `apart`: all take words as they were before the first one."""
+
+    def experts(b: Builder, size: moe.Size, x: Value) -> Value:
+        scores = b.softmax(linear(b, x, size.experts, "gate", bias=False))
+        gates, chosen = b.op_n(
+            "TopK", b.transpose(scores, 1, 0), b.ints([size.capacity]), axis=-1, sorted=0
+        )
+        given = x
+        for index in range(size.experts):
+            with b.scope(f"experts.{index}"):
+                own = b.const(index, INT64)
+                tokens, gate = b.gather(chosen, own), b.gather(gates, own)
+                taken = b.gather(given if apart else x, tokens)
+                y = linear(b, gelu(b, linear(b, taken, 4 * size.hidden, "fc1")), size.hidden, "fc2")
+                y = b.mul(y, b.unsqueeze(gate, 1))
+                x = b.op("ScatterND", x, b.unsqueeze(tokens, 1), y, reduction="add")
+        return x
+
+    size = moe.Size(2, 1024, 16, experts=8, capacity=1023, vocabulary=1000, length=2047)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(moe, "_experts", experts)
+        sample = moe.build(size)
+    path = folder / f"moe-{apart}.onnx"
+    save(replace(sample, planning=True), path)
+    graph = dnnp("import", "-q", "--training", path)
+    return dnnp("profile", "--device", "t4", "--tensor-parallel", "4", stdin=graph.out)
+
+
+def of_experts(result: Result) -> list[tuple[dict, dict]]:
+    """Records of nodes of experts, with their entry for four devices."""
+    assert result.status == 0, result.err
+    return [
+        (record, next(s for s in record["shards"] if s["devices"] == 4))
+        for record in result.records("node")
+        if "/experts." in record["name"]
+    ]
+
+
+def test_experts_are_on_devices_of_their_own(tmp_path: Path) -> None:
+    """What they add is summed up once, and so is the gradient of what they read."""
+    result = mixture(tmp_path, apart=True)
+    words = 4 * 2047 * 1024
+    exchanged: Counter[tuple[bool, str, float]] = Counter()
+    for record, one in of_experts(result):
+        assert one["time_s"]["t4"] == pytest.approx(record["time_s"]["t4"] / 4)
+        if record["memory_bytes"] and record["op"] != "ScatterND":
+            assert one["memory_bytes"] == pytest.approx(record["memory_bytes"] / 4)
+        for each in one.get("collectives", ()):
+            exchanged[bool(record.get("backward")), each["kind"], each["bytes"]] += 1
+    gates = 4 * 8 * 1023
+    assert exchanged == {
+        (False, ALL_REDUCE, words): 1, (True, ALL_REDUCE, words): 1, (True, ALL_REDUCE, gates): 1,
+    }  # fmt: skip
+
+
+def test_experts_that_read_one_another_are_not(tmp_path: Path) -> None:
+    """They are split inside: an exchange forward and one backward for each."""
+    result = mixture(tmp_path, apart=False)
+    large = [
+        (bool(record.get("backward")), each["bytes"])
+        for record, one in of_experts(result)
+        for each in one.get("collectives", ())
+        if each["bytes"] > 4 * 8 * 1023
+    ]
+    assert Counter(large) == {(False, 4 * 1023 * 1024): 8, (True, 4 * 1023 * 1024): 8}
+
+
+def experts_by_hand(t: int, **changes: str) -> Mixtures:
+    """Two experts: a product of their own, added to what comes in."""
+    nodes, reads, writes = [], [], []
+    into = 0
+    for i in range(2):
+        scope = changes.get(f"scope{i}", f"/layer/experts.{i}/fc")
+        op = changes.get(f"op{i}", "MatMul")
+        nodes += [
+            (scope, Operator(op, ((4, 4), (4, 4)), ((4, 4),), (False, True))),
+            (f"/layer/experts.{i}", Operator("ScatterND", ((4, 4),) * 2, ((4, 4),), (False,) * 2)),
+        ]
+        reads += [[0, 10 + i], [into, 20 + i]]
+        into = 30 + i
+        writes += [[20 + i], [into]]
+    return Mixtures(nodes, reads, writes, t)
+
+
+def test_rules_of_experts() -> None:
+    found = experts_by_hand(2)
+    assert [list(found.rules(i, 1)) for i in range(4)] == [
+        [Rule((WHOLE, OWNED), (OWNED,))],
+        [Rule((ADDED, OWNED), (ADDED,))],
+    ] * 2
+    here = [next(found.rules(i, 1)) for i in range(4)]
+    assert found.balanced(here)
+    plain = Rule((WHOLE, WHOLE), (WHOLE,), divided=False)
+    assert found.balanced([plain] * 4)
+    assert not found.balanced([*here[:2], plain, plain])
+    # Four devices for two experts, experts that differ, and two numbers of one.
+    for other in (
+        experts_by_hand(4),
+        experts_by_hand(2, op1="Add"),
+        experts_by_hand(2, scope1="/layer/experts.0/fc"),
+    ):
+        assert not other
+
+
+def test_reductions_are_split_along_other_axes() -> None:
+    node = Operator("ReduceMean", ((2, 6, 8), (1,)), ((2, 6, 1),), (False, True))
+    assert list(more_rules(node, (), 2)) == [Rule((0, WHOLE), (0,)), Rule((1, WHOLE), (1,))]
+    unknown = Operator("ReduceMean", ((2, 2),), ((2,),), (False,))
+    assert list(more_rules(unknown, (), 2)) == []
