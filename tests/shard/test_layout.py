@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dnnp.core.model.shards import WHOLE, axis_of, block_state, blocks_of
 from dnnp.core.shard.layout import ADDENDS, COMPLETE, Backward, choose, lacks
 from dnnp.core.shard.rules import Operator, Rule, rules, with_blocks
+from dnnp.core.shard.training_rules import ADDED
 
 
 def brute(
@@ -82,17 +83,18 @@ def brute_training(
         state |= {x: need(readers[x][0], x) for x in backward.trained if x in readers}
         for x, have in state.items():
             taken = [need(v, x) for v in readers.get(x, [])]
-            total += 2.0 * (have != WHOLE and any(n != have for n in taken))
+            gather = backward.exchange(x, 2, True) if have == ADDED else 2.0
+            total += gather * (have != WHOLE and any(n != have for n in taken))
             partial = split = False
             for v in readers.get(x, []):
-                if x not in backward.gradients[v]:
+                if x not in backward.gradients[v] or need(v, x) == ADDED:
                     continue
                 if need(v, x) == WHOLE:
                     partial |= chosen[v].divided and not chosen[v].reduced
                 else:
                     split |= need(v, x) != have
             if partial or split:
-                total += backward.exchange(x, 2 if partial else 1, have == WHOLE)
+                total += backward.exchange(x, 2 if partial else 1, have in (WHOLE, ADDED))
         best = min(best, total)
     return best
 
@@ -107,8 +109,9 @@ def test_both_passes_equal_brute_force(seed: int) -> None:
         read += [10 + rng.randint(0, 1)] * (rng.random() < 0.6)
         offered = [Rule((WHOLE,) * len(read), (WHOLE,), divided=False)]
         for _ in range(rng.randint(0, 2)):
-            states = tuple(rng.choice((WHOLE, 0, 1)) for _ in read)
-            offered.append(Rule(states, (rng.choice((WHOLE, 0)),), reduced=rng.random() < 0.3))
+            states = tuple(rng.choice((WHOLE, 0, 1, ADDED)) for _ in read)
+            made = rng.choice((WHOLE, 0, ADDED))
+            offered.append(Rule(states, (made,), reduced=rng.random() < 0.3))
         inputs.append(read)
         outputs.append([v + 1])
         ways.append(tuple(dict.fromkeys(offered)))
@@ -126,9 +129,10 @@ def test_both_passes_equal_brute_force(seed: int) -> None:
     assert found.cost == brute_training(inputs, outputs, ways, cost, backward)
     # What is said to be exchanged adds up to the cost.
     again = sum(cost[v, rule] for v, rule in enumerate(found.rules))
-    again += 2.0 * sum(map(len, found.gathered))
+    for x in itertools.chain(*found.gathered):
+        again += backward.exchange(x, 2, True) if found.state[x] == ADDED else 2.0
     for x, (v, what) in found.lacking.items():
-        again += backward.exchange(x, what, found.state[x] == WHOLE)
+        again += backward.exchange(x, what, found.state[x] in (WHOLE, ADDED))
         assert x in gradients[v]
     assert again == found.cost
 
