@@ -7,7 +7,7 @@ A node of such a stage becomes one a device, which takes parts of its tensors as
                             y = Concat(y@1.0of2, y@1.1of2)     where all of y is needed
 
 Weights are cut here, once; what is cut and needed otherwise is put together by Concat, sums over
-the devices by Add. Stages hand tensors on whole. Inputs, outputs and what they mean are those of
+the devices by Add, a piece on each of more than two. Stages hand tensors on whole. Inputs, outputs and what they mean are those of
 the model, and so is the name of every tensor that is whole on the first device of its stage.
 """
 
@@ -21,11 +21,11 @@ import onnx
 from onnx import helper
 
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.shards import WHOLE, axis_of, blocks_of, ranges
+from dnnp.core.model.shards import WHOLE, axis_of, blocks_of, cut, ranges
 from dnnp.formats.onnx_copy import copy_fields
 from dnnp.formats.onnx_scope import reads, writes
 from dnnp.formats.onnx_shard_facts import Facts, Layout
-from dnnp.formats.onnx_shard_ops import Change, UnfitError
+from dnnp.formats.onnx_shard_ops import Change, Shape, UnfitError
 from dnnp.formats.onnx_slices import Slice, slice_tensor
 from dnnp.formats.onnx_types import TensorType
 
@@ -97,6 +97,8 @@ _FIRST = -2
 """State of a tensor that the first device alone has, all of it."""
 _SUMMANDS = -3
 """State of a tensor of which each device has a summand."""
+_PIECES = -4
+"""State of such a tensor of which each device has a piece of the sum."""
 
 
 @dataclass
@@ -258,14 +260,46 @@ class _Rewriting:
                 parts = self._blocks(devices, name, have, parts, task)
             self._out.add(helper.make_node("Concat", parts, [whole], axis=axis_of(have)), task)
             return
+        shape = self._facts.shape(name) or ()
+        axis = next((a for a, size in enumerate(shape) if size >= devices), None)
+        if devices == 2 or axis is None:
+            self._add(parts, whole, shape, task)
+            return
+        pieces = [self._summed(i, devices, name, axis, d) for d in range(devices)]
+        self._out.add(helper.make_node("Concat", pieces, [whole], axis=axis), task)
+
+    def _summed(self, i: int, devices: int, name: str, axis: int, j: int) -> str:
+        """The piece of a sum that a device adds up for all: so each of them sends and gets
+        2 (t - 1) / t times the tensor, as around a ring, where (t - 1) times it would go to all."""
+        key = name, _PIECES, j
+        if key not in self._local:
+            shape = self._facts.shape(name) or ()
+            bounds = cut(shape[axis], devices)[j]
+            piece = (*shape[:axis], bounds[1] - bounds[0], *shape[axis + 1 :])
+            parts = []
+            for d in range(devices):
+                parts.append(self._fresh(f"{name}@sum.{j}.{d}of{devices}", name, piece))
+                source = self._name(devices, name, _SUMMANDS, d)
+                self._slice(source, parts[-1], axis, bounds, Task(i, d, None))
+            self._local[key] = self._fresh(f"{name}@all.{j}of{devices}", name, piece)
+            self._add(parts, self._local[key], piece, Task(i, j, None, self._maker[name]))
+        return self._local[key]
+
+    def _add(self, parts: Sequence[str], made: str, shape: Shape, task: Task) -> None:
+        """Add parts up on a device."""
         total = parts[0]
         for d, part in enumerate(parts[1:], 1):
-            last = d == devices - 1
-            made = whole if last else self._free(f"{name}@sum.{j}of{devices}.{d}")
-            if not last:
-                self._note(name, made, WHOLE, devices, j)
-            self._out.add(helper.make_node("Add", [total, part], [made]), task)
-            total = made
+            last = d == len(parts) - 1
+            result = made if last else self._fresh(f"{made}.{d}.{task.device}", made, shape)
+            self._out.add(helper.make_node("Add", [total, part], [result]), task)
+            total = result
+
+    def _fresh(self, wanted: str, source: str, shape: Shape) -> str:
+        """A new name, for what is made of a tensor."""
+        name = self._free(wanted)
+        known = self._new[source].dtype if source in self._new else self._facts.dtype(source)
+        self._new[name] = TensorType(known, shape or None)
+        return name
 
     def _blocks(
         self, devices: int, name: str, state: int, parts: Sequence[str], task: Task
@@ -275,12 +309,13 @@ class _Rewriting:
         if shape is None:
             raise FormatError(f"the shape of '{name}', which is cut, is not certain")
         each = shape[axis] // blocks_of(state) // devices
+        piece = (*shape[:axis], each, *shape[axis + 1 :])
         found = []
         for b in range(blocks_of(state)):
             for d, part in enumerate(parts):
-                made = self._free(f"{name}@{axis}.{b}.{d}of{devices}.{task.device}")
-                self._slice(part, made, axis, (b * each, (b + 1) * each), task)
-                found.append(made)
+                wanted = f"{name}@{axis}.{b}.{d}of{devices}.{task.device}"
+                found.append(self._fresh(wanted, name, piece))
+                self._slice(part, found[-1], axis, (b * each, (b + 1) * each), task)
         return found
 
     def _slice(
@@ -310,7 +345,9 @@ class _Rewriting:
             if len(wanted) == 1:
                 self._slice(whole, made, axis, wanted[0], task)
             else:
-                pieces = [self._free(f"{made}.{b}") for b in range(len(wanted))]
+                begin, end = wanted[0]
+                size = (*shape[:axis], end - begin, *shape[axis + 1 :])
+                pieces = [self._fresh(f"{made}.{b}", name, size) for b in range(len(wanted))]
                 for piece, bounds in zip(pieces, wanted, strict=True):
                     self._slice(whole, piece, axis, bounds, task)
                 self._out.add(helper.make_node("Concat", pieces, [made], axis=axis), task)

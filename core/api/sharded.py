@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -228,11 +229,14 @@ def _times(graph: Graph, plan: Plan, made: ShardedModel) -> list[float]:
             time = collective_time(kind, size, degrees[i], device.bandwidth_bytes_per_s)
             exchanged[i, v] = exchanged.get((i, v), 0.0) + time
 
+    joins = Counter((t.stage, t.device, t.joins) for t in made.tasks.values())
+
     def time_of(task: Task) -> float:
         stage = plan.stages[task.stage]
         i = degrees.index(stage.shards)
         if task.joins is not None:
-            return exchanged.get((i, place[task.joins]), 0.0)
+            count = joins[task.stage, task.device, task.joins]
+            return exchanged.get((i, place[task.joins]), 0.0) / count
         if task.source is None:
             return 0.0
         v = place[task.source]

@@ -1,19 +1,21 @@
 """Run sharded stages of all sample models, and compare all outputs with the whole model.
 
-    python tests/tools/shards_check.py [-t DEVICES] [-k DEVICES] [MODEL.onnx ...]
+    python tests/tools/shards_check.py [-t DEVICES] [-k DEVICES] [--random N] [MODEL.onnx ...]
 
 Each model, of the small samples where none is named, is planned for `-k` devices with stages that
 `-t` of them hold together, all of them: on fewer, nodes are made a hundred times as slow. The plan
 is checked, runs with --verify, is checked again, is exported, and the exported models compute what
 the whole model computes. Prints, of each model, stages, parts, nodes by how they run, and the
-largest error relative to the largest value. Exits with 1 where something fails, or an error is
-1e-4 or more.
+largest error relative to the largest value. With `--random` so many layouts of each model follow
+that take any rule for any node, on 2 to 4 devices, in three stages. Exits with 1 where something
+fails, or an error is 1e-4 or more.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 import tempfile
@@ -29,7 +31,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dnnp as api
 from dnnp.core.runtime.inputs import random_inputs
+from dnnp.formats.onnx_import import import_onnx
 from support.run import dnnp
+from support.sharded import cut, laid_out, plan_of_stages, split
+from support.split_models import run_split, run_whole
 
 LIMIT = 1e-4
 SLOW = 100
@@ -61,6 +66,38 @@ def records(stream: bytes, kind: str) -> list[dict]:
     return [r for r in map(json.loads, stream.splitlines()) if r["type"] == kind]
 
 
+def largest(expected: dict, got: dict) -> float:
+    """Largest error, relative to the largest value of an output."""
+    worst = 0.0
+    for name, value in expected.items():
+        there, here = np.asarray(value, dtype=float), np.asarray(got[name], dtype=float)
+        most = float(np.abs(there).max(initial=0.0)) or 1.0
+        worst = max(worst, float(np.abs(there - here).max(initial=0.0)) / most)
+    return worst
+
+
+def random_error(path: Path, seed: int) -> float:
+    """The same of a model that is cut by any rules, in one piece and in parts."""
+    rng = random.Random(seed)
+    model, stream = onnx.load(str(path)), import_onnx(str(path))
+    shapes = {r["name"]: r["shape"] for r in stream.get("tensor") if r["kind"] == "input"}
+    feeds = dict(random_inputs(model, seed, shapes=shapes))
+    t, often = rng.choice([2, 3, 4]), rng.choice([0.3, 0.7, 0.95])
+    laid_out(
+        stream,
+        t,
+        lambda v, seen, ways: rng.choice(ways[1:] or ways) if rng.random() < often else ways[0],
+    )
+    order = [record["id"] for record in stream.get("node")]
+    a, b = sorted(rng.sample(range(1, len(order)), 2))
+    degrees = [t, *rng.choices([1, t], k=2)]
+    plan = plan_of_stages([order[:a], order[a:b], order[b:]], degrees)
+    found, _ = cut(stream, model, plan)
+    whole, made = run_whole(model, feeds), found.made.model
+    ways = run_whole(made, feeds), run_split(split(stream, found), made, feeds)
+    return max(largest(whole, got) for got in ways)
+
+
 def exported_error(path: Path, plan: bytes, folder: Path) -> float:
     """Largest error of the exported models, relative to the largest value of an output."""
     must("export", "--to", "stages", "-o", str(folder), stdin=plan)
@@ -69,13 +106,9 @@ def exported_error(path: Path, plan: bytes, folder: Path) -> float:
     model = onnx.load(str(path), load_external_data=False)
     shapes = {r["name"]: r["shape"] for r in records(plan, "tensor") if r["kind"] == "input"}
     sample = dict(random_inputs(model, 7, shapes=shapes))
-    got, worst = stages.run(sample), 0.0
     names = [value.name for value in whole.get_outputs()]
-    for name, expected in zip(names, whole.run(names, sample), strict=True):
-        there, here = np.asarray(expected, dtype=float), np.asarray(got[name], dtype=float)
-        most = float(np.abs(there).max(initial=0.0)) or 1.0
-        worst = max(worst, float(np.abs(there - here).max(initial=0.0)) / most)
-    return worst
+    expected = dict(zip(names, whole.run(names, sample), strict=True))
+    return largest(expected, stages.run(sample))
 
 
 def check(path: Path, k: int, t: int, folder: Path) -> str:
@@ -109,6 +142,7 @@ def main() -> int:
     parser.add_argument("models", nargs="*", type=Path, metavar="MODEL")
     parser.add_argument("-k", type=int, default=2)
     parser.add_argument("-t", type=int, default=2)
+    parser.add_argument("--random", type=int, default=0, metavar="N")
     args = parser.parse_args()
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -119,6 +153,12 @@ def main() -> int:
             began = time.monotonic()
             try:
                 said = check(path, args.k, args.t, Path(folder, f"out-{path.stem}"))
+                errors = [random_error(path, seed) for seed in range(args.random)]
+                if max(errors, default=0.0) >= LIMIT:
+                    seed = int(np.argmax(errors))
+                    raise RuntimeError(f"random layout {seed}: error {errors[seed]:.2g}")
+                if errors:
+                    said += f"; of {len(errors)} random layouts {max(errors):.2g}"
             except RuntimeError as error:
                 said, failed = f"FAILED: {error}", failed + 1
             print(f"{path.stem}: {said} ({time.monotonic() - began:.1f} s)", flush=True)
