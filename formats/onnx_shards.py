@@ -7,8 +7,9 @@ A node of such a stage becomes one a device, which takes parts of its tensors as
                             y = Concat(y@1.0of2, y@1.1of2)     where all of y is needed
 
 Weights are cut here, once; what is cut and needed otherwise is put together by Concat, sums over
-the devices by Add, a piece on each of more than two. Stages hand tensors on whole. Inputs, outputs and what they mean are those of
-the model, and so is the name of every tensor that is whole on the first device of its stage.
+the devices by Add, a piece on each of more than two. Stages hand tensors on whole. Inputs, outputs
+and what they mean are those of the model, and so is the name of every tensor that is whole on the
+first device of its stage.
 """
 
 from __future__ import annotations
@@ -402,11 +403,12 @@ class _Rewriting:
         self._new[made] = TensorType(dtype, shape)
 
     def _built(self) -> ShardedModel:
-        """The model, without what no output depends on."""
+        """The model; of stages on several devices without what no output depends on."""
         source, out, weights = self._model, self._out, self._source.graph.initializer
         needed, kept = set(self._needed), [False] * len(out.nodes)
         for at in range(len(out.nodes) - 1, -1, -1):
-            kept[at] = not needed.isdisjoint(out.nodes[at].output)
+            alone = self._stages[out.tasks[at].stage].devices == 1
+            kept[at] = alone or not needed.isdisjoint(out.nodes[at].output)
             if kept[at]:
                 needed.update(reads(out.nodes[at]))
         model = onnx.ModelProto()

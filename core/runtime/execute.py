@@ -224,7 +224,8 @@ class Pipeline:
         return found or (
             "every stage alone is right: tensors were mixed up between the stages"
             if self.made is None
-            else "every part alone is right: the model was cut in a wrong way"
+            else "every part alone is right: sums of parts are rounded otherwise, or the model was "
+            "cut in a wrong way"
         )
 
     def whole(
