@@ -229,12 +229,17 @@ def _graphml(facts: Facts, _: ViewOptions) -> bytes:
 def _trace(facts: Facts, _: ViewOptions) -> bytes:
     import io
 
-    from dnnp.core.view.trace import timeline_of
+    from dnnp.core.view.trace import NANO, scale_of, timeline_of
+    from dnnp.formats.amounts import shown_seconds
     from dnnp.formats.trace_events import write_trace
 
     file = io.BytesIO()
-    about = {"model": facts.model, "times": "predicted" if facts.seconds else "predicted, no unit"}
-    write_trace(file, timeline_of(facts), about)
+    timeline, scale = timeline_of(facts), scale_of(facts)
+    times = "predicted"
+    if not facts.seconds or scale != NANO:
+        unit = "1 s" if facts.seconds else "1, without a unit,"
+        times += f"; {unit} is shown as {shown_seconds(scale / NANO)}"
+    write_trace(file, timeline, {"model": facts.model, "times": times})
     return file.getvalue()
 
 

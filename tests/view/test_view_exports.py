@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import shutil
 import subprocess
 from pathlib import Path
@@ -191,6 +192,24 @@ def test_a_plan_for_latency_is_a_trace() -> None:
             assert all(a[1] <= b[0] + 1e-3 for a, b in itertools.pairwise(spans))
         if execution == "operators":
             assert len(found) == len(done.records("node"))
+
+
+def test_very_long_times_are_shown_shorter() -> None:
+    """Nanoseconds of them would be more than numbers hold."""
+    stream = random_stream(3, 8)
+    for node in stream.get("node"):
+        node["time_s"]["dev"] *= 1e11
+    plan = dnnp("partition", "-q", "-k", "2", "--method", "greedy", stdin=to_bytes(stream)).out
+    done = dnnp("schedule", "-q", "-n", "3", "--method", "gpipe", stdin=plan)
+    assert done.status == 0, done.err
+    data = seen("trace", done.out)
+    found = [row[2:] for row in slices(data)]
+    blocks = [(b["start_s"], b["end_s"]) for b in done.records("block")]
+    ratio = max(end for _, end in found) / max(end for _, end in blocks)
+    assert math.log(ratio, 1000) == pytest.approx(round(math.log(ratio, 1000)))
+    wanted = sorted((start * ratio, end * ratio) for start, end in blocks)
+    assert sorted(found) == [pytest.approx(span, rel=1e-9, abs=1e-3) for span in wanted]
+    assert "is shown as" in parsed(data).about["times"]
 
 
 def test_what_has_no_timeline_is_refused() -> None:
