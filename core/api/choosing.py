@@ -110,10 +110,10 @@ def name_faster_replicas(problem: SplitProblem, plan: Plan, options: SplitOption
     found = faster_replicas(problem, plan.value / WORTH_SAYING)
     if found is not None:
         value, copies = found
+        faster = f"{plan.value / value:.2f} times as fast" if value else "to take no time"
         options.caller.note(
-            f"{copies} replicas of the whole model fit and are predicted "
-            f"{plan.value / value:.2f} times as fast: {value:.6g} (--allow-replicas compares "
-            "them)"
+            f"{copies} replicas of the whole model fit and are predicted {faster}: {value:.6g} "
+            "(--allow-replicas compares them)"
         )
 
 

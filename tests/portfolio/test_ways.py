@@ -390,3 +390,13 @@ def test_what_was_predicted_of_a_choice(seed: int) -> None:
             runs[0]["choice"] = {"mode": mode, "predicted_ratio": ratio * factor}
             found = check_choices(case.graph, case.units, plan, runs)
             assert bool(found) == (factor != 1) or (factor != 1 and not exact), (mode, factor)
+
+
+def test_a_note_names_replicas_that_take_no_time() -> None:
+    """Where all that takes time is what moves, copies take none."""
+    result = partition(chain(0, 0), "--method", "uniform")
+    assert result.one("plan")["value"] == 1
+    assert result.err.splitlines()[-1] == (
+        "dnnp-partition: 2 replicas of the whole model fit and are predicted to take no time: 0 "
+        "(--allow-replicas compares them)"
+    )
