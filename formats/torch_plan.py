@@ -11,12 +11,13 @@ Record = Mapping[str, Any]
 
 HEADER = (
     "stage", "device", "split_before", "exact", "shards", "replicas", "recompute", "micro_batches",
-    "in_flight",
+    "in_flight", "shared",
 )  # fmt: skip
 """Stage: as in the schedule. Device: the first one. Split before: the module that the stage begins
 with, as PyTorch names it; nothing for the first stage. Exact: 1, unless parts of that module belong
 to earlier stages. Shards, replicas: tensor and data parallelism. Recompute: the part of its forward
-nodes that run again. Micro-batches: those of each replica. In flight: how many of them at once."""
+nodes that run again. Micro-batches: those of each replica. In flight: how many of them at once.
+Shared: 1, if all devices hold it besides stages of their own."""
 
 
 def torch_plan(plan: Record, stages: Sequence[Record], nodes: Sequence[Record]) -> bytes:
@@ -45,6 +46,7 @@ def torch_plan(plan: Record, stages: Sequence[Record], nodes: Sequence[Record]) 
                 number, stage["device"], before, int(exact), stage.get("shards", 1), replicas,
                 round(len(stage.get("recomputed", ())) / len(own), 3) if own else 0,
                 "" if whole is None else whole // replicas, stage.get("in_flight", ""),
+                int(stage.get("shared", False)),
             ]
         )  # fmt: skip
     return text.getvalue().encode()

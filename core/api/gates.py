@@ -199,9 +199,14 @@ def _needs(stream: Stream, found: Recomputed) -> list[_Need]:
     if found.plan is not None and found.report is not None:
         room = {d.name: math.inf if d.is_cpu else d.memory_bytes for d in found.plan.devices}
         held: dict[str, list[tuple[int, float]]] = {}
-        for number, cost in enumerate(found.report.costs):
-            device = found.plan.stages[number].device
-            held.setdefault(device, []).append((number, cost.memory_bytes))
+        stages = [*zip(found.plan.stages, found.report.costs, strict=True)]
+        shared = [(n, c.memory_bytes) for n, (s, c) in enumerate(stages) if s.shared]
+        for number, (stage, cost) in enumerate(stages):
+            if not stage.shared:
+                mine = held.setdefault(stage.device, [*shared])
+                mine.append((number, cost.memory_bytes))
+        if shared and not held:
+            held[found.plan.stages[shared[0][0]].device] = shared
         for device, rows in held.items():
             first = rows[0][0]
             capacity = room.get(found.plan.stages[first].device_class, math.inf)

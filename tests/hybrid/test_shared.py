@@ -181,6 +181,15 @@ def test_views_show_shared_stages() -> None:
     assert (first[header.index("shared")], second[header.index("shared")]) == ("1", "0")
 
 
+def test_gates_judge_what_a_device_holds_with_its_shares() -> None:
+    plan = planned("K")
+    # The join takes 25 of weights and 1 of a micro-batch, the first stage 4 and five of these.
+    assert dnnp("check", "--max-memory", "35", stdin=plan).status == 0
+    result = dnnp("check", "--max-memory", "34.5", stdin=plan)
+    assert result.status == 8
+    assert "on gpu/0 needs 35 bytes" in result.err
+
+
 def test_what_runs_on_one_device_refuses_shared_stages() -> None:
     plan = planned("M", training=False)
     for command in ("run", "bound"):
