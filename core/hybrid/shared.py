@@ -156,7 +156,8 @@ def _search(space: Space, low: float, state: _State, most: int, run: Run) -> Non
         if box.bound >= state.top:
             state.boxes.clear()
             break
-        run.stands(bound=box.bound)
+        if space.complete:
+            run.stands(bound=box.bound)
         _look_into(space, box, low, state, run)
     state.boxes = [box for box in state.boxes if box.bound < state.top]
 

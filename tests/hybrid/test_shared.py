@@ -105,8 +105,11 @@ def test_weights_that_are_read_twice_are_apart_only_where_they_are_shared() -> N
 
 def test_a_device_has_room_for_its_stage_and_its_shares() -> None:
     # 25 of the table, 4 of weights, and four micro-batches in the first stage.
-    (record,) = records(planned("M", room=33.0), "plan")
-    assert record["value"] == 6
+    plan = planned("M", room=33.0)
+    assert records(plan, "plan")[0]["value"] == 6
+    # A period of 6 takes a fifth; with four it is 7.
+    result = dnnp("schedule", "-n", "8", stdin=plan)
+    assert records(result.out, "schedule")[0]["repetend"]["period_s"] == 7
     result = dnnp("partition", "--shared-stages", "2", stdin=shapes.shape_stream("M", room=32.5))
     assert result.status == 4
     assert "no parallel plan fits" in result.err

@@ -29,7 +29,8 @@ def random_problem(seed: int, *, itemwise: bool | None = None, most: int = 6) ->
                 head.append(v)
     itemwise = seed % 2 == 0 if itemwise is None else itemwise
     plain = np.array([[rng.randint(0, 20) for _ in range(n)] for _ in degrees], float)
-    again = plain + np.array([[rng.randint(-1, 9) for _ in range(n)] for _ in degrees])
+    longer = np.array([[rng.randint(-1, 9) for _ in range(n)] for _ in degrees])
+    again = np.maximum(plain + longer, 0.0)
     for values in (plain, again):
         for i, v in product(range(len(degrees)), range(n)):
             if len(degrees) > 1 and rng.random() < 0.05:
@@ -114,7 +115,6 @@ def random_shared_problem(seed: int, most: int = 4) -> HybridProblem:
     only = np.array([seed % 3 == 0 and rng.random() < 0.4 for _ in range(problem.n)])
     return replace(
         problem,
-        time=np.maximum(problem.time, 0.0),
         devices=int(problem.degrees[whole]),
         whole=whole,
         shared_only=only if only.any() else None,
