@@ -6,8 +6,8 @@
 Every stage is one layer. With a plan, `dnnp-export --to torch-plan`, the module has as many layers
 as are wanted (`layers.0`, `layers.1`, ...) and is split where the plan says. A schedule with
 communication (`torch-comms-csv`) is run as it is. The gradients are compared with those of all
-layers in one process; the program ends with status 1 if they differ. It needs PyTorch 2.5 or newer,
-which dnnp does not.
+layers in one process; the program ends with status 1 if they differ. It needs PyTorch, which dnnp
+does not; tried with 2.13.
 """
 
 from __future__ import annotations

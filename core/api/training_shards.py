@@ -215,6 +215,7 @@ class _Sharded:
         What that reads of the forward pass it has as that had it. A gradient is split as what it is
         one of; that of a parameter is read and written.
         """
+        from dnnp.core.model.shards import WHOLE
         from dnnp.core.training.gradients import rule_of
         from dnnp.shard_times import moved_share
 
@@ -225,7 +226,7 @@ class _Sharded:
             return [seconds / self.t for seconds in self.clock.whole(w)]
         state = dict(zip(self.reads[v], rule.inputs, strict=True))
         state |= zip(self.writes[v], self._computed(rule), strict=True)
-        moved = [(self.size[x], state[self.passes.of.get(x, x)]) for x in self.reads[w]]
+        moved = [(self.size[x], state.get(self.passes.of.get(x, x), WHOLE)) for x in self.reads[w]]
         moved += [(self.size[x], state[self.passes.of[x]]) for x in self.writes[w]]
         known = rule_of(self.nodes[v]["op"])
         if known is None or not known.scatters:
@@ -381,6 +382,6 @@ class _Entries:
             for g in self.all.writes[w]:
                 x = self.passes.of[g]
                 made_split = needs[x] != WHOLE or x in self.layout.lacking
-                if state[x] not in ON_ALL and made_split:
+                if state.get(x, WHOLE) not in ON_ALL and made_split:
                     found.append(g)
         return sorted(found)
