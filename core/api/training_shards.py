@@ -347,7 +347,7 @@ class _Entries:
             if "memory_bytes" in record:
                 held = record.get("held_bytes", 0.0)
                 each = held * self._share([x for x in self.all.writes[v] if x in self.kept])
-                fixed = (record["memory_bytes"] - held) * self._share(own)
+                fixed = max(record["memory_bytes"] - held, 0.0) * self._share(own)
                 entry |= {"memory_bytes": fixed + each, "held_bytes": each}
 
     def _collectives(self) -> Iterator[tuple[int, str, float]]:
