@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median_low
 
 from dnnp.core.model.text import printable
 from dnnp.core.view.drawing import BOLD, Drawn, box, label, legend, line, text_width
@@ -15,6 +16,8 @@ MOST_ROWS = 64
 """Units that are drawn."""
 MOST_SHOWN = 20_000
 """Blocks that an SVG picture holds."""
+MOST_CELLS, FEW_CELLS = 24, 4
+"""Cells of the text chart that the longest block takes at most, and where it would take more."""
 MARKS = {"forward": "", "backward": "b", "weight": "w", "transfer": "t"}
 COLORS = {
     "forward": "#56B4E9", "backward": "#E69F00", "weight": "#009E73", "transfer": "#999999",
@@ -23,12 +26,15 @@ ROW, HEAD, SIZE, WIDEST = 26.0, 28.0, 11, 30_000.0
 """Pixels of a picture: a row, what is above the rows, text, and the rows at most."""
 
 
-def _step(record: Record, blocks: Sequence[Record]) -> float:
-    """Time that all blocks are multiples of, or the shortest one."""
+def _step(record: Record) -> float:
+    """Time that all blocks are multiples of, or the shortest one; a part of the longest one where
+    others are far shorter."""
     times = sorted({p["time_s"] for p in record["passes"] if p["time_s"] > 0})
     if not times:
         return 1.0
-    least = float(times[0])
+    least, most = float(times[0]), float(times[-1])
+    if most > MOST_CELLS * least:
+        return most / FEW_CELLS
     for parts in (1, 2, 3, 4, 6, 8):
         unit = least / parts
         if all(abs(t / unit - round(t / unit)) < 1e-6 for t in times):
@@ -44,7 +50,7 @@ def text_chart(
     A block shows its micro-batch, backward blocks with a `b`, weight blocks with a `w`; `=` goes
     on, `.` is idle. `seconds`: times are in seconds; else their unit is not known.
     """
-    step = _step(record, blocks)
+    step = _step(record)
     cell = len(str(max((b["micro_batch"] for b in blocks), default=0))) + 2
     columns = max(width // cell, 1)
     names = [printable(unit["name"]) for unit in record["units"][:MOST_ROWS]]
@@ -66,9 +72,11 @@ def text_chart(
     if len(record["units"]) > MOST_ROWS:
         lines.append(f"... and {len(record['units']) - MOST_ROWS} more")
     shown = f"one column is {shown_time(step, seconds)}"
-    if end * step < record["makespan_s"] * (1 - 1e-9):
+    if record["makespan_s"] - end * step > step / 2:
         part, whole = (shown_time(t, seconds) for t in (end * step, record["makespan_s"]))
         shown += f"; {part} of {whole} shown"
+    if any(0 < one["time_s"] < step / 2 for one in record["passes"]):
+        shown += "; blocks of less than half a column may be left out"
     return [*lines, shown]
 
 
@@ -76,10 +84,10 @@ def schedule_picture(record: Record, blocks: Sequence[Record], seconds: bool) ->
     """The schedule as a picture; what comes after `MOST_SHOWN` blocks is left out, and said."""
     shown, units = list(blocks)[:MOST_SHOWN], record["units"]
     end = max((b["end_s"] for b in shown), default=0.0) or 1.0
-    computing = [p["time_s"] for p in record["passes"] if p["kind"] != "transfer"]
-    shortest = min((time for time in computing if time > 0), default=end)
+    times = [p["time_s"] for p in record["passes"] if p["kind"] != "transfer" and p["time_s"] > 0]
+    usual = median_low(times) if times else end
     left = 16 + max((text_width(printable(u["name"]), SIZE) for u in units), default=0.0)
-    wide = min(max(26.0 * end / shortest, 720.0), WIDEST)
+    wide = min(max(26.0 * end / usual, 720.0), WIDEST)
     scale = wide / end
     body = []
     for i, unit in enumerate(units):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dnnp as api
+from dnnp.core.view.gantt import text_chart
 from dnnp.core.view.words import shortened
 from dnnp.graph import Graph
 from support.graphs import random_stream
@@ -125,3 +126,23 @@ def test_colours_are_no_more_than_colours() -> None:
     assert "\x1b[34m█" in color
     assert re.sub(r"\x1b\[\d+m", "", color) == plain
     assert "\x1b" not in text_of(graph, color=True, plain=True)
+
+
+def test_charts_have_columns_for_the_long_blocks() -> None:
+    """A block that is a thousandth of the others does not fill the chart with what goes on."""
+    passes = [{"name": n, "kind": "forward", "time_s": t} for n, t in (("a", 0.001), ("b", 1.0))]
+    record = {
+        "units": [{"name": "u"}, {"name": "v"}], "passes": passes, "makespan_s": 2.001,
+        "micro_batches": 2,
+    }  # fmt: skip
+    starts = [(0, 0, 0.0), (0, 1, 0.001), (1, 0, 0.001), (1, 1, 1.001)]
+    blocks = [
+        {"pass": p, "micro_batch": m, "units": [p], "start_s": at,
+         "end_s": at + passes[p]["time_s"]}
+        for p, m, at in starts
+    ]  # fmt: skip
+    *rows, said = text_chart(record, blocks, seconds=True)
+    assert rows[1] == "v |0  =  =  =  1  =  =  ="
+    assert said == "one column is 250 ms; blocks of less than half a column may be left out"
+    passes[0]["time_s"] = 0.5
+    assert text_chart(record, blocks, seconds=False)[-1] == "one column is 0.5"
