@@ -84,8 +84,9 @@ def schedule_picture(record: Record, blocks: Sequence[Record], seconds: bool) ->
     """The schedule as a picture; what comes after `MOST_SHOWN` blocks is left out, and said."""
     shown, units = list(blocks)[:MOST_SHOWN], record["units"]
     end = max((b["end_s"] for b in shown), default=0.0) or 1.0
-    times = [p["time_s"] for p in record["passes"] if p["kind"] != "transfer" and p["time_s"] > 0]
-    usual = median_low(times) if times else end
+    computing = (p["time_s"] for p in record["passes"] if p["kind"] != "transfer")
+    found = [time for time in computing if time > 0]
+    usual = median_low(found) if found else end
     left = 16 + max((text_width(printable(u["name"]), SIZE) for u in units), default=0.0)
     wide = min(max(26.0 * end / usual, 720.0), WIDEST)
     scale = wide / end
