@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import numpy as np
 
@@ -163,8 +163,14 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
         planned_by=record.get("planned_by", ""),
         learned=_policy(record["policy"]) if "policy" in record else None,
         excess_bytes=float(record.get("excess_bytes", 0.0)),
-        hybrid=HybridOptions(**record["parallel"]) if "parallel" in record else None,
+        hybrid=_hybrid(record["parallel"]) if "parallel" in record else None,
     )
+
+
+def _hybrid(record: Record) -> HybridOptions:
+    """What a parallel plan could use; fields that are not known say nothing."""
+    names = [field.name for field in fields(HybridOptions)]
+    return HybridOptions(**{name: record[name] for name in names if name in record})
 
 
 def _policy(record: Record) -> PolicyUsed:

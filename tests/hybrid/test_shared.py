@@ -166,6 +166,13 @@ def test_a_plan_says_how_many_stages_may_be_shared() -> None:
     assert "2 stages are shared, the plan allows 1" in result.err
 
 
+def test_fields_that_are_not_known_say_nothing() -> None:
+    plan = planned("M")
+    (record,) = records(plan, "plan")
+    more = changed(plan, "plan", 0, parallel={**record["parallel"], "later": 1})
+    assert dnnp("check", stdin=more).status == 0
+
+
 def test_nodes_say_what_they_take_on_all_devices() -> None:
     stream = shapes.shape_stream("M")
     result = dnnp("partition", "--shared-stages", "1", "-k", "3", stdin=stream)
