@@ -58,7 +58,7 @@ MOST_PAIRS = 8_000_000
 RATES = ((0, 1), (1, 4), (1, 2), (3, 4), (1, 1))
 """Rates p / q that are tried."""
 
-SPANS = (0.25, 0.5, 1.0)
+SPANS = (1 / 3, 1 / 2, 2 / 3)
 """Spans that are tried, of the zones that a stage has in the mean."""
 
 PRECISION = 1e-5
