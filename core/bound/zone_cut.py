@@ -129,7 +129,7 @@ def zone_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Cla
         "joined": [[int(names[x]), int(names[y])] for x, y in steps],
         "path": [int(names[strip.root[v]]) for v in search.path],
         "span": search.span,
-        "rates": [list(rate) for rate in RATES],
+        "rates": [list(RATES[t]) for t in search.needed()],
     }
     claim = whole.claim("zone-cut", search.proven, proof)
     return replace(claim, status=LIMIT if run.stop() else SOLVED)
@@ -141,6 +141,8 @@ class _Search:
     def __init__(self, strip: Strip, stages: int) -> None:
         self.strip, self.stages = strip, stages
         self.proven, self.span = 0, 1
+        self.ladder: Ladder | None = None
+        """That of the span."""
         path = heaviest_path(strip.items, strip.work)
         self.path = path[:: -(-len(path) // MOST_ZONES)]
         self.after, self.until = zones_of(strip.items, self.path)
@@ -169,7 +171,21 @@ class _Search:
                     upper = middle
                 else:
                     known = middle
-            known, self.proven, self.span = known + 1, known + 1, span
+            known, self.proven = known + 1, known + 1
+            self.span, self.ladder = span, ladder
+
+    def needed(self) -> list[int]:
+        """Rates that suffice: each takes time to check."""
+        kept, ladder = list(range(len(RATES))), self.ladder
+        if ladder is None:
+            return kept
+        for t in range(1, len(RATES)):
+            fewer = [other for other in kept if other != t]
+            rates, worth = plain(ladder.rates[fewer], ladder.worth[:, fewer])
+            rest = ladder._replace(rates=rates, worth=worth)
+            if not self._feasible(rest, self.span, self.proven - 1):
+                kept = fewer
+        return kept
 
     def _feasible(self, ladder: Ladder, span: int, target: int) -> bool:
         return bool(gets_through(*ladder, float(target), self.stages, span))

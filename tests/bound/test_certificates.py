@@ -285,7 +285,7 @@ def bad_zone_cut(made: Made) -> Iterator[Json]:
         "path": [[], [*path, UNKNOWN], [*path, path[-1]], [None], "all", [*path, [path[0]]]],
         "joined": [[[UNKNOWN, path[0]]], [[path[0], path[0]]], [[path[0]]], [*joined, *joined[:1]]],
         "span": [0, -1, 1.5, None],
-        "rates": [[], [[2, 1]], [[0, 0]], [[1]], [[-1, 1]], rates * 20],
+        "rates": [[], [[2, 1]], [[0, 0]], [[1]], [[-1, 1]], rates * 21],
     }
     if not joined:
         del changes["joined"][-1]
