@@ -102,17 +102,19 @@ class _Builder:
 
     def _move(self) -> None:
         """Flows move where they are read (7), after they are made (4a), and congestion (8)."""
-        model, tasks = self.model, self.tasks
+        model = self.model
         moves = moves_of(self.problem)
         model.ordered = partial(_ordered, moves, _reach(self.problem))
         for move in moves:
             for end in (0, 1):
                 model.time(_moves_at(move, end), model.low[self.end[move.maker]])
         channels = [self._channels(move) for move in moves]
-        for f in range(tasks.flows):
-            mine = [i for i, move in enumerate(moves) if move.flow == f]
-            if len(mine) > 1:
-                self._steps(moves, channels, mine)
+        of_flow: dict[int, list[int]] = {}
+        for i, move in enumerate(moves):
+            of_flow.setdefault(move.flow, []).append(i)
+        for f in range(self.tasks.flows):
+            if len(of_flow.get(f, ())) > 1:
+                self._steps(moves, channels, of_flow[f])
         lanes: dict[tuple[str, int, int], list[Turn]] = {}
         for move, used in zip(moves, channels, strict=True):
             span = model.span(move.start, move.end)
