@@ -36,8 +36,8 @@ EAGER_ENTRIES = 2_000_000
 
 MOST_ENTRIES = 20_000_000
 """Numbers of the largest program that is built. With lazy rows it stands for one of any number of
-pairs. 68,661 operators on four devices, the largest graph of Moirai's paper, make 19.2 million: 45 s
-of processor time and five gigabytes in this process, before the solver's own begin."""
+pairs. 68,661 operators on four devices, the largest graph of Moirai's paper, make 19.2 million:
+45 s of processor time and five gigabytes in this process, before the solver's own begin."""
 
 ASKED_TWICE = ("highs",)
 """Solvers whose proofs are checked by a second one: about one in 500 of HiGHS 1.15.1's for small
