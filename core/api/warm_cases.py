@@ -203,9 +203,10 @@ def _others() -> Iterator[Case]:
         hybrid = Problem({"k": 3, "memory": 550.0, **LINK}, training=True, shards=shards)
         options = {"data_parallel": 2, "recompute": "auto", **hybrid.options}
         yield Case("split", "hybrid", f"shards {shards}", hybrid, (("split", options),))
-        alone = Problem({"k": 1, "memory": 2000.0, **LINK}, training=True, shards=shards)
-        options = {"shared_stages": 1, "recompute": "auto", **alone.options}
-        yield Case("split", "hybrid", f"shared {shards}", alone, (("split", options),))
+    # Its two devices may hold a stage together.
+    pair = Problem({"k": 2, "memory": 2000.0, **LINK}, training=True, shards=True)
+    options = {"shared_stages": 1, "recompute": "auto", **pair.options}
+    yield Case("split", "hybrid", "shared", pair, (("split", options),))
     for transfers in ("blocking", "non-blocking"):
         options = {"shape": "V", "transfers": transfers, "transfer_time": 0.5, "memory": 3.0}
         yield Case("schedule", "auto", transfers, None, (("schedule", options),))
@@ -264,7 +265,7 @@ def _graph(problem: Problem) -> Graph:
         if problem.memory:
             fields["memory_bytes"] = rng.randint(5, 30)
         if problem.shards:
-            fields["shards"] = [_shard(times)]
+            fields["shards"] = [_shard(times, devices) for devices in (1, 2)]
         v = len(nodes)
         nodes.append(
             {
@@ -294,12 +295,13 @@ def _graph(problem: Problem) -> Graph:
     return Graph(Stream(header=header, records={k: r for k, r in records.items() if r}))
 
 
-def _shard(times: Mapping[str, float]) -> Record:
-    """A node on one device, which holds less if its forward pass runs again."""
+def _shard(whole: Mapping[str, float], devices: int) -> Record:
+    """A node on so many devices, which holds less if its forward pass runs again."""
+    times = {name: time / devices for name, time in whole.items()}
     again = {name: 1.3 * time for name, time in times.items()}
     costs = {"time_s": times, "memory_bytes": 30.0, "held_bytes": 20.0, "weight_bytes": 5.0}
     recomputed = {"time_s": again, "memory_bytes": 30.0, "held_bytes": 2.0}
-    return {"devices": 1, **costs, "recomputed": recomputed}
+    return {"devices": devices, **costs, "recomputed": recomputed}
 
 
 def _add_gradients(nodes: list[Record], node: Any) -> None:

@@ -4,7 +4,8 @@
 
 Each command is started over and over in a folder of its own and sent one signal. Then there must
 be no process of it, no file that it had not finished, no traceback, and no hang; and at the end it
-must work again in the same place.
+must work again in the same place. What Python itself prints when Ctrl-C comes before it has got to
+the command is not counted.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -63,6 +65,12 @@ class Ending:
     leftovers: tuple[str, ...]
     """Files that it had not finished."""
 
+    @property
+    def early(self) -> bool:
+        """Whether Ctrl-C came while the interpreter started, before any module of a command."""
+        ours = re.findall(r'File ".*/(?:cmds|core|formats)/(?!__init__\.py)', self.err)
+        return self.err.endswith("KeyboardInterrupt\n") and not ours
+
     def faults(self, number: int) -> Iterator[str]:
         """What is wrong about it."""
         allowed = {0, 130, -number} if number == signal.SIGINT else {0, -number}
@@ -70,7 +78,7 @@ class Ending:
             yield "does not end"
         elif self.status not in allowed:
             yield f"status {self.status}"
-        if "Traceback" in self.err or "Fatal Python error" in self.err:
+        if ("Traceback" in self.err or "Fatal Python error" in self.err) and not self.early:
             yield "traceback"
         if self.processes:
             yield "child"
