@@ -73,9 +73,6 @@ EXCEPTIONS = (
     "core/model/processors.py",  # asks how many there are
 )
 
-LONG = 450
-"""Lines that a source file may have."""
-
 
 def area_of(module: str) -> str:
     """`dnnp.core.cost.load` -> `core.cost`; `dnnp.formats.stream` -> `formats`; `dnnp` itself and
@@ -131,12 +128,6 @@ def test_modules_do_not_import_each_other_in_a_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" <- ".join(error.args[1]))
-
-
-def test_no_file_is_long() -> None:
-    lines = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in sources()}
-    long = [f"{path}: {count}" for path, count in lines.items() if count > LONG]
-    assert not long, "\n".join(long)
 
 
 def test_core_outside_api_and_runtime_keeps_to_itself() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from dnnp.core.model import errors
 from dnnp.formats.fields import Field
@@ -26,46 +25,6 @@ from support.stage_folders import SIZE, model_with
 README = (ROOT / "README.md").read_text()
 CONCEPTS = (ROOT / "man/man7/dnnp.7").read_text()
 STAGES = (ROOT / "man/man5/dnnp-stages.5").read_text()
-HARD = {
-    "BRKGA", "bubble", "certificate", "contiguous", "convex", "gap", "integer program",
-    "makespan", "micro-batch", "minimum linear arrangement", "order ideal", "ordered", "overflow",
-    "period", "repetend", "replica", "roofline", "slicing", "span", "topological order",
-    "upward rank",
-}  # fmt: skip
-"""Words that an engineer who deploys models need not know."""
-VALIDITIES = {"convex", "ordered"}
-"""These stand under `validity`."""
-
-
-def glossary() -> dict[str, str]:
-    """Every term, in all its forms, and its first form."""
-    lines = (ROOT / "man/sections/glossary.txt").read_text().splitlines()
-    forms = [line.partition(": ")[0].split(", ") for line in lines]
-    assert [f[0].lower() for f in forms] == sorted(f[0].lower() for f in forms)
-    return {word: words[0] for words in forms for word in words}
-
-
-def test_hard_words_are_in_the_glossary_once() -> None:
-    terms = glossary()
-    assert set(terms) >= HARD
-    assert tags(section(CONCEPTS, "GLOSSARY")) == set(terms.values())
-
-
-@pytest.mark.parametrize("path", [p for p in PAGES if p.suffix != ".7"], ids=lambda p: p.stem)
-def test_pages_explain_their_words(path: Path) -> None:
-    page = path.read_text()
-    explained = tags(section(page, "TERMS"))
-    assert explained <= set(glossary().values())
-    text = page.replace(section(page, "TERMS"), "").replace("\\-", "-")
-    text = " ".join(re.sub(r"^\.[A-Z]+ ", "", text, flags=re.M).split())
-    for word in HARD:
-        if re.search(rf"(?<![-\w]){word}s?(?![-\w])", text):
-            assert glossary()[word] in explained, word
-
-
-def test_every_term_is_used() -> None:
-    explained = [tags(section(path.read_text(), "TERMS")) for path in PAGES]
-    assert set().union(*explained) == set(glossary().values())
 
 
 def test_exit_statuses_are_the_same_everywhere() -> None:
