@@ -1,16 +1,18 @@
-"""Run benchmarks and put their tables into BENCHMARKS.md.
+"""Run benchmarks and keep what they measured.
 
     python tests/bench/run.py [NAME ...]
 
-Each `bench_NAME.py` prints Markdown; it replaces what stands between the comments
-`<!-- NAME -->` and `<!-- /NAME -->`, and a line about the machine is added. Without names all
-benchmarks run. A copy of the tables goes to build/bench.md.
+Each `bench_NAME.py` prints Markdown. Its tables go to `results/NAME.json`, with the date and the
+machine. Where BENCHMARKS.md has the comments `<!-- NAME -->` and `<!-- /NAME -->`, all of it also
+takes the place of what stands between them. Without names all benchmarks run. A copy of what they
+printed goes to build/bench.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import platform
 import re
@@ -21,11 +23,19 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+RESULTS = HERE / "results"
 PACKAGES = ("numpy", "numba", "onnx", "onnxruntime")
+RULE = re.compile(r"\|[-:| ]+")
+"""The line between the heading of a table and its rows."""
+
+
+def today() -> str:
+    """The date in ISO form."""
+    return datetime.date.today().isoformat()
 
 
 def machine() -> str:
-    """One line about date, processor and versions."""
+    """Processor and versions, in a line."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -33,17 +43,55 @@ def machine() -> str:
         model = found.group(1) if found else model
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
-    day = datetime.date.today().isoformat()
-    return f"{day}: {model}, {cores} cores, Python {platform.python_version()}, {packages}."
+    return f"{model}, {cores} cores, Python {platform.python_version()}, {packages}"
+
+
+def has_section(text: str, name: str) -> bool:
+    """Whether `text` has the comments of the section NAME."""
+    return f"<!-- {name} -->\n" in text
 
 
 def replaced(text: str, name: str, table: str) -> str:
     """`text` with a new section NAME, added at the end where there is none."""
     section = f"<!-- {name} -->\n{table}\n<!-- /{name} -->"
     pattern = re.compile(rf"<!-- {name} -->\n.*?<!-- /{name} -->", re.S)
-    if pattern.search(text):
+    if has_section(text, name):
         return pattern.sub(lambda _: section, text)
     return f"{text.rstrip()}\n\n## {name.capitalize()}\n\n{section}\n"
+
+
+def number(cell: str) -> str | int | float:
+    """A cell as a number, if it is nothing else."""
+    if not re.fullmatch(r"-?\d+(,\d{3})*(\.\d+)?(e[-+]\d+)?", cell):
+        return cell
+    plain = cell.replace(",", "")
+    return int(plain) if plain.lstrip("-").isdigit() else float(plain)
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a line of a table."""
+    return [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
+
+
+def tables_in(text: str) -> list[dict[str, object]]:
+    """The tables of a Markdown text: the paragraph before each, its columns and its rows."""
+    found, about = [], ""
+    for paragraph in re.split(r"\n\s*\n", text.strip()):
+        lines = paragraph.splitlines()
+        if len(lines) < 2 or not RULE.fullmatch(lines[1]):
+            about = " ".join(paragraph.split())
+            continue
+        rows = [[number(cell) for cell in cells(line)] for line in lines[2:]]
+        found.append({"about": about, "columns": cells(lines[0]), "rows": rows})
+        about = ""
+    return found
+
+
+def as_json(data: dict[str, object]) -> str:
+    """JSON with each row of a table on a line of its own."""
+    text = json.dumps(data, indent=1, ensure_ascii=False)
+    rows = re.compile(r"\[\n *([^][]*?)\n *\]")
+    return rows.sub(lambda row: "[" + re.sub(r"\n *", " ", row[1]) + "]", text) + "\n"
 
 
 def main() -> int:
@@ -55,7 +103,7 @@ def main() -> int:
     if not set(names) <= set(known):
         parser.error(f"there is only {', '.join(known)}")
     target, failed = ROOT / "BENCHMARKS.md", False
-    tables = []
+    printed = []
     for name in names:
         print(f"bench_{name} ...", file=sys.stderr)
         done = subprocess.run(
@@ -68,10 +116,15 @@ def main() -> int:
         if done.returncode != 0:
             failed = True
             continue
-        tables.append(f"{done.stdout.strip()}\n\n{machine()}")
-        target.write_text(replaced(target.read_text(), name, tables[-1]))
+        table, date, host = done.stdout.strip(), today(), machine()
+        result = {"date": date, "machine": host, "tables": tables_in(table)}
+        (RESULTS / f"{name}.json").write_text(as_json(result))
+        printed.append(f"{table}\n\n{date}: {host}.")
+        text = target.read_text()
+        if has_section(text, name):
+            target.write_text(replaced(text, name, printed[-1]))
     (ROOT / "build").mkdir(exist_ok=True)
-    (ROOT / "build" / "bench.md").write_text("\n\n".join(tables) + "\n")
+    (ROOT / "build" / "bench.md").write_text("\n\n".join(printed) + "\n")
     return 1 if failed else 0
 
 
