@@ -15,7 +15,13 @@ from support.project import ROOT
 from support.run import PATIENCE_S, dnnp
 from support.served import served
 
-PAGES = (*DOCUMENTS, ROOT / "man" / "methods.md")
+PAGES = (
+    *DOCUMENTS,
+    ROOT / "man" / "methods.md",
+    ROOT / "BENCHMARKS.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "samples" / "papers" / "RESULTS.md",
+)
 LARGER = {
     "gpt3-13b": "gpt3-330m",
     "--choose -n 20": "--choose -n 6",

@@ -1,67 +1,80 @@
-"""The README says what is true: of Python, packages, commands, targets and layers."""
+"""README, BENCHMARKS, CHANGELOG and cookbook say what is true, and stay short."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dnnp.core.runtime.cuda import INSTALL
 from dnnp.samples.build import write
-from support.project import ROOT, command_names, pyproject
+from support.project import ROOT, pyproject
 from support.run import PATIENCE_S
 from support.served import served
 
-TEXT = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text()
+BENCHMARKS = (ROOT / "BENCHMARKS.md").read_text()
 COOKBOOK = (ROOT / "samples" / "cookbook.md").read_text()
-
-
-def test_python(tmp_path: Path) -> None:
-    (script,) = re.findall(r"```python\n(.*?)```", TEXT, re.S)
-    write("bert-small", tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 0, done.stderr
-    value, gap, *loads = done.stdout.replace("[", "").replace("]", "").replace(",", "").split()
-    assert float(value) == max(map(float, loads))
-    assert 0 <= float(gap) < 1
-    assert (tmp_path / "python-stages" / "manifest.json").exists()
-
-
-def test_every_command_is_listed() -> None:
-    for name in command_names():
-        assert f"| `dnnp-{name}` |" in TEXT
+PAPERS = (ROOT / "samples" / "papers" / "RESULTS.md").read_text()
+RESULTS = sorted((ROOT / "tests" / "bench" / "results").glob("*.json"))
+SHORT_BYTES = 24_000
+"""What README, BENCHMARKS and CHANGELOG may take together."""
 
 
 def test_packages_are_those_of_the_project() -> None:
     """onnxruntime-gpu shares its files with onnxruntime: it can be no extra beside it."""
     project = pyproject()["project"]
     extras = project["optional-dependencies"]
-    for names in re.findall(r"pip install '\.\[([a-z,]+)\]'", TEXT):
+    for names in re.findall(r"pip install '\.\[([a-z,]+)\]'", README + COOKBOOK):
         assert set(names.split(",")) <= set(extras)
     required = [*project["dependencies"], *(r for rs in extras.values() for r in rs)]
     assert [r for r in required if r.startswith("onnxruntime")] == ["onnxruntime>=1.20"]
-    assert f"pip uninstall --yes onnxruntime && {INSTALL[:-1]}" in TEXT
+    assert f"pip uninstall --yes onnxruntime && {INSTALL[:-1]}" in COOKBOOK
 
 
 def test_make_targets_exist() -> None:
+    text = README + COOKBOOK + BENCHMARKS + PAPERS
     makefile = (ROOT / "Makefile").read_text()
-    targets = re.findall(r"`make ([a-z-]+)`|^\$ make ([a-z-]+)", TEXT, re.M)
+    targets = re.findall(r"`make ([a-z-]+)[` ]", text)
     assert len(targets) >= 4
     for target in targets:
-        assert re.search(rf"^{''.join(target)}:", makefile, re.M), target
+        assert re.search(rf"^{target}:", makefile, re.M), target
     samples = (ROOT / "samples" / "Makefile").read_text()
-    for target in re.findall(r"`make -C samples ([a-z-]+)`", TEXT + COOKBOOK):
+    for target in re.findall(r"`make -C samples ([a-z-]+)", text):
         assert re.search(rf"^{target}:", samples, re.M), target
+    for name in re.findall(r"BENCH=([a-z]+)", text):
+        assert (ROOT / "tests" / "bench" / f"bench_{name}.py").exists(), name
+
+
+def test_errors_of_predictions_are_those_measured() -> None:
+    truth = json.loads((ROOT / "tests/bench/results/truth.json").read_text())
+    rows = [row for row in truth["tables"][1]["rows"] if row[1] == "all (14)"]
+    stated = re.findall(r"^\| .* \| ([\d.]+) % \| ([\d.]+) % \|$", README, re.M)
+    assert stated == [(median.rstrip("%"), worst.rstrip("%")) for _, _, median, worst, *_ in rows]
+
+
+def test_short() -> None:
+    files = [ROOT / name for name in ("README.md", "BENCHMARKS.md", "CHANGELOG.md")]
+    assert sum(file.stat().st_size for file in files) <= SHORT_BYTES
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_results(path: Path) -> None:
+    result = json.loads(path.read_text())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", result["date"])
+    assert result["machine"]
+    for table in result["tables"]:
+        assert table["rows"]
+        assert {len(row) for row in table["rows"]} == {len(table["columns"])}
+
+
+def test_named_results_exist() -> None:
+    for name in re.findall(r"results/([a-z]+)\.json", BENCHMARKS + PAPERS):
+        assert ROOT / "tests" / "bench" / "results" / f"{name}.json" in RESULTS, name
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
