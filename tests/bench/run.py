@@ -70,7 +70,7 @@ def number(cell: str) -> str | int | float:
 
 def cells(line: str) -> list[str]:
     """The cells of a line of a table."""
-    return [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
+    return [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
 
 
 def tables_in(text: str) -> list[dict[str, object]]:

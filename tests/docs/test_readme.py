@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from bench.run import as_json, tables_in
 
 from dnnp.core.runtime.cuda import INSTALL
 from dnnp.samples.build import write
@@ -70,6 +71,17 @@ def test_results(path: Path) -> None:
     for table in result["tables"]:
         assert table["rows"]
         assert {len(row) for row in table["rows"]} == {len(table["columns"])}
+
+
+def test_tables_of_benchmarks_become_results() -> None:
+    printed = "Of two.\n\n| name | \\|error\\| |\n| --- | ---: |\n| a | 1,000 |\n| b | 2.5% |\n"
+    (table,) = tables_in(printed)
+    assert table == {
+        "about": "Of two.",
+        "columns": ["name", "|error|"],
+        "rows": [["a", 1000], ["b", "2.5%"]],
+    }
+    assert json.loads(as_json({"tables": [table]})) == {"tables": [table]}
 
 
 def test_named_results_exist() -> None:
