@@ -3,9 +3,9 @@
     python tests/bench/run.py [NAME ...]
 
 Each `bench_NAME.py` prints Markdown. Its tables go to `results/NAME.json`, with the date and the
-machine. Where BENCHMARKS.md has the comments `<!-- NAME -->` and `<!-- /NAME -->`, all of it also
-takes the place of what stands between them. Without names all benchmarks run. A copy of what they
-printed goes to build/bench.md.
+machine, beside what it has written there itself. Where BENCHMARKS.md has the comments
+`<!-- NAME -->` and `<!-- /NAME -->`, all of it also takes the place of what stands between them.
+Without names all benchmarks run. A copy of what they printed goes to build/bench.md.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import platform
 import re
 import subprocess
 import sys
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -106,6 +107,7 @@ def main() -> int:
     printed = []
     for name in names:
         print(f"bench_{name} ...", file=sys.stderr)
+        started, path = time.time(), RESULTS / f"{name}.json"
         done = subprocess.run(
             [sys.executable, HERE / f"bench_{name}.py"],
             stdout=subprocess.PIPE,
@@ -118,7 +120,9 @@ def main() -> int:
             continue
         table, date, host = done.stdout.strip(), today(), machine()
         result = {"date": date, "machine": host, "tables": tables_in(table)}
-        (RESULTS / f"{name}.json").write_text(as_json(result))
+        if path.exists() and path.stat().st_mtime >= started:  # it has written more than its tables
+            result.update(json.loads(path.read_text()))
+        path.write_text(as_json(result))
         printed.append(f"{table}\n\n{date}: {host}.")
         text = target.read_text()
         if has_section(text, name):
