@@ -2,7 +2,8 @@
 
 A kernel is plain Python at first: numba takes longer to load than most small problems take to
 solve. A call that goes too many rounds of its loops ends, and runs compiled instead, as all later
-ones do; the result is the same. Where it is not compiled yet more rounds are allowed.
+ones do; the result is the same. Where it is not compiled yet more rounds are allowed, once: what
+ran for long as plain Python is compiled when the next process needs it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 
 from dnnp.core.cost.interpreted import OverrunError, Twin, twin_of
-from dnnp.core.cost.kernel_folders import had_files, has_files
+from dnnp.core.cost.kernel_folders import had_files, has_files, note_long, was_long
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,6 +28,9 @@ WARM_ROUNDS = 400_000
 
 COLD_ROUNDS = 1250
 """Rounds after which to compile, for each byte of Python's code: about what compiling takes."""
+
+LONG_ROUNDS = 200_000
+"""Rounds in one process after which the next one compiles: about a tenth of a second."""
 
 _waiting: list[Callable[[], None]] = []
 """To be told when something is compiled, once numba is there."""
@@ -40,6 +44,10 @@ class _Allowance:
     always_compiled = False
     gone: ClassVar[Counter[Kernel | None]] = Counter()
     """Rounds that each kernel went; None: all of them together."""
+    long: ClassVar[set[Kernel]] = set()
+    """Kernels that went many."""
+    due: ClassVar[set[Kernel]] = set()
+    """Those of before `interpret_again`."""
 
 
 def interpret_again(patience: float = 1.0, *, load_soon: bool = False) -> None:
@@ -51,6 +59,7 @@ def interpret_again(patience: float = 1.0, *, load_soon: bool = False) -> None:
     _Allowance.patience = patience
     _Allowance.warm_rounds = 0 if load_soon else WARM_ROUNDS
     _Allowance.gone.clear()
+    _Allowance.due |= _Allowance.long
 
 
 def compile_always(always: bool = True) -> None:
@@ -145,6 +154,19 @@ class Kernel:
         """Whether that is so at a glance."""
         return not (self._kept and had_files(self.py_func))
 
+    def is_due(self) -> bool:
+        """Whether it was interpreted for long before, so that it is to be compiled now."""
+        return self._kept and (self in _Allowance.due or was_long(self.py_func))
+
+    def note_rounds(self, rounds: int) -> None:
+        """Count rounds that it was interpreted."""
+        gone, long = _Allowance.gone, _Allowance.long
+        gone.update({self: rounds, None: rounds})
+        if gone[self] >= LONG_ROUNDS and self._kept and self not in long and not self.is_due():
+            long.add(self)
+            if self.is_new():
+                note_long(self.py_func)
+
     def compiled(self, *arguments: Any) -> Any:
         """Call it, compiled, from now on."""
         self._loaded = self.dispatcher
@@ -201,7 +223,7 @@ def _first_call(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
     """Call a kernel that is not loaded."""
     gone = _Allowance.gone
     most = _Allowance.warm_rounds - gone[None]
-    if kernel.is_new() or (most <= 0 and kernel.is_cold()):
+    if not kernel.is_due() and (kernel.is_new() or (most <= 0 and kernel.is_cold())):
         most = int(_Allowance.patience * kernel.cold_rounds) - gone[kernel]
     twin = None if most <= 0 or _Allowance.always_compiled else kernel.twin
     if twin is None:
@@ -209,9 +231,9 @@ def _first_call(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
     try:
         answer, rounds = twin.call(arguments, most)
     except OverrunError:
-        gone.update({kernel: most, None: most})
+        kernel.note_rounds(most)
         return _first_call(kernel, arguments)
-    gone.update({kernel: rounds, None: rounds})
+    kernel.note_rounds(rounds)
     return answer
 
 
@@ -260,8 +282,8 @@ def _listen(tell: Callable[[], None]) -> None:
 
 
 def is_cold(function: Callable[..., Any]) -> bool:
-    """Whether a kernel has no compiled form yet, so that compiling it takes seconds."""
-    return isinstance(function, Kernel) and function.is_cold()
+    """Whether a kernel would rather not be called: it is not compiled, nor due to be."""
+    return isinstance(function, Kernel) and function.is_cold() and not function.is_due()
 
 
 def interpreted(function: F) -> F:

@@ -19,6 +19,10 @@ Target = tuple[str, str, str]
 OWN = Path(__file__).parent / "kernels.d"
 """The folder that comes with the package, empty unless the package was built with kernels."""
 
+LONG = "interpreted-long"
+"""Name of the file, beside the compiled kernels, with the names of those that were interpreted for
+long."""
+
 BASELINES = {
     "x86_64": (
         "x86-64-v3",
@@ -80,6 +84,31 @@ def _names(places: tuple[Path, ...]) -> frozenset[str]:
 
 
 _first_names = cache(_names)
+
+
+def was_long(function: Callable[..., Any]) -> bool:
+    """Whether an earlier process interpreted a kernel for long."""
+    return name_of(function) in _long_before(tuple(folders()))
+
+
+def note_long(function: Callable[..., Any]) -> None:
+    """Let later processes know that a kernel was interpreted for long."""
+    for folder in folders():
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / LONG).open("a", encoding="utf-8") as file:
+                file.write(f"{name_of(function)}\n")
+            return
+
+
+@cache
+def _long_before(places: tuple[Path, ...]) -> frozenset[str]:
+    """The kernels that earlier processes interpreted for long."""
+    names: set[str] = set()
+    for folder in places:
+        with suppress(OSError, UnicodeDecodeError):
+            names.update((folder / LONG).read_text(encoding="utf-8").split())
+    return frozenset(names)
 
 
 def writable() -> Path | None:
