@@ -79,7 +79,7 @@ def cases() -> Iterator[Case]:
         if BESIDE.is_dir():
             yield Case(f"latency {name}", made, "partition --objective latency")
     if BESIDE.is_dir():
-        late = "partition --objective latency --execution operators"
+        late = "partition --objective latency --execution operators --effort 0.2"
         yield Case(f"latency operators {name}", made, late)
     for name in ("bert", "gpt", "resnet50", "inception-v3", "two-tower", "moe"):
         yield Case(f"sample {name}", sample(f"{name}-small"), "partition -k 4")
