@@ -31,11 +31,11 @@ def halves_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim
     """
     if known.validity != "ordered" or problem.graph.backward.any():
         return refused("only for ordered splits without a backward pass")
+    if sum(d.count for d in problem.devices) != 2:
+        return refused("only for two devices")
     whole = one_class(problem, known.validity, most_items=MOST_ITEMS, bits=BITS)
     if isinstance(whole, Claim):
         return whole
-    if whole.devices[0].count != 2:
-        return refused("only for two devices")
     items = whole.items
     search = Halves(
         TwoStages(

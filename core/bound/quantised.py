@@ -100,11 +100,11 @@ def one_class(
         return refused("only where transfers add to compute")
     if not problem.graph.n:
         return Claim(0.0)
+    if items_for(problem, validity).count > most_items:
+        return refused(f"more than {most_items} items")
     whole = whole_of(problem, validity, bits)
     if not np.isfinite(whole.work).all():
         return refused("a unit runs on no device that is offered")
-    if whole.items.count > most_items:
-        return refused(f"more than {most_items} items")
     return whole
 
 
@@ -118,13 +118,13 @@ def whole_of(problem: SplitProblem, validity: str, bits: int = BITS) -> Whole:
     offered = tuple(d for d in problem.devices if d.count > 0)
     items = items_for(problem, validity)
     ptr, pins, tensor, always = nets_of(graph, items.label, problem.options)
-    exact = [[_transfer(graph, t, d) for t in tensor.tolist()] for d in offered]
+    values, where = _transfers(graph, tensor, offered)
     absent = np.full(units.g, np.inf)
     times = np.stack([units.times.get(d.name, absent) for d in offered])
     finite = np.where(np.isfinite(times), times, 0.0)
     most = max(
-        math.fsum(row.tolist()) + math.fsum(map(float, costs))
-        for row, costs in zip(finite, exact, strict=True)
+        math.fsum(row.tolist()) + math.fsum(np.array([*map(float, exact)])[where].tolist())
+        for row, exact in zip(finite, values, strict=True)
     )
     exponent = math.frexp(most)[1] - bits if most > 0 else 0
     quantum = math.ldexp(1.0, max(exponent, SMALLEST))
@@ -132,7 +132,8 @@ def whole_of(problem: SplitProblem, validity: str, bits: int = BITS) -> Whole:
     of_unit = items.label[units.member_idx[units.member_ptr[:-1]]]
     work = np.stack([totals(of_unit, row, items.count) for row in unit_work])
     ratio = Fraction(quantum)
-    cost = np.array([[float(t // ratio) for t in row] for row in exact]).reshape(len(offered), -1)
+    cost = np.array([[float(t // ratio) for t in exact] for exact in values])
+    cost = cost.reshape(len(offered), -1)[:, where]
     first = np.full(items.count, units.g, dtype=np.int64)
     np.minimum.at(first, of_unit, np.arange(units.g))
     return Whole(
@@ -150,18 +151,29 @@ def whole_of(problem: SplitProblem, validity: str, bits: int = BITS) -> Whole:
     )
 
 
-def _transfer(graph: Graph, tensor: int, device: DeviceClass) -> Fraction:
-    """Least time to move a tensor once, exactly."""
+def _transfers(
+    graph: Graph, tensors: Ints, devices: Sequence[DeviceClass]
+) -> tuple[list[list[Fraction]], Ints]:
+    """Least times to move a tensor once, exactly: all by device, and which is whose."""
+    absent = np.isnan(graph.transfer_s[tensors])
+    given_s = np.where(absent, -1.0, graph.transfer_s[tensors])
+    size_bytes = np.where(absent, graph.tensor_bytes[tensors], 0.0)
+    kinds, where = np.unique(np.stack([given_s, size_bytes]), axis=1, return_inverse=True)
+    times = [[_transfer(*kind, device) for kind in kinds.T.tolist()] for device in devices]
+    return times, where.reshape(-1)
+
+
+def _transfer(given_s: float, size_bytes: float, device: DeviceClass) -> Fraction:
+    """Least time to move a tensor of a size, exactly; or what is given, from 0 on."""
     if device.is_cpu:
         return Fraction(0)
     link = device.bandwidth_bytes_per_s
-    given = float(graph.transfer_s[tensor])
-    if not math.isnan(given):
-        time = Fraction(given)
+    if given_s >= 0.0:
+        time = Fraction(given_s)
     elif math.isinf(link):
         return Fraction(0)
     else:
-        time = Fraction(float(graph.tensor_bytes[tensor])) / Fraction(link)
+        time = Fraction(size_bytes) / Fraction(link)
     inner = max((level.bandwidth_bytes_per_s for level in device.levels), default=link)
     if inner > link:
         time = Fraction(0) if math.isinf(inner) else time * Fraction(link) / Fraction(inner)

@@ -20,6 +20,8 @@ because the two directions are not exchangeable.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from dnnp.core.cost.items import Items
@@ -126,23 +128,23 @@ class _Contraction:
         passes = _by_pass(line, options)
         accelerators = [c for c, d in enumerate(line.devices) if not d.is_cpu]
         cpus = [c for c, d in enumerate(line.devices) if d.is_cpu]
-        self.work = [work[c] for work, _ in passes for c in accelerators]
-        self.cost = [cost[c] for _, cost in passes for c in accelerators]
-        self.cpu_work = line.work[cpus].copy()
-        self.work = [np.where(np.isfinite(w), w, 0.0) for w in self.work]
-        self.support = np.isfinite(line.work)
+        # Lists: to index an array takes longer than what is done with most of these numbers.
+        work = [work[c] for work, _ in passes for c in accelerators]
+        self.work = [np.where(np.isfinite(w), w, 0.0).tolist() for w in work]
+        self.cost = [cost[c].tolist() for _, cost in passes for c in accelerators]
+        self.cpu_work = line.work[cpus].tolist()
+        absent = np.packbits(~np.isfinite(line.work), axis=0).T
+        self.unsupported = [int.from_bytes(classes) for classes in absent.tolist()]
         heavy = weighty.copy()
         if binding:
             heavy |= line.memory > 0 if options.memory_model == "sum" else True
-        self.fixed = heavy
-        self.pins = [
-            set(line.pins[a:b].tolist())
-            for a, b in zip(line.pin_ptr[:-1], line.pin_ptr[1:], strict=True)
-        ]
+        self.fixed = heavy.tolist()
+        ptr, pins = line.pin_ptr.tolist(), line.pins.tolist()
+        self.pins = [set(pins[a:b]) for a, b in pairwise(ptr)]
         self.always = line.always.tolist()
         self.nets: list[set[int]] = [set() for _ in range(n)]
-        for e, pins in enumerate(self.pins):
-            for v in pins:
+        for e, ends in enumerate(self.pins):
+            for v in ends:
                 self.nets[v].add(e)
         self.succ: list[set[int]] = [set() for _ in range(n)]
         self.pred: list[set[int]] = [set() for _ in range(n)]
@@ -156,7 +158,7 @@ class _Contraction:
             for v in self.succ[u]:
                 bits |= self.reach[v] | 1 << v
             self.reach[u] = bits
-        self.into = np.arange(n)
+        self.into = [*range(n)]
         self.steps: list[tuple[int, int]] = []
 
     def run(self) -> Ints:
@@ -182,24 +184,25 @@ class _Contraction:
             while self.into[root] != root:
                 root = self.into[root]
             self.into[v] = root
-        return self.into
+        return np.array(self.into, dtype=np.int64)
 
     def _anchors(self, x: int) -> list[int]:
         """The only immediate successor and the only immediate predecessor, where they exist."""
         found = []
-        if self.succ[x]:
-            y = min(self.succ[x])
-            if all(w == y or self.reach[y] >> w & 1 for w in self.succ[x]):
+        after, before, reach = self.succ[x], self.pred[x], self.reach
+        if after:
+            y = min(after)
+            if len(after) == 1 or all(w == y or reach[y] >> w & 1 for w in after):
                 found.append(y)
-        if self.pred[x]:
-            y = max(self.pred[x])
-            if all(w == y or self.reach[w] >> y & 1 for w in self.pred[x]):
+        if before:
+            y = max(before)
+            if len(before) == 1 or all(w == y or reach[w] >> y & 1 for w in before):
                 found.append(y)
         return found
 
     def _safe(self, x: int, y: int) -> bool:
         """Whether x may follow y wherever y goes; see the module's conditions."""
-        if (self.support[:, y] & ~self.support[:, x]).any():
+        if self.unsupported[x] & ~self.unsupported[y]:
             return False
         for work in self.cpu_work:
             if work[x] > 0 and work[y] < self.below:

@@ -74,23 +74,33 @@ def make_lattice(n: int, tail: Ints, head: Ints, most: int) -> Lattice | None:
 
 @kernel
 def _enumerate(n, succ_ptr, succ, pred_ptr, pred, most):  # type: ignore[no-untyped-def]
+    """The arrays of a `Lattice`; empty ones where there are too many ideals."""
     words = n // 64 + 1
+    far = _furthest(n, succ_ptr, succ)
     parent = np.empty(1024, np.int32)
     last = np.empty(1024, np.int32)
     child_ptr = np.zeros(1025, np.int64)
     child_item = np.empty(4096, np.int32)
     child_ideal = np.empty(4096, np.int32)
     parent[0], last[0] = -1, -1
-    # Bit sets of the ideals of two sizes, one after the other: those being expanded, and theirs.
-    here = np.zeros(words, np.uint64)
-    there = np.zeros(words, np.uint64)
     one = np.uint64(1)
+    # Bit sets of the ideals of two sizes, one after the other: those being expanded, and theirs.
+    # They hold the words low..high alone: all ideals of a size have all items of those before, and
+    # none of those behind.
+    low, high, items = 0, 0, 0
+    here = np.zeros(1, np.uint64)
+    there = np.zeros(1, np.uint64)
     ready = np.empty(n + 1, np.int32)
     count, edges = 1, 0
     first, stop = 0, 1
     while first < stop:
+        width = high - low + 1
+        next_low = _all_full(here, stop - first, width)
+        next_high = far[items]
+        next_width = next_high - low - next_low + 1
+        kept = width - next_low
         for ideal in range(first, stop):
-            row = (ideal - first) * words
+            row = (ideal - first) * width
             newest = last[ideal]
             # Items that may be added: those of the parent, and what the last item made ready.
             size = 0
@@ -110,7 +120,10 @@ def _enumerate(n, succ_ptr, succ, pred_ptr, pred, most):  # type: ignore[no-unty
                     free = True
                     for j in range(pred_ptr[v], pred_ptr[v + 1]):
                         u = pred[j]
-                        if not (here[row + (u >> 6)] >> np.uint64(u & 63)) & one:
+                        w = (u >> 6) - low
+                        if w >= width or (
+                            w >= 0 and not (here[row + w] >> np.uint64(u & 63)) & one
+                        ):
                             free = False
                             break
                     if free:
@@ -136,12 +149,14 @@ def _enumerate(n, succ_ptr, succ, pred_ptr, pred, most):  # type: ignore[no-unty
                         last = _longer(last, 2 * count)
                         child_ptr = _longer(child_ptr, 2 * count + 1)
                     parent[count], last[count] = ideal, v
-                    new = (count - stop) * words
-                    if new == len(there):
-                        there = _longer(there, 2 * new + words)
-                    for w in range(words):
-                        there[new + w] = here[row + w]
-                    there[new + (v >> 6)] |= one << np.uint64(v & 63)
+                    new = (count - stop) * next_width
+                    if new + next_width > len(there):
+                        there = _longer(there, 2 * new + next_width)
+                    for w in range(kept):
+                        there[new + w] = here[row + next_low + w]
+                    for w in range(kept, next_width):
+                        there[new + w] = 0
+                    there[new + (v >> 6) - low - next_low] |= one << np.uint64(v & 63)
                     count += 1
                 else:
                     # ideal + v = (parent + v) + last, and parent + v stands before this ideal.
@@ -153,6 +168,7 @@ def _enumerate(n, succ_ptr, succ, pred_ptr, pred, most):  # type: ignore[no-unty
             child_ptr[ideal + 1] = edges
         first, stop = stop, count
         here, there = there, here
+        low, high, items = low + next_low, next_high, items + 1
     return (
         parent[:count],
         last[:count],
@@ -160,6 +176,32 @@ def _enumerate(n, succ_ptr, succ, pred_ptr, pred, most):  # type: ignore[no-unty
         child_item[:edges],
         child_ideal[:edges],
     )
+
+
+@kernel
+def _furthest(n, succ_ptr, succ):  # type: ignore[no-untyped-def]
+    """i64[n + 1]: the last word that ideals of 1..n + 1 items have: no item without its chain."""
+    depth = np.zeros(n, np.int64)
+    far = np.zeros(n + 1, np.int64)
+    for v in range(n):
+        far[depth[v]] = v >> 6
+        for i in range(succ_ptr[v], succ_ptr[v + 1]):
+            depth[succ[i]] = max(depth[succ[i]], depth[v] + 1)
+    for size in range(1, n + 1):
+        far[size] = max(far[size], far[size - 1])
+    return far
+
+
+@kernel
+def _all_full(sets, count, width):  # type: ignore[no-untyped-def]
+    """How many first words, but for the last one, are full in all of so many bit sets."""
+    full = width - 1
+    for row in range(0, count * width, width):
+        w = 0
+        while w < full and sets[row + w] == ~np.uint64(0):
+            w += 1
+        full = w
+    return full
 
 
 @kernel
