@@ -18,6 +18,7 @@ from dnnp.core.dp.sweep import SweepProblem, hold_rows, sweep_for, sweep_problem
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, Ints, distinct, totals
 from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.text import shown_bytes
 
 MAX_STATES = 50_000_000
 """Items times mixes of device classes; 24 bytes each."""
@@ -94,7 +95,7 @@ def slice_line(
             if limit < np.inf:
                 return None
             offered = ", ".join(
-                f"{d.count} x {d.name} of {d.memory_bytes:.0f} bytes" for d in line.devices
+                f"{d.count} x {d.name} of {shown_bytes(d.memory_bytes, 6)}" for d in line.devices
             )
             raise InfeasibleError(f"infeasible: no slicing of this order fits {offered}")
         low = max(low, above)

@@ -26,6 +26,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.text import shown_bytes
 
 LEAST_WORK, MOST_WORK = 20_000, 30_000_000
 """Pins that one round visits, at least and at most."""
@@ -289,7 +290,7 @@ def _unfit(line: Line) -> InfeasibleError:
     """No split is known that fits."""
     offered = ", ".join(
         f"{d.count} x {d.name}"
-        + (f" of {d.memory_bytes:.0f} bytes" if np.isfinite(d.memory_bytes) else "")
+        + (f" of {shown_bytes(d.memory_bytes, 6)}" if np.isfinite(d.memory_bytes) else "")
         for d in line.devices
     )
     return InfeasibleError(f"infeasible: annealing found no split that fits {offered}")

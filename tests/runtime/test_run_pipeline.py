@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import FormatError, InputFileError
+from dnnp.core.model.text import shown_seconds
 from dnnp.core.runtime.channel import Channel, ClosedError, Ends
 from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.report import median_timing, summarize
@@ -18,7 +19,6 @@ from dnnp.core.runtime.routes import SOURCE, Edge, route
 from dnnp.core.runtime.sinks import Kept, Sink
 from dnnp.core.runtime.sources import Repeated
 from dnnp.core.runtime.steps import Step
-from dnnp.formats.amounts import shown_seconds
 from support.run import PATIENCE_S
 from support.running import check_figures, known_time, made_up, step_of
 
