@@ -297,5 +297,6 @@ def test_figures_of_short_runs_are_finite() -> None:
 
 
 def test_times_for_people() -> None:
-    shown = {1e-9: "0.001 us", 9.994e-4: "999 us", 9.996e-4: "1 ms", 0.9996: "1 s", 1e3: "1000 s"}
+    shown = {1e-9: "0.001 us", 9.9994e-4: "999.9 us", 9.9996e-4: "1 ms", 0.99996: "1 s"}
+    shown |= {1e3: "1000 s", 12345.6: "12346 s"}
     assert {value: shown_seconds(value) for value in shown} == shown
