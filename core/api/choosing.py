@@ -99,13 +99,10 @@ def ways_in_words(plan: Plan, in_seconds: bool) -> str:
 
 def name_faster_replicas(problem: SplitProblem, plan: Plan, options: SplitOptions) -> None:
     """Say where plain replicas of the whole model fit and are faster than a plan without them."""
-    if options.objective != "throughput" or options.max_replicas is not None:
+    compared = options.allow_replicas or options.max_replicas is not None
+    if compared or options.objective != "throughput" or options.memory_mode == "ignore":
         return
-    if options.memory_mode == "ignore":
-        return
-    if options.allow_replicas or problem.clustered or not plan.stages:
-        return
-    if plan.status == "interrupted":
+    if problem.clustered or not plan.stages or plan.status == "interrupted":
         return
     from dnnp.core.portfolio.ways import faster_replicas
 

@@ -17,10 +17,10 @@ from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import coarse_search, ideal_search
 from dnnp.core.model.asked import Asked, Solution
+from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED, Block
 from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.model.text import shown_bytes
 from dnnp.core.portfolio.slices import slice_order
 
 STEPS = ((0.05, (4, 6, 8)), (1.0, (10, 12, 14)))
@@ -249,9 +249,4 @@ def _why(problem: SplitProblem, asked: Asked, run: Run) -> InfeasibleError:
     except InfeasibleError as error:
         if "no slicing" not in str(error):
             return error
-    offered = ", ".join(
-        f"{d.count} x {d.name}"
-        + (f" of {shown_bytes(d.memory_bytes, 6)}" if np.isfinite(d.memory_bytes) else "")
-        for d in problem.devices
-    )
-    return InfeasibleError(f"infeasible: no ordered split fits {offered}")
+    return InfeasibleError(f"infeasible: no ordered split fits {offered(problem.devices)}")
