@@ -164,11 +164,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
     with context.interruptible():
         schedule_stream(stream, options)
         (record,), blocks = stream.get("schedule"), stream.get("block")
-        context.show(trade_off_lines(record))
+        context.show(trade_off_lines(record, stream.in_seconds))
         if args.chart:
             from dnnp.core.view.gantt import text_chart
 
-            context.show(text_chart(record, blocks, stream.header["units"]["time"] == "s"))
+            context.show(text_chart(record, blocks, stream.in_seconds))
         if args.svg is not None:
             _draw(args.svg, stream)
         context.write(stream)

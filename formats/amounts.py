@@ -77,27 +77,3 @@ def parse_latency(text: str) -> float:
     if not 0 <= value <= MAX_NUMBER or (value and not unit):
         raise ValueError(f"'{text}' is not a latency with its unit, such as 5us or 0.2ms")
     return value
-
-
-def shown_bytes(value: float) -> str:
-    """A number of bytes for people, by powers of ten: `80 GB`.
-
-    >>> shown_bytes(80e9), shown_bytes(1.6e10), shown_bytes(256)
-    ('80 GB', '16 GB', '256 B')
-    """
-    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if value >= factor:
-            return f"{value / factor:.4g} {unit}"
-    return f"{value:.4g} B"
-
-
-def shown_seconds(value: float) -> str:
-    """A time for people: `1.98 ms`.
-
-    >>> shown_seconds(0.00198), shown_seconds(2.5e-5), shown_seconds(1234.0)
-    ('1.98 ms', '25 us', '1234 s')
-    """
-    for factor, unit in ((1e6, "us"), (1e3, "ms"), (1.0, "s")):
-        if value * factor < 999.5:
-            return f"{value * factor:.3g} {unit}"
-    return f"{value:.0f} s"

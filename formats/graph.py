@@ -122,6 +122,7 @@ def graph_of(stream: Stream) -> Graph:
                 backward=_optional(nodes, "backward", False, np.bool_),
                 held=_optional(nodes, "held_bytes", 0.0, np.float64),
                 twin=_twins(nodes),
+                in_seconds=stream.in_seconds,
             ),
             TensorColumns(
                 ids=tensor_ids,

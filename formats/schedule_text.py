@@ -2,47 +2,56 @@
 
 from __future__ import annotations
 
+from dnnp.core.model.text import shown_bytes, shown_time, table
 from dnnp.formats.stream import Record
 
 
-def schedule_line(record: Record, asked: str) -> str:
-    """One line about a schedule record; `asked` is the method that was asked for."""
-    makespan, bound = record["makespan_s"], record["bound_s"]
+def schedule_line(record: Record, asked: str, in_seconds: bool) -> str:
+    """One line about a schedule record; `asked` is the method that was asked for.
+
+    Where times are not `in_seconds`, their unit and that of memory are not known.
+    """
+    makespan, bound = (_shown(record, name, in_seconds) for name in ("makespan_s", "bound_s"))
     number = record["micro_batches"]
-    proven = "optimal" if record["status"] == "optimal" else f"bound {bound:.6g}"
+    proven = "optimal" if record["status"] == "optimal" else f"bound {bound}"
     by = "" if record["method"] == asked else f" by {record['method']}"
     parts = [
-        f"makespan {makespan:.6g} of {number} micro-batch{'es' * (number != 1)}{by}, {proven}, "
+        f"makespan {makespan} of {number} micro-batch{'es' * (number != 1)}{by}, {proven}, "
         f"bubble {100 * record['bubble']:.3g} %"
     ]
     repetend = record.get("repetend")
     if repetend is not None:
         unroll = repetend["unroll"]
         each = f" for {unroll} micro-batches" if unroll > 1 else ""
-        parts.append(
-            f"period {repetend['period_s']:.6g}{each}, memory {repetend['memory_bytes']:.6g}, "
-            f"span {repetend['span_s']:.6g} ({_proof(repetend)})"
+        period, memory, span = (
+            _shown(repetend, name, in_seconds) for name in ("period_s", "memory_bytes", "span_s")
         )
+        proof = _proof(repetend, in_seconds)
+        parts.append(f"period {period}{each}, memory {memory}, span {span} ({proof})")
     elif "rate_s" in record:
-        parts.append(f"{record['rate_s']:.6g} for each of many")
+        parts.append(f"{_shown(record, 'rate_s', in_seconds)} for each of many")
     interrupted = ", interrupted" if record["status"] == "interrupted" else ""
     return "; ".join(parts) + interrupted
 
 
-def trade_off_lines(record: Record) -> list[str]:
+def trade_off_lines(record: Record, in_seconds: bool) -> list[str]:
     """The trade-off between period and memory of a schedule record as a table; empty: none."""
     if "pareto" not in record:
         return []
-    rows = [("memory", "period", "bound")]
-    rows += [
-        (f"{p['memory_bytes']:.6g}", f"{p['period_s']:.6g}", f"{p['period_bound_s']:.6g}")
-        for p in record["pareto"]
-    ]
-    width = [max(len(row[c]) for row in rows) for c in range(3)]
-    return ["  ".join(text.rjust(w) for text, w in zip(row, width, strict=True)) for row in rows]
+    fields = ("memory_bytes", "period_s", "period_bound_s")
+    rows = [[_shown(point, name, in_seconds) for name in fields] for point in record["pareto"]]
+    return table(["memory", "period", "bound"], rows, left=())
 
 
-def _proof(repetend: Record) -> str:
+def _shown(record: Record, name: str, in_seconds: bool) -> str:
+    """A field of a schedule with its unit."""
+    value = record[name]
+    if in_seconds and name.endswith("_bytes"):
+        return shown_bytes(value)
+    return shown_time(value, in_seconds)
+
+
+def _proof(repetend: Record, in_seconds: bool) -> str:
     """What is proven about a repetend, in words."""
     if repetend["status"] == "optimal":
         return "all proven"
@@ -52,7 +61,7 @@ def _proof(repetend: Record) -> str:
         ("span", "span_s", "span_bound_s"),
     )
     open_ = [
-        f"{name} at least {repetend[bound]:.6g}"
+        f"{name} at least {_shown(repetend, bound, in_seconds)}"
         for name, value, bound in pairs
         if repetend[value] > repetend[bound] * (1 + 1e-9)
     ]

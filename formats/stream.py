@@ -60,6 +60,11 @@ class Stream:
     """1-based line of each record, by type; empty for records made in memory."""
     warnings: list[str] = field(default_factory=list)
 
+    @property
+    def in_seconds(self) -> bool:
+        """Whether times are in seconds; else their unit is not known."""
+        return bool(self.header["units"]["time"] == "s")
+
     def get(self, kind: str) -> list[Record]:
         """Records of one type; empty if there are none."""
         return self.records.get(kind, [])

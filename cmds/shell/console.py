@@ -13,7 +13,7 @@ from typing import TextIO
 
 from dnnp.caller import Bar
 from dnnp.core.model.standing import Standing
-from dnnp.core.model.text import printable
+from dnnp.core.model.text import printable, shown_time
 
 
 def tell(console: TextIO, text: str) -> None:
@@ -157,10 +157,14 @@ class Progress(Bar):
             doing += f" {done} %"
             bar = f"[{'#' * (done * BAR // 100):{BAR}}] " if width >= WIDE else ""
         words = [doing, time]
+
+        def shown(value: float) -> str:
+            return shown_time(value, standing.in_seconds)
+
         if standing.value < inf:
-            words.append(f"{standing.what or 'value'} {standing.value:.6g}")
+            words.append(f"{standing.what or 'value'} {shown(standing.value)}")
         if standing.bound > 0:
-            words.append(f"bound {min(standing.bound, standing.value):.6g}")
+            words.append(f"bound {shown(min(standing.bound, standing.value))}")
         if standing.gap is not None:
             words.append(f"gap {100 * standing.gap:.1f} %")
         line = f"{self._name}: {bar}{', '.join(words)}"

@@ -24,6 +24,7 @@ from typing import NoReturn
 from dnnp.cmds.shell.console import CLEAR, is_able
 from dnnp.core.model.errors import InputFileError, LimitError
 from dnnp.core.model.orphan import die_with_parent
+from dnnp.core.model.text import shown_bytes
 from dnnp.core.runtime.limits import Board, held_bytes, install
 from dnnp.formats import unfinished
 
@@ -201,7 +202,7 @@ class _Watch:
         held = sum(map(held_bytes, (self._child, *self._board.others())))
         if limit < float("inf") and held > limit:
             what = f"{tasks[0][0]}: " if tasks else ""
-            return f"{what}more than {limit:.3g} bytes of memory are needed (--max-memory)"
+            return f"{what}more than {shown_bytes(limit)} of memory are needed (--max-memory)"
         return ""
 
     def _kill(self) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from dnnp.core.methods import BOUNDS
 from dnnp.core.model.errors import FormatError, UnavailableError, UsageError
+from dnnp.core.model.text import shown_time
 from dnnp.platform import DeviceOptions
 from dnnp.searching import run_of, with_bar
 from dnnp.step import option, step
@@ -93,6 +95,7 @@ def bound_stream(stream: Stream, options: BoundOptions) -> None:
             seconds=options.time_limit,
             since=started,
             units=units.g,
+            in_seconds=stream.in_seconds,
         )
         prove = _bound_latency if plan.objective == "latency" else _bound_throughput
         prove(stream, problem, plan, options, run)
@@ -162,7 +165,9 @@ def _check_highs() -> None:
     from importlib.util import find_spec
 
     if "PMIP_HIGHS_LIBRARY" not in os.environ and not any(map(find_spec, ("highspy", "highsbox"))):
-        raise UnavailableError("the solver HiGHS is not installed: pip install 'dnnp[highs]'")
+        from dnnp.core.mip.slices import missing
+
+        raise UnavailableError(missing("highs", ""))
 
 
 def _ensure_plan(stream: Stream, options: BoundOptions) -> None:
@@ -232,11 +237,15 @@ def _put(
     dropped = [kind for kind in (*old, *stream.replace("bound", [record])) if kind != "bound"]
     if dropped:
         caller.note(f"dropped what earlier records led to: {', '.join(dropped)} records")
-    found = f"bound {claim.value:.6g} by {method}"
-    value = f"value {plan['value']:.6g}"
+    found = f"bound {shown_time(claim.value, stream.in_seconds)} by {method}"
+    value = f"value {shown_time(plan['value'], stream.in_seconds)}"
     gap = "optimal" if closed else f"gap {100 * record['gap']:.2g} %"
     claimed = stated > claim.value and not is_closed(stated, claim.value)
-    more = f" (the plan states {stated:.6g})" if claimed and not closed else ""
+    more = (
+        f" (the plan states {shown_time(stated, stream.in_seconds)})"
+        if claimed and not closed
+        else ""
+    )
     interrupted = ", interrupted" if record["status"] == "interrupted" else ""
     caller.note(f"{found}{more}: {value}, {gap}, {validity}{interrupted}")
 
@@ -268,17 +277,18 @@ def _replace_plan(stream: Stream, caller: Caller, plan: Plan) -> list[str]:
     from dnnp.formats.plan import plan_records
 
     old = stream.get("plan")[0]
+    shown = partial(shown_time, in_seconds=stream.in_seconds, digits=6)
     record, stages = plan_records(plan)
     if old["bound"] <= plan.value:
         record = raise_bound(record, float(old["bound"]), old.get("bound_method", ""))
     else:
         caller.warn(
-            f"the bound {old['bound']:.6g} that the plan states is wrong: there is a split of "
-            f"{plan.value:.6g}"
+            f"the bound {shown(old['bound'])} that the plan states is wrong: there is a split of "
+            f"{shown(plan.value)}"
         )
     caller.note(
-        f"{plan.method.removeprefix('bound-')} found a better split: {old['value']:.6g} -> "
-        f"{plan.value:.6g}; the plan and its stages are replaced"
+        f"{plan.method.removeprefix('bound-')} found a better split: {shown(old['value'])} -> "
+        f"{shown(plan.value)}; the plan and its stages are replaced"
     )
     dropped = stream.replace("plan", [record])
     stream.records["stage"] = stages

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from dnnp.core.model.errors import FormatError, GateError, InfeasibleError, VerificationError
 from dnnp.core.model.standing import Standing
-from dnnp.core.model.text import counted
+from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.gates import CheckOptions, Gate, Recomputed, gates_of, in_words, require
 from dnnp.graph import Graph
 from dnnp.step import shown_as
@@ -50,6 +50,8 @@ class Findings:
     schedule: ScheduleReport | None = None
     micro_batches: int = 0
     """Of the schedule."""
+    in_seconds: bool = False
+    """Whether times are in seconds; else their unit is not known."""
     gates: tuple[Gate, ...] = ()
     """Those that were asked for."""
 
@@ -114,11 +116,11 @@ class Findings:
         if plan is not None and report is not None:
             parts.append(f"{report.validity} split")
             if report.value is None:
-                parts.append(f"{plan.objective} {plan.value:.6g} not recomputed")
+                parts.append(f"{self._shown(plan, plan.value)} not recomputed")
             else:
-                parts.append(f"{plan.objective} value {report.value:.6g}")
+                parts.append(self._shown(plan, report.value))
             if plan.status == "infeasible":
-                parts.append(f"infeasible by {plan.excess_bytes:.6g} bytes")
+                parts.append(f"infeasible by {shown_bytes(plan.excess_bytes)}")
             gap = self.gap
             parts.append("gap not verified" if gap is None else f"gap {gap:.3g}")
         parts += [f"bound {proof.verdict} ({proof.argument})" for proof in self.proofs or ()]
@@ -126,9 +128,17 @@ class Findings:
             number = self.micro_batches
             parts.append(
                 f"schedule of {number} micro-batch{'es' * (number != 1)}, makespan "
-                f"{schedule.makespan:.6g}, bubble {schedule.bubble:.3g}"
+                f"{shown_time(schedule.makespan, self.in_seconds)}, bubble {schedule.bubble:.3g}"
             )
         return ", ".join(parts)
+
+    def _shown(self, plan: Plan, value: float) -> str:
+        """The value of a plan, and how many samples a second that is."""
+        from dnnp.core.model.plan import OBJECTIVES
+
+        rated = self.in_seconds and value > 0 and plan.objective != "latency"
+        rate = f", {1 / value:.4g} samples/s" if rated else ""
+        return f"{OBJECTIVES[plan.objective]} {shown_time(value, self.in_seconds)}{rate}"
 
     def summary(self) -> dict[str, Any]:
         """The object that `dnnp-check --json` prints; what the graph does not hold is None."""
@@ -250,7 +260,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
         schedule, number = check_schedule(record, stream.get("block")), record["micro_batches"]
         violations += schedule.violations
     counts = {kind: len(stream.get(kind)) for kind in COUNTED}
-    found = Findings(violations, counts, plan, report, proofs, schedule, number)
+    found = Findings(violations, counts, plan, report, proofs, schedule, number, stream.in_seconds)
     recomputed = Recomputed(plan, report, schedule, found.gap)
     return replace(found, gates=gates_of(stream, recomputed, options))
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.text import counted
+from dnnp.core.model.text import counted, shown_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from dnnp.core.runtime.choice import Offer
     from dnnp.split_options import SplitOptions
 
-WORTH_SAYING = 1.005
-"""How many times as fast replicas must be to be named: less is 1.00 times as fast, in words."""
+WORTH_SAYING = 1.1
+"""How many times as fast as the plan replicas must be predicted, at least, to be named."""
 
 
 def with_all_replicas(
@@ -76,7 +76,7 @@ def fastest_plan(
     return replace(plan, ways=found.ways)
 
 
-def ways_in_words(plan: Plan) -> str:
+def ways_in_words(plan: Plan, in_seconds: bool) -> str:
     """Which way was chosen, how the others compare, and what cannot be."""
     from dnnp.core.portfolio.ways import SPOKEN
 
@@ -87,23 +87,22 @@ def ways_in_words(plan: Plan) -> str:
             missing.setdefault(way.reason, []).append(SPOKEN[way.name])
         elif (way.stages, way.devices) == (len(plan.stages), devices):
             used = f" on {counted(way.devices, 'device')}" if way.devices > 1 else ""
-            parts.insert(0, f"chosen: {SPOKEN[way.name]}{used}, {way.value:.6g}")
+            parts.insert(
+                0, f"chosen: {SPOKEN[way.name]}{used}, {shown_time(way.value, in_seconds)}"
+            )
         else:
             longer = f" ({way.value / plan.value:.3g} times as long)" if plan.value > 0 else ""
-            parts.append(f"{SPOKEN[way.name]} {way.value:.6g}{longer}")
+            parts.append(f"{SPOKEN[way.name]} {shown_time(way.value, in_seconds)}{longer}")
     parts += [f"no {' or '.join(names)}: {reason}" for reason, names in missing.items()]
     return "; ".join(parts)
 
 
 def name_faster_replicas(problem: SplitProblem, plan: Plan, options: SplitOptions) -> None:
     """Say where plain replicas of the whole model fit and are faster than a plan without them."""
-    if options.objective != "throughput" or options.max_replicas is not None:
+    compared = options.allow_replicas or options.max_replicas is not None
+    if compared or options.objective != "throughput" or options.memory_mode == "ignore":
         return
-    if options.memory_mode == "ignore":
-        return
-    if options.allow_replicas or problem.clustered or not plan.stages:
-        return
-    if plan.status == "interrupted":
+    if problem.clustered or not plan.stages or plan.status == "interrupted":
         return
     from dnnp.core.portfolio.ways import faster_replicas
 
@@ -112,8 +111,8 @@ def name_faster_replicas(problem: SplitProblem, plan: Plan, options: SplitOption
         value, copies = found
         faster = f"{plan.value / value:.2f} times as fast" if value else "to take no time"
         options.caller.note(
-            f"{copies} replicas of the whole model fit and are predicted {faster}: {value:.6g} "
-            "(--allow-replicas compares them)"
+            f"{copies} replicas of the whole model fit and are predicted {faster}: "
+            f"{shown_time(value, problem.graph.in_seconds)} (--allow-replicas compares them)"
         )
 
 

@@ -96,7 +96,7 @@ def check_units(stream: Stream) -> None:
     UsageError
         The stream has costs of its own in an unknown unit.
     """
-    if stream.header["units"]["time"] == "s":
+    if stream.in_seconds:
         return
     priced = any("time_s" in record for record in stream.get("node"))
     if priced or any("transfer_s" in record for record in stream.get("tensor")):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dnnp.caller import CALLER, Caller
 from dnnp.choices import EXPORTS, FOLDERS, TORCH
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
-from dnnp.core.model.text import counted
+from dnnp.core.model.text import counted, shown_bytes
 from dnnp.step import Options, option
 
 if TYPE_CHECKING:
@@ -222,8 +222,10 @@ def _report(caller: Caller, weights: Weights, folder: str, link_weights: bool) -
         )
     if copies:
         shared = weights.repeated_bytes
-        again = f", {shared} of them again, as stages share parameters" if shared else ""
-        caller.note(f"copied {weights.copied_bytes} bytes of weights{again}")
+        again = (
+            f", {shown_bytes(shared)} of them again, as stages share parameters" if shared else ""
+        )
+        caller.note(f"copied {shown_bytes(weights.copied_bytes)} of weights{again}")
 
 
 def _by_source(weights: Weights, how: str) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.text import shown_bytes, shown_seconds
 from dnnp.step import Options, option
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _missing(stream: Stream, what: str, field: str) -> str:
         return "" if field in run else f"the run record has no {field}, so no {what}"
     if not (scheduled or stream.get("plan")):
         return f"there is no plan record and no schedule, so no {what}"
-    if stream.header["units"]["time"] != "s":
+    if not stream.in_seconds:
         return f"units.time is '{stream.header['units']['time']}', so no {what} in seconds"
     if what == "throughput" and not scheduled and stream.get("plan")[0]["objective"] == "latency":
         return "the plan is for the latency of one sample, so no throughput"
@@ -150,14 +151,18 @@ def gates_of(stream: Stream, found: Recomputed, options: CheckOptions) -> tuple[
         subject, rate = _throughput(stream, found, measured=options.measured)
         holds = rate is not None and rate >= least
         words = f"the throughput of the {subject} is "
-        words += "not known" if rate is None else f"{rate:.6g}/s, below {least:g}/s"
+        words += "not known" if rate is None else f"{rate:.6g} samples/s, below {least:g}"
         gates.append(Gate("min-throughput", least, rate, subject, holds, words))
     if options.max_latency is not None:
         most = options.max_latency
         subject, time = _latency(stream, found, measured=options.measured)
         holds = time is not None and time <= most
         words = f"the latency of the {subject} is "
-        words += "not known" if time is None else f"{time:.6g} s, above {most:g} s"
+        words += (
+            "not known"
+            if time is None
+            else f"{shown_seconds(time, 6)}, above {shown_seconds(most, 6)}"
+        )
         gates.append(Gate("max-latency", most, time, subject, holds, words))
     return tuple(gates)
 
@@ -178,12 +183,12 @@ def _memory(stream: Stream, found: Recomputed, most: float) -> Gate:
     if not needs:
         return Gate("max-memory", most, None, "plan", False, "no memory is known")
     worst = max(limited, key=_share if share else lambda need: need.needed)
-    value, what = worst.needed, f"{worst.needed:.0f} bytes"
+    value, what, limit = worst.needed, shown_bytes(worst.needed, 6), shown_bytes(most, 6)
     if share:
-        value = _share(worst)
-        what = f"{value:.4g} of its memory ({what} of {worst.capacity:.0f})"
+        value, limit = _share(worst), f"{most:g}"
+        what = f"{value:.4g} of its memory ({what} of {shown_bytes(worst.capacity, 6)})"
     subject = f"{worst.subject} on {worst.device}"
-    words = f"{subject} needs {what}, above {most:g}"
+    words = f"{subject} needs {what}, above {limit}"
     return Gate("max-memory", most, value, subject, value <= most, words, unjudged)
 
 

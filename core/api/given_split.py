@@ -10,6 +10,7 @@ import numpy as np
 
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.plan import Block
+from dnnp.core.model.text import shown_time
 from dnnp.searching import run_of
 
 if TYPE_CHECKING:
@@ -120,8 +121,8 @@ def _latency_split(
             latency = replace(latency, options=cost)
         latency.value(split)
     except InfeasibleError as error:
-        value = latency.time(split)
-        raise InfeasibleError(f"{error}; without this limit its latency is {value:.6g}") from None
+        value = shown_time(latency.time(split), problem.graph.in_seconds)
+        raise InfeasibleError(f"{error}; without this limit its latency is {value}") from None
     return latency, split
 
 

@@ -234,10 +234,10 @@ def _fitted(way: Way, trips: int, seconds: float) -> LinkFit:
 
 
 def _in_words(fit: LinkFit) -> str:
-    from dnnp.formats.amounts import shown_bytes
+    from dnnp.core.model.text import shown_bytes, shown_seconds
 
     least = "" if fit.bounded else "at least "
     return (
-        f"{fit.latency_s * 1e6:.4g} us, {least}{shown_bytes(fit.bandwidth_bytes_per_s)}/s; "
+        f"{shown_seconds(fit.latency_s)}, {least}{shown_bytes(fit.bandwidth_bytes_per_s)}/s; "
         f"sizes are {fit.error:.1%} off in the median"
     )

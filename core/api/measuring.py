@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.standing import Standing
-from dnnp.core.model.text import counted
+from dnnp.core.model.text import counted, shown_seconds
 from dnnp.costs import check_units, write_costs
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ def _in_words(costs: MeasuredCosts) -> str:
     rounds = counted(how["rounds"], "round")
     parts = "one piece" if not how["beside"] else f"{1 + how['beside']} parts side by side"
     return (
-        f"{how['total_s'] * 1e3:.3f} ms{spread} in {parts}, {how['cold_s'] * 1e3:.3f} ms with cold "
-        f"caches; {rounds}"
+        f"{shown_seconds(how['total_s'])}{spread} in {parts}, {shown_seconds(how['cold_s'])} with "
+        f"cold caches; {rounds}"
     )
 
 

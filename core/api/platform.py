@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dnnp.core.model.device import DeviceClass, Level, unnested
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.text import counted
+from dnnp.core.model.text import counted, shown_bytes
 from dnnp.step import Options, option
 
 if TYPE_CHECKING:
@@ -275,8 +275,8 @@ def _clustered(device: DeviceClass, options: DeviceOptions) -> DeviceClass:
     for inner, beyond in pairwise([*bandwidths, outer]):
         if inner < beyond:
             raise UsageError(
-                f"the bandwidth inside a cluster of '{device.name}' ({inner:g}) is below the one "
-                f"between clusters ({beyond:g})"
+                f"the bandwidth inside a cluster of '{device.name}' ({shown_bytes(inner)}/s) is "
+                f"below the one between clusters ({shown_bytes(beyond)}/s)"
             )
     levels = [Level(*level) for level in zip(sizes, bandwidths, strict=True)]
     return replace(

@@ -22,11 +22,11 @@ NODES = 10
 
 def describe_costs(stream: Stream, caller: Caller) -> None:
     """Say what the graph takes on each class, and what takes most on the first one."""
-    from dnnp.formats.amounts import shown_seconds
+    from dnnp.core.model.text import shown_seconds
 
     nodes, groups = stream.get("node"), stream.get("group")
     classes = list(dict.fromkeys(name for record in nodes for name in record.get("time_s", ())))
-    if not classes or stream.header["units"]["time"] != "s":
+    if not classes or not stream.in_seconds:
         return
     units = counted(len(nodes), "node") + (f" in {counted(len(groups), 'group')}" if groups else "")
     totals = (f"{shown_seconds(_total(groups or nodes, name))} on {name}" for name in classes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import InfeasibleError, UsageError
+from dnnp.core.model.text import shown_bytes
 
 if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph
@@ -35,8 +36,8 @@ def refuse_infeasible(stream: Stream, plan: Plan) -> None:
     """Raise an InfeasibleError if a device lacks memory for its part of the plan of a stream."""
     if plan.status == "infeasible":
         raise InfeasibleError(
-            f"{stream.name}: the plan is infeasible: a device needs {plan.excess_bytes:.6g} bytes "
-            "more than it has (--memory-mode ignore)"
+            f"{stream.name}: the plan is infeasible: a device needs "
+            f"{shown_bytes(plan.excess_bytes)} more than it has (--memory-mode ignore)"
         )
 
 

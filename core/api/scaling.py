@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dnnp.choices import MEASURED
 from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.text import shown_seconds
 from dnnp.costs import check_units, note_unfitted, write_costs
 
 if TYPE_CHECKING:
@@ -125,8 +126,8 @@ def _report_errors(
         compared = True
         change = 100 * (error.predicted_s / error.measured_s - 1) if error.measured_s else 0.0
         caller.note(
-            f"{device.name}: {error.count} {kind}s, {error.predicted_s * 1e3:.4g} ms predicted, "
-            f"{error.measured_s * 1e3:.4g} ms measured ({change:+.1f} %); error "
+            f"{device.name}: {error.count} {kind}s, {shown_seconds(error.predicted_s)} predicted, "
+            f"{shown_seconds(error.measured_s)} measured ({change:+.1f} %); error "
             f"{100 * error.weighted:.1f} % by time, {100 * error.median:.1f} % median"
         )
     if not compared:

@@ -152,7 +152,12 @@ def schedule_stream(stream: Stream, options: ScheduleOptions) -> None:
 
     caller = options.caller
     with caller.interruptible():
-        run = run_of(caller, effort=options.effort, seconds=options.time_limit)
+        run = run_of(
+            caller,
+            effort=options.effort,
+            seconds=options.time_limit,
+            in_seconds=stream.in_seconds,
+        )
         placement, digest = placement_of(stream, options)
         if options.given is None:
             _name_shape(placement, options)
@@ -281,4 +286,4 @@ def _put(
     stream.records["block"] = blocks
     if dropped:
         options.caller.note(f"dropped what earlier records led to: {', '.join(dropped)} records")
-    options.caller.note(schedule_line(record, options.method))
+    options.caller.note(schedule_line(record, options.method, stream.in_seconds))

@@ -44,12 +44,14 @@ def run_of(
     since: float | None = None,
     patient: bool = False,
     units: int = 0,
+    in_seconds: bool = False,
 ) -> Run:
     """A run for whoever asks, who is told of it too when kernels are compiled.
 
     `seconds`: after which it is over, counted from when the caller had the input, or else from
     `since` on the clock of `time.monotonic`, or else from now; None: no limit. `patient`: it is to
     make do without kernels that are not compiled. `units`: of the problem, if it is known.
+    `in_seconds`: see `Run`.
     """
     interpret_again(PATIENCE if patient else 1.0, load_soon=units >= MANY)
     note_compiling(caller)
@@ -62,6 +64,7 @@ def run_of(
         interrupted=lambda: caller.interrupted,
         tell=caller.detail,
         warn=caller.warn,
+        in_seconds=in_seconds,
     ).within(seconds)
 
 

@@ -9,7 +9,8 @@ from dnnp.choosing import fastest_plan, name_faster_replicas, ways_in_words, wit
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.learned import Training
-from dnnp.core.model.text import counted
+from dnnp.core.model.plan import OBJECTIVES
+from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.idle import name_idle_options
 from dnnp.platform import platform_of
 from dnnp.searching import little_effort, or_interrupted, run_of, with_bar
@@ -119,7 +120,7 @@ def add_plan(
     stream.records["stage"] = stages
     if dropped:
         options.caller.note(f"dropped what an earlier plan led to: {', '.join(dropped)} records")
-    _report(options.caller, plan, problem.units.g, spread)
+    _report(options.caller, plan, problem, spread)
     if stream.header.get("measured", {}).get("disturbed"):
         options.caller.note("its costs were measured beside other processes: they may be too high")
     if given is None and not options.parallel:
@@ -143,7 +144,12 @@ def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> P
         overlap_sync=options.overlap_sync,
         shared_stages=options.shared_stages or HybridOptions.shared_stages,
     )
-    run = run_of(caller, seconds=options.time_limit, units=problem.units.g)
+    run = run_of(
+        caller,
+        seconds=options.time_limit,
+        units=problem.units.g,
+        in_seconds=stream.in_seconds,
+    )
     digest = digest_of(problem.graph, problem.units)
     with or_interrupted(caller), with_bar(caller, run) as shown:
         found = solve_hybrid(problem, asked, shown, digest)
@@ -189,6 +195,7 @@ def _found_plan(problem: SplitProblem, options: SplitOptions, effort: float | No
         seconds=options.time_limit,
         patient=effort != options.effort,
         units=problem.units.g,
+        in_seconds=problem.graph.in_seconds,
     )
     if options.allow_replicas:
         return _fastest_way(problem, asked, run, options.caller)
@@ -314,8 +321,9 @@ def _order_files(
     return sequence, priorities
 
 
-def _report(caller: Caller, plan: Plan, units: int, spread: float | None) -> None:
+def _report(caller: Caller, plan: Plan, problem: SplitProblem, spread: float | None) -> None:
     """One line about what was found; `spread` of measured costs, relative."""
+    units, in_seconds = problem.units.g, problem.graph.in_seconds
     stages, used = counted(len(plan.own), "stage"), sum(s.devices for s in plan.own)
     if used > len(plan.own):
         stages += f" on {used} devices"
@@ -325,26 +333,24 @@ def _report(caller: Caller, plan: Plan, units: int, spread: float | None) -> Non
     if plan.hybrid is None and plan.k > max(used, units):
         there = f"{'is' if units == 1 else 'are'} only {counted(units, 'unit')}"
         caller.note(f"k = {plan.k}, but there {there}: {stages}")
-    what = {"throughput": "largest load", "gpipe": "forward plus backward load"}.get(
-        plan.objective, "latency"
-    )
-    found = f"{stages}, {plan.method}: {what} {plan.value:.6g}"
+    what = OBJECTIVES[plan.objective]
+    found = f"{stages}, {plan.method}: {what} {shown_time(plan.value, in_seconds)}"
     if spread is not None:
         found += f" +- {spread:.1%}"
     by = f" ({plan.bound_method})" if plan.bound_method else ""
     proven = (
         "optimal"
         if plan.status == "optimal"
-        else f"bound {plan.bound:.6g}{by}, gap {100 * plan.gap:.1f} %"
+        else f"bound {shown_time(plan.bound, in_seconds)}{by}, gap {100 * plan.gap:.1f} %"
     )
     interrupted = ", interrupted" if plan.status == "interrupted" else ""
     caller.note(f"{found}, {proven}, {plan.validity}{interrupted}")
     if plan.status == "infeasible":
         caller.warn(
-            f"the split is infeasible: a device needs {plan.excess_bytes:.6g} bytes more than it "
-            "has (--memory-mode ignore)"
+            f"the split is infeasible: a device needs {shown_bytes(plan.excess_bytes)} more than "
+            "it has (--memory-mode ignore)"
         )
     if plan.ways:
-        caller.note(ways_in_words(plan))
+        caller.note(ways_in_words(plan, in_seconds))
     if plan.tried:
-        caller.note(tried_in_words(plan))
+        caller.note(tried_in_words(plan, in_seconds))

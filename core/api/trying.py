@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dnnp.core.model.errors import DnnpError, InfeasibleError, LimitError, UnavailableError
 from dnnp.core.model.plan import CLOSED, Plan, Tried
+from dnnp.core.model.text import shown_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,12 +87,14 @@ def try_methods(options: SplitOptions, search: Callable[[SplitOptions], Found]) 
     return best._replace(plan=replace(plan, tried=tuple(entries)))
 
 
-def tried_in_words(plan: Plan) -> str:
+def tried_in_words(plan: Plan, in_seconds: bool) -> str:
     """What became of each method, the best first."""
     said = []
     for entry in sorted(plan.tried, key=lambda e: float("inf") if e.value is None else e.value):
-        value = f"{entry.status}: {entry.reason}" if entry.value is None else f"{entry.value:.6g}"
-        said.append(f"{entry.method} {value}")
+        found = f"{entry.status}: {entry.reason}"
+        if entry.value is not None:
+            found = shown_time(entry.value, in_seconds)
+        said.append(f"{entry.method} {found}")
     return f"tried: {'; '.join(said)}"
 
 

@@ -229,8 +229,8 @@ def _graphml(facts: Facts, _: ViewOptions) -> bytes:
 def _trace(facts: Facts, _: ViewOptions) -> bytes:
     import io
 
+    from dnnp.core.model.text import shown_seconds
     from dnnp.core.view.trace import NANO, scale_of, timeline_of
-    from dnnp.formats.amounts import shown_seconds
     from dnnp.formats.trace_events import write_trace
 
     file = io.BytesIO()

@@ -15,6 +15,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Graph, Ints, distinct
 from dnnp.core.model.plan import Block
+from dnnp.core.model.text import shown_bytes
 
 
 def slots_of(devices: tuple[DeviceClass, ...], *, all_kinds: bool = False) -> Ints:
@@ -92,6 +93,5 @@ def unplaceable(problem: SplitProblem, line: Line) -> InfeasibleError | None:
         return InfeasibleError(f"infeasible: {name} cannot run on any device offered")
     need = stage_load(graph, problem.units, nodes, runs[0], problem.options).memory_bytes
     most = max(d.memory_bytes for d in runs)
-    return InfeasibleError(
-        f"infeasible: {name} needs {need:.0f} bytes; the largest device has {most:.0f}"
-    )
+    needed, there = shown_bytes(need, 6), shown_bytes(most, 6)
+    return InfeasibleError(f"infeasible: {name} needs {needed}; the largest device has {there}")

@@ -14,6 +14,7 @@ from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, distinct, totals
 from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.text import shown_bytes
 from dnnp.core.order.orders import order_named
 
 
@@ -91,8 +92,8 @@ def _checked(line: Line, bounds: np.ndarray, classes: np.ndarray) -> Slicing:
             device, nodes = line.devices[c], line.node_ptr[end] - line.node_ptr[first]
             raise InfeasibleError(
                 f"infeasible: stage {i} of the split, with {int(nodes)} nodes, does not fit a "
-                f"device of class '{device.name}' ({device.memory_bytes:.6g} bytes), or has a "
-                "node that is not supported there"
+                f"device of class '{device.name}' ({shown_bytes(device.memory_bytes, 6)}), or has "
+                "a node that is not supported there"
             )
     return Slicing(bounds, classes, float("nan"))
 

@@ -147,9 +147,9 @@ class _CoverSearch:
                 return
             if answer:
                 proven = target
-                proof = f"bound {target * self.whole.quantum:.6g}"
-                self.relaxation.run.tell(f"{len(self.sets)} sets: {proof}")
-                self.relaxation.run.stands(bound=target * self.whole.quantum)
+                run, bound = self.relaxation.run, target * self.whole.quantum
+                run.tell(f"{len(self.sets)} sets: bound {run.shown(bound)}")
+                run.stands(bound=bound)
             else:
                 open_from = min(reached, target)
         # Loads are often equal to the optimum or clearly above it.

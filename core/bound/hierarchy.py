@@ -324,7 +324,7 @@ def claim_of(
         if search.failure and not done:
             status = FAILED
         elif call.known.floor > call.simple:
-            reason = f"nothing above {call.known.floor:.6g} is proven"
+            reason = f"nothing above {call.run.shown(call.known.floor, 6)} is proven"
         return Claim(min(call.simple, value), status, reason, blocks=blocks)
     certificate = {
         "argument": name,

@@ -184,7 +184,8 @@ class _PairSearch:
             bound = self._bound()
             waiting = 0 if bound > low * (1 + PROGRESS) else waiting + 1
             low = max(low, bound)
-            self.relaxation.run.tell(f"{len(self.rows)} rows: bound {low * self.whole.quantum:.6g}")
+            run = self.relaxation.run
+            run.tell(f"{len(self.rows)} rows: bound {run.shown(low * self.whole.quantum)}")
         return low
 
     def _bound(self) -> float:

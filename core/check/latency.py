@@ -15,6 +15,7 @@ from dnnp.core.check.placed import check_operators
 from dnnp.core.check.tables import shown
 from dnnp.core.check.violation import Violation, above, same
 from dnnp.core.model.graph import Graph
+from dnnp.core.model.text import shown_bytes
 
 
 def check_latency(case: PlanCase, graph: Graph) -> tuple[list[Violation], float | None, list[Cost]]:
@@ -66,7 +67,8 @@ def _capacities(case: PlanCase) -> list[Violation]:
             continue
         needed = total.pop(stage.device)
         if above(needed, device.memory_bytes):
-            message = f"{stage.device} needs {needed:.0f} bytes, it has {device.memory_bytes:.0f}"
+            there = shown_bytes(device.memory_bytes, 6)
+            message = f"{stage.device} needs {shown_bytes(needed, 6)}, it has {there}"
             subject = f"stage {number}"
             found.append(Violation("capacity", subject, message, device.memory_bytes, needed))
     return found

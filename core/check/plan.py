@@ -25,6 +25,7 @@ from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Plan, Stage
+from dnnp.core.model.text import shown_bytes
 
 INFEASIBLE = ("capacity",)
 """Kinds of violation of a plan that is what it says, but does not fit its devices."""
@@ -274,7 +275,8 @@ def _capacity(plan: Plan, cost: Cost, device: DeviceClass, subject: str) -> list
         return []
     if not above(cost.memory_bytes, device.memory_bytes):
         return []
-    message = f"needs {cost.memory_bytes:.0f} bytes, '{device.name}' has {device.memory_bytes:.0f}"
+    needed, there = shown_bytes(cost.memory_bytes, 6), shown_bytes(device.memory_bytes, 6)
+    message = f"needs {needed}, '{device.name}' has {there}"
     return [Violation("capacity", subject, message, device.memory_bytes, cost.memory_bytes)]
 
 

@@ -23,6 +23,7 @@ from dnnp.core.cost.machine import Machine
 from dnnp.core.cost.tasks import Tasks
 from dnnp.core.model.errors import FormatError, InfeasibleError
 from dnnp.core.model.graph import Floats, Ints, distinct
+from dnnp.core.model.text import shown_bytes
 
 POOL = -1
 """Block of a task that runs on the CPU pool."""
@@ -163,8 +164,8 @@ def check_homes(tasks: Tasks, machine: Machine, home: Ints) -> None:
         needed = float(tasks.memory[mine].sum())
         if needed > machine.capacity[device] * ROOM:
             raise InfeasibleError(
-                f"infeasible: the part on {machine.names[device]} needs {needed:.6g} bytes, "
-                f"its device has {machine.capacity[device]:.6g}"
+                f"infeasible: the part on {machine.names[device]} needs {shown_bytes(needed, 6)}, "
+                f"its device has {shown_bytes(machine.capacity[device], 6)}"
             )
 
 

@@ -15,6 +15,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import CLOSED, Block, CostOptions, Plan, Stage
+from dnnp.core.model.text import shown_bytes
 
 
 def make_plan(
@@ -183,8 +184,8 @@ def _stage(problem: Given, block: Block, near: Ints | Linked | None) -> Stage:
     over = cost.memory_bytes > device.memory_bytes * ROOM
     if options.memory_mode == "hard" and not device.is_cpu and over:
         raise InfeasibleError(
-            f"infeasible: the stage on {name} needs {cost.memory_bytes:.6g} bytes, "
-            f"its device has {device.memory_bytes:.6g}"
+            f"infeasible: the stage on {name} needs {shown_bytes(cost.memory_bytes, 6)}, "
+            f"its device has {shown_bytes(device.memory_bytes, 6)}"
         )
     return Stage(
         device=name,

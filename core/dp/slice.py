@@ -15,6 +15,7 @@ from dnnp.core.cost.combine import COMM, ROUNDING, combine
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.memory import Steps, memory_row, most_memory, tree_size
 from dnnp.core.dp.sweep import SweepProblem, hold_rows, sweep_for, sweep_problem
+from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, Ints, distinct, totals
 from dnnp.core.model.run import PLAIN, Run
@@ -93,10 +94,9 @@ def slice_line(
         if target == limit:
             if limit < np.inf:
                 return None
-            offered = ", ".join(
-                f"{d.count} x {d.name} of {d.memory_bytes:.0f} bytes" for d in line.devices
+            raise InfeasibleError(
+                f"infeasible: no slicing of this order fits {offered(line.devices)}"
             )
-            raise InfeasibleError(f"infeasible: no slicing of this order fits {offered}")
         low = max(low, above)
         target = max(above, 2 * target)
     problem = hold_rows(problem, target)

@@ -8,6 +8,7 @@ from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.model.text import shown_bytes
 
 
 def refuse_impossible(problem: SplitProblem, latency: LatencyProblem) -> None:
@@ -34,12 +35,12 @@ def refuse_impossible(problem: SplitProblem, latency: LatencyProblem) -> None:
         need = float(tasks.memory[large[0]])
         most = float(machine.capacity[supported[:, large[0]]].max())
         raise InfeasibleError(
-            f"infeasible: {what} {unit} needs {need:.6g} bytes, the largest device that supports "
-            f"it has {most:.6g}"
+            f"infeasible: {what} {unit} needs {shown_bytes(need, 6)}, the largest device that "
+            f"supports it has {shown_bytes(most, 6)}"
         )
     need, there = float(tasks.memory.sum()), float(machine.capacity.sum())
     if need > there * (1 + MARGIN):
         raise InfeasibleError(
-            f"infeasible: the model needs {need:.6g} bytes, all devices together have "
-            f"{there:.6g}: {need - there:.6g} bytes short"
+            f"infeasible: the model needs {shown_bytes(need, 6)}, all devices together have "
+            f"{shown_bytes(there, 6)}: {shown_bytes(need - there)} short"
         )

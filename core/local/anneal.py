@@ -22,6 +22,7 @@ from dnnp.core.local.energy import new_search, refer
 from dnnp.core.local.peak import Live, live_of
 from dnnp.core.local.state import AnnealArrays, anneal_arrays, new_state
 from dnnp.core.local.sweep import exchange, sweep
+from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
@@ -287,9 +288,5 @@ def _even(rng: np.random.Generator, arrays: AnnealArrays) -> Placement | None:
 
 def _unfit(line: Line) -> InfeasibleError:
     """No split is known that fits."""
-    offered = ", ".join(
-        f"{d.count} x {d.name}"
-        + (f" of {d.memory_bytes:.0f} bytes" if np.isfinite(d.memory_bytes) else "")
-        for d in line.devices
-    )
-    return InfeasibleError(f"infeasible: annealing found no split that fits {offered}")
+    found = f"no split that fits {offered(line.devices)}"
+    return InfeasibleError(f"infeasible: annealing found {found}")

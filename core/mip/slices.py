@@ -124,7 +124,10 @@ def attempted(
 
 
 def missing(solver: str, reason: str) -> str:
-    """What to install."""
-    if solver == "highs":
-        return "the solver HiGHS is not installed: pip install 'dnnp[highs]'"
-    return f"the solver CBC cannot be loaded: {reason}"
+    """What to install, where a worker lacks what it gives as the reason."""
+    if solver != "highs":
+        return f"the solver CBC cannot be loaded: {reason}"
+    fault = "is not installed"
+    if reason.startswith("highspy"):
+        fault = f"cannot be called: {reason} does not export its C functions, 1.9 to 1.15 do"
+    return f"the solver HiGHS {fault}: pip install 'dnnp[highs]'"

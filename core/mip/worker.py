@@ -119,10 +119,14 @@ def _add_rows(model, columns, rows: Sequence[Row]) -> None:  # type: ignore[no-u
 
 
 def _missing(solver: str) -> str:
-    """What is not installed, if anything."""
+    """What is not installed, if anything, or the package that lacks what is called in it."""
     if solver == "highs":
         from mip.highs import has_highs
 
+        if not has_highs and "highspy._core" in sys.modules:
+            from importlib.metadata import version
+
+            return f"highspy {version('highspy')}"
         return "" if has_highs else "HiGHS"
     from mip.cbc import has_cbc
 

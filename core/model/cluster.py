@@ -109,6 +109,7 @@ def contract(graph: Graph, clustering: Clustering) -> Graph:
             memory=node_bytes,
             color=_group_colors(graph, clustering),
             backward=forward == 0,
+            in_seconds=graph.in_seconds,
         ),
         TensorColumns(
             ids=graph.tensor_ids[kept],

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from dnnp.core.model.text import shown_bytes
+
 
 class Level(NamedTuple):
     """Clusters of one size among the devices of a class."""
@@ -73,3 +75,9 @@ class DeviceClass:
         """
         outer = self.bandwidth_bytes_per_s
         return (*(outer / level.bandwidth_bytes_per_s for level in self.levels), 1.0)
+
+
+def offered(devices: Sequence[DeviceClass]) -> str:
+    """Devices in words: `2 x v100 of 16 GB`."""
+    each = ((f"{d.count} x {d.name}", shown_bytes(d.memory_bytes, 6)) for d in devices)
+    return ", ".join(name + f" of {size}" * (size != "-") for name, size in each)

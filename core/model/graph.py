@@ -72,6 +72,8 @@ class Graph:
     """The nodes on several devices at once; None: nothing is stated."""
     twin: Ints | None = None
     """i64[n], position of the node whose gradient a node computes; -1: none; None: not stated."""
+    in_seconds: bool = False
+    """Whether times are in seconds; else their unit is not known."""
 
     @property
     def n(self) -> int:
@@ -207,6 +209,7 @@ class NodeColumns:
     backward: Bools | None = None
     held: Floats | None = None
     twin: Ints | None = None
+    in_seconds: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +264,7 @@ def make_graph(nodes: NodeColumns, tensors: TensorColumns, shards: Shards | None
         times=dict(nodes.times),
         shards=shards,
         twin=nodes.twin,
+        in_seconds=nodes.in_seconds,
         **arrays,  # type: ignore[arg-type]
     )
     for array in vars(graph).values():

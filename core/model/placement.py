@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from dnnp.core.model.errors import FormatError, InfeasibleError
+from dnnp.core.model.text import shown_bytes
 
 KINDS = ("forward", "backward", "weight", "transfer")
 """What a block does; `weight`: the part of a backward pass that only weights need."""
@@ -126,6 +127,6 @@ def _check_block(placement: Placement, block: PlacedBlock, file: str | None) -> 
             needed = unit.fixed_bytes + max(block.memory_bytes, 0.0)
             if needed > unit.memory_bytes:
                 raise InfeasibleError(
-                    f"{unit.name} may hold {unit.memory_bytes:g} bytes, but block "
-                    f"'{block.name}' alone needs {needed:g}"
+                    f"{unit.name} may hold {shown_bytes(unit.memory_bytes, 6)}, but block "
+                    f"'{block.name}' alone needs {shown_bytes(needed, 6)}"
                 )

@@ -11,6 +11,13 @@ from dnnp.core.model.hybrid import HybridOptions
 from dnnp.core.model.learned import PolicyUsed
 from dnnp.core.model.link import Link
 
+OBJECTIVES = {
+    "throughput": "largest load",
+    "gpipe": "forward plus backward load",
+    "latency": "latency",
+}
+"""What the value of a plan is, by its objective."""
+
 CLOSED = 1e-9
 """Relative gap between value and bound up to which a plan is optimal for those who ask."""
 

@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 from dnnp.core.model.standing import Standing
+from dnnp.core.model.text import shown_time
 
 
 def _unheard(*_: Any) -> None:
@@ -42,6 +43,12 @@ class Run:
     keep: Callable[[Any, float, str], None] = _unheard
     """Told a split that fits, its objective, and what made it: it is the answer where the search
     does not come to its end."""
+    in_seconds: bool = False
+    """Whether objectives are in seconds; else their unit is not known."""
+
+    def shown(self, value: float, digits: int = 4) -> str:
+        """An objective, for messages."""
+        return shown_time(value, self.in_seconds, digits)
 
     def stop(self) -> bool:
         """Whether to end now, with the best answer so far. Asked often."""
@@ -73,7 +80,7 @@ class Run:
         """
         first, last = self.span
         done = None if share is None else first + share * (last - first)
-        self.watch(Standing(doing, value, bound, done, what))
+        self.watch(Standing(doing, value, bound, done, what, self.in_seconds))
 
     def begin(self, doing: str, first: float, last: float) -> Run:
         """The same run for a step that begins now, and is the work between two shares of this."""

@@ -23,6 +23,8 @@ class Standing(NamedTuple):
     """Share of all the work that is done, from 0 to 1; None: it is not known."""
     what: str = ""
     """What `value` and `bound` are, such as `period`; empty: the same as before."""
+    in_seconds: bool = False
+    """Whether they are in seconds; else their unit is not known."""
 
     @property
     def gap(self) -> float | None:
@@ -35,7 +37,7 @@ class Standing(NamedTuple):
         """What is known with what was known before: nothing gets worse.
 
         >>> Standing("annealing", value=3.0, share=0.2).after(Standing(value=2.0, share=0.5))
-        Standing(doing='annealing', value=2.0, bound=0.0, share=0.5, what='')
+        Standing(doing='annealing', value=2.0, bound=0.0, share=0.5, what='', in_seconds=False)
         """
         value, bound = self.value, self.bound
         if self.what in ("", before.what):
@@ -47,4 +49,5 @@ class Standing(NamedTuple):
             bound,
             max(known) if known else None,
             self.what or before.what,
+            self.in_seconds or before.in_seconds,
         )

@@ -1,9 +1,10 @@
-"""Text for messages: numbers of things; and what others wrote, safe for terminals and for XML."""
+"""Text for messages: numbers with units; and what others wrote, safe for terminals and for XML."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from math import isfinite
 
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: what terminals obey
@@ -37,6 +38,43 @@ def counted(count: int, noun: str) -> str:
     ('1 group', '2 groups')
     """
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def shown_bytes(value: float | None, digits: int = 4) -> str:
+    """A number of bytes, by powers of ten; `-` where there is none, or no limit.
+
+    >>> shown_bytes(80e9), shown_bytes(16000001234, 9), shown_bytes(256)
+    ('80 GB', '16.0000012 GB', '256 B')
+    """
+    if value is None or not isfinite(value):
+        return "-"
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= factor:
+            return f"{value / factor:.{digits}g} {unit}"
+    return f"{value:.{digits}g} B"
+
+
+def shown_seconds(value: float, digits: int = 4) -> str:
+    """A number of seconds.
+
+    >>> shown_seconds(0.00197654), shown_seconds(2.5e-5), shown_seconds(1234.0)
+    ('1.977 ms', '25 us', '1234 s')
+    """
+    for factor, unit in ((1e6, "us"), (1e3, "ms"), (1.0, "s")):
+        if value * factor < 999.95:
+            return f"{value * factor:.{digits}g} {unit}"
+    return f"{value:.0f} s"
+
+
+def shown_time(value: float | None, in_seconds: bool, digits: int = 4) -> str:
+    """A time, without a unit where that is not known; `-` where there is none.
+
+    >>> shown_time(0.00197654, True), shown_time(0.00197654, False)
+    ('1.977 ms', '0.00197654')
+    """
+    if value is None or not isfinite(value):
+        return "-"
+    return shown_seconds(value, digits) if in_seconds and value else f"{value:.{max(digits, 6)}g}"
 
 
 def table(

@@ -130,8 +130,8 @@ def best_repetend(placement: Placement, unroll: int | None, run: Run) -> Repeten
         found.append(one)
         run.stands(value=one.rate_s, what="period")
         run.tell(
-            f"{u} micro-batches in a period of {one.period_s:.6g} ({one.method}): "
-            f"{one.rate_s:.6g} each, bound {goal:.6g}"
+            f"{u} micro-batches in a period of {run.shown(one.period_s)} ({one.method}): "
+            f"{run.shown(one.rate_s)} each, bound {run.shown(goal)}"
         )
         if not unroll and (one.rate_s <= goal * (1 + TOLERANCE) or run.stop()):
             break

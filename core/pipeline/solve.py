@@ -13,6 +13,7 @@ from dnnp.core.model.graph import Floats
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.schedule import Schedule
+from dnnp.core.model.text import shown_bytes
 from dnnp.core.pipeline.bound import left_out, makespan_bound, rate_bound
 from dnnp.core.pipeline.problem import (
     TOLERANCE,
@@ -111,6 +112,6 @@ def _check_memory(
     if len(over):
         d = int(over[0])
         raise InfeasibleError(
-            f"{method} holds {peak[d]:g} bytes on {placement.units[d].name}, its limit is "
-            f"{limit[d]:g}"
+            f"{method} holds {shown_bytes(peak[d], 6)} on {placement.units[d].name}, its limit is "
+            f"{shown_bytes(limit[d], 6)}"
         )

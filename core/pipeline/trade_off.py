@@ -11,7 +11,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.schedule import Point
-from dnnp.core.model.text import counted
+from dnnp.core.model.text import counted, shown_bytes
 from dnnp.core.pipeline.auto import name_fallback
 from dnnp.core.pipeline.problem import TOLERANCE, limited, problem_of
 from dnnp.core.pipeline.repetend import find_repetend
@@ -57,7 +57,8 @@ def _add_points(placement: Placement, unroll: int | None, run: Run, points: list
             name_fallback(found, run)
         memory = float(found.memory_bytes[np.isfinite(found.memory_bytes)].max(initial=0.0))
         point = Point(memory, found.rate_s, found.period_bound_s / u, found.start_s, found.method)
-        run.tell(f"memory {memory:.6g}: period {point.period_s:.6g}")
+        held = shown_bytes(memory) if run.in_seconds else f"{memory:.6g}"
+        run.tell(f"memory {held}: period {run.shown(point.period_s)}")
         if points and point.period_s <= points[-1].period_s * (1 + TOLERANCE):
             points.pop()
         points.append(point)

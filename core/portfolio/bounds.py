@@ -276,13 +276,14 @@ class _Judge:
         if claim.status in (SOLVED, LIMIT) or (claim.status == FAILED and claim.value > 0):
             shown = max(claim.value, self.held[0][1].value)
         self.tried.append(Trial(name, claim.status, shown, claim.reason, seconds))
-        what = claim.status if shown is None else f"{shown:.6g}, {claim.status}"
+        what = claim.status if shown is None else f"{self.run.shown(shown)}, {claim.status}"
         because = f" ({claim.reason})" if claim.reason else ""
         self.run.tell(f"{name}: {what}{because}, {seconds:.3f} s")
 
     def _refuted(self, name: str, claim: Claim) -> Claim:
         """What is left of a claim that a split contradicts."""
-        reason = f"it claims {claim.value:.9g}, but there is a split of {self.value:.9g}"
+        claimed, found = (self.run.shown(value, 9) for value in (claim.value, self.value))
+        reason = f"it claims {claimed}, but there is a split of {found}"
         return Claim(0.0, FAILED, reason)
 
     def _unlinked_value(self, blocks: Sequence[Block] | None) -> float:
@@ -312,7 +313,9 @@ class _Judge:
         self.value, self.blocks, self.found_by = plan.value, blocks, name
         wrong = [n for n, claim in self.held if claim.value > plan.value * (1 + CLOSED)]
         for other in wrong:
-            self.run.warn(f"{other} failed: it is refuted by a split of {plan.value:.9g}")
+            self.run.warn(
+                f"{other} failed: it is refuted by a split of {self.run.shown(plan.value, 9)}"
+            )
         if wrong:
             self.tried = [
                 t._replace(status=FAILED, value=None, reason="refuted by a better split")

@@ -38,7 +38,8 @@ def by_throughput(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySol
     found = solve(whole, replace(asked, order="best"), run)
     value = whole.value(found.blocks)
     if asked.method == "exact" and value > found.bound * (1 + CLOSED):
-        run.warn(f"max-load: the largest load {value:.6g} is not proven least ({found.bound:.6g})")
+        least = run.shown(found.bound)
+        run.warn(f"max-load: the largest load {run.shown(value)} is not proven least ({least})")
     if asked.method == "exact" and asked.order == PUBLISHED:
         found = replace(found, blocks=published_split(whole, value, run))
     blocks = [block for block in found.blocks if len(block.nodes)]

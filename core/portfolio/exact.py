@@ -17,6 +17,7 @@ from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import coarse_search, ideal_search
 from dnnp.core.model.asked import Asked, Solution
+from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED, Block
 from dnnp.core.model.run import PLAIN, Run
@@ -108,7 +109,7 @@ def incumbent(problem: SplitProblem, asked: Asked, run: Run) -> tuple[list[Block
         return None, np.inf
     value = problem.value(blocks)
     run.keep(blocks, value, "slice")
-    run.tell(f"slicing: {value:.6g}")
+    run.tell(f"slicing: {run.shown(value)}")
     return blocks, value
 
 
@@ -160,7 +161,7 @@ def _searched(problem: SplitProblem, asked: Asked, floor: float, run: Run) -> So
         if small and bound < value * (1 - ROUNDING):
             bound, small = quick_bound(problem, bound, value), False
         size = f"{found.ideals} ideals" if found.ideals else "too many ideals"
-        run.tell(f"{size}, {found.walked} blocks: {value:.6g}, bound {bound:.6g}")
+        run.tell(f"{size}, {found.walked} blocks: {run.shown(value)}, bound {run.shown(bound)}")
         run.stands(value=value, bound=min(bound, value))
         if blocks is None and found.bound == np.inf:
             raise _why(problem, asked, run)
@@ -198,7 +199,7 @@ def _halved(
     except InfeasibleError:  # memory, of which it knows nothing
         return blocks, value, bound
     if claim.value:
-        run.tell(f"two stages: {better:.6g}, bound {bound:.6g}")
+        run.tell(f"two stages: {run.shown(better)}, bound {run.shown(bound)}")
     if better < value and claim.blocks is not None:
         blocks, value = claim.blocks, better
         run.keep(blocks, value, "exact")
@@ -237,7 +238,7 @@ def _coarse(
     found = coarse_search(problem, incumbent=value, share=CHAIN_SHARE, run=part)
     if found.blocks is None:
         return blocks, value
-    run.tell(f"chains as one: {found.value:.6g}")
+    run.tell(f"chains as one: {run.shown(found.value)}")
     return found.blocks, found.value
 
 
@@ -248,9 +249,4 @@ def _why(problem: SplitProblem, asked: Asked, run: Run) -> InfeasibleError:
     except InfeasibleError as error:
         if "no slicing" not in str(error):
             return error
-    offered = ", ".join(
-        f"{d.count} x {d.name}"
-        + (f" of {d.memory_bytes:.0f} bytes" if np.isfinite(d.memory_bytes) else "")
-        for d in problem.devices
-    )
-    return InfeasibleError(f"infeasible: no ordered split fits {offered}")
+    return InfeasibleError(f"infeasible: no ordered split fits {offered(problem.devices)}")

@@ -34,7 +34,7 @@ def heuristic(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution
         blocks = begun
     value = problem.value(blocks)
     run.keep(blocks, value, "slice")
-    run.tell(f"start: {value:.6g}")
+    run.tell(f"start: {run.shown(value)}")
     if run.stop():
         return Solution(blocks, method="slice")
     run.stands("bounding")

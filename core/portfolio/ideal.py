@@ -41,7 +41,9 @@ def ideal_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     )
     better = better if found.blocks is None else found.blocks
     size = f"{found.ideals} ideals" if found.ideals else "too many ideals"
-    run.tell(f"{size}, {found.walked} blocks: {found.value:.6g}, bound {found.bound:.6g}")
+    run.tell(
+        f"{size}, {found.walked} blocks: {run.shown(found.value)}, bound {run.shown(found.bound)}"
+    )
     solved = found.bound >= found.value * (1 - ROUNDING)
     # A floor is not its own: then it has proven nothing above it.
     proven = found.bound if solved or found.bound > known.floor else 0.0

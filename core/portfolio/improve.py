@@ -67,7 +67,7 @@ def improved(
     found = _evolved(problem, run.begin("evolving orders", 0.0, EVOLVED))
     if found is not None and found[1] < value:
         blocks, value = found
-        run.tell(f"evolved order: {value:.6g}")
+        run.tell(f"evolved order: {run.shown(value)}")
     if len(blocks) == 2:  # then it ends at the optimum
         blocks, value = paired(problem, blocks, value, run)
     rounds = 0
@@ -96,7 +96,7 @@ def paired(
         return blocks, value
     if better >= value:
         return blocks, value
-    run.tell(f"pairs of stages: {better:.6g}")
+    run.tell(f"pairs of stages: {run.shown(better)}")
     return found, better
 
 
@@ -114,7 +114,7 @@ def windows(
             if near.blocks is None:
                 break
             blocks, value = near.blocks, near.value
-            run.tell(f"windows of {width}: {value:.6g}")
+            run.tell(f"windows of {width}: {run.shown(value)}")
     return blocks, value
 
 
@@ -147,7 +147,7 @@ def _annealed(
     except (InfeasibleError, LimitError):
         return blocks, value
     if better < value:
-        run.tell(f"annealing: {better:.6g}")
+        run.tell(f"annealing: {run.shown(better)}")
         return found, better
     return blocks, value
 
@@ -166,7 +166,7 @@ def _resliced(
     found = _sliced(problem, np.lexsort((rank, at)), run)
     if found is None or found[1] >= value:
         return blocks, value
-    run.tell(f"sliced anew: {found[1]:.6g}")
+    run.tell(f"sliced anew: {run.shown(found[1])}")
     return found
 
 

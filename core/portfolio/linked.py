@@ -51,7 +51,7 @@ def solve_linked(problem: SplitProblem, asked: Asked, run: Run, solve: Solve) ->
         return replace(found, blocks=blocks, planned_by="classes")
     run.keep(blocks, problem.value(blocks), found.method)
     planned = problem.value(blocks)
-    run.tell(f"planned by classes: {planned:.6g} with links, bound {found.bound:.6g}")
+    run.tell(f"planned by classes: {run.shown(planned)} with links, bound {run.shown(found.bound)}")
     if planned <= found.bound * (1 + ROUNDING):
         return replace(found, blocks=blocks)
     better, bound = _heeding(problem, blocks, found.bound, asked, run.begin("links", PLANNED, 1.0))
@@ -75,7 +75,7 @@ def _heeding(
             bound = max(bound, answer.bound)
             if answer.blocks is not None:
                 starts.append(answer.blocks)
-        run.tell(f"ideals over links: bound {bound:.6g}")
+        run.tell(f"ideals over links: bound {run.shown(bound)}")
     for start in reversed(starts):
         try:
             start_value = problem.value(start)
@@ -87,7 +87,7 @@ def _heeding(
         if problem.value(better) < value * (1 - ROUNDING):
             blocks, value = better, problem.value(better)
             run.keep(blocks, value, METHOD)
-        run.tell(f"heeding links: {start_value:.6g} -> {value:.6g}")
+        run.tell(f"heeding links: {run.shown(start_value)} -> {run.shown(value)}")
         if value <= bound * (1 + ROUNDING):
             break
     return blocks, bound

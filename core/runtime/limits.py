@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.orphan import die_with_parent
+from dnnp.core.model.text import shown_bytes
 from dnnp.formats.unfinished import any_unfinished
 
 SLOTS = 4200
@@ -230,7 +231,9 @@ def require_memory(needed: float, what: str) -> None:
     """
     limit = math.inf if _board is None else _board.memory_bytes
     if needed > limit:
-        raise LimitError(f"{what} takes {needed:.3g} bytes; --max-memory allows {limit:.3g} in all")
+        raise LimitError(
+            f"{what} takes {shown_bytes(needed)}; --max-memory allows {shown_bytes(limit)} in all"
+        )
 
 
 def held_bytes(process: int) -> int:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from dnnp.core.model.text import shown_seconds
 from dnnp.core.runtime.sources import POISSON, Arrivals
 from dnnp.core.runtime.trace import Trace
-from dnnp.formats.amounts import shown_seconds
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 """Which latencies are told."""

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dnnp.core.model.text import table
+from dnnp.core.model.text import shown_seconds, table
 from dnnp.core.runtime.queueing import QUANTILES, Queueing
 from dnnp.core.runtime.sources import POISSON, Arrivals
-from dnnp.formats.amounts import shown_seconds
 
 SHARES = tuple(step / 10 for step in range(1, 13))
 """Rates over what the pipeline can do."""

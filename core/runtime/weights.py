@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.errors import InputFileError
+from dnnp.core.model.text import shown_bytes
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -183,8 +184,8 @@ def _check_memory(size: int) -> None:
         return
     if size > available // 2:
         raise InputFileError(
-            f"random weights would take {size / 1e9:.1f} GB of this machine's "
-            f"{available / 1e9:.1f} GB of memory"
+            f"random weights would take {shown_bytes(size)} of this machine's "
+            f"{shown_bytes(available)} of memory"
         )
 
 

@@ -6,7 +6,7 @@ import math
 import re
 
 from dnnp.core.model.plan import Stage
-from dnnp.core.model.text import counted, table
+from dnnp.core.model.text import counted, shown_bytes, shown_time, table
 from dnnp.core.view.facts import Facts, Part
 from dnnp.core.view.parts import (
     LOADS,
@@ -19,7 +19,7 @@ from dnnp.core.view.parts import (
     shared_words,
     working,
 )
-from dnnp.core.view.words import Page, shortened, shown_share, shown_size, shown_time
+from dnnp.core.view.words import Page, shortened, shown_share
 
 FILLS = {"in": "░", "compute": "█", "overflow": "▓", "out": "▒", "sync": "≈"}
 PLAIN_FILLS = {"in": "<", "compute": "#", "overflow": "!", "out": ">", "sync": "~"}
@@ -81,7 +81,7 @@ def _stage_row(facts: Facts, number: int, part: Part) -> list[str]:
         stage.where,
         shortened(layers, LAYERS),
         shown_time(stage.load_s, facts.seconds),
-        shown_size(stage.memory_bytes),
+        shown_bytes(stage.memory_bytes),
         share,
     ]
 
@@ -123,7 +123,7 @@ def _timeline_row(facts: Facts, number: int, part: Part) -> list[str]:
         stage.device,
         shortened(part.layers or counted(len(stage.nodes), "node"), FEWER),
         shown_time(stage.compute_s, facts.seconds),
-        shown_size(stage.memory_bytes),
+        shown_bytes(stage.memory_bytes),
     ]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dnnp.core.model.text import printable, table
+from dnnp.core.model.text import printable, shown_bytes, shown_time, table
 from dnnp.core.view.bars import load_lines, timeline
 from dnnp.core.view.facts import Facts
 from dnnp.core.view.rivals import families, is_best
 from dnnp.core.view.text import laid_out
-from dnnp.core.view.words import Page, shortened, shown_rate, shown_share, shown_size, shown_time
+from dnnp.core.view.words import Page, shortened, shown_rate, shown_share
 
 BEST = "*"
 """Marks the smallest value of what can be compared."""
@@ -94,8 +94,8 @@ def _rows(family: Sequence[Facts]) -> list[dict[str, str]]:
             "time": "-" if facts.solving_s is None else shown_time(facts.solving_s, True),
             "stages": str(len(facts.parts)),
             "balance": shown_share(facts.balance),
-            "cut": shown_size(moved),
-            "memory": shown_size(memory),
+            "cut": shown_bytes(moved),
+            "memory": shown_bytes(memory),
             "share": "-" if share is None else shown_share(share),
         }
         if not facts.seconds or plan.objective == "latency":

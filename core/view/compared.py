@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dnnp.core.model.text import shown_time
 from dnnp.core.view.facts import Facts
-from dnnp.core.view.words import shown_share, shown_time
+from dnnp.core.view.words import shown_share
 from dnnp.formats.stream import Record
 
 METHODS = ("method", "value", "gap", "time", "", "")

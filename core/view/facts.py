@@ -83,7 +83,7 @@ class Facts:
     @property
     def seconds(self) -> bool:
         """Whether times are in seconds; else their unit is not known."""
-        return bool(self.stream.header["units"]["time"] == "s")
+        return self.stream.in_seconds
 
     @property
     def bound(self) -> Record | None:

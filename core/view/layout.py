@@ -11,7 +11,6 @@ import math
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -217,11 +216,3 @@ def bows(layout: Layout, edges: Edges) -> list[float]:
         0.0 if abs(layout.y[b] - layout.y[a]) < 2 else min(SWINGS, key=lambda s: covered(a, b, s))
         for a, b in edges
     ]
-
-
-def is_apart(layout: Layout) -> bool:
-    """Whether no two boxes overlap."""
-    rows: dict[int, list[float]] = {}
-    for x, y in zip(layout.x, layout.y, strict=True):
-        rows.setdefault(y, []).append(x)
-    return all(b - a > 1 - 1e-9 for xs in rows.values() for a, b in pairwise(sorted(xs)))

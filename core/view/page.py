@@ -17,7 +17,8 @@ from typing import Any
 import orjson
 
 from dnnp.core.model.graph import PARAMETER
-from dnnp.core.model.text import counted, printable
+from dnnp.core.model.plan import OBJECTIVES
+from dnnp.core.model.text import counted, printable, shown_bytes, shown_time
 from dnnp.core.view.compared import METHODS, advice, method_rows, way_rows
 from dnnp.core.view.facts import Facts, Part
 from dnnp.core.view.gantt import COLORS
@@ -34,7 +35,7 @@ from dnnp.core.view.parts import (
 from dnnp.core.view.proof import proof_lines
 from dnnp.core.view.svg import FILLS
 from dnnp.core.view.tables import runs
-from dnnp.core.view.words import lacking, shown_rate, shown_share, shown_size, shown_time
+from dnnp.core.view.words import lacking, shown_rate, shown_share
 
 FILES = ("board.js", "page.js", "page.css")
 """What a page is made of besides data, beside this file: scripts in their order, and the style."""
@@ -86,7 +87,7 @@ def _summary(facts: Facts) -> list[str]:
     pairs: list[tuple[str, str]] = []
     graph, plan = facts.graph, facts.plan
     if plan is not None:
-        pairs.append((plan.objective, shown_time(plan.value, facts.seconds)))
+        pairs.append((OBJECTIVES[plan.objective], shown_time(plan.value, facts.seconds)))
         if facts.seconds and plan.objective != "latency":
             pairs.append(("rate", shown_rate(plan.value)))
         pairs += [
@@ -105,7 +106,7 @@ def _summary(facts: Facts) -> list[str]:
         if facts.units.g != graph.n:
             pairs.append(("groups", str(facts.units.g)))
         weights = float(graph.tensor_bytes[graph.tensor_kind == PARAMETER].sum())
-        pairs.append(("parameters", shown_size(weights)))
+        pairs.append(("parameters", shown_bytes(weights)))
     rows = [
         f"<div><dt>{escape(name)}</dt><dd>{escape(printable(value))}</dd></div>"
         for name, value in pairs
@@ -160,7 +161,7 @@ def _stages(facts: Facts) -> list[str]:
         if not late:
             cells.append(f"<td>{_bar(facts, part, scale, bound)}</td>")
         cells += [
-            _cell(shown_size(stage.memory_bytes), stage.memory_bytes),
+            _cell(shown_bytes(stage.memory_bytes), stage.memory_bytes),
             _cell(shown_share(share) if math.isfinite(part.capacity_bytes) else "-", share),
         ]
         cells += _ratio(part) if ran else []
@@ -273,11 +274,11 @@ def _tables(facts: Facts) -> list[str]:
         rows = [
             f"<tr>{_cell(graph.tensor_names[cut.tensor], left=True)}"
             f"{_cell(str(cut.source), cut.source)}{_cell(', '.join(map(str, cut.targets)))}"
-            f"{_cell(shown_size(cut.size_bytes), cut.size_bytes)}</tr>"
+            f"{_cell(shown_bytes(cut.size_bytes), cut.size_bytes)}</tr>"
             for cut in facts.cuts[:MOST_ROWS]
         ]
         total = sum(cut.size_bytes for cut in facts.cuts)
-        text = f"{counted(len(facts.cuts), 'tensor')}, {shown_size(total)}"
+        text = f"{counted(len(facts.cuts), 'tensor')}, {shown_bytes(total)}"
         text += f"; the {MOST_ROWS} largest" if len(facts.cuts) > MOST_ROWS else ""
         lines += ["<h2>What moves between stages</h2>", f"<p>{text}</p>"]
         lines += _table(["tensor", "from", "to", "size"], rows, (0,), sortable=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dnnp.core.model.plan import Plan, Stage
+from dnnp.core.model.text import shown_bytes, shown_time
 from dnnp.core.view.facts import Facts, Part
-from dnnp.core.view.words import shown_size, shown_time
 
 LOADS = ("in", "compute", "overflow", "out", "sync")
 """Parts of a load, in the order in which a bar shows them."""
@@ -55,7 +55,7 @@ def shared_words(facts: Facts) -> list[str]:
     if plan is None or len(plan.own) == len(plan.stages):
         return []
     memory = sum(stage.memory_bytes for stage in plan.stages if stage.shared)
-    return [f"shared: {shown_time(plan.shared_s, facts.seconds)}, {shown_size(memory)}"]
+    return [f"shared: {shown_time(plan.shared_s, facts.seconds)}, {shown_bytes(memory)}"]
 
 
 def working(part: Part) -> Iterator[tuple[float, float]]:

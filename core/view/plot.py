@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.plan import Plan
+from dnnp.core.model.plan import OBJECTIVES, Plan
+from dnnp.core.model.text import shown_time
 from dnnp.core.view.drawing import PALETTE, label, marker, picture, powers, text_width, ticks
 from dnnp.core.view.facts import Facts
 from dnnp.core.view.rivals import LACKING, families, outcomes, shared_bound
-from dnnp.core.view.words import OBJECTIVES, shown_time
 
 AXES = ("k", "method")
 """What a chart may have from left to right."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dnnp.core.model.text import printable, table
+from dnnp.core.model.text import printable, shown_time, table
 from dnnp.core.view.facts import Facts
-from dnnp.core.view.words import shown_share, shown_time
+from dnnp.core.view.words import shown_share
 
 SAYS = {
     "simple": "all devices share the work evenly, or the longest unit takes so long",

@@ -9,8 +9,8 @@ from html import escape
 import numpy as np
 
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.plan import Plan
-from dnnp.core.model.text import printable
+from dnnp.core.model.plan import OBJECTIVES, Plan
+from dnnp.core.model.text import printable, shown_bytes, shown_time
 from dnnp.core.view.drawing import (
     BOLD,
     PALETTE,
@@ -45,7 +45,7 @@ from dnnp.core.view.parts import (
     shared_words,
     working,
 )
-from dnnp.core.view.words import lacking, shown_rate, shown_share, shown_size, shown_time
+from dnnp.core.view.words import lacking, shown_rate, shown_share
 from dnnp.formats.stream import Stream
 
 MOST_BOXES, MOST_EDGES, MOST_STAGES = 300, 1500, 64
@@ -90,7 +90,7 @@ def draw(facts: Facts, which: str) -> bytes:
 def schedule_svg(stream: Stream) -> bytes:
     """The schedule of a stream alone."""
     record = stream.get("schedule")[0]
-    one = schedule_picture(record, stream.get("block"), stream.header["units"]["time"] == "s")
+    one = schedule_picture(record, stream.get("block"), stream.in_seconds)
     return picture(one.width, one.height, str(stream.header["model"]), one.said, one.body)
 
 
@@ -157,7 +157,7 @@ def _loads(facts: Facts) -> Drawn | None:
 def _said(facts: Facts, plan: Plan, shown: int) -> str:
     """A plan in one line."""
     text = (
-        f"{len(facts.parts)} stages by {plan.method}, {plan.objective}: "
+        f"{len(facts.parts)} stages by {plan.method}, {OBJECTIVES[plan.objective]} "
         f"{shown_time(plan.value, facts.seconds)}"
     )
     if facts.seconds and plan.objective != "latency":
@@ -181,7 +181,7 @@ def _numbers(facts: Facts, part: Part) -> str:
     """Load, predicted and measured, and memory of a stage."""
     stage = part.stage
     time = stage.compute_s if facts.plan and facts.plan.objective == "latency" else stage.load_s
-    text = f"{shown_time(time, facts.seconds)}, {shown_size(stage.memory_bytes)}"
+    text = f"{shown_time(time, facts.seconds)}, {shown_bytes(stage.memory_bytes)}"
     if math.isfinite(part.capacity_bytes) and part.capacity_bytes > 0:
         text += f" ({shown_share(stage.memory_bytes / part.capacity_bytes)})"
     if part.measured_s is not None:
@@ -222,7 +222,7 @@ def _graph(facts: Facts) -> Drawn | None:
     for ((a, b), size), bow in zip(edges.items(), swings, strict=True):
         thick = 0.6 + 2.4 * (size / most if most > 0 else 0.0)
         aside = bow * (BOX + GAP)
-        body.append(_edge((xs[a], ys[a]), (xs[b], ys[b]), aside, thick, shown_size(size)))
+        body.append(_edge((xs[a], ys[a]), (xs[b], ys[b]), aside, thick, shown_bytes(size)))
     body += [_drawn_box(facts, one, x, y) for one, x, y in zip(boxes, xs, ys, strict=True)]
     text = f"graph: {graph.n} units"
     if what != "unit":

@@ -6,22 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 
 from dnnp.core.model.graph import INPUT, PARAMETER
-from dnnp.core.model.text import counted, printable, table
+from dnnp.core.model.plan import OBJECTIVES
+from dnnp.core.model.text import counted, printable, shown_bytes, shown_time, table
 from dnnp.core.view.bars import load_lines, timeline, tinted
 from dnnp.core.view.compared import METHODS, advice, method_rows, way_rows
 from dnnp.core.view.facts import Facts
 from dnnp.core.view.gantt import text_chart
 from dnnp.core.view.proof import proof_lines
-from dnnp.core.view.words import (
-    OBJECTIVES,
-    Page,
-    lacking,
-    shortened,
-    shown_rate,
-    shown_share,
-    shown_size,
-    shown_time,
-)
+from dnnp.core.view.words import Page, lacking, shortened, shown_rate, shown_share
 from dnnp.formats.stream import Record
 
 NAME = 44
@@ -70,7 +62,7 @@ def _model(facts: Facts) -> list[str]:
         if facts.stream.get("group"):
             parts.append(counted(units.g, "group"))
         if weights:
-            parts.append(f"{shown_size(float(weights))} of parameters")
+            parts.append(f"{shown_bytes(float(weights))} of parameters")
         parts.append(counted(int((graph.tensor_kind == INPUT).sum()), "input"))
         if graph.is_output.any():
             parts.append(counted(int(graph.is_output.sum()), "output"))
@@ -80,7 +72,8 @@ def _model(facts: Facts) -> list[str]:
         total = float(facts.unit_times.sum())
         if math.isfinite(total):
             what = "compute on the devices of the plan" if facts.parts else "compute"
-            lines.append(f"{what}: {shown_time(total, facts.seconds)}")
+            unit = "" if facts.seconds else " (unit of time unknown)"
+            lines.append(f"{what}: {shown_time(total, facts.seconds)}{unit}")
         else:
             lines.append("not priced: dnnp-profile does that")
     steps = [step["tool"].removeprefix("dnnp-") for step in facts.stream.header["provenance"]]
@@ -128,7 +121,7 @@ def _cuts(facts: Facts, page: Page) -> list[str]:
             shortened(facts.graph.tensor_names[cut.tensor], NAME),
             f"{cut.source} -> {', '.join(map(str, cut.targets[:4]))}"
             + (", ..." if len(cut.targets) > 4 else ""),
-            shown_size(cut.size_bytes),
+            shown_bytes(cut.size_bytes),
         ]
         for cut in facts.cuts[:most]
     ]
@@ -136,7 +129,7 @@ def _cuts(facts: Facts, page: Page) -> list[str]:
     rest = facts.cuts[most:]
     if rest:
         size = sum(cut.size_bytes for cut in rest)
-        lines.append(f"and {len(rest)} more, {shown_size(size)} together (-v)")
+        lines.append(f"and {len(rest)} more, {shown_bytes(size)} together (-v)")
     return lines
 
 

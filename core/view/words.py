@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from dnnp.core.model.text import printable
-from dnnp.formats.amounts import shown_bytes, shown_seconds
-
-OBJECTIVES = {
-    "throughput": "largest load",
-    "gpipe": "largest forward plus largest backward load",
-    "latency": "time of one sample",
-}
-"""What the value of a plan is, by its objective."""
+from dnnp.core.model.text import printable, shown_bytes
 
 
 @dataclass(frozen=True)
@@ -36,18 +27,6 @@ class Page:
         return count if self.more else min(count, self.rows)
 
 
-def shown_time(value: float | None, in_seconds: bool) -> str:
-    """A time; without a unit, where that is not known."""
-    if value is None or not math.isfinite(value):
-        return "-"
-    return shown_seconds(value) if in_seconds and value else f"{value:.4g}"
-
-
-def shown_size(value: float | None) -> str:
-    """A number of bytes; `-` where there is none, or no limit."""
-    return "-" if value is None or not math.isfinite(value) else shown_bytes(value)
-
-
 def shown_share(value: float) -> str:
     """A share in percent: `12 %`, and below ten with a digit more.
 
@@ -63,7 +42,7 @@ def shown_share(value: float) -> str:
 
 def lacking(excess_bytes: float) -> str:
     """What is wrong with a plan that needs so much more memory than a device has."""
-    return f"infeasible: a device lacks {shown_size(excess_bytes)} of memory"
+    return f"infeasible: a device lacks {shown_bytes(excess_bytes)} of memory"
 
 
 def shown_rate(value: float) -> str:

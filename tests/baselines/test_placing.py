@@ -122,12 +122,12 @@ def test_a_shortfall_is_named() -> None:
     problem = problem_of(
         [[1.0] * 3] * 2, [(0, 1)], [1.0], memory=[4.0, 4.0, 4.0], capacity=[5.0, 5.0]
     )
-    with pytest.raises(InfeasibleError, match=r"need 12 bytes.* have 10, 2 short"):
+    with pytest.raises(InfeasibleError, match=r"need 12 B.* have 10 B, 2 B short"):
         place("heft", problem)
     with pytest.raises(InfeasibleError, match="at most 5"):
         place("single", problem)
     large = problem_of([[1.0]] * 2, [], [], memory=[6.0], capacity=[5.0, 5.0])
-    with pytest.raises(InfeasibleError, match="need 6 bytes"):
+    with pytest.raises(InfeasibleError, match="need 6 B"):
         place("m-etf", large)
 
 

@@ -126,7 +126,7 @@ def test_without_a_cpu_what_does_not_fit_is_skipped() -> None:
     assert greedy(problem).block.tolist() == [0, 1, 0]
     with pytest.raises(LimitError, match="full"):
         greedy(blocks_problem(3, chain(3), [1.0, 2.0, 1.0], cpu=False))
-    with pytest.raises(InfeasibleError, match="need 5 bytes"):
+    with pytest.raises(InfeasibleError, match="need 5 B"):
         greedy(blocks_problem(3, [], [1.0, 2.0, 2.0], cpu=False))
     with pytest.raises(InfeasibleError, match="task 1"):
         greedy(blocks_problem(3, [], [0.5, 3.0, 0.5], cpu=False))

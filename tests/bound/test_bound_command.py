@@ -15,6 +15,7 @@ import pytest
 from fuzz.onnx_models import models
 
 from dnnp.core import methods
+from dnnp.core.model.text import shown_seconds
 from dnnp.formats.bounds import bound_record
 from dnnp.formats.records import json_schema
 from dnnp.formats.stream import read_bytes
@@ -80,7 +81,8 @@ def test_the_record():
     kinds = [r["type"] for r in result.records()]
     assert kinds[-2:] == ["bound", "end"]
     last = result.err.splitlines()[-1]
-    assert last.startswith(f"dnnp-bound: bound {record['value']:.6g} by {record['method']}: value ")
+    value = shown_seconds(record["value"])
+    assert last.startswith(f"dnnp-bound: bound {value} by {record['method']}: value {value}, ")
     assert last.endswith(", optimal, ordered")
 
 

@@ -86,9 +86,10 @@ def test_all_that_fail_are_on_one_line(plan: bytes) -> None:
     result = dnnp("check", "-q", *words, "--max-gap", "0", stdin=plan)
     assert result.status == 8
     assert result.err == (
-        "dnnp-check: stage 1 on dev/1 needs 0.8 of its memory (80 bytes of 100), above 0.5 "
-        "(--max-memory); the throughput of the plan is 0.166667/s, below 1/s (--min-throughput); "
-        "the latency of the plan is 9 s, above 0.5 s (--max-latency)\n"
+        "dnnp-check: stage 1 on dev/1 needs 0.8 of its memory (80 B of 100 B), above 0.5 "
+        "(--max-memory); the throughput of the plan is 0.166667 samples/s, below 1 "
+        "(--min-throughput); "
+        "the latency of the plan is 9 s, above 500 ms (--max-latency)\n"
     )
     found = gates(dnnp("check", "--json", *words, "--max-gap", "0", stdin=plan))
     assert [name for name, gate in found.items() if gate["holds"]] == ["max-gap"]

@@ -144,7 +144,7 @@ CORRUPTIONS: dict[str, tuple[Callable[[Records], None], str, str]] = {
     "charge_io": (set_plan(charge_io=True), "load", "in_s is 0.0, recomputed 1.0"),
     "memory model": (set_plan(memory_model="sum"), "load", "recomputed 8.0"),
     "bandwidth": (set_devices(bandwidth_bytes_per_s=16.0), "load", "recomputed 6.0"),
-    "capacity": (set_devices(memory_bytes=199), "capacity", "needs 200 bytes, 'acc' has 199"),
+    "capacity": (set_devices(memory_bytes=199), "capacity", "needs 200 B, 'acc' has 199 B"),
     "overflow mode": (stream_weights, "load", "overflow_s is 0.0, recomputed 12.0"),
     "digest": (set_plan(digest="f" * 64), "digest", "made from another graph"),
     "size": (

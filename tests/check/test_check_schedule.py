@@ -136,7 +136,7 @@ def test_stream_without_a_graph() -> None:
     assert summary["ok"]
     assert (summary["makespan"], summary["value"]) == (9.0, None)
     assert summary["bubble"] == pytest.approx(1 / 3)
-    assert result.err == "dnnp-check: ok: schedule of 2 micro-batches, makespan 9, bubble 0.333\n"
+    assert result.err == "dnnp-check: ok: schedule of 2 micro-batches, makespan 9 s, bubble 0.333\n"
 
 
 def test_stream_without_a_schedule_has_no_makespan() -> None:
@@ -744,7 +744,7 @@ def test_schedules_of_a_plan_hold(change: Change) -> None:
     result, summary = check(seeds.encode(records))
     assert (result.status, summary["violations"]) == (0, [])
     assert summary["makespan"] == 51.0
-    assert "gap 0.684, schedule of 1 micro-batch, makespan 51, bubble 0.667" in result.err
+    assert "gap 0.684, schedule of 1 micro-batch, makespan 51 s, bubble 0.667" in result.err
 
 
 def test_a_run_is_younger_than_the_schedule() -> None:

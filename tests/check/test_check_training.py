@@ -96,7 +96,7 @@ def test_gpipe_adds_the_largest_of_each_pass() -> None:
     status, messages, summary = check(seeds.sealed(records))
     assert status == 0, messages
     assert summary["value"] == 26.0
-    assert "gpipe value 26" in messages
+    assert "forward plus backward load 26" in messages
 
 
 CORRUPTIONS: dict[str, tuple[Callable[[Records], None], str, str]] = {
@@ -126,7 +126,7 @@ CORRUPTIONS: dict[str, tuple[Callable[[Records], None], str, str]] = {
     "no sync": (without(1, "sync_s"), "load", "sync_s is 0.0, recomputed 2.0"),
     "sync of one": (stage(0, sync_s=1.0), "load", "sync_s is 1.0, recomputed 0.0"),
     "memory divided": (stage(1, memory_bytes=100), "load", "recomputed 200.0"),
-    "capacity of each": (device(memory_bytes=150), "capacity", "needs 200 bytes, 'acc' has 150"),
+    "capacity of each": (device(memory_bytes=150), "capacity", "needs 200 B, 'acc' has 150 B"),
     "forward": (stage(2, forward_s=11.0), "load", "forward_s is 11.0, recomputed 12.0"),
     "no forward": (without(0, "forward_s"), "load", "forward_s is missing, recomputed 6.0"),
     "backward": (stage(1, backward_s=9.0), "load", "backward_s is 9.0, recomputed 11.0"),

@@ -33,12 +33,15 @@ def test_nothing_is_drawn_at_first() -> None:
     assert console.getvalue() == ""
 
 
-def test_what_stands_in_the_line() -> None:
+@pytest.mark.parametrize(
+    ("in_seconds", "found"), [(False, "period 2, bound 1.5"), (True, "period 2 s, bound 1.5 s")]
+)
+def test_what_stands_in_the_line(in_seconds: bool, found: str) -> None:
     console, clock = Terminal(), Hands()
     with bar_on(console, clock) as bar:
         clock.now = 12.4
-        bar.update(Standing("annealing", 2.0, 1.5, 0.255, "period"))
-    line = "dnnp-x: annealing 25 %, 12 s, period 2, bound 1.5, gap 25.0 %"
+        bar.update(Standing("annealing", 2.0, 1.5, 0.255, "period", in_seconds))
+    line = f"dnnp-x: annealing 25 %, 12 s, {found}, gap 25.0 %"
     assert console.getvalue() == f"{CLEAR}{line}{CLEAR}"  # no room for a bar in 80 columns
 
 

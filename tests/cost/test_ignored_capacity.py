@@ -65,7 +65,7 @@ def test_command(words: tuple[str, ...]) -> None:
     assert (plan["status"], plan["memory_mode"]) == ("infeasible", "ignore")
     assert plan["excess_bytes"] == max(held.values()) - 25
     checked = dnnp("check", stdin=done.out)
-    assert (checked.status, f"infeasible by {plan['excess_bytes']:g} bytes" in checked.err) == (
+    assert (checked.status, f"infeasible by {plan['excess_bytes']:g} B" in checked.err) == (
         0,
         True,
     )

@@ -238,7 +238,7 @@ def test_max_memory_ends_a_command(tmp_path: Path) -> None:
     process = start("run", "-q", "--max-memory", "1M", str(stuck(tmp_path)))
     out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (5, b"")
-    assert err.endswith(b"more than 1e+06 bytes of memory are needed (--max-memory)\n")
+    assert err.endswith(b"more than 1 MB of memory are needed (--max-memory)\n")
     assert err.count(b"\n") == 1
 
 
@@ -280,7 +280,7 @@ def test_stage_timeout_of_the_session_for_shapes(tmp_path: Path) -> None:
 def test_max_memory_of_the_run_for_shapes(tmp_path: Path) -> None:
     status, err = import_by_running(endless(tmp_path, grows=True), "--max-memory", "700M")
     assert status == 5
-    reason = b"the run that shows the shapes: more than 7e+08 bytes of memory are needed"
+    reason = b"the run that shows the shapes: more than 700 MB of memory are needed"
     assert err == b"dnnp-import: " + reason + b" (--max-memory)\n"
 
 
@@ -300,7 +300,7 @@ def test_inputs_beyond_the_memory_are_refused(tmp_path: Path) -> None:
     process = start("run", "-q", "--max-memory", "2G")
     _, err = process.communicate(plan.out, timeout=PATIENCE_S)
     assert process.returncode == 5
-    reason = b"input 'a' of shape [300000000, 64] takes 7.68e+10 bytes; --max-memory allows 2e+09"
+    reason = b"input 'a' of shape [300000000, 64] takes 76.8 GB; --max-memory allows 2 GB"
     assert err == b"dnnp-run: " + reason + b" in all\n"
 
 

@@ -127,7 +127,7 @@ def test_weights_that_are_missing_copied_or_linked(
     (tmp_path / "w.bin").write_bytes(bytes(16))
     done = dnnp(*command, stdin=stream)
     stages = len(os.listdir(tmp_path / "out")) - 1
-    assert f": copied {16 * stages} bytes of weights, {16 * (stages - 1)} of them again" in done.err
+    assert f": copied {16 * stages} B of weights, {16 * (stages - 1)} B of them again" in done.err
     done = dnnp(*command, "--link-weights", stdin=stream)
     assert "hard-linked to the folders of the stages; while the links are there" in done.err
     assert (tmp_path / "w.bin").stat().st_nlink == 1 + stages  # which newer onnx refuses to load

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from dnnp.core.model.errors import FormatError, InputFileError
+from dnnp.core.model.text import shown_bytes
 from dnnp.formats import stage_folder, stage_weights
 from dnnp.formats.onnx_stages import split_model
 from dnnp.formats.onnx_weights import Span, span_of
@@ -103,8 +104,8 @@ def test_three_folders_add_up_to_the_model(tmp_path: Path) -> None:
     done = dnnp("export", "--to", "stages", "-o", out, stdin=plan)
     size = 4 * width * width
     assert done.err == (
-        f"dnnp-export: copied {(layers + 1) * size} bytes of weights, {size} of them again, "
-        "as stages share parameters\n"
+        f"dnnp-export: copied {shown_bytes((layers + 1) * size)} of weights, {shown_bytes(size)} "
+        "of them again, as stages share parameters\n"
         f"dnnp-export: wrote 3 stages to {out}\n"
     )
     found = entries(out)

@@ -197,7 +197,7 @@ def test_gates_judge_what_a_device_holds_with_its_shares() -> None:
     assert dnnp("check", "--max-memory", "35", stdin=plan).status == 0
     result = dnnp("check", "--max-memory", "34.5", stdin=plan)
     assert result.status == 8
-    assert "on gpu/0 needs 35 bytes" in result.err
+    assert "on gpu/0 needs 35 B" in result.err
 
 
 def test_what_runs_on_one_device_refuses_shared_stages() -> None:

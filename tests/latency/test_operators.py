@@ -244,7 +244,7 @@ def test_shortfalls_are_named() -> None:
     options = CostOptions(objective="latency", execution="operators", memory_model="sum")
     graph = replace(chain(1.0, 1.0), times={"a": np.ones(2)}, node_bytes=np.array([3.0, 3.0]))
     problem = latency_problem(SplitProblem(graph, singletons(graph), devices, options))
-    with pytest.raises(InfeasibleError, match=re.escape("need 6 bytes")):
+    with pytest.raises(InfeasibleError, match=re.escape("need 6 B")):
         anneal_operators(problem)
     graph = replace(graph, times={"a": np.array([1.0, np.inf])})
     problem = latency_problem(SplitProblem(graph, singletons(graph), devices, options))

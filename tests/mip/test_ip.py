@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import importlib.util
 import math
 import os
@@ -556,6 +557,26 @@ def test_a_solver_that_is_not_installed(monkeypatch):
     with pytest.raises(UnavailableError, match=r"dnnp\[highs\]") as caught:
         solve_ip(case.problem.with_options(SUM), "free", solver="highs")
     assert caught.value.exit_status == 7
+    child._close_idle()
+    child._idle.clear()
+
+
+def test_a_highspy_without_the_c_functions(monkeypatch, tmp_path):
+    package, metadata = tmp_path / "highspy", tmp_path / "highspy-1.16.0.dist-info"
+    package.mkdir()
+    metadata.mkdir()
+    (package / "__init__.py").touch()
+    (package / "_core.py").write_text(f"__file__ = {_ctypes.__file__!r}\n")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: highspy\nVersion: 1.16.0\n")
+    child._close_idle()
+    child._idle.clear()
+    monkeypatch.delenv("PMIP_HIGHS_LIBRARY", raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    case = small_case(4, 3, [DeviceClass("dev", count=2)])
+    with pytest.raises(UnavailableError, match=r"highspy 1\.16\.0 .*1\.9 to 1\.15") as caught:
+        solve_ip(case.problem.with_options(SUM), "free", solver="highs")
+    assert caught.value.exit_status == 7
+    assert "\n" not in str(caught.value)
     child._close_idle()
     child._idle.clear()
 

@@ -101,7 +101,7 @@ def test_circles_are_named() -> None:
 def test_limit_below_one_block() -> None:
     with pytest.raises(InfeasibleError) as error:
         read(memory_bytes=0.5)
-    assert str(error.value) == ("device/0 may hold 0.5 bytes, but block 'F0' alone needs 1")
+    assert str(error.value) == ("device/0 may hold 0.5 B, but block 'F0' alone needs 1 B")
     assert error.value.exit_status == 4
 
 

@@ -216,8 +216,8 @@ def test_streams_that_cannot_be_scheduled() -> None:
 @pytest.mark.parametrize(
     ("limit", "method", "message"),
     [
-        (0.5, "auto", "device/0 may hold 0.5 bytes, but block 'F0' alone needs 1"),
-        (2, "gpipe", "gpipe holds 4 bytes on device/0, its limit is 2"),
+        (0.5, "auto", "device/0 may hold 0.5 B, but block 'F0' alone needs 1 B"),
+        (2, "gpipe", "gpipe holds 4 B on device/0, its limit is 2 B"),
         (2, "1f1b", "1f1b holds"),
     ],
 )

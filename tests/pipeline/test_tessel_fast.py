@@ -43,7 +43,7 @@ def test_the_full_search_needs_no_more_memory(name: str) -> None:
     found = tessel_fast(limited)
     check(limited, found)
     assert tessel(limited).repetend.period_s <= found.repetend.period_s
-    with pytest.raises(InfeasibleError, match=f"holds {held:g} bytes on device"):
+    with pytest.raises(InfeasibleError, match=f"holds {held:g} B on device"):
         tessel_fast(with_memory(shape(name, 4), held - 1))
 
 
@@ -149,7 +149,7 @@ def test_from_the_outside() -> None:
     assert (record["method"], record["repetend"]["method"]) == ("tessel-fast", "tessel-fast")
     refused = dnnp("schedule", "--shape", "M", "--method", "tessel-fast", "--memory", "3")
     assert (refused.status, refused.out) == (4, b"")
-    assert "the repetend of tessel-fast holds 6 bytes on device/0, its limit is 3" in refused.err
+    assert "the repetend of tessel-fast holds 6 B on device/0, its limit is 3 B" in refused.err
     idle = dnnp("schedule", "--shape", "M", "--method", "tessel-fast", "--eager")
     assert (idle.status, "--eager is for --method tessel" in idle.err) == (2, True)
 

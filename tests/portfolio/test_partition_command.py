@@ -92,9 +92,9 @@ def test_golden_chain():
     }
     said = result.err.splitlines()
     assert said[-2:] == [
-        "dnnp-partition: 3 stages, auto: largest load 5, optimal, ordered",
-        "dnnp-partition: 3 replicas of the whole model fit and are predicted 1.67 times as fast: 3 "
-        "(--allow-replicas compares them)",
+        "dnnp-partition: 3 stages, auto: largest load 5 s, optimal, ordered",
+        "dnnp-partition: 3 replicas of the whole model fit and are predicted 1.67 times as fast: "
+        "3 s (--allow-replicas compares them)",
     ]
     assert said[:-2] in ([], ["dnnp-partition: " + COMPILING])
 
@@ -117,7 +117,7 @@ def test_a_heuristic_has_the_simple_bound():
     plan = result.one("plan")
     assert (plan["value"], plan["status"]) == (5, "feasible")
     assert (plan["bound"], plan["gap"]) == pytest.approx((3, 0.4))
-    assert "3 stages, slice: largest load 5, bound 3, gap 40.0 %, ordered\n" in result.err
+    assert "3 stages, slice: largest load 5 s, bound 3 s, gap 40.0 %, ordered\n" in result.err
 
 
 def test_one_device_is_proven_optimal():
@@ -291,7 +291,7 @@ FAILURES = {
     ),
     "slow inner links": (
         ("-k", "4", "--bandwidth", "9", "--cluster-size", "2", "--inner-bandwidth", "8"), 2,
-        "the bandwidth inside a cluster of 'dev' (8) is below the one between clusters (9)",
+        "the bandwidth inside a cluster of 'dev' (8 B/s) is below the one between clusters (9 B/s)",
     ),
 }  # fmt: skip
 

@@ -164,8 +164,8 @@ def test_capacity_below_a_colour(method):
     result = dnnp("partition", *fits, "--memory", "29", stdin=to_bytes(made))
     assert (result.status, result.out) == (4, b"")
     assert result.err.endswith(
-        "infeasible: node 1 ('n1') and 2 more that belong with it needs 30 bytes; "
-        "the largest device has 29\n"
+        "infeasible: node 1 ('n1') and 2 more that belong with it needs 30 B; "
+        "the largest device has 29 B\n"
     )
 
 
@@ -176,7 +176,7 @@ def test_capacity_below_a_node(method):
     fits = ("-k", "3", "--memory", "100", "--method", method, *few(method))
     result = dnnp("partition", *fits, stdin=to_bytes(made))
     assert (result.status, result.out) == (4, b"")
-    assert "node 2 ('n2') needs 500 bytes; the largest device has 100" in result.err
+    assert "node 2 ('n2') needs 500 B; the largest device has 100 B" in result.err
 
 
 @pytest.mark.parametrize("method", PROVES)

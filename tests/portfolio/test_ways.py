@@ -162,8 +162,9 @@ def test_replicas_are_chosen_where_transfers_cost() -> None:
         {"way": "replicated-pipeline", "reason": "none is faster than the replicas"},
     ]
     assert result.err.splitlines()[-1] == (
-        "dnnp-partition: chosen: replicas on 2 devices, 4; pipeline 5 (1.25 times as long); whole "
-        "model 8 (2 times as long); no replicated pipeline: none is faster than the replicas"
+        "dnnp-partition: chosen: replicas on 2 devices, 4 s; pipeline 5 s (1.25 times as long); "
+        "whole model 8 s (2 times as long); no replicated pipeline: none is faster than the "
+        "replicas"
     )
     assert [(s["replicas"], s["device"]) for s in result.records("stage")] == [(2, "d0/0")]
 
@@ -171,10 +172,10 @@ def test_replicas_are_chosen_where_transfers_cost() -> None:
 def test_memory_rules_replicas_out() -> None:
     result = partition(chain(4, 4, params=10), "--allow-replicas", "--memory", "15")
     ways = ways_of(result)
-    assert ways["whole"]["reason"] == "the stage on d0/0 needs 22 bytes, its device has 15"
+    assert ways["whole"]["reason"] == "the stage on d0/0 needs 22 B, its device has 15 B"
     assert ways["replicas"] == {"way": "replicas", "reason": ways["whole"]["reason"]}
     assert result.one("plan")["value"] == ways["pipeline"]["value"] == 5
-    assert "; no whole model or replicas: the stage on d0/0 needs 22 bytes" in result.err
+    assert "; no whole model or replicas: the stage on d0/0 needs 22 B" in result.err
     quiet = partition(chain(4, 4, params=10), "--memory", "15")
     assert "allow-replicas" not in quiet.err
 
@@ -249,8 +250,8 @@ def test_training_pays_for_weights() -> None:
 def test_a_note_names_faster_replicas() -> None:
     result = partition(chain(4, 4))
     assert result.err.splitlines()[-1] == (
-        "dnnp-partition: 2 replicas of the whole model fit and are predicted 1.25 times as fast: 4 "
-        "(--allow-replicas compares them)"
+        "dnnp-partition: 2 replicas of the whole model fit and are predicted 1.25 times as fast: "
+        "4 s (--allow-replicas compares them)"
     )
     assert "ways" not in result.one("plan")
     for options in (["-q"], ["--max-replicas", "1"], ["-k", "1"]):
@@ -259,6 +260,15 @@ def test_a_note_names_faster_replicas() -> None:
         "replicas"
         not in command("partition", "--objective", "latency", stdin=to_bytes(chain(4, 4))).err
     )
+
+
+@pytest.mark.parametrize(("size", "said"), [(0.39, 0), (0.41, 1)])
+def test_replicas_are_named_where_they_are_a_tenth_faster(size: float, said: int) -> None:
+    """Replicas take 4 s, each stage of a pipeline the transfer besides. Several methods: once."""
+    result = partition(chain(4, 4, size=size), "--method", "slice,uniform")
+    assert "tried: slice" in result.err
+    assert result.err.count("replicas of the whole model") == said
+    assert "replicas" not in command("view", stdin=result.out).out.decode()
 
 
 def test_a_note_costs_nothing_where_replicas_cannot_be_faster() -> None:

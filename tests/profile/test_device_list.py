@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dnnp.core.model.errors import UsageError
-from dnnp.formats.amounts import parse_latency, shown_bytes
+from dnnp.core.model.text import shown_bytes
+from dnnp.formats.amounts import parse_latency
 from dnnp.formats.device_list import link_record, listed_records
 from dnnp.formats.devices import class_record, device_names, load_cluster, load_device
 from support.run import Result, dnnp

@@ -73,7 +73,7 @@ def test_golden_roofline() -> None:
         "only, as the work of their operators is unknown: org.example:Mystery (1)\n"
         "dnnp-profile: v100: priced by stated rates, not by rates fitted to operators that ran "
         "there (python -m dnnp.samples.fit_device)\n"
-        "dnnp-profile: 4 nodes in 3 groups, one after the other: 1.09 ms on v100\n"
+        "dnnp-profile: 4 nodes in 3 groups, one after the other: 1.086 ms on v100\n"
         "dnnp-profile: heaviest on v100: MatMul 89.2% (1), Relu 3.6% (1), Exp 3.6% (1), "
         "org.example:Mystery 3.6% (1)\n"
     )

@@ -40,7 +40,7 @@ def test_total_heaviest_and_bytes_alone() -> None:
     )
     listed = ", ".join(f"{name} {time / whole:.1%} ({n})" for time, name, n in rows)
     assert said[-2].startswith("5 nodes, one after the other: ")
-    assert said[-2].endswith(f"{whole * 1e6:.3g} us on cpu-core")
+    assert said[-2].endswith(f"{whole * 1e6:.4g} us on cpu-core")
     assert said[-1] == f"heaviest on cpu-core: {listed}"
     share = f"{mystery / whole:.1%} of the time on cpu-core"
     assert said[0].startswith(f"1 of 5 nodes, {share}, are priced by the bytes they move only")
@@ -59,7 +59,7 @@ def test_groups_cost_what_they_cost() -> None:
     assert line.startswith(f"dnnp-profile: 5 nodes in {groups} groups, one after")
     for name in ("v100", "cpu-core"):
         total = math.fsum(r["time_s"][name] for r in result.records("group"))
-        assert f"{total * 1e6:.3g} us on {name}" in line
+        assert f"{total * 1e6:.4g} us on {name}" in line
 
 
 def test_more_is_told_to_who_asks() -> None:

@@ -67,6 +67,48 @@ def test_steps_that_fail(
         assert (f"    {word}" in shown) == (word in text)
 
 
+def test_packages_of_a_folder_come_first(gpu_check, tmp_path: Path) -> None:
+    """Nothing is written but below a folder; CUDA's libraries of the interpreter are found."""
+    site, here, out = (tmp_path / name for name in ("site", "here", "out"))
+    metadata = site / "onnxruntime_gpu-9.9.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 9.9\n"
+    )
+    libraries = tmp_path / "lib" / "nvidia" / "cublas" / "lib"
+    libraries.mkdir(parents=True)
+    python = script(
+        tmp_path, f'PYTHONPATH="$PYTHONPATH:{tmp_path / "lib"}" exec {sys.executable} "$@"'
+    )
+    env = gpu_check.environment(python, here, site)
+    assert env["PYTHONPATH"].split(":") == [str(site), str(here / "path")]
+    assert str(libraries) in env["LD_LIBRARY_PATH"].split(":")
+    written = ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "PYTHONPYCACHEPREFIX")
+    assert all(Path(env[name]).is_relative_to(here) for name in written)
+    out.mkdir()
+    gpu_check.describe(python, env, out)
+    assert "onnxruntime-gpu 9.9\n" in (out / "python.txt").read_text()
+    said = subprocess.run(
+        [python, "-c", "import dnnp.cmds.run; print(dnnp.cmds.run.__file__)"],
+        env=env, cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert said.stdout.startswith(str(here / "path"))
+
+
+def test_results_are_written_step_by_step(gpu_check, tmp_path: Path, monkeypatch) -> None:
+    def one(name: str, *_: object) -> list:
+        before = (tmp_path / "out" / "table.md").exists()
+        return [gpu_check.Row(name, "earlier ones are written", str(before), before)]
+
+    monkeypatch.setattr(gpu_check, "run_step", one)
+    words = ["--provider", "cpu", "--site", tmp_path, "--out", tmp_path / "out", "links"]
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", *map(str, words)])
+    assert gpu_check.main() == 1
+    said = (tmp_path / "out" / "table.md").read_text()
+    assert "| models | earlier ones are written | False | **no** |" in said
+    assert "| links | earlier ones are written | True | ok |" in said
+
+
 def test_the_table(gpu_check) -> None:
     rows = [gpu_check.Row("links", "a", "b", True), gpu_check.Row("memory", "c", "d", False)]
     assert gpu_check.table(rows).splitlines()[2:] == [

@@ -12,6 +12,7 @@ import pytest
 
 import dnnp as python
 from dnnp.core.check.runs import check_runs
+from dnnp.core.model.text import shown_bytes
 from dnnp.core.runtime import compare, execute, prepare
 from dnnp.core.runtime.choice import MOST_ROUNDS, Choice, Offer, choose, is_clear, ordered
 from dnnp.core.runtime.compare import ROUNDS
@@ -194,7 +195,7 @@ def test_memory_rules_the_whole_model_out(tmp_path: Path) -> None:
     assert (choice["mode"], choice["ratio"], choice["clear"]) == ("pipeline", 1.0, True)
     assert choice["reason"] == "no other way fits the memory of the devices"
     assert [r["mode"] for r in choice["ruled_out"]] == ["whole", "replicas"]
-    assert f"needs {whole:.6g} bytes, its device has" in choice["ruled_out"][0]["reason"]
+    assert f"needs {shown_bytes(whole, 6)}, its device has" in choice["ruled_out"][0]["reason"]
     assert [run["mode"] for run in result.records("run")] == ["pipeline"]
     assert "not the whole model or the replicas: the stage on cpu-core/0 needs" in result.err
 

@@ -396,6 +396,6 @@ def test_a_plan_that_does_not_fit_its_devices_is_refused(folder: Path, stream: b
     result = dnnp("run", "--model", folder / "nothing.onnx", stdin=plan.out)
     assert (result.status, result.out) == (4, b"")
     assert lines_of(result) == [
-        f"dnnp-run: <stdin>: the plan is infeasible: a device needs {excess:.6g} bytes more than "
-        "it has (--memory-mode ignore)"
+        f"dnnp-run: <stdin>: the plan is infeasible: a device needs {excess:g} B more than it "
+        "has (--memory-mode ignore)"
     ]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import FormatError, InputFileError
+from dnnp.core.model.text import shown_seconds
 from dnnp.core.runtime.channel import Channel, ClosedError, Ends
 from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.report import median_timing, summarize
@@ -18,7 +19,6 @@ from dnnp.core.runtime.routes import SOURCE, Edge, route
 from dnnp.core.runtime.sinks import Kept, Sink
 from dnnp.core.runtime.sources import Repeated
 from dnnp.core.runtime.steps import Step
-from dnnp.formats.amounts import shown_seconds
 from support.run import PATIENCE_S
 from support.running import check_figures, known_time, made_up, step_of
 
@@ -297,5 +297,6 @@ def test_figures_of_short_runs_are_finite() -> None:
 
 
 def test_times_for_people() -> None:
-    shown = {1e-9: "0.001 us", 9.994e-4: "999 us", 9.996e-4: "1 ms", 0.9996: "1 s", 1e3: "1000 s"}
+    shown = {1e-9: "0.001 us", 9.9994e-4: "999.9 us", 9.9996e-4: "1 ms", 0.99996: "1 s"}
+    shown |= {1e3: "1000 s", 12345.6: "12346 s"}
     assert {value: shown_seconds(value) for value in shown} == shown

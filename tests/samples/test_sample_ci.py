@@ -59,8 +59,9 @@ def test_make_passes_and_fails_by_its_gates(folder: Path) -> None:
     assert status == 2
     reason, stopped = said.splitlines()
     assert re.fullmatch(
-        r"dnnp-check: the throughput of the plan is \S+/s, below 1e\+09/s \(--min-throughput\); "
-        r"the latency of the plan is \S+ s, above 1e-09 s \(--max-latency\)",
+        r"dnnp-check: the throughput of the plan is \S+ samples/s, below 1e\+09 "
+        r"\(--min-throughput\); "
+        r"the latency of the plan is \S+ [mu]?s, above 0\.001 us \(--max-latency\)",
         reason,
     )
     assert stopped.endswith("Error 8")

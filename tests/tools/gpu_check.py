@@ -1,6 +1,7 @@
 """Check dnnp on a machine with a GPU, end to end, in nine minutes.
 
     python tests/tools/gpu_check.py [--provider cuda] [--wheels DIR] [STEP ...]
+    python tests/tools/gpu_check.py --site DIR [--out DIR] [--provider cuda] [STEP ...]
     python tests/tools/gpu_check.py --collect DIR [--for 3.12]
     python tests/tools/gpu_check.py --provider cpu
 
@@ -13,6 +14,14 @@ With --wheels an environment is made of the wheels in a folder, with onnxruntime
 onnxruntime; whatever is not there is taken from the interpreter that runs this. CUDA 13 and cuDNN 9
 come from wheels, from the packages that PyTorch brings, or from the system. --collect downloads
 what such a folder needs besides these two, for Linux on x86-64.
+
+With --site nothing is installed and no environment is made, as on a machine that is lent for some
+minutes, without a network: the interpreter that runs this runs the steps, with the unpacked
+packages in a folder (onnxruntime-gpu, and what else the interpreter lacks) first on their path.
+CUDA's libraries are those beside the PyTorch of that interpreter. All that was found goes to the
+folder --out, step by step, with what every step said; the checkout is left alone, and so is
+BENCHMARKS.md. A machine that is gone afterwards can be understood from that folder, or from what is
+printed.
 
 Ends with 0 if all steps passed, with 1 if some did not, and with 7 where there is no GPU. Needs
 nothing but Python's own library.
@@ -28,8 +37,10 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 import venv
@@ -40,6 +51,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "build" / "gpu-check"
+OUT = HERE / "out"
 STEPS = {
     "versions": 30, "models": 60, "fallback": 60, "verify": 100, "stages": 170, "mixed": 120,
     "overlap": 40, "links": 40, "memory": 50, "failures": 50,
@@ -74,19 +86,28 @@ def gpus() -> tuple[int, str]:
 
 
 def run_step(
-    name: str, python: Path, provider: str, limit_s: float, env: dict[str, str]
+    name: str,
+    python: Path,
+    provider: str,
+    limit_s: float,
+    env: dict[str, str],
+    work: Path = HERE / "work",
+    log: Path | None = None,
 ) -> list[Row]:
-    """Run a step; its rows, and one more if it failed."""
-    words = [python, ROOT / "tests/tools/gpu_steps.py", name, provider, HERE / "work"]
+    """Run a step; its rows, and one more if it failed. All that it said goes to the file `log`."""
+    words = [python, ROOT / "tests/tools/gpu_steps.py", name, provider, work]
     begin = time.monotonic()
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
+        errors="replace", start_new_session=True,
+    )  # fmt: skip
     try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=limit_s, env=env, errors="replace"
-        )
-        out, err, status = done.stdout, done.stderr, f"ended with {done.returncode}"
-        failed = done.returncode != 0
-    except subprocess.TimeoutExpired as error:
-        out, err = (_text(part) for part in (error.stdout, error.stderr))
+        out, err = process.communicate(timeout=limit_s)
+        failed, status = process.returncode != 0, f"ended with {process.returncode}"
+    except subprocess.TimeoutExpired:
+        # With what it started, which would go on and disturb the next step.
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
         failed, status = True, f"took longer than {limit_s:.0f} s"
     rows = [
         Row(name, what, found, ok)
@@ -97,19 +118,21 @@ def run_step(
     spent = time.monotonic() - begin
     failed = failed or not rows
     print(f"{name}: {'FAILED, ' + status if failed else 'done'}, {spent:.1f} s", file=sys.stderr)
+    if log is not None:
+        log.write_text(f"{out}\n{err}\n{status}, {spent:.1f} s\n")
     if failed or not all(row.ok for row in rows):
         lines = [line for line in (out + err).splitlines() if line[:4] != "ROW "]
         print("\n".join(f"    {line}" for line in lines[-TAIL:]), file=sys.stderr)
     return [*rows, Row(name, "the step", status, False)] if failed else rows
 
 
-def _text(part: str | bytes | None) -> str:
-    return part.decode(errors="replace") if isinstance(part, bytes) else part or ""
+def environment(python: Path, here: Path = HERE, site: Path | None = None) -> dict[str, str]:
+    """Variables for the steps: where dnnp is, and the libraries of CUDA.
 
-
-def environment(python: Path) -> dict[str, str]:
-    """Variables for the steps: where dnnp is, and the libraries of CUDA."""
-    package = HERE / "path" / "dnnp"
+    With packages unpacked in the folder `site`, they are first on the path, and all that Python and
+    the kernels leave behind goes to `here`.
+    """
+    package = here / "path" / "dnnp"
     shutil.rmtree(package, ignore_errors=True)
     package.mkdir(parents=True)
     for part in (
@@ -117,18 +140,54 @@ def environment(python: Path) -> dict[str, str]:
         *(ROOT / "core/api").glob("*.py"),
     ):
         (package / part.name).symlink_to(part)
-    code = "import site, sys; print(*site.getsitepackages(), *sys.path, sep='\\n')"
-    said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
-    folders = dict.fromkeys(Path(line) for line in said.stdout.splitlines() if line)
+    said = subprocess.run([python, "-c", FOLDERS], capture_output=True, text=True, check=True)
+    folders = dict.fromkeys(map(Path, filter(None, [*said.stdout.splitlines(), *sys.path])))
     found = [path for folder in folders for path in sorted(folder.glob("nvidia/*/lib"))]
     found += sorted(Path("/usr/local").glob("cuda*/lib64"))
     libraries = [str(path) for path in found] + os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    paths = [package.parent, ROOT / "tests"] if site is None else [site.resolve(), package.parent]
+    alone = {"PYTHONPYCACHEPREFIX": str(here / "pycache"), "NUMBA_CACHE_DIR": str(here / "kernels")}
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(package.parent), str(ROOT / "tests")]),
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "LD_LIBRARY_PATH": ":".join(filter(None, libraries)),
-        "XDG_CACHE_HOME": str(HERE / "cache"),
+        "XDG_CACHE_HOME": str(here / "cache"),
+        **(alone if site is not None else {}),
     }
+
+
+FOLDERS = """
+import site, sys
+print(*site.getsitepackages([sys.prefix, sys.base_prefix]), *sys.path, sep="\\n")
+"""
+"""Prints where an interpreter has packages, and the one that its environment was made from."""
+
+INSTALLED = """
+import sys
+from importlib.metadata import distributions
+print(sys.version, sys.executable, sys.prefix, sys.base_prefix, *sys.path, sep="\\n")
+print(*sorted({f"{d.name} {d.version}" for d in distributions()}), sep="\\n")
+"""
+"""Prints what an interpreter is, and which packages it has."""
+
+
+def describe(python: Path, env: dict[str, str], out: Path) -> None:
+    """Write down what the machine and the interpreter are: one file each."""
+    for name, words in {
+        "python": [python, "-c", INSTALLED],
+        "processor": ["lscpu"],
+        "gpu": ["nvidia-smi", "-q"],
+        "links": ["nvidia-smi", "topo", "-m"],
+    }.items():
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=30)
+            text = done.stdout + done.stderr
+        except (OSError, subprocess.TimeoutExpired) as error:
+            text = f"{error}\n"
+        if name == "python":
+            text += "".join(f"{key}={env[key]}\n" for key in ("PYTHONPATH", "LD_LIBRARY_PATH"))
+            print(text, file=sys.stderr)
+        (out / f"{name}.txt").write_text(text)
 
 
 def make_venv(wheels: Path) -> Path:
@@ -186,6 +245,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("steps", nargs="*", metavar="STEP", help=f"of {', '.join(STEPS)}")
     parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="make an environment of these")
+    parser.add_argument("--site", type=Path, metavar="DIR", help="packages, as they are unpacked")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="for the results of --site")
     parser.add_argument("--collect", type=Path, metavar="DIR", help="download wheels to DIR")
     parser.add_argument(
         "--for", dest="version", default="3.12", metavar="VERSION", help="of Python"
@@ -193,6 +254,12 @@ def _arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if not set(args.steps) <= set(STEPS):
         parser.error(f"there is only {', '.join(STEPS)}")
+    if args.site and args.wheels:
+        parser.error("give --site or --wheels, not both")
+    if args.out and not args.site:
+        parser.error("--out is for --site")
+    if args.site and not args.site.is_dir():
+        parser.error(f"{args.site}: no such folder")
     return args
 
 
@@ -207,21 +274,38 @@ def main() -> int:
         if not count:
             print(f"no GPU: {reason}", file=sys.stderr)
             return NO_GPU
-    shutil.rmtree(HERE / "work", ignore_errors=True)
-    (HERE / "work").mkdir(parents=True)
-    end = begin + LIMIT_S
+    if args.site:
+        with tempfile.TemporaryDirectory("", "gpu-check-", ignore_cleanup_errors=True) as here:
+            return check(args, begin, Path(sys.executable), Path(here), args.out or OUT)
     python = make_venv(args.wheels) if args.wheels else Path(sys.executable)
-    env, rows = environment(python), []
+    return check(args, begin, python, HERE)
+
+
+def check(
+    args: argparse.Namespace, begin: float, python: Path, here: Path, out: Path | None = None
+) -> int:
+    """Run the steps in the folder `here`; what they find goes to `out`, or into BENCHMARKS.md."""
+    work, end = here / "work", begin + LIMIT_S
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    env, rows = environment(python, here, args.site), list[Row]()
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        describe(python, env, out)
     # Without models no other step has anything to do.
     for name in [n for n in STEPS if n in args.steps or not args.steps or n == "models"]:
         limit_s = min(STEPS[name], end - time.monotonic())
         if limit_s <= 1:
             rows.append(Row(name, "the step", "there was no time left", False))
             continue
-        rows += run_step(name, python, args.provider, limit_s, env)
+        log = None if out is None else out / f"{name}.log"
+        rows += run_step(name, python, args.provider, limit_s, env, work, log)
+        if out is not None:
+            # Now, as all may be over in the midst of the next step.
+            (out / "table.md").write_text(f"{table(rows)}\n\n{machine()}\n")
     text = f"{table(rows)}\n\n{machine()}"
     print(text)
-    if args.provider == "cuda":
+    if args.provider == "cuda" and out is None:
         sys.path.insert(0, str(ROOT / "tests" / "bench"))
         from run import replaced
 

@@ -16,6 +16,7 @@ from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, distinct, totals
 from dnnp.core.model.run import Run
+from dnnp.core.model.text import shown_bytes
 from dnnp.core.order.appraise import kahn_with_priorities
 from dnnp.core.order.orders import order_named
 
@@ -127,8 +128,8 @@ def _refuse(problem: LatencyProblem, item: Ints, able: Bools, pool: Bools, memor
     needed, there = float(tasks.memory[bound].sum()), float(capacity.sum())
     if needed > there * (1 + MARGIN):
         raise InfeasibleError(
-            f"infeasible: tasks that no CPU runs need {needed:.6g} bytes, all accelerators "
-            f"together have {there:.6g}"
+            f"infeasible: tasks that no CPU runs need {shown_bytes(needed, 6)}, all accelerators "
+            f"together have {shown_bytes(there, 6)}"
         )
     lost = np.flatnonzero(~able.any(axis=0) & ~pool)
     if not len(lost):
@@ -136,7 +137,7 @@ def _refuse(problem: LatencyProblem, item: Ints, able: Bools, pool: Bools, memor
     task, size = int(np.flatnonzero(item == lost[0])[0]), float(memory[lost[0]])
     reason = (
         f"no accelerator takes task {task} and all that has to be in a block with it "
-        f"({size:.6g} bytes), and no CPU runs it"
+        f"({shown_bytes(size, 6)}), and no CPU runs it"
     )
     # With a backward pass the items are larger than they have to be.
     unsure = (size > capacity) & (size <= capacity * (1 + MARGIN))

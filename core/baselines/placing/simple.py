@@ -13,6 +13,7 @@ from dnnp.core.latency.lists.schedule import repaired_answer, schedule_order
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.run import Run
+from dnnp.core.model.text import shown_bytes
 
 
 def single(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
@@ -31,8 +32,8 @@ def single(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
         if not runs.any():
             raise InfeasibleError("infeasible: no single device runs every task")
         raise InfeasibleError(
-            f"infeasible: all tasks need {needed:.6g} bytes, a single device that runs them has "
-            f"at most {machine.capacity[runs].max():.6g}"
+            f"infeasible: all tasks need {shown_bytes(needed, 6)}, a single device that runs them "
+            f"has at most {shown_bytes(machine.capacity[runs].max(), 6)}"
         )
     device = int(np.argmin(np.where(runs & holds, total, np.inf)))
     return LatencySolution(schedule_order(problem, np.full(tasks.n, device), tasks.order))

@@ -27,6 +27,7 @@ from dnnp.core.latency.blocks.state import Fixed, fixed_of, new_state
 from dnnp.core.latency.blocks.update import excess, latency
 from dnnp.core.model.errors import DnnpError, InfeasibleError, LimitError
 from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.text import shown_bytes
 
 WAVE = 2
 """Rounds that run at the same time, from what was best before them; for any number of threads."""
@@ -140,14 +141,14 @@ def check_feasible(problem: LatencyProblem, items: BlockItems) -> None:
         if not pooled[g] and not runs[:, g].any():
             raise InfeasibleError(
                 f"infeasible: no device can run what belongs together with task "
-                f"{items.member_idx[items.member_ptr[i]]} ({size[g]:.6g} bytes)"
+                f"{items.member_idx[items.member_ptr[i]]} ({shown_bytes(size[g], 6)})"
             )
     bound = float(size[~pooled].sum())
     room = float(items.capacity.sum())
     if bound > room * (1 + MARGIN):
         raise InfeasibleError(
-            f"infeasible: the tasks that no CPU runs need {bound:.6g} bytes, the accelerators "
-            f"have {room:.6g} together"
+            f"infeasible: the tasks that no CPU runs need {shown_bytes(bound, 6)}, the "
+            f"accelerators have {shown_bytes(room, 6)} together"
         )
 
 

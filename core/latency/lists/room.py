@@ -17,6 +17,7 @@ from dnnp.core.mip.program import TOLERANCES, Program
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, totals
 from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.text import shown_bytes
 
 FULL = "the devices are full before every task has a place"
 
@@ -74,13 +75,14 @@ def room_of(problem: LatencyProblem) -> Room:
             raise LimitError(FULL)
         raise InfeasibleError(
             f"infeasible: task {task} and all that has to be with it need "
-            f"{memory[color]:.6g} bytes, devices that run it have at most {most:.6g}"
+            f"{shown_bytes(float(memory[color]), 6)}, devices that run it have at most "
+            f"{shown_bytes(most, 6)}"
         )
     needed, there = float(memory.sum()), float(machine.capacity.sum())
     if needed > there * (1 + MARGIN):
         raise InfeasibleError(
-            f"infeasible: all tasks need {needed:.6g} bytes, all devices together have "
-            f"{there:.6g}, {needed - there:.6g} short"
+            f"infeasible: all tasks need {shown_bytes(needed, 6)}, all devices together have "
+            f"{shown_bytes(there, 6)}, {shown_bytes(needed - there)} short"
         )
     return Room(memory, limit, able, work)
 

@@ -21,6 +21,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.text import shown_bytes
 from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
 from dnnp.core.pipeline.shift import left_shift, topological
 from dnnp.core.pipeline.tessel.finish import Phase, first, phases, shortest
@@ -71,8 +72,8 @@ def tessel_fast(placement: Placement, run: Run = PLAIN) -> TesselResult:
     if len(over):
         d = int(over[0])
         raise InfeasibleError(
-            f"the repetend of {NAME} holds {held[d]:g} bytes on {problem.names[d]}, its limit is "
-            f"{limit[d]:g}; other searches may find one"
+            f"the repetend of {NAME} holds {shown_bytes(held[d], 6)} on {problem.names[d]}, its "
+            f"limit is {shown_bytes(limit[d], 6)}; other searches may find one"
         )
     inside = index[problem.tail] == index[problem.head]
     order = topological(problem.b, problem.tail[inside], problem.head[inside], step)

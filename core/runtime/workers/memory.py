@@ -9,6 +9,7 @@ import tempfile
 from contextlib import suppress
 
 from dnnp.core.model.errors import InputFileError
+from dnnp.core.model.text import shown_bytes
 
 _FOLDERS = ("/dev/shm",)
 """Where files lie in memory, if the system makes no memory without names."""
@@ -32,7 +33,7 @@ def reserve(size: int) -> int:
         os.close(fd)
         full = error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)
         reason = "it is full" if full else str(error.strerror)
-        raise InputFileError(f"no shared memory for {size:.3g} bytes: {reason}") from None
+        raise InputFileError(f"no shared memory for {shown_bytes(size)}: {reason}") from None
     return fd
 
 

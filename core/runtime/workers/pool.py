@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dnnp.core.model.errors import LimitError
+from dnnp.core.model.text import shown_bytes
 from dnnp.core.runtime.workers.memory import reserve, view
 from dnnp.core.runtime.workers.tensors import (
     BlockId,
@@ -53,8 +54,8 @@ class Budget:
         with self._lock:
             if self.held_bytes + size > self.most_bytes:
                 raise LimitError(
-                    f"no shared memory for {size:.3g} bytes: {self.held_bytes:.3g} are taken, "
-                    f"--max-memory leaves {self.most_bytes:.3g}"
+                    f"no shared memory for {shown_bytes(size)}: {shown_bytes(self.held_bytes)} are "
+                    f"taken, --max-memory leaves {shown_bytes(self.most_bytes)}"
                 )
             self.held_bytes += size
 
