@@ -4,7 +4,8 @@
 
 Each `bench_NAME.py` prints Markdown; it replaces what stands between the comments
 `<!-- NAME -->` and `<!-- /NAME -->`, and a line about the machine is added. Without names all
-benchmarks run. A copy of the tables goes to build/bench.md.
+benchmarks run; `regress`, which compares with an older version, only where the environment names
+that (BASE). A copy of the tables goes to build/bench.md.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def main() -> int:
     known = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
     parser = argparse.ArgumentParser(description="Run benchmarks.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}")
-    names = parser.parse_args().names or known
+    unasked = [name for name in known if name != "regress" or "BASE" in os.environ]
+    names = parser.parse_args().names or unasked
     if not set(names) <= set(known):
         parser.error(f"there is only {', '.join(known)}")
     target, failed = ROOT / "BENCHMARKS.md", False
