@@ -65,7 +65,7 @@ lint: $(READY) $(TYPES)
 	MYPYPATH=build/types $(BIN)/mypy -p dnnp
 	MYPYPATH=build/types:man $(BIN)/mypy man/build.py
 
-bench: $(READY) ## measure, and update BENCHMARKS.md (BENCH="NAME ..." measures only these)
+bench: $(READY) ## measure, and update BENCHMARKS.md (BENCH="NAME ..." measures only these; BENCH=regress BASE=REV compares with a version)
 	$(BIN)/python tests/bench/run.py $(BENCH)
 
 truth: $(READY) ## compare predicted with measured bottlenecks, by four ways to price, and judge choices; 20 minutes

@@ -5,7 +5,8 @@
 Each `bench_NAME.py` prints Markdown. Its tables go to `results/NAME.json`, with the date and the
 machine, beside what it has written there itself. Where BENCHMARKS.md has the comments
 `<!-- NAME -->` and `<!-- /NAME -->`, all of it also takes the place of what stands between them.
-Without names all benchmarks run. A copy of what they printed goes to build/bench.md.
+Without names all benchmarks run, but `regress` only where the environment names the older version
+(BASE). A copy of what they printed goes to build/bench.md.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ def main() -> int:
     known = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
     parser = argparse.ArgumentParser(description="Run benchmarks.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}")
-    names = parser.parse_args().names or known
+    unasked = [name for name in known if name != "regress" or "BASE" in os.environ]
+    names = parser.parse_args().names or unasked
     if not set(names) <= set(known):
         parser.error(f"there is only {', '.join(known)}")
     target, failed = ROOT / "BENCHMARKS.md", False

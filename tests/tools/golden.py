@@ -327,6 +327,9 @@ def values_of(result: dict[str, Any]) -> dict[str, float]:
 
 def compared(old: dict[str, Any], new: dict[str, Any]) -> tuple[str, list[str]]:
     """`same`, `other` (of equal worth), `better` or `worse`; and how."""
+    for result in (old, new):  # where a search stood after 30 s
+        found = result["messages"]
+        result["messages"] = [line for line in found if not re.search(r",? \d+ s(,|$)", line)]
     parts = [key for key in ("status", "messages", "output") if old[key] != new[key]]
     if not parts:
         return "same", []
