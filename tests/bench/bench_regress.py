@@ -3,11 +3,11 @@
     make bench BENCH=regress BASE=REV        REPEATS=3: pairs of runs of each command
     PYTHONPATH=tests BASE=REV ONLY=WORD python tests/bench/bench_regress.py
 
-Both versions are installed apart, below build/regress, with caches of their own, and are warm from use
-alone: each command runs until it compiles nothing. ONLY
-takes the commands whose name holds the word. Numbers go to tests/bench/results/regress.json; those
-of a part of the commands to build/regress/only.json. This process stays small: the peak memory that
-the system reports of a child is at least that of its parent.
+Both versions are installed apart, below build/regress, with caches of their own, and are warm from
+use alone: each command runs until it compiles nothing. ONLY takes the commands whose name holds the
+word. Numbers go to tests/bench/results/regress.json; those of a part of the commands to
+build/regress/only.json. This process stays small: what the system reports as peak memory of a child
+is at least that of its parent.
 """
 
 from __future__ import annotations
