@@ -300,6 +300,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
         raise UsageError("--sequence - is standard input: slice and greedy cannot both read it")
     if [args.stream, *(args.train_on or ())].count("-") > 1:
         raise UsageError("--train-on - is standard input: it cannot be read twice")
+    if args.order == "published" and "max-load" in args.method.split(","):
+        from dnnp.samples.papers.ties import published_split
+
+        args.ties = published_split
     options = options_of(SplitOptions, args, context)
     stream = context.read(args.stream)
     with context.interruptible():

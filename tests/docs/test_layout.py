@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "core.runtime", "core.view", "formats",
     ),
     "formats": ("core.model",),
-    "samples": ("core.api",),
+    "samples": ("core.api", *BASE),
     "core.methods": (),
     "core.model": (),
     "core.cost": ("core.model",),
