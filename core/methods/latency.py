@@ -165,9 +165,7 @@ LATENCY = by_name(
         ("effort", "seed"),
         "Placeto, Addanki et al. 2019",
         more="Rounds of message passing over the graph, and REINFORCE with a baseline for each "
-        "step; see below.",
-        heavy="dnnp.core.baselines.placeto.episode:play",
-        little=0.002,
+        "step, on PyTorch, which must be installed; see below.",
     ),
 )
 """Name -> method."""

@@ -203,6 +203,7 @@ def test_the_program_of_getf_balances_work() -> None:
 def test_a_policy_learns() -> None:
     """A chain with long transfers belongs on one device, rarely found by chance: best is 8, on the
     fast one; some seeds end at 16, on a slow one."""
+    pytest.importorskip("torch", reason="placeto needs PyTorch")
     edges = [(i, i + 1) for i in range(7)]
     problem = problem_of([[1] * 8, [2] * 8, [2] * 8], edges, [5] * 7)
     values = [problem.value(place("placeto", problem, effort=0.1, seed=s)) for s in range(5)]

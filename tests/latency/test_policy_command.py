@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dnnp.core.baselines.placeto.layers import HOPS, WIDTH, first_weights, shape_of
+from dnnp.core.baselines.placeto.policy import HOPS, WIDTH, first_weights
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.learned import Policy
 from dnnp.formats.policy import parse_policy, policy_bytes
@@ -80,7 +80,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     assert (idle.status, "--policy is for --method placeto" in idle.err) == (2, True)
 
 
-POLICY = Policy(2, 3, 4, first_weights(shape_of(2, 4), np.random.default_rng(5)), 7, 2)
+POLICY = Policy(2, 3, 4, first_weights(2, 4, np.random.default_rng(5)), 7, 2)
 
 
 def test_a_file_comes_back_as_it_was() -> None:
