@@ -81,8 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse", "published"),
         help="topological order to cut: breadth or depth first, from inputs or from outputs; "
         "best: the best of these four (default; kahn for the methods that cut one without search); "
-        "published: that of the 2020 paper's programs, whose ties and rules to fill devices then "
-        "hold for greedy and max-load, too",
+        "published: that of the 2020 paper's programs as far as a stream tells it, by which greedy "
+        "then fills; max-load takes the split that theirs returns",
     )
     order.add_argument(
         "--sequence",

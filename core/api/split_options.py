@@ -52,8 +52,8 @@ class SplitOptions(DeviceOptions):
         choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse", "published")
     )
     """Topological order to cut; None: the best of the first four, or `kahn`, as the method has it.
-    `published`: that of the 2020 paper's programs; greedy then fills as these do, and max-load
-    takes one of the best splits by `ties`."""
+    `published`: that of the 2020 paper's programs as far as a stream tells it, by which greedy then
+    fills; max-load takes one of the best splits by `ties`."""
     ties: Callable[..., Any] | None = option(None, "")
     """Method `max-load` in the order `published`: which of the best splits to take; such as
     `dnnp.samples.papers.ties.published_split`."""
