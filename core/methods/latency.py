@@ -108,7 +108,7 @@ LATENCY = by_name(
     Method(
         "heft",
         "baseline: list scheduling by upward rank, with insertion",
-        "dnnp.core.baselines.placing.heft:heft",
+        "dnnp.core.baselines.placing.simple:heft",
         OPERATORS,
         source="Topcuoglu et al. 2002",
     ),
@@ -116,7 +116,7 @@ LATENCY = by_name(
         "heft-congested",
         "baseline: the same without insertion, for devices chosen with the waiting of transfers "
         "in mind",
-        "dnnp.core.baselines.placing.heft:heft_congested",
+        "dnnp.core.baselines.placing.simple:heft_congested",
         OPERATORS,
         source="Topcuoglu et al. 2002; Sinnen and Sousa 2005",
     ),

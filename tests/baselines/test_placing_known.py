@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dnnp.core.baselines.placing.favourite import (
+from dnnp.core.baselines.placing.baechi import (
     favourite_children,
     greedy_children,
     relaxed_children,
 )
-from dnnp.core.baselines.placing.fluid import fluid_shares
-from dnnp.core.baselines.placing.getf import assigned, groups_of, program_of
+from dnnp.core.baselines.placing.getf import assigned, fluid_shares, groups_of, program_of
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.timeline import Placement, eager_events, simulate
 from dnnp.core.latency.homes import homes_of_blocks
