@@ -81,6 +81,24 @@ SCHEDULES = (
     "-n 6 --method tessel", "-n 6 --method sequential",
 )  # fmt: skip
 
+SHAPES = (
+    "V", "X", "M", "NN", "K", "NN-eager", "multi-modal", "fine-tuning", "AlphaFold", "VV",
+)  # fmt: skip
+
+CLUSTERED = (
+    "--cluster-size 2 --inner-bandwidth 40", "--cluster-size 2,4 --inner-bandwidth 40,20 -k 8",
+    "--cluster-size 2 --inner-bandwidth 40 --max-replicas 2",
+    "--link unit/0,unit/1=40 --link unit/2,unit/3=40",
+)  # fmt: skip
+
+PARALLEL = (
+    "--data-parallel 4", "--data-parallel 4 --recompute auto", "--tensor-parallel 4",
+    "--tensor-parallel 2 --data-parallel 2 --recompute full",
+    "--data-parallel 2 --weight-sync server --overlap-sync",
+    "--shared-stages 1 --tensor-parallel 4", "--data-parallel 2 --recompute auto --memory 24M",
+    "--data-parallel 2 --cluster-size 2 --inner-bandwidth 100G",
+)  # fmt: skip
+
 
 def cases() -> Iterator[Case]:
     """All of them; names tell what they are."""
@@ -124,8 +142,38 @@ def cases() -> Iterator[Case]:
             yield Case(f"shape {shape} {schedule}", (words,))
         moved = f"schedule --shape {shape} -n 5 --transfers non-blocking --transfer-time 1"
         yield Case(f"shape {shape} transfers", (moved,))
+    for number in (8, 12, 16):
+        for shape in SHAPES:
+            words = f"schedule --shape {shape} --devices {number}"
+            yield Case(f"grid {shape} {number}", (words,))
+    yield from _clusters()
     yield from _models()
+    yield from _joined()
+    yield from _parallel()
+    yield from _shown()
     yield from _workloads()
+
+
+def _clusters() -> Iterator[Case]:
+    """Clusters, clusters of clusters and single links."""
+    for graph in ("ba", "er"):
+        made = SMALL[graph]
+        for place in CLUSTERED:
+            cut = f"partition -k 4 --bandwidth 10 {place}"
+            for method in ("auto", "slice", "single", "greedy"):
+                words = f"{cut} --method {method}"
+                yield Case(f"clusters {graph} {place} {method}", (made, words))
+            if graph == "er" and "cluster" in place:
+                continue  # minutes
+            bounded = (made, f"{cut} --method slice", "bound --effort 0.1")
+            yield Case(f"clusters {graph} {place} bound", bounded)
+            yield Case(f"clusters {graph} {place} check", (*bounded, "check --certificate --json"))
+        links = CLUSTERED[-1]
+        for method in ("heuristic", "anneal --effort 0.1", "ip"):
+            cut = f"partition -k 4 --bandwidth 10 {links} --method {method}"
+            yield Case(f"links {graph} {method}", (made, cut))
+        cut = f"partition -k 4 --bandwidth 10 {links} --objective latency --effort 0.2"
+        yield Case(f"links {graph} latency", (made, cut))
 
 
 def _models() -> Iterator[Case]:
@@ -147,14 +195,85 @@ def _models() -> Iterator[Case]:
         yield Case(f"model {path.stem} latency", (*made, late))
 
 
+def _joined() -> Iterator[Case]:
+    """Models on devices that links join, and on devices that hold little."""
+    for name in ("bert-small", "gnmt-small", "inception-v3-small"):
+        made = (f"import build/models/{name}.onnx", "coarsen")
+        for file, classes in (("a100-t4", "a100 t4"), ("moirai-intra", "v100 p100")):
+            priced = "profile " + " ".join(f"--device {name}" for name in classes.split())
+            cut = f"partition --devices samples/clusters/{file}.json"
+            for option in ("", "--objective latency", "--objective latency --method heft"):
+                words = f"{cut} {option}{' --effort 0.2' if option else ''}"
+                yield Case(f"links {name} {file} {option}", (*made, priced, words))
+            bounded = (*made, priced, f"{cut} --method slice", "bound")
+            yield Case(f"links {name} {file} bound", bounded)
+        cut = "partition --devices a100:1,t4:3 --link a100,t4=10G,5us"
+        priced = "profile --device a100 --device t4"
+        yield Case(f"links {name} named", (*made, priced, cut, "check --json"))
+        made = (*made, "profile")
+        for memory in ("4M", "8M"):
+            cut = f"partition -k 4 --memory {memory} --memory-model peak"
+            yield Case(f"peak {name} {memory}", (*made, cut, "check --json"))
+        priced = (*made[:2], "profile --device v100 --device cpu-core")
+        for option in ("--cpus 1", "--execution operators", "--cpus 1 --invocations 2"):
+            cut = f"partition -k 3 --objective latency --effort 0.1 {option}"
+            yield Case(f"latency {name} auto {option}", (*priced, cut))
+
+
+def _parallel() -> Iterator[Case]:
+    """Training graphs, what shards take, and plans with replicas, shards and shared stages."""
+    for name in ("bert-small", "gnmt-small", "dlrm-small"):
+        made = f"import --training build/models/{name}.onnx"
+        for options in ("", "--optimizer sgd", "--optimizer momentum --mixed-precision"):
+            yield Case(f"training {name} {options}", (f"{made} {options}",))
+        priced = (made, "coarsen", "profile --device t4")
+        for objective in ("throughput", "gpipe"):
+            cut = f"partition -k 3 --objective {objective}"
+            yield Case(f"training {name} {objective}", (*priced, cut, "bound --effort 0.1"))
+        priced = (made, "coarsen --to 24", "profile --device t4 --tensor-parallel 4")
+        yield Case(f"shards {name}", priced)
+        for option in PARALLEL:
+            cut = (*priced, f"partition -k 4 --micro-batches 8 {option}")
+            yield Case(f"parallel {name} {option}", cut)
+            yield Case(f"parallel {name} {option} check", (*cut, "check --json"))
+        yield Case(f"parallel {name} schedule", (*cut, "schedule -n 8"))
+    made = ("import build/models/gpt-small.onnx", "coarsen", "profile --tensor-parallel 2")
+    cut = "partition -k 8 --tensor-parallel 2"
+    yield Case("parallel gpt-small inference", (*made, cut, "check --json"))
+
+
+def _shown() -> Iterator[Case]:
+    """What is shown and exported of one plan with its bound and schedule."""
+    made = ("import build/models/bert-small.onnx", "coarsen", "profile")
+    made = (*made, "partition -k 3", "bound", "schedule -n 6")
+    for way in ("text", "dot", "graphml", "html", "svg", "trace"):
+        yield Case(f"view {way}", (*made, f"view --as {way}"))
+    for table in ("stages", "nodes", "cuts", "bounds", "schedule", "plans"):
+        yield Case(f"view csv {table}", (*made, f"view --as csv --table {table}"))
+    for option in ("", "--json", "--certificate"):
+        yield Case(f"check {option}", (*made, f"check {option}"))
+    for way in ("msr-split", "torch-csv", "torch-comms-csv", "torch-plan"):
+        yield Case(f"export {way}", (*made, f"export --to {way}"))
+    late = "partition -k 2 --bandwidth 10 --objective latency --method placeto --episodes 2"
+    for graph in SMALL:
+        yield Case(f"placeto {graph}", (SMALL[graph], f"{late} --execution operators"))
+
+
 def _workloads() -> Iterator[Case]:
     for path in sorted((BESIDE / "workloads" / "throughput").rglob("*.json")):
         made = f"import {path}"
         yield Case(f"workload {path.stem}", (made, "partition --effort 0.3"))
         yield Case(f"workload {path.stem} bound", (made, "partition --method slice", "bound"))
+        for method in ("slice", "dpl", "greedy"):
+            cut = f"partition --method {method} --order published"
+            yield Case(f"published {path.stem} {method}", (made, cut))
     for path in sorted((BESIDE / "workloads" / "latency").rglob("*.json")):
         cut = "partition --objective latency --method anneal --effort 0.1"
-        yield Case(f"workload {path.stem} latency", (f"import {path}", cut))
+        made = f"import {path}"
+        yield Case(f"workload {path.stem} latency", (made, cut))
+        for method in ("greedy", "max-load"):
+            cut = f"partition --objective latency --method {method} --order published"
+            yield Case(f"published {path.stem} latency {method}", (made, cut))
 
 
 @cache

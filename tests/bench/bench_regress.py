@@ -1,0 +1,317 @@
+"""Whole commands of this version beside those of an older one: time, memory, value and bound.
+
+    make bench BENCH=regress BASE=REV        REPEATS=3: pairs of runs of each command
+    PYTHONPATH=tests BASE=REV ONLY=WORD python tests/bench/bench_regress.py
+
+Both versions are installed apart, below build/regress, with compiled kernels of their own. ONLY
+takes the commands whose name holds the word. Numbers go to tests/bench/results/regress.json; those
+of a part of the commands to build/regress/only.json. This process stays small: the peak memory that
+the system reports of a child is at least that of its parent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from support.bench import table
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "regress"
+MODELS = BUILD / "models"
+BESIDE = ROOT.parent / "shared" / "workloads"
+RESULTS = ROOT / "tests" / "bench" / "results" / "regress.json"
+
+LACKS = (2, 3)
+"""Statuses of a command that does not know an option, or the kind of its input."""
+
+ROUNDS = 4
+"""Most runs before the timed ones, which end once no more kernels are compiled."""
+
+WORTH = {"value": 1, "bound": -1, "makespan_s": 1, "rate_s": 1}
+"""Fields that say how good a result is -> 1 where less is better."""
+
+
+class Case(NamedTuple):
+    """A command, and those that make its input, which are not timed."""
+
+    name: str
+    made: tuple[str, ...]
+    command: str
+
+
+class Run(NamedTuple):
+    """What a command took and found."""
+
+    status: int
+    cpu_s: float
+    memory_mb: float
+    worth: dict[str, float]
+
+
+def sample(model: str, *more: str, device: str = "cpu-core") -> tuple[str, ...]:
+    """How a sample becomes a priced stream of groups."""
+    return (f"import {model}.onnx", "coarsen", f"profile --device {device}", *more)
+
+
+def random(family: str, seed: int, nodes: int = 60) -> str:
+    """The command that makes a random graph."""
+    return f"import --synthetic {family} --nodes {nodes} --seed {seed}"
+
+
+def cases() -> Iterator[Case]:
+    """All of them."""
+    if not BESIDE.is_dir():
+        print(f"No {BESIDE}: published workloads are left out.\n")
+    for path in sorted(BESIDE.glob("throughput/*.json")):
+        yield Case(f"workload {path.stem}", (f"import {path}",), "partition")
+    for name in ("layer_bert24_inference", "layer_gnmt_inference"):
+        made = (f"import {BESIDE / 'latency' / name}.json",)
+        if BESIDE.is_dir():
+            yield Case(f"latency {name}", made, "partition --objective latency")
+    if BESIDE.is_dir():
+        late = "partition --objective latency --execution operators --effort 0.2"
+        yield Case(f"latency operators {name}", made, late)
+    for name in ("bert", "gpt", "resnet50", "inception-v3", "two-tower", "moe"):
+        yield Case(f"sample {name}", sample(f"{name}-small"), "partition -k 4")
+    bert = sample("bert-small")
+    for option in ("--max-replicas 2", "--memory 8M --memory-model peak", "--method heuristic"):
+        yield Case(f"sample bert {option}", bert, f"partition -k 4 {option}")
+    late = "partition -k 3 --objective latency --execution operators --effort 0.3"
+    yield Case("latency operators resnet50", sample("resnet50-small"), late)
+    trained = ("import --training bert-small.onnx", "coarsen", "profile --device t4")
+    parallel = "partition -k 4 --data-parallel 4 --micro-batches 8 --recompute auto"
+    yield Case("parallel bert", trained, parallel)
+    for name in ("gpt3-330m", "evoformer-87m"):
+        yield Case(f"giant {name}", sample(name, device="v100"), "partition -k 16")
+    for shape, devices in (("M", 4), ("NN", 4), ("K", 4), ("V", 16), ("X", 16), ("NN", 16)):
+        yield Case(f"shape {shape} {devices}", (), f"schedule --shape {shape} --devices {devices}")
+    gpt = sample("gpt-small", "partition -k 4")
+    yield Case("schedule gpt", gpt, "schedule -n 16")
+    cut = "partition -k 4 --method slice"
+    for family, seed in (("erdos-renyi", 1), ("barabasi-albert", 2), ("watts-strogatz", 3)):
+        yield Case(f"bound {family}", (random(family, seed), cut), "bound")
+    yield Case("import inception-v3", (), "import inception-v3-small.onnx")
+    yield Case("import gpt3-330m", (), "import gpt3-330m.onnx")
+    yield Case("coarsen gpt3-330m", ("import gpt3-330m.onnx",), "coarsen")
+    yield Case("profile gpt3-330m", ("import gpt3-330m.onnx", "coarsen"), "profile")
+    yield Case("check gpt", gpt, "check")
+    proven = (random("erdos-renyi", 1, 24), "partition -k 3 --method slice", "bound")
+    yield Case("check certificate", proven, "check --certificate")
+    yield Case("view gpt", gpt, "view")
+    yield Case("start-up help", (), "partition --help")
+    yield Case("start-up version", (), "partition --version")
+
+
+class Version:
+    """One of the two, installed.
+
+    Parameters
+    ----------
+    name
+        Of its folder.
+    revision
+        Of git; None: the working tree as it is.
+    """
+
+    def __init__(self, name: str, revision: str | None) -> None:
+        self.folder = BUILD / name
+        self.site, self.kernels = self.folder / "site", self.folder / "kernels"
+        if revision is None or not self.site.is_dir():
+            self._install(revision)
+        self.env = {
+            **os.environ,
+            "PYTHONPATH": str(self.site),
+            "NUMBA_CACHE_DIR": str(self.kernels),
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
+        }
+        self.env.pop("PYTHONDONTWRITEBYTECODE", None)
+        for kernels in ROOT.glob("core/*/kernels.d"):  # what changed since is compiled again
+            shutil.copytree(kernels, self.kernels, dirs_exist_ok=True)
+        words = [sys.executable, "-m", "dnnp.warm"]  # an older version may have no such module
+        subprocess.run(words, env=self.env, cwd=BUILD, capture_output=True)
+
+    def _install(self, revision: str | None) -> None:
+        source = self.folder / "source"
+        for place in (source, self.site):
+            shutil.rmtree(place, ignore_errors=True)
+        source.mkdir(parents=True)
+        if revision is not None:
+            packed = git("archive", "--format", "tar", revision)
+        else:
+            names = git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+            kept = [name for name in names.decode().split("\0") if (ROOT / name).is_file()]
+            listed = "\0".join(kept).encode()
+            words = ["tar", "-c", "--null", "-T", "-"]
+            packed = subprocess.run(
+                words, cwd=ROOT, input=listed, check=True, stdout=subprocess.PIPE
+            ).stdout
+        subprocess.run(["tar", "-x"], cwd=source, input=packed, check=True)
+        words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
+        subprocess.run([*words, self.site, source], check=True, stdout=sys.stderr)
+
+    def run(self, command: str, stream: Path | None, out: Path) -> Run:
+        """Run a command, whose output goes to a file."""
+        name, *options = command.split()
+        words = [sys.executable, str(self.site / "bin" / f"dnnp-{name}"), *options, "-q"]
+        errors = out.with_suffix(".err")
+        with (
+            open(stream or os.devnull, "rb") as read,
+            open(out, "wb") as written,
+            open(errors, "wb") as said,
+        ):
+            process = subprocess.Popen(
+                words, stdin=read, stdout=written, stderr=said, env=self.env, cwd=MODELS
+            )
+            _, ended, used = os.wait4(process.pid, 0)
+        process.returncode = status = os.waitstatus_to_exitcode(ended)
+        scale = 2**20 if sys.platform == "darwin" else 2**10
+        cpu_s = used.ru_utime + used.ru_stime
+        return Run(status, cpu_s, used.ru_maxrss / scale, {} if status else worth_of(out))
+
+    def warmed(self, case: Case, stream: Path | None, out: Path) -> Run:
+        """Run a command until it compiles nothing any more; what the last run found."""
+        for _ in range(ROUNDS):
+            before = len(list(self.kernels.rglob("*")))
+            run = self.run(case.command, stream, out)
+            if run.status or len(list(self.kernels.rglob("*"))) == before:
+                break
+        return run
+
+
+def git(*words: str) -> bytes:
+    """What git says of the project."""
+    return subprocess.run(["git", *words], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+
+
+def worth_of(out: Path) -> dict[str, float]:
+    """How good a result is: fields of its plan, bound and schedule, the last one of each."""
+    found: dict[str, float] = {}
+    with open(out, "rb") as lines:
+        for line in lines:
+            kind = line[9:20].split(b'"')[0]
+            if kind in (b"plan", b"schedule"):
+                record = json.loads(line)
+                found |= {name: record[name] for name in WORTH if record.get(name) is not None}
+            elif kind == b"bound":
+                found["bound"] = json.loads(line)["value"]
+    return found
+
+
+def compared(base: Version, tree: Version, case: Case, stream: Path | None, pairs: int) -> Any:
+    """The record of a case; where it looks slower, it is run as often again."""
+    out = BUILD / "out"
+    runs: list[tuple[Run, Run]] = []
+    for rounds in range(2):
+        for i in range(pairs):
+            order = (base, tree) if i % 2 == 0 else (tree, base)
+            both = {version: version.run(case.command, stream, out) for version in order}
+            runs.append((both[base], both[tree]))
+        ratios = [new.cpu_s / old.cpu_s for old, new in runs]
+        if rounds or min(ratios) <= 1:
+            break
+    old, new = runs[0]
+    flags = ["slower"] if min(ratios) > 1 else []
+    for name, sign in WORTH.items():
+        if name in old.worth:
+            change = sign * (new.worth.get(name, sign * float("inf")) - old.worth[name])
+            flags += [f"worse {name}"] if change > 1e-9 * abs(old.worth[name]) else []
+    return {
+        "name": case.name,
+        "command": case.command,
+        "cpu_s": [[run.cpu_s for run in pair] for pair in runs],
+        "memory_mb": [[run.memory_mb for run in pair] for pair in runs],
+        "worth": [old.worth, new.worth],
+        "ratio": statistics.median(ratios),
+        "least": min(ratios),
+        "largest": max(ratios),
+        "flags": flags,
+    }
+
+
+def row(record: Any) -> tuple[str, ...]:
+    """A case in the table."""
+    times, memory = (
+        [statistics.median(column) for column in zip(*record[key], strict=True)]
+        for key in ("cpu_s", "memory_mb")
+    )
+    old, new = record["worth"]
+    worth = []
+    for names in (("value", "makespan_s"), ("bound", "rate_s")):
+        name = next((name for name in names if name in old), "")
+        texts = [f"{found[name]:.6g}" if name in found else "-" for found in (old, new)]
+        worth.append(texts[0] if old.get(name) == new.get(name) else " → ".join(texts))
+    spread = f"{record['least']:.2f} to {record['largest']:.2f}"
+    seconds = " → ".join(f"{t:.2f}" for t in times)
+    megabytes = " → ".join(f"{m:.0f}" for m in memory)
+    flags = ", ".join(record["flags"])
+    return record["name"], seconds, f"{record['ratio']:.2f}", spread, megabytes, *worth, flags
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    only, pairs = os.environ.get("ONLY", ""), int(os.environ.get("REPEATS", "3"))
+    revision = git("rev-parse", "--short=12", os.environ.get("BASE", "HEAD")).decode().strip()
+    chosen = [case for case in cases() if only in case.name]
+    words = {
+        word for case in chosen for step in (*case.made, case.command) for word in step.split()
+    }
+    models = sorted(w.removesuffix(".onnx") for w in words if w.endswith(".onnx"))
+    base, tree = Version(revision, revision), Version("tree", None)
+    MODELS.mkdir(exist_ok=True)
+    if missing := [name for name in models if not (MODELS / f"{name}.onnx").exists()]:
+        build = [sys.executable, "-m", "dnnp.samples.build", "-o", MODELS, *missing]
+        subprocess.run(build, env=tree.env, check=True, stdout=subprocess.DEVNULL)
+
+    numbers = count()
+
+    @cache
+    def stream(steps: tuple[str, ...]) -> Path | None:
+        """The output of some commands: by the older version, if it knows them."""
+        if not steps:
+            return None
+        before = stream(steps[:-1])
+        path = BUILD / f"input-{next(numbers)}"
+        for version in (base, tree):
+            if version.run(steps[-1], before, path).status == 0:
+                return path
+        raise SystemExit(f"{steps[-1]}: {path.with_suffix('.err').read_text()}")
+
+    records, apart = [], []
+    for case in chosen:
+        read = stream(case.made)
+        warm = [version.warmed(case, read, BUILD / "out") for version in (base, tree)]
+        if warm[0].status in LACKS and not warm[1].status:
+            apart.append(case)
+            continue
+        if any(run.status for run in warm):
+            raise SystemExit(f"{case.name}: {(BUILD / 'out.err').read_text()}")
+        records.append(compared(base, tree, case, read, pairs))
+        print(*row(records[-1]), sep="  ", file=sys.stderr, flush=True)
+    names = ("command", "CPU s", "ratio", "of pairs", "MB", "value", "bound", "")
+    print(
+        f"{revision} → working tree: processor time of whole commands with their workers, in turn, "
+        f"kernels compiled; ratio: median of {pairs} pairs, twice as many where all were above 1 "
+        "(slower: all still are); value and bound (of schedules: makespan and time a micro-batch): "
+        "one number where both versions have the same.\n"
+    )
+    print(table(names, [row(record) for record in records]))
+    for case in apart:
+        print(f"\n{case.name}: `dnnp-{case.command}` is not known to {revision}.")
+    target = BUILD / "only.json" if only else RESULTS
+    target.parent.mkdir(exist_ok=True)
+    known = {"base": revision, "cases": records, "apart": [case.name for case in apart]}
+    target.write_text(json.dumps(known, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
