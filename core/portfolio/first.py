@@ -7,9 +7,6 @@ a topological order is cut into parts of about equal compute time that fit their
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from math import inf
-from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -25,7 +22,6 @@ from dnnp.core.latency.blocks.homes import blocks_of_homes
 from dnnp.core.model.errors import FormatError, InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block, without_memory
-from dnnp.core.model.run import Run
 from dnnp.core.order.orders import ORDERS
 
 FIRST_FIT = "first-fit"
@@ -170,29 +166,3 @@ def _homes(problem: LatencyProblem) -> Iterator[Ints]:
         waiting = later
     if not waiting:
         yield home
-
-
-S = TypeVar("S")
-
-
-class Kept(Generic[S]):
-    """The best of what a search has found so far."""
-
-    def __init__(self) -> None:
-        self.split: S | None = None
-        self.value = inf
-        self.method = ""
-
-    def told_by(self, run: Run) -> Run:
-        """The same run; what it keeps is kept here, and whoever watches sees its value."""
-
-        def keep(split: S, value: float, method: str) -> None:
-            self.keep(split, value, method)
-            run.stands(value=value)
-
-        return replace(run, keep=keep)
-
-    def keep(self, split: S, value: float, method: str) -> None:
-        """Take over a split, if it is better."""
-        if value < self.value:
-            self.split, self.value, self.method = split, value, method

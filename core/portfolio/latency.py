@@ -18,7 +18,8 @@ from dnnp.core.model.asked import Asked
 from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.portfolio.first import FIRST_FIT, Kept, first_latency
+from dnnp.core.portfolio.first import FIRST_FIT, first_latency
+from dnnp.core.portfolio.problem import Kept
 
 BLOCKS, OPERATORS = "blocks", "operators"
 

@@ -14,8 +14,8 @@ from dnnp.core.model.beside import beside
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.portfolio.first import Kept
 from dnnp.core.portfolio.methods import check_options, method_asked, unplaceable_part
+from dnnp.core.portfolio.problem import Kept
 from dnnp.core.portfolio.slices import slice_order
 
 
