@@ -163,14 +163,14 @@ SPLITS = by_name(
     Method(
         "scotch",
         "baseline: parts by Scotch, whose program `gpart` must be installed",
-        "dnnp.core.baselines.scotch:scotch",
+        "dnnp.core.baselines.partitioners:scotch",
         FREE,
         source="Scotch, Pellegrini 2009",
     ),
     Method(
         "metis",
         "baseline: parts by METIS, for which the Python package `pymetis` must be installed",
-        "dnnp.core.baselines.metis:metis",
+        "dnnp.core.baselines.partitioners:metis",
         FREE,
         ("seed",),
         "METIS, Karypis and Kumar 1998",
