@@ -43,7 +43,8 @@ def by_throughput(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySol
         run.warn(f"max-load: the largest load {value:.6g} is not proven least ({found.bound:.6g})")
     blocks = found.blocks
     if asked.method == "exact" and asked.order == PUBLISHED and asked.ties is not None:
-        blocks = interval_blocks(whole.graph, *asked.ties(whole, value, run), whole.devices)
+        line, bounds, classes = asked.ties(whole, value, run)
+        blocks = interval_blocks(whole.graph, line, bounds, classes, whole.devices)
     blocks = [block for block in blocks if len(block.nodes)]
     split = split_of_homes(problem, homes_of_blocks(problem, whole.units.label, blocks))
     return LatencySolution(split, method="" if found.method == asked.method else found.method)

@@ -140,7 +140,7 @@ def _filled(price: _Prices, ideals: Ideals, within: float, run: Run) -> Floats:
         if run.stop():
             raise LimitError("interrupted before the table was filled")
         some = plain(by_size[first : first + CHUNK])
-        _extend(*arrays, price.room, within * (1 + MARGIN), table, *some)
+        _extend(*(*arrays, price.room, within * (1 + MARGIN), table, *some))
     return table
 
 

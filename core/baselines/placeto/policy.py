@@ -114,7 +114,7 @@ class Board:
         share = member / np.maximum(member.sum(axis=2, keepdims=True), 1.0)
         self.edges = torch.from_numpy(both)
         """f64[2, q, q], what is told to whom in either direction."""
-        self.told = torch.from_numpy(both.any(axis=2)[:, :, None].astype(np.float64))
+        self.told = torch.from_numpy(both.max(axis=2, keepdims=True))
         """f64[2, q, 1], 1 for those that are told anything."""
         self.share = torch.from_numpy(share)
         """f64[3, q, q], share of each in the mean of a pool."""
