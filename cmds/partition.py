@@ -81,8 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse", "published"),
         help="topological order to cut: breadth or depth first, from inputs or from outputs; "
         "best: the best of these four (default; kahn for the methods that cut one without search); "
-        "published: that of the 2020 paper's programs, whose ties and rules to fill devices then "
-        "hold for greedy and max-load, too",
+        "published: that of the 2020 paper's programs as far as a stream tells it, by which greedy "
+        "then fills; max-load takes the split that theirs returns",
     )
     order.add_argument(
         "--sequence",
@@ -300,6 +300,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
         raise UsageError("--sequence - is standard input: slice and greedy cannot both read it")
     if [args.stream, *(args.train_on or ())].count("-") > 1:
         raise UsageError("--train-on - is standard input: it cannot be read twice")
+    if args.order == "published" and "max-load" in args.method.split(","):
+        from dnnp.samples.papers.ties import published_split
+
+        args.ties = published_split
     options = options_of(SplitOptions, args, context)
     stream = context.read(args.stream)
     with context.interruptible():

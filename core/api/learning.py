@@ -37,12 +37,12 @@ def training_of(options: SplitOptions, problem: SplitProblem, lay_out: LayOut) -
 
 
 def _policy(path: str | os.PathLike[str], caller: Caller) -> Policy:
-    from dnnp.core.baselines.placeto.layers import shape_of
+    from dnnp.core.baselines.placeto.policy import count_of
     from dnnp.formats.policy import parse_policy
 
     name = os.fspath(path)
     policy = parse_policy(caller.read_input(name), name)
-    wanted, found = int(shape_of(policy.devices, policy.width)[-1, 0]), len(policy.weights)
+    wanted, found = count_of(policy.devices, policy.width), len(policy.weights)
     if wanted != found:
         raise FormatError(f"{found} weights; its sizes ask for {wanted}", name, None, "weights")
     return policy

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dnnp.choices import RECOMPUTE, WEIGHT_SYNC
 from dnnp.core.methods import LATENCY, SPLITS
@@ -51,8 +52,11 @@ class SplitOptions(DeviceOptions):
         choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse", "published")
     )
     """Topological order to cut; None: the best of the first four, or `kahn`, as the method has it.
-    `published`: that of the 2020 paper's programs; greedy then fills, and max-load breaks ties, as
-    these do."""
+    `published`: that of the 2020 paper's programs as far as a stream tells it, by which greedy then
+    fills; max-load takes one of the best splits by `ties`."""
+    ties: Callable[..., Any] | None = option(None, "")
+    """Method `max-load` in the order `published`: which of the best splits to take; such as
+    `dnnp.samples.papers.ties.published_split`."""
     sequence: str | os.PathLike[str] | Sequence[int] | None = option(json=True)
     """Methods `slice` and `greedy`: order to cut, the ids of all groups, or the file of a JSON list
     of them."""

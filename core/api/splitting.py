@@ -289,6 +289,7 @@ def _asked(options: SplitOptions, problem: SplitProblem) -> Asked:
         validity=options.validity,
         order=options.order or "best",
         sequence=sequence,
+        ties=options.ties,
         priorities=priorities,
         samples=options.samples or Asked.samples,
         evolution=options.evolution,

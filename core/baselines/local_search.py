@@ -3,21 +3,235 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from dnnp.core.baselines.blocks import checked, part_blocks, slots_of
-from dnnp.core.baselines.descent import Moves, descend, moves_of
-from dnnp.core.cost.combine import ROOM
+from dnnp.core.cost.combine import COMM, ROOM, ROUNDING, WORTHWHILE
 from dnnp.core.cost.items import Items
+from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_load
+from dnnp.core.cost.load_kernel import load_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked, Solution
+from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Bools, Graph, Ints
-from dnnp.core.model.plan import Block
+from dnnp.core.model.graph import Bools, Floats, Graph, Ints, csr
+from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.run import PLAIN, Run
+
+
+class Moves(NamedTuple):
+    """What the load of every device depends on: `n` items, `p` nets, `K` slots, `P` passes.
+
+    There is one pass, or two (forward, backward) where the objective adds their largest loads.
+    """
+
+    comm: int
+    clustered: bool
+    """Whether some devices form clusters."""
+    slots: Ints
+    """i64[K], class of each device."""
+    work: Floats
+    """f64[P, C, n]; inf: unsupported."""
+    net_pass: Ints
+    """i64[p], pass a net's transfers belong to."""
+    pin_ptr: Ints
+    pins: Ints
+    source: Ints
+    always: Bools
+    cost: Floats
+    """f64[C, p]."""
+    touch_ptr: Ints
+    touch: Ints
+    """Nets of each item (CSR)."""
+    cluster: Ints
+    """i64[K]; devices of one cluster share a number."""
+    inner: Floats
+    """f64[C], time of a transfer inside a cluster over that between clusters."""
+    memory: Floats
+    """f64[n], bytes; 0 everywhere where memory does not matter."""
+    capacity: Floats
+    """f64[K], bytes."""
+    stream_s: Floats
+    """f64[K], time a byte above capacity costs; 0: it is forbidden."""
+
+
+def moves_of(
+    line: Line, devices: tuple[DeviceClass, ...], options: CostOptions, memory: Floats
+) -> Moves:
+    """Arrange a line of items without order, and their memory (f64[n]), for `descend`."""
+    slots = slots_of(line.devices, all_kinds=True)
+    late = line.backward_work
+    two = options.objective == "gpipe"
+    ahead = np.where(np.isfinite(line.work), line.work - late, np.inf)
+    work = np.stack([ahead, late]) if two else line.work[None]
+    net = np.repeat(np.arange(len(line.source)), np.diff(line.pin_ptr))
+    touch_ptr, touch = csr(line.pins, net, line.n)
+    cluster = np.empty(len(slots), dtype=np.int64)
+    for k, c in enumerate(slots.tolist()):
+        number, size = k - int(np.searchsorted(slots, c)), devices[c].cluster_size
+        cluster[k] = c + len(devices) * (number // size) if size else -1 - k
+    streamed = options.memory_mode == "overflow"
+    rate = np.array([1 / d.bandwidth_bytes_per_s if streamed else 0.0 for d in devices])
+    # Over an infinitely fast link memory above capacity costs nothing.
+    free = [d.is_cpu or (streamed and not rate[c]) for c, d in enumerate(devices)]
+    limits = [np.inf if free[c] else d.memory_bytes for c, d in enumerate(devices)]
+    capacity = np.array(limits, dtype=np.float64)
+    return Moves(
+        COMM[options.comm],
+        any(d.cluster_size for d in devices),
+        *plain(slots, work, (line.backward_net & two).astype(np.int64)),
+        *plain(line.pin_ptr, line.pins, line.source, line.always, line.cost, touch_ptr, touch),
+        *plain(cluster, np.array([d.inner_factor if d.cluster_size else 1.0 for d in devices])),
+        *plain(memory, capacity[slots], rate[slots]),
+    )
+
+
+@kernel
+def _net(m, e, sign, part, into, out, stamp, token):  # type: ignore[no-untyped-def]
+    """Add `sign` times the transfers of net `e` to what every slot pays."""
+    home = -1
+    if m.source[e] >= 0:
+        home = part[m.source[e]]
+    pass_ = m.net_pass[e]
+    others, far = 0, m.always[e]
+    for q in range(m.pin_ptr[e], m.pin_ptr[e + 1]):
+        k = part[m.pins[q]]
+        if k == home or stamp[k] == token:
+            continue
+        stamp[k] = token
+        others += 1
+        price = m.cost[m.slots[k], e]
+        if home >= 0 and m.cluster[home] == m.cluster[k]:
+            price *= m.inner[m.slots[k]]
+        else:
+            far = True
+        into[pass_, k] += sign * price
+    if home >= 0 and (others > 0 or m.always[e]):
+        price = m.cost[m.slots[home], e]
+        if not far:
+            price *= m.inner[m.slots[home]]
+        out[pass_, home] += sign * price
+
+
+@kernel
+def _judge(m, into, work, out, held, loads):  # type: ignore[no-untyped-def]
+    """Fill the loads f64[P, K]; return bytes above forbidden capacities, and the objective."""
+    excess, total = 0.0, 0.0
+    for p in range(loads.shape[0]):
+        largest = 0.0
+        for k in range(loads.shape[1]):
+            extra = 0.0
+            over = held[k] - m.capacity[k]
+            if over > ROUNDING * m.capacity[k] and p == 0:
+                if m.stream_s[k] > 0:
+                    if loads.shape[0] == 1:
+                        extra = over * m.stream_s[k]
+                else:
+                    excess += over
+            load = load_of(m.comm, into[p, k], work[p, k], extra, out[p, k])
+            loads[p, k] = load
+            largest = max(largest, load)
+        total += largest
+    return excess, total
+
+
+@kernel
+def _weigh(m, part, into, work, out, held, stamp, token):  # type: ignore[no-untyped-def]
+    """Fill what every slot pays and holds; return the last token used."""
+    into[:], out[:], work[:], held[:] = 0.0, 0.0, 0.0, 0.0
+    for i in range(len(part)):
+        for p in range(len(work)):
+            work[p, part[i]] += m.work[p, m.slots[part[i]], i]
+        held[part[i]] += m.memory[i]
+    for e in range(len(m.source)):
+        token += 1
+        _net(m, e, 1.0, part, into, out, stamp, token)
+    return token
+
+
+@kernel
+def _mark(m, part, loads, held, excess, hot, warm):  # type: ignore[no-untyped-def]
+    """Mark the slots that an improvement must relieve, and the nets with a pin there."""
+    for k in range(len(hot)):
+        over = held[k] - m.capacity[k]
+        hot[k] = excess > 0 and over > ROUNDING * m.capacity[k] and m.stream_s[k] == 0
+        for p in range(len(loads)):
+            hot[k] |= excess == 0 and loads[p, k] >= loads[p].max()
+    for e in range(len(warm)):
+        warm[e] = False
+        for q in range(m.pin_ptr[e], m.pin_ptr[e + 1]):
+            warm[e] |= hot[part[m.pins[q]]]
+
+
+@kernel
+def descend(m, part, limit):  # type: ignore[no-untyped-def]
+    """Improve `part` (i64[n], slot of each item; changed in place) to a local optimum.
+
+    Every step makes the one reassignment after which the objective is least; the least item and
+    slot win ties. Only items that leave or enter a device with the largest load (or too little
+    memory) can improve, or, with clusters, those that exchange tensors with it; others are not
+    tried. A split that exceeds a capacity is worse than any that exceeds it by less.
+
+    Returns the excess in bytes, the objective, and the trials made; once these pass `limit` the
+    search ends where it is.
+    """
+    passes, n, slots = m.work.shape[0], len(part), len(m.slots)
+    into, out = np.zeros((passes, slots)), np.zeros((passes, slots))
+    work, held = np.zeros((passes, slots)), np.zeros(slots)
+    into0, out0, into1, out1 = into.copy(), out.copy(), into.copy(), out.copy()
+    work1, held1, loads, spare = work.copy(), held.copy(), work.copy(), work.copy()
+    stamp, token = np.zeros(slots, dtype=np.int64), 0
+    hot, warm = np.zeros(slots, dtype=np.bool_), np.zeros(len(m.source), dtype=np.bool_)
+    trials = 0
+    while True:
+        token = _weigh(m, part, into, work, out, held, stamp, token)
+        excess, value = _judge(m, into, work, out, held, loads)
+        if trials > limit:
+            return excess, value, trials
+        _mark(m, part, loads, held, excess, hot, warm)
+        best_item, best_slot = -1, -1
+        least_excess, least = excess * (1 - WORTHWHILE), np.inf
+        if excess == 0:
+            least = value * (1 - WORTHWHILE)
+        for i in range(n):
+            a = part[i]
+            near = False
+            for t in range(m.touch_ptr[i], m.touch_ptr[i + 1]):
+                near |= warm[m.touch[t]]
+            if not hot[a] and (not near or excess > 0):
+                continue
+            into0[:], out0[:] = into, out
+            for t in range(m.touch_ptr[i], m.touch_ptr[i + 1]):
+                token += 1
+                _net(m, m.touch[t], -1.0, part, into0, out0, stamp, token)
+            for b in range(slots):
+                if b == a or not np.isfinite(m.work[0, m.slots[b], i]):
+                    continue
+                if not (hot[a] or hot[b] or m.clustered):
+                    continue
+                into1[:], out1[:], work1[:], held1[:] = into0, out0, work, held
+                for p in range(passes):
+                    work1[p, a] -= m.work[p, m.slots[a], i]
+                    work1[p, b] += m.work[p, m.slots[b], i]
+                held1[a] -= m.memory[i]
+                held1[b] += m.memory[i]
+                part[i] = b
+                for t in range(m.touch_ptr[i], m.touch_ptr[i + 1]):
+                    token += 1
+                    _net(m, m.touch[t], 1.0, part, into1, out1, stamp, token)
+                part[i] = a
+                trials += 1
+                excess1, value1 = _judge(m, into1, work1, out1, held1, spare)
+                if excess1 < least_excess or (excess1 <= least_excess and value1 < least):
+                    best_item, best_slot, least_excess, least = i, b, excess1, value1
+        if best_item < 0:
+            return excess, value, trials
+        part[best_item] = best_slot
+
 
 RESTARTS = 10
 """The paper's number."""

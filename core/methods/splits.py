@@ -73,7 +73,7 @@ SPLITS = by_name(
     Method(
         "random",
         "the best slicing of many random orders",
-        "dnnp.core.portfolio.order_search:search_orders",
+        "dnnp.core.portfolio.orders:search_orders",
         ORDERED,
         ("effort", "seed", "samples"),
         "MTPP, 5.3",
@@ -82,7 +82,7 @@ SPLITS = by_name(
     Method(
         "brkga",
         "the best slicing of orders that evolve by a genetic algorithm",
-        "dnnp.core.portfolio.order_search:search_orders",
+        "dnnp.core.portfolio.orders:search_orders",
         ORDERED,
         ("effort", "seed", *EVOLUTION),
         "MTPP, 5.3, Algorithm 2",
@@ -94,7 +94,7 @@ SPLITS = by_name(
     Method(
         "mla",
         "the slicing of an order with short edges",
-        "dnnp.core.portfolio.order_search:search_orders",
+        "dnnp.core.portfolio.orders:search_orders",
         ORDERED,
         ("effort", "seed", *EVOLUTION),
         "MTPP, 5.3",
@@ -104,7 +104,7 @@ SPLITS = by_name(
     Method(
         "mla-weighted",
         "the slicing of an order with short edges, weighed by the time to move their tensors",
-        "dnnp.core.portfolio.order_search:search_orders",
+        "dnnp.core.portfolio.orders:search_orders",
         ORDERED,
         ("effort", "seed", *EVOLUTION),
         "MTPP, 5.3",
@@ -135,7 +135,7 @@ SPLITS = by_name(
     Method(
         "greedy",
         "baseline: fills one device after the other in topological order",
-        "dnnp.core.baselines.greedy:greedy",
+        "dnnp.core.baselines.cuts:greedy",
         ORDERED,
         ("order", "sequence"),
         "2020 paper, 7",
@@ -163,14 +163,14 @@ SPLITS = by_name(
     Method(
         "scotch",
         "baseline: parts by Scotch, whose program `gpart` must be installed",
-        "dnnp.core.baselines.scotch:scotch",
+        "dnnp.core.baselines.partitioners:scotch",
         FREE,
         source="Scotch, Pellegrini 2009",
     ),
     Method(
         "metis",
         "baseline: parts by METIS, for which the Python package `pymetis` must be installed",
-        "dnnp.core.baselines.metis:metis",
+        "dnnp.core.baselines.partitioners:metis",
         FREE,
         ("seed",),
         "METIS, Karypis and Kumar 1998",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Floats, Ints
@@ -68,6 +70,10 @@ class Asked:
     order: str = "best"
     sequence: Ints | None = None
     """i64[g], units in the order to slice, instead of a named one."""
+    ties: Callable[..., Any] | None = None
+    """Of `max-load` in the order `published`: finds the one of the splits of least load that some
+    program returns, as a line of items, i64[b + 1] bounds of blocks, and i64[b] their classes, from
+    a problem, the load that is reached, and the run."""
     priorities: Floats | None = None
     """f64[g], priorities of the units for the order to slice, instead of a named one."""
     samples: int = 100

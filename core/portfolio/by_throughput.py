@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dnnp.core.baselines.table import published_split
+from dnnp.core.baselines.blocks import interval_blocks
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
 from dnnp.core.model.asked import Asked
@@ -18,11 +18,13 @@ from dnnp.core.portfolio.solve import solve
 def max_load(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
     """The split of the least largest load; for the errors see `solve`.
 
-    In the order `published` it is the one of them that the paper's program returns; there is no
-    other order. The run is warned where no split is proven to have the least.
+    In the order `published` it is the one of them that `asked.ties` takes; there is no other order.
+    The run is warned where no split is proven to have the least.
     """
     if asked.order not in ("best", PUBLISHED):
         raise UsageError(f"method max-load knows --order {PUBLISHED}, not {asked.order}")
+    if asked.order == PUBLISHED and asked.ties is None:
+        raise UsageError(f"--order {PUBLISHED} of method max-load needs the ties of a program")
     return by_throughput(problem, replace(asked, method="exact"), run)
 
 
@@ -40,8 +42,10 @@ def by_throughput(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySol
     if asked.method == "exact" and value > found.bound * (1 + CLOSED):
         least = run.shown(found.bound)
         run.warn(f"max-load: the largest load {run.shown(value)} is not proven least ({least})")
-    if asked.method == "exact" and asked.order == PUBLISHED:
-        found = replace(found, blocks=published_split(whole, value, run))
-    blocks = [block for block in found.blocks if len(block.nodes)]
+    blocks = found.blocks
+    if asked.method == "exact" and asked.order == PUBLISHED and asked.ties is not None:
+        line, bounds, classes = asked.ties(whole, value, run)
+        blocks = interval_blocks(whole.graph, line, bounds, classes, whole.devices)
+    blocks = [block for block in blocks if len(block.nodes)]
     split = split_of_homes(problem, homes_of_blocks(problem, whole.units.label, blocks))
     return LatencySolution(split, method="" if found.method == asked.method else found.method)

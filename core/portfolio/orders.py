@@ -1,6 +1,9 @@
-"""Search over topological orders, each valued by its best slicing (MTPP section 3.3)."""
+"""Search over topological orders, each valued by its best slicing (MTPP section 3.3): `random`,
+`brkga`, `mla` and `mla-weighted`."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -8,7 +11,7 @@ from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line, make_line, steps_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import slice_line
-from dnnp.core.model.asked import Evolution
+from dnnp.core.model.asked import Asked, Evolution, Solution
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.run import PLAIN, Run
@@ -21,6 +24,7 @@ from dnnp.core.order.appraise import (
     order_problem,
 )
 from dnnp.core.order.brkga import brkga
+from dnnp.core.portfolio.slices import best_slicing, slice_order
 
 BATCH_ITEMS = 50_000
 """Items that are put in order between two questions whether to stop."""
@@ -149,3 +153,32 @@ def evolved_order(
 def _batch(space: OrderSpace) -> int:
     items = BATCH_ITEMS if space.compiled else BATCH_ITEMS // SLOWER
     return min(max(items // max(space.n, 1), 1), MOST_BATCH)
+
+
+def search_orders(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """The best slicing of many orders: drawn at random, or evolved for what the method minimises.
+
+    Raises
+    ------
+    UsageError
+        Too few samples, or no evolution (`Evolution.check`).
+    InfeasibleError
+        No slicing of any order that was tried meets the capacities.
+    """
+    space = OrderSpace(problem, weighted=asked.method != "mla")
+    if asked.method == "random":
+        order = random_order(space, max(round(asked.samples * run.effort), 1), run)
+    else:
+        generations = max(round(asked.evolution.generations * run.effort), 1)
+        how = replace(asked.evolution, generations=generations)
+        order = evolved_order(space, how, SLICING if asked.method == "brkga" else LENGTH, run)
+    if order is None:
+        run.warn(f"{asked.method}: none of its orders can be sliced; this split is by slice")
+        try:
+            return slice_order(problem, replace(asked, order="kahn"), run)
+        except InfeasibleError as error:
+            if "no slicing" not in str(error):
+                raise
+            tried = "infeasible: no slicing of any order that was tried fits"
+            raise InfeasibleError(tried) from None
+    return Solution(best_slicing(problem, order))

@@ -16,7 +16,7 @@ from dnnp.core.model.errors import LimitError
 from dnnp.core.model.run import Run
 from dnnp.core.portfolio import anneal as anneal_module
 from dnnp.core.portfolio.latency import OPERATORS, method_of
-from dnnp.core.portfolio.order_search import search_orders
+from dnnp.core.portfolio.orders import search_orders
 from dnnp.core.portfolio.solve import solve
 from support.placing import PLACERS, problem_of
 from support.problems import chain

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.baselines.blocks import slots_of
-from dnnp.core.baselines.descent import descend, moves_of
-from dnnp.core.baselines.local_search import local_search
+from dnnp.core.baselines.local_search import descend, local_search, moves_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import DeviceClass

@@ -10,12 +10,10 @@ import pytest
 
 from dnnp.core.baselines import local_search as local_search_module
 from dnnp.core.baselines import pipedream as pipedream_module
-from dnnp.core.baselines.greedy import greedy
+from dnnp.core.baselines.cuts import greedy
 from dnnp.core.baselines.local_search import local_search
-from dnnp.core.baselines.metis import metis
-from dnnp.core.baselines.parts import part_graph, tell_what_is_left
+from dnnp.core.baselines.partitioners import PROGRAMS, metis, part_graph, scotch, tell_what_is_left
 from dnnp.core.baselines.pipedream import pipedream
-from dnnp.core.baselines.scotch import PROGRAMS, scotch
 from dnnp.core.cost.latency import latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked, Solution

@@ -12,9 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dnnp.core.baselines.metis import metis
-from dnnp.core.baselines.parts import TOTAL, part_graph
-from dnnp.core.baselines.scotch import PROGRAMS, scotch
+from dnnp.core.baselines.partitioners import PROGRAMS, TOTAL, metis, part_graph, scotch
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, LimitError, UnavailableError

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dnnp.core.baselines.branches import biconnected, contract_branches
 from dnnp.core.baselines.chain import chain_of, loads_from, scratch_of
-from dnnp.core.baselines.pipedream import pipedream
+from dnnp.core.baselines.pipedream import biconnected, contract_branches, pipedream
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked

@@ -14,7 +14,7 @@ from support.latency_brute import brute_operators
 from support.latency_cases import random_problem
 from support.placing import PLACERS, layered, place, problem_of
 
-QUICK = {"placeto": 0.02, "getf": 1.0}
+QUICK = {"placeto": 0.002, "getf": 1.0}
 """Effort in tests, where it is not 0.1."""
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dnnp.core.baselines.placing.favourite import (
+from dnnp.core.baselines.placing.baechi import (
     favourite_children,
     greedy_children,
     relaxed_children,
 )
-from dnnp.core.baselines.placing.fluid import fluid_shares
-from dnnp.core.baselines.placing.getf import assigned, groups_of, program_of
+from dnnp.core.baselines.placing.getf import assigned, fluid_shares, groups_of, program_of
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.timeline import Placement, simulate
 from dnnp.core.latency.homes import homes_of_blocks
@@ -204,6 +203,7 @@ def test_the_program_of_getf_balances_work() -> None:
 def test_a_policy_learns() -> None:
     """A chain with long transfers belongs on one device, rarely found by chance: best is 8, on the
     fast one; some seeds end at 16, on a slow one."""
+    pytest.importorskip("torch", reason="placeto needs PyTorch")
     edges = [(i, i + 1) for i in range(7)]
     problem = problem_of([[1] * 8, [2] * 8, [2] * 8], edges, [5] * 7)
     values = [problem.value(place("placeto", problem, effort=0.1, seed=s)) for s in range(5)]

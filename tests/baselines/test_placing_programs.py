@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from dnnp.core.baselines.placing import favourite, getf
-from dnnp.core.baselines.placing.alike import alike
+from dnnp.core.baselines.placing import baechi, getf
+from dnnp.core.baselines.placing.getf import alike
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.lists.net import edge_moves, mean_times
 from dnnp.core.latency.lists.room import room_of
@@ -48,7 +48,7 @@ def test_favourites_cost_what_they_cost_row_by_row(seed: int) -> None:
             mine = [x[e] for e in np.flatnonzero(ends == i)]
             if mine:
                 program.row(mine, [1.0] * len(mine), ">", len(mine) - 1)
-    outcome = ask_sparse(favourite.program_of(work, tail, head, move), patience=60.0)
+    outcome = ask_sparse(baechi.program_of(work, tail, head, move), patience=60.0)
     scale = np.mean([*work, *move])
     assert outcome.bound * scale == pytest.approx(least_of(program), rel=1e-6)
 
@@ -157,15 +157,15 @@ def test_favourites_without_their_program_say_so(monkeypatch: pytest.MonkeyPatch
     problem = layered(60, 1.0)
     assert told("m-sct", problem) == ("", [])
     edges = len(problem.tasks.edges[0])
-    monkeypatch.setattr(favourite, "MOST_EDGES", 3)
+    monkeypatch.setattr(baechi, "MOST_EDGES", 3)
     reason = f"{edges} edges are too many for its linear program"
     instead = "what ran instead is m-sct-greedy"
     assert told("m-sct", problem) == ("m-sct-greedy", [f"m-sct: {reason}; {instead}"])
-    child, why = favourite.favourite_children(problem)
+    child, why = baechi.favourite_children(problem)
     assert why == reason
-    assert (child == favourite.greedy_children(problem)).all()
-    monkeypatch.setattr(favourite, "MOST_EDGES", edges)
-    monkeypatch.setattr(favourite, "ask_sparse", no_answer)
+    assert (child == baechi.greedy_children(problem)).all()
+    monkeypatch.setattr(baechi, "MOST_EDGES", edges)
+    monkeypatch.setattr(baechi, "ask_sparse", no_answer)
     reason = "its linear program was not solved in time"
     assert told("m-sct", problem) == ("m-sct-greedy", [f"m-sct: {reason}; {instead}"])
 
@@ -203,7 +203,7 @@ def test_a_program_leaves_time_for_what_comes_after(monkeypatch: pytest.MonkeyPa
 
 
 def test_limits_are_above_200_000_edges_and_80_000_choices() -> None:
-    assert favourite.MOST_EDGES >= 200_000
+    assert baechi.MOST_EDGES >= 200_000
     assert getf.MOST_CHOICES >= 80_000
 
 

@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "core.runtime", "core.view", "formats",
     ),
     "formats": ("core.model",),
-    "samples": ("core.api",),
+    "samples": ("core.api", *BASE),
     "core.methods": (),
     "core.model": (),
     "core.cost": ("core.model",),
@@ -64,7 +64,7 @@ SLOW = {
 """Libraries that take longer to load than most streams to read."""
 
 EXCEPTIONS = (
-    "core/baselines/scotch.py",  # starts and ends a program
+    "core/baselines/partitioners.py",  # starts and ends a program
     "core/cost/kernel.py",  # heeds NUMBA_DISABLE_JIT, and looks whether numba is there
     "core/cost/kernel_cache.py",  # reads and writes compiled kernels
     "core/cost/kernel_folders.py",  # says where these are

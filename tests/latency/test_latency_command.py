@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,11 @@ from dnnp.samples.build import write as write_sample
 from support.graphs import random_stream, to_bytes
 from support.run import dnnp, interrupted
 
-HERE = [m for m in LATENCY.values() if m.name not in ("cpsat", "scotch")]
+HERE = [
+    m
+    for m in LATENCY.values()
+    if m.name not in ("cpsat", "scotch") and (m.name != "placeto" or find_spec("torch"))
+]
 """Methods that need nothing that may be missing."""
 BLOCKS = [method.name for method in HERE if "blocks" in method.kinds]
 OPERATORS = [method.name for method in HERE if "operators" in method.kinds]

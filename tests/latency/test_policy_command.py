@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dnnp.core.baselines.placeto.layers import HOPS, WIDTH, first_weights, shape_of
+from dnnp.core.baselines.placeto.policy import HOPS, WIDTH, first_weights
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.learned import Policy
 from dnnp.formats.policy import parse_policy, policy_bytes
@@ -29,6 +31,19 @@ def placed(*arguments: object, stdin: bytes):
     )  # fmt: skip
 
 
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="placeto needs PyTorch")
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = placed("--save-policy", tmp_path / "policy.json", stdin=graph(1))
+    assert (result.status, result.out) == (7, b"")
+    wanted = "dnnp-partition: method placeto needs PyTorch: pip install 'dnnp[placeto]'"
+    assert result.err.splitlines()[-1] == wanted
+    assert not [*tmp_path.iterdir()]
+
+
+@needs_torch
 def test_a_policy_goes_from_graph_to_graph(tmp_path: Path) -> None:
     family = []
     for seed in (1, 2):
@@ -57,6 +72,7 @@ def test_a_policy_goes_from_graph_to_graph(tmp_path: Path) -> None:
     assert json.loads(more.read_bytes())["digest"] == tuned["digest"] != policy.digest
 
 
+@needs_torch
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     saved, other = tmp_path / "policy.json", tmp_path / "other.jsonl"
     assert placed("--episodes", 0, "--save-policy", saved, stdin=graph(1)).status == 0
@@ -80,7 +96,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     assert (idle.status, "--policy is for --method placeto" in idle.err) == (2, True)
 
 
-POLICY = Policy(2, 3, 4, first_weights(shape_of(2, 4), np.random.default_rng(5)), 7, 2)
+POLICY = Policy(2, 3, 4, first_weights(2, 4, np.random.default_rng(5)), 7, 2)
 
 
 def test_a_file_comes_back_as_it_was() -> None:

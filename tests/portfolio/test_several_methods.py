@@ -81,9 +81,9 @@ def test_what_fails_is_told_and_does_no_harm(monkeypatch: pytest.MonkeyPatch) ->
         def __call__(self, *_: object) -> None:
             raise ModuleNotFoundError(name="pymetis")
 
-    monkeypatch.setattr("dnnp.core.baselines.metis.solve", Greedy(), raising=False)
+    monkeypatch.setattr("dnnp.core.baselines.partitioners.solve", Greedy(), raising=False)
     monkeypatch.setitem(
-        SPLITS, "metis", SPLITS["metis"]._replace(where="dnnp.core.baselines.metis:solve")
+        SPLITS, "metis", SPLITS["metis"]._replace(where="dnnp.core.baselines.partitioners:solve")
     )
     result = split("metis,slice")
     plan = result.one("plan")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,11 @@ from dnnp.core.portfolio.latency import OPERATORS, method_of
 PLACERS = tuple(
     name
     for name, method in LATENCY.items()
-    if OPERATORS in method.kinds and "baselines" in method.place(OPERATORS)
+    if OPERATORS in method.kinds
+    and "baselines" in method.place(OPERATORS)
+    and (name != "placeto" or find_spec("torch"))
 )
-"""Methods of others that place tasks."""
+"""Methods of others that place tasks, as far as what they need is installed."""
 
 
 def place(method: str, problem: LatencyProblem, run: Run = PLAIN, **how: Any) -> Placement:

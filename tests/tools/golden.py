@@ -50,7 +50,7 @@ SMALL = {
 LAYERED = "import --synthetic layered --nodes 11 --seed 2"
 """One that names its devices."""
 
-APART = ("ip", "cpsat", "scotch", "metis", "getf-milp")
+APART = ("ip", "cpsat", "scotch", "metis", "getf-milp", "placeto")
 """Methods that have cases of their own, or need what is not installed everywhere."""
 
 EVOLVED = ("--generations 5 --population 20",)

@@ -1,4 +1,4 @@
-"""What the policy of Placeto sees of a problem: groups of operators that are placed as one.
+"""Groups of operators that Placeto places as one, and what its policy sees of them.
 
 Placeto groups operators before it places them, those that must be together first (section 4).
 Here tasks of one colour are a group; where these are more than `MOST_GROUPS`, neighbours in a
@@ -14,18 +14,15 @@ import numpy as np
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.lists.net import Net, edge_moves, mean_times
 from dnnp.core.latency.lists.room import Room
-from dnnp.core.model.graph import Bools, Floats, Ints, csr, distinct, totals
+from dnnp.core.model.graph import Bools, Floats, Ints, totals
 
 MOST_GROUPS = 128
 """Groups above which neighbours are merged: an episode visits all, and each may be related to
 each."""
 
-ITSELF, PARENT, CHILD, PARALLEL = range(4)
-"""What a group is to another: the other one, before it, after it, or neither."""
-
 
 class Groups(NamedTuple):
-    """`q` groups of `n` tasks on `D` devices; CSR lists have no group twice."""
+    """`q` groups of `n` tasks on `D` devices."""
 
     label: Ints
     """i64[n], group of each task."""
@@ -37,22 +34,17 @@ class Groups(NamedTuple):
     """f64[q], bytes."""
     limit: Floats
     """f64[D], bytes that each device holds."""
-    in_ptr: Ints
-    in_idx: Ints
-    """Groups that each group reads from."""
-    out_ptr: Ints
-    out_idx: Ints
-    """Groups that read from each group."""
-    relation: np.ndarray
-    """i8[q, q]: what [v, u] says u is to v."""
+    reads: Floats
+    """f64[q, q], 1 where the row's group reads from the column's."""
+    related: Bools
+    """bool[3, q, q]: [p, v, u] is whether there is a path from u to v (p = 0; also on cycles), only
+    one from v to u (1), or neither (2)."""
     visits: Ints
     """i64[q], the order in which an episode visits them: topological as far as there is one."""
-    unit: float
-    """Time in which costs are measured: that of the placement which episodes start from."""
 
 
 def groups_of(problem: LatencyProblem, net: Net, room: Room) -> Groups:
-    """Group a problem; complexity O(q^2 + edges)."""
+    """Group a problem; complexity O(q^3 log q + edges)."""
     tasks = problem.tasks
     colors = len(room.memory)
     group_of = _merged(net, room) if colors > MOST_GROUPS else np.arange(colors)
@@ -60,34 +52,24 @@ def groups_of(problem: LatencyProblem, net: Net, room: Room) -> Groups:
     q = int(label.max(initial=-1)) + 1
     memory = totals(group_of, room.memory, q)
     time = np.array([totals(group_of, work, q) for work in room.work]).T
-    able = np.isfinite(time) & (memory[:, None] <= room.limit)
     tail, head, move = edge_moves(problem)
+    apart = label[tail] != label[head]
     mean = totals(label, mean_times(tasks.time), q)
-    send = totals(label[tail], np.where(label[tail] != label[head], move, 0.0), q)
-    pairs = distinct(label[tail] * max(q, 1) + label[head])
-    tail, head = pairs // max(q, 1), pairs % max(q, 1)
-    apart = tail != head
-    tail, head = tail[apart], head[apart]
-    visits = _visits(label, net.order)
-    in_ptr, in_idx = csr(head, tail, q)
-    out_ptr, out_idx = csr(tail, head, q)
+    send = totals(label[tail], np.where(apart, move, 0.0), q)
+    reads = np.zeros((q, q))
+    reads[label[head[apart]], label[tail[apart]]] = 1.0
     scale = float(mean.mean()) if q and mean.any() else 1.0
     known = np.where(np.isfinite(time), time, mean[:, None])
     held = np.minimum(memory / max(float(room.limit.min()), 1.0), 1.0)
-    features = np.column_stack([np.log1p(known / scale), np.log1p(send / scale), held])
     return Groups(
         label=label,
-        features=np.ascontiguousarray(features),
-        able=np.ascontiguousarray(able),
+        features=np.column_stack([np.log1p(known / scale), np.log1p(send / scale), held]),
+        able=np.isfinite(time) & (memory[:, None] <= room.limit),
         memory=memory,
         limit=room.limit,
-        in_ptr=in_ptr,
-        in_idx=in_idx,
-        out_ptr=out_ptr,
-        out_idx=out_idx,
-        relation=_relations(q, tail, head, visits),
-        visits=visits,
-        unit=1.0,
+        reads=reads,
+        related=_related(reads),
+        visits=_visits(label, net.order),
     )
 
 
@@ -120,24 +102,11 @@ def _merged(net: Net, room: Room) -> Ints:
     return group_of
 
 
-def _relations(q: int, tail: Ints, head: Ints, visits: Ints) -> np.ndarray:
-    """What each group is to each other one, by paths of any length; i8[q, q].
-
-    Groups on a cycle are parents of each other.
-    """
-    reach = np.eye(q, dtype=bool)
-    follows: list[list[int]] = [[] for _ in range(q)]
-    for a, b in zip(tail.tolist(), head.tolist(), strict=True):
-        follows[a].append(b)
-    changed = True
-    while changed:
-        changed = False
-        for v in visits[::-1].tolist():
-            row = reach[v] | reach[follows[v]].any(axis=0) if follows[v] else reach[v]
-            if (row != reach[v]).any():
-                reach[v], changed = row, True
-    relation = np.full((q, q), PARALLEL, dtype=np.int8)
-    relation[reach] = CHILD
-    relation[reach.T] = PARENT
-    np.fill_diagonal(relation, ITSELF)
-    return relation
+def _related(reads: Floats) -> Bools:
+    """Relations by paths of any length, as in `Groups`."""
+    reach = reads + np.eye(len(reads)) > 0
+    for _ in range(len(reads).bit_length()):  # the length of the paths doubles each time
+        reach = reach.astype(np.float64) @ reach > 0
+    before = reach & ~np.eye(len(reads), dtype=np.bool_)
+    after = before.T & ~before
+    return np.array([before, after, ~reach & ~reach.T])

@@ -1,4 +1,4 @@
-"""The policy of Placeto: from a placement and a group to the chance of each device (section 3.2).
+"""The policy of Placeto on PyTorch: from a placement to the chance of each device (section 3.2).
 
 Features of every group go through a first network. Then messages pass along the edges, `hops`
 times, in both directions (Eq. 1): x' = x0 + g(sum of f(x) of the neighbours), x0 where there is
@@ -9,250 +9,239 @@ Details that the paper leaves open. Features are times over the mean time of a g
 the size of the output as its time on the mean link; a time for each device, as they may differ;
 memory as share of the smallest device (an option of the authors). x0 is added in each round, as
 the authors do. Pools take means, so that graphs of other sizes look alike. Devices that do not run
-a group have no chance.
+a group have no chance. Numbers are drawn by numpy, so that PyTorch's own generator stays as it is.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
 
 from dnnp.core.baselines.placeto.groups import Groups
-from dnnp.core.baselines.placeto.layers import (
-    BEGIN,
-    CHOOSE,
-    INSIDE,
-    OUTSIDE,
-    SEND,
-    TAKE,
-    apply,
-    rectify,
-)
-from dnnp.core.baselines.placeto.tape import Tape, claimed, rewind
-from dnnp.core.cost.kernel import callee
+from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.learned import Policy
+
+WIDTH = 8
+"""Numbers of a message, about as many as a group has features."""
+
+HOPS = 8
+"""Rounds of message passing."""
+
+HIDDEN = 32
+"""Width of the hidden layer of the network that chooses a device."""
+
+MESSAGES = 16_384
+"""Messages of a round that are derived at once; what fits a cache."""
+
+SURE = 2.0
+"""In place of a number drawn between 0 and 1: take the likeliest device."""
 
 
-class Weights(NamedTuple):
-    """The weights of a policy, and where they are."""
+@contextmanager
+def pytorch() -> Iterator[Any]:
+    """PyTorch on one thread, so that sums do not depend on how many there are.
 
-    shape: Ints
-    """As in `layers.shape_of`."""
-    hops: int
-    flat: Floats
-    """f64[p]."""
-
-
-class State(NamedTuple):
-    """A state of the decision process."""
-
-    home: Ints
-    """i64[q], device of each group."""
-    flags: Floats
-    """f64[q, 2]: it is the current one; it was visited."""
-
-
-@callee
-def begin(groups: Groups, state: State) -> None:
-    """An episode begins: no group was visited, and the first one is the current one."""
-    for u in range(len(state.home)):
-        state.flags[u, 0] = 0.0
-        state.flags[u, 1] = 0.0
-    state.flags[groups.visits[0], 0] = 1.0
+    Raises
+    ------
+    UnavailableError
+        It is not installed.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise UnavailableError(
+            "method placeto needs PyTorch: pip install 'dnnp[placeto]'"
+        ) from None
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield torch
+    finally:
+        torch.set_num_threads(threads)
 
 
-@callee
-def advance(groups: Groups, tape: Tape, state: State, step: int, taken: int) -> None:
-    """Place the current group, and go on to the next; both are then in `tape.seen`."""
-    v = groups.visits[step]
-    state.home[v] = taken
-    state.flags[v, 0] = 0.0
-    state.flags[v, 1] = 1.0
-    tape.seen[0] = v
-    if step + 1 < len(groups.visits):
-        tape.seen[1] = groups.visits[step + 1]
-        state.flags[tape.seen[1], 0] = 1.0
+def sizes_of(devices: int, width: int) -> list[tuple[int, int, int]]:
+    """Inputs, hidden and outputs of the twelve networks, in the order of their weights.
+
+    The first; f and g from parents to children, then from children to parents; h' and h of the
+    three pools, h' first; the one that chooses. Each has weights, biases, weights, biases.
+    """
+    both = 2 * width
+    features = 2 * devices + 4  # as in `Board.states`
+    return [
+        (features, width, width),
+        *[(width, width, width)] * 4,
+        *[(both, both, both)] * 6,
+        (4 * both, HIDDEN, devices),
+    ]
 
 
-@callee
-def start(groups: Groups, weights: Weights, tape: Tape, state: State) -> None:
-    """Compute everything, in the first row of each place."""
-    rewind(tape.base)
-    rewind(tape.low)
-    rewind(tape.top)
-    for u in range(len(state.home)):
-        tape.seen[u] = u
-    refresh(groups, weights, tape, state, len(state.home), False)
+def count_of(devices: int, width: int) -> int:
+    """Weights of a policy."""
+    return sum(a * b + b + b * c + c for a, b, c in sizes_of(devices, width))
 
 
-@callee
-def refresh(
-    groups: Groups, weights: Weights, tape: Tape, state: State, count: int, kept: bool
-) -> None:
-    """Compute what follows from the features of the first `count` groups of `tape.seen`."""
-    for a in range(count):
-        _say(groups, weights, tape, state, tape.seen[a], kept)
-    touched = 0
-    for direction in range(2):
-        found = _pass(groups, weights, tape, direction, count, kept)
-        for a in range(found):
-            u = tape.seen[a]
-            if direction == 0 or tape.mark[1, u] != tape.stamp[0] - 1:
-                tape.mark[1, u] = tape.stamp[0]
-                tape.touched[touched] = u
-                touched += 1
-    for a in range(touched):
-        _add_to_pools(weights, tape, tape.touched[a], kept)
+def first_weights(devices: int, width: int, rng: np.random.Generator) -> Floats:
+    """Weights of a policy that has learned nothing (Glorot and Bengio 2010), biases 0; f64[p].
+
+    The last layer is 0: at first all devices are as likely.
+    """
+    parts: list[Floats] = []
+    for a, b, c in sizes_of(devices, width):
+        for rows, columns in ((a, b), (b, c)):
+            edge = math.sqrt(6.0 / (rows + columns))
+            parts += [rng.uniform(-edge, edge, rows * columns), np.zeros(columns)]
+    parts[-2][:] = 0.0
+    return np.concatenate(parts)
 
 
-@callee
-def _say(groups: Groups, weights: Weights, tape: Tape, state: State, u: int, kept: bool) -> None:
-    """Put the features of a group together, and begin with them."""
-    row = claimed(tape.base, u, kept)
-    devices, at = groups.able.shape[1], groups.features.shape[1]
-    for i in range(at):
-        tape.said[row, i] = groups.features[u, i]
-    for d in range(devices):
-        tape.said[row, at + d] = 1.0 if state.home[u] == d else 0.0
-    tape.said[row, at + devices] = state.flags[u, 0]
-    tape.said[row, at + devices + 1] = state.flags[u, 1]
-    flat, hidden = weights.flat, tape.said_hidden
-    apply(weights.shape, BEGIN, flat, tape.said, row, hidden, tape.begin, row)
-    for i in range(tape.by_begin.shape[1]):
-        tape.by_begin[row, i] = 0.0
+class Board:
+    """Groups as PyTorch reads them."""
+
+    def __init__(self, torch: Any, groups: Groups) -> None:
+        self.groups = groups
+        self.q = len(groups.visits)
+        self.rank = np.empty(self.q, dtype=np.int64)
+        """i64[q], the step in which each group is visited."""
+        self.rank[groups.visits] = np.arange(self.q)
+        both = np.array([groups.reads, groups.reads.T])
+        member = groups.related.astype(np.float64)
+        share = member / np.maximum(member.sum(axis=2, keepdims=True), 1.0)
+        self.edges = torch.from_numpy(both)
+        """f64[2, q, q], what is told to whom in either direction."""
+        self.told = torch.from_numpy(both.max(axis=2, keepdims=True))
+        """f64[2, q, 1], 1 for those that are told anything."""
+        self.share = torch.from_numpy(share)
+        """f64[3, q, q], share of each in the mean of a pool."""
+        self.never = torch.from_numpy(~groups.able)
+        """bool[q, D]."""
+
+    def placements(self, home: Ints, taken: Ints) -> Ints:
+        """Devices before the first step of an episode from `home` and after each; i64[q + 1, q]."""
+        visited = self.rank < np.arange(self.q + 1)[:, None]
+        return np.where(visited, taken[self.rank], home)
+
+    def states(self, home: Ints, step: Ints) -> Floats:
+        """What a policy is told: features, the device, whether the group is placed now, and whether
+        it was before; f64[q, S, F]. Arguments as of `Network.chances`."""
+        rank, devices = self.rank[:, None], np.eye(self.groups.able.shape[1])
+        flags = np.stack([rank == step, rank < step], axis=2)
+        known = np.repeat(self.groups.features[:, None], len(step), axis=1)
+        return np.concatenate([known, devices[home.T], flags], axis=2)
 
 
-@callee
-def _pass(
-    groups: Groups, weights: Weights, tape: Tape, direction: int, count: int, kept: bool
-) -> int:
-    """Pass messages in one direction; how many groups of `tape.seen` have new rows then."""
-    ptr = groups.out_ptr if direction == 0 else groups.in_ptr
-    idx = groups.out_idx if direction == 0 else groups.in_idx
-    tape.stamp[0] += 1
-    stamp = tape.stamp[0]
-    for a in range(count):
-        tape.mark[0, tape.seen[a]] = stamp
-    found, told = count, 0
-    for hop in range(weights.hops + 1):
-        for a in range(found):
-            _hop(groups, weights, tape, direction, hop, tape.seen[a], kept)
-        if hop == weights.hops:
-            break
-        # All that are told something new in the next round.
-        end = found
-        for a in range(told, end):
-            u = tape.seen[a]
-            for b in range(ptr[u], ptr[u + 1]):
-                v = idx[b]
-                if tape.mark[0, v] != stamp:
-                    tape.mark[0, v] = stamp
-                    tape.seen[found] = v
-                    found += 1
-        told = end
-    return found
+Layer = tuple[Any, ...]
+"""Weights, biases, weights and biases of some networks, one after the other."""
 
 
-@callee
-def place_of(tape: Tape, hops: int, direction: int, hop: int, u: int) -> int:
-    """Where a group is in a round of a direction, among all of `tape.low`."""
-    return (direction * (hops + 1) + hop) * len(tape.seen) + u
+class Network:
+    """The weights of a policy, and what follows from them."""
 
+    def __init__(self, torch: Any, policy: Policy) -> None:
+        self.torch, self.hops, self.width = torch, policy.hops, policy.width
+        self.sizes = sizes_of(policy.devices, policy.width)
+        self.flat = torch.tensor(policy.weights, dtype=torch.float64, requires_grad=True)
 
-@callee
-def _hop(
-    groups: Groups, weights: Weights, tape: Tape, direction: int, hop: int, u: int, kept: bool
-) -> None:
-    """A row of messages: what a group makes of those of the round before, and sends on."""
-    hops, flat, width = weights.hops, weights.flat, tape.x.shape[1]
-    ptr = groups.in_ptr if direction == 0 else groups.out_ptr
-    idx = groups.in_idx if direction == 0 else groups.out_idx
-    row = claimed(tape.low, place_of(tape, hops, direction, hop, u), kept)
-    begin = tape.base.row[u]
-    for i in range(width):
-        tape.x[row, i] = tape.begin[begin, i]
-        tape.by_x[row, i] = 0.0
-        tape.by_sent[row, i] = 0.0
-    if hop > 0 and ptr[u + 1] > ptr[u]:
-        for i in range(width):
-            tape.got[row, i] = 0.0
-        for a in range(ptr[u], ptr[u + 1]):
-            other = tape.low.row[place_of(tape, hops, direction, hop - 1, idx[a])]
-            for i in range(width):
-                tape.got[row, i] += tape.sent[other, i]
-        part = TAKE + 2 * direction
-        apply(weights.shape, part, flat, tape.got, row, tape.taken_hidden, tape.taken, row)
-        rectify(tape.taken, row)
-        for i in range(width):
-            tape.x[row, i] += tape.taken[row, i]
-    if hop < hops:
-        part = SEND + 2 * direction
-        apply(weights.shape, part, flat, tape.x, row, tape.sent_hidden, tape.sent, row)
-        rectify(tape.sent, row)
+    @property
+    def weights(self) -> Floats:
+        """A copy of all weights; f64[p]."""
+        copied: Floats = self.flat.detach().numpy().copy()
+        return copied
 
+    def layers(self) -> list[Layer]:
+        """The first network; f, g of both directions; h', h of three pools; the last one."""
+        made: list[Layer] = []
+        at = 0
+        for first, count, kinds in ((0, 1, 1), (1, 4, 2), (5, 6, 2), (11, 1, 1)):
+            a, b, c = self.sizes[first]
+            end = at + count * (a * b + b + b * c + c)
+            rows = self.flat[at:end].view(count, -1).split([a * b, b, b * c, c], dim=1)
+            shapes = (a, b), (1, b), (b, c), (1, c)
+            part = [row.reshape(count, *s) for row, s in zip(rows, shapes, strict=True)]
+            if first == 1:  # f and g take turns
+                made += [tuple(x[kind::kinds] for x in part) for kind in range(kinds)]
+            else:
+                made += list(zip(*(x.chunk(kinds) for x in part), strict=True))
+            at = end
+        return made
 
-@callee
-def _add_to_pools(weights: Weights, tape: Tape, u: int, kept: bool) -> None:
-    """What a group would add to each of the three pools."""
-    hops, width = weights.hops, tape.x.shape[1]
-    row = claimed(tape.top, u, kept)
-    for direction in range(2):
-        low = tape.low.row[place_of(tape, hops, direction, hops, u)]
-        for i in range(width):
-            tape.both[row, direction * width + i] = tape.x[low, i]
-            tape.by_both[row, direction * width + i] = 0.0
-    for pool in range(3):
-        at, part = 3 * row + pool, INSIDE + pool
-        hidden = tape.inside_hidden
-        apply(weights.shape, part, weights.flat, tape.both, row, hidden, tape.inside, at)
-        rectify(tape.inside, at)
-        for i in range(2 * width):
-            tape.by_inside[at, i] = 0.0
+    def chances(self, board: Board, layers: list[Layer], home: Ints, step: Ints) -> Any:
+        """Logarithms of the chance of each device for the group that each state places; [S, D].
 
+        Parameters
+        ----------
+        home
+            i64[S, q], device of each group in each state.
+        step
+            i64[S], groups that were visited before.
+        """
+        torch, q, states, w = self.torch, board.q, len(step), self.width
+        begin, send, take, inside, outside, choose = layers
+        place = torch.from_numpy(board.groups.visits[step])
+        said = torch.from_numpy(board.states(home, step))
+        start = self._apply(begin, said.view(1, q * states, -1))
+        x = start.expand(2, -1, -1)
+        for _ in range(self.hops):
+            sent = self._apply(send, x).relu().view(2, q, states * w)
+            got = torch.bmm(board.edges, sent).view(2, q * states, w)
+            taken = self._apply(take, got).relu().view(2, q, states * w)
+            x = start + (taken * board.told).view(2, q * states, w)
+        both = torch.cat([x[0], x[1]], dim=1)
+        added = self._apply(inside, both.expand(3, -1, -1)).relu().view(3, q, states, 2 * w)
+        pooled = torch.einsum("psu,pusw->psw", board.share[:, place], added)
+        pools = self._apply(outside, pooled).relu()
+        own = both.view(q, states, 2 * w)[place, torch.arange(states)]
+        logits = self._apply(choose, torch.cat([*pools, own], dim=1)[None])[0]
+        return logits.masked_fill(board.never[place], -math.inf).log_softmax(dim=1)
 
-@callee
-def choose(groups: Groups, weights: Weights, tape: Tape, v: int) -> None:
-    """The chances of all devices for a group, in `tape.chance`."""
-    q, both = len(tape.seen), tape.both.shape[1]
-    for pool in range(3):
-        for i in range(both):
-            tape.pool[pool, i] = 0.0
-        count = 0
-        for u in range(q):
-            if groups.relation[v, u] == pool + 1:
-                count += 1
-                at = 3 * tape.top.row[u] + pool
-                for i in range(both):
-                    tape.pool[pool, i] += tape.inside[at, i]
-        for i in range(both):
-            tape.pool[pool, i] /= max(count, 1)
-        hidden, part = tape.outside_hidden, OUTSIDE + pool
-        apply(weights.shape, part, weights.flat, tape.pool, pool, hidden, tape.outside, pool)
-        rectify(tape.outside, pool)
-        for i in range(both):
-            tape.joined[0, pool * both + i] = tape.outside[pool, i]
-    for i in range(both):
-        tape.joined[0, 3 * both + i] = tape.both[tape.top.row[v], i]
-    hidden = tape.choose_hidden
-    apply(weights.shape, CHOOSE, weights.flat, tape.joined, 0, hidden, tape.logits, 0)
-    high = -math.inf
-    for d in range(groups.able.shape[1]):
-        if groups.able[v, d]:
-            high = max(high, tape.logits[0, d])
-    whole = 0.0
-    for d in range(groups.able.shape[1]):
-        tape.chance[0, d] = math.exp(tape.logits[0, d] - high) if groups.able[v, d] else 0.0
-        whole += tape.chance[0, d]
-    for d in range(groups.able.shape[1]):
-        tape.chance[0, d] /= whole
+    def _apply(self, layer: Layer, x: Any) -> Any:
+        """Networks with one hidden layer, on x[networks, rows, inputs]."""
+        hidden = self.torch.baddbmm(layer[1], x, layer[0]).relu()
+        return self.torch.baddbmm(layer[3], hidden, layer[2])
 
+    def play(self, board: Board, home: Ints, drawn: Floats) -> Ints:
+        """The devices that some episodes take, step by step; i64[B, q].
 
-@callee
-def entropy_of(tape: Tape) -> float:
-    """Entropy of the chances of `choose`."""
-    total = 0.0
-    for d in range(tape.chance.shape[1]):
-        p = tape.chance[0, d]
-        if p > 0.0:
-            total -= p * math.log(p)
-    return total
+        Parameters
+        ----------
+        home
+            i64[q], the placement from which all start.
+        drawn
+            f64[B, q], between 0 and 1, decides what each step takes; see `SURE`.
+        """
+        now, taken = np.tile(home, (len(drawn), 1)), np.empty(drawn.shape, dtype=np.int64)
+        with self.torch.no_grad():
+            layers = self.layers()
+            for step, v in enumerate(board.groups.visits.tolist()):
+                steps, draw = np.full(len(drawn), step), drawn[:, step]
+                chance = self.chances(board, layers, now, steps).exp().numpy()
+                below = (np.cumsum(chance, axis=1) <= draw[:, None]).sum(axis=1)
+                some = np.minimum(below, np.flatnonzero(board.groups.able[v])[-1])
+                now[:, v] = taken[:, step] = np.where(draw == SURE, chance.argmax(axis=1), some)
+        return taken
+
+    def slopes(self, board: Board, home: Ints, taken: Ints, gain: Floats, spread: float) -> Floats:
+        """Derivative of the sum of gain * log(chance taken) + spread * entropy; f64[p].
+
+        `taken` is what `play` returns, and `gain` (f64[B, q]) belongs to each of its steps.
+        """
+        torch = self.torch
+        step = np.tile(np.arange(board.q), len(taken))
+        homes = np.concatenate([board.placements(home, row)[:-1] for row in taken])
+        self.flat.grad = None
+        each = max(MESSAGES // board.q, 1)
+        for first in range(0, len(step), each):
+            some = slice(first, first + each)
+            logs = self.chances(board, self.layers(), homes[some], step[some])
+            logs = logs.masked_fill(logs == -math.inf, 0.0)  # such devices add no entropy
+            entropy = -(logs.exp() * logs).sum()
+            chosen = logs.gather(1, torch.from_numpy(taken.reshape(-1, 1)[some]))[:, 0]
+            gains = torch.from_numpy(gain.reshape(-1)[some])
+            ((chosen * gains).sum() + spread * entropy).backward()
+        slopes: Floats = self.flat.grad.numpy().copy()
+        return slopes

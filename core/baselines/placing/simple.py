@@ -1,4 +1,4 @@
-"""Everything on one device, and devices filled one after the other (2020 paper, Section 7)."""
+"""One device for all, devices filled one after the other (2020 paper, Section 7), and HEFT."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.invocations import POOL
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
 from dnnp.core.latency.homes import split_of_homes
-from dnnp.core.latency.lists.room import by_first, room_of
-from dnnp.core.latency.lists.schedule import repaired_answer, schedule_order
+from dnnp.core.latency.lists.insertion import DONE, insertion
+from dnnp.core.latency.lists.net import falling, net_of, upward_rank
+from dnnp.core.latency.lists.room import FULL, attempts, by_first, room_of
+from dnnp.core.latency.lists.schedule import (
+    answer,
+    by_start,
+    list_schedule,
+    repaired_answer,
+    schedule_order,
+)
 from dnnp.core.model.asked import Asked
-from dnnp.core.model.errors import InfeasibleError, UsageError
+from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.run import Run
 from dnnp.core.model.text import shown_bytes
 
@@ -96,3 +104,36 @@ def greedy_operators(problem: LatencyProblem, asked: Asked, run: Run) -> Latency
                 free -= room.memory[c]
         left = [c for c in left if home[c] < 0]
     return repaired_answer(problem, room, home, "greedy", run)
+
+
+def heft(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+    """Tasks by falling upward rank, each on the device where it ends first, gaps included.
+
+    Devices are chosen, as published, as if transfers did not wait for each other; the schedule
+    is then followed under the congestion rule. A device that is full is not chosen, and colours
+    stay with their first task. Where that leaves no place for a task, large ones are packed
+    beforehand, and the method is called `heft-packed`. O(n D (degree + gaps)).
+
+    Raises
+    ------
+    InfeasibleError, LimitError
+        It is proven, or just so, that the tasks do not fit.
+    """
+    net, room = net_of(problem), room_of(problem)
+    order = falling(net, upward_rank(problem, net))
+    for home in attempts(room, run):
+        lost, device, start = insertion(net, order, home, room.able, room.memory, room.limit)
+        if lost == DONE:
+            found = schedule_order(problem, device, by_start(order, start))
+            return answer((found, bool((home >= 0).any())), "heft", run)
+    raise LimitError(FULL)
+
+
+def heft_congested(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+    """HEFT where devices are chosen under the congestion rule, without insertion.
+
+    Transfers occupy their channels while the schedule is built (Sinnen and Sousa 2005).
+    """
+    rank = upward_rank(problem, net_of(problem))
+    found = list_schedule(problem, room_of(problem), rank, by_end=True, run=run)
+    return answer(found, "heft-congested", run)

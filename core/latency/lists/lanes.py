@@ -54,24 +54,6 @@ def new_state(net: Net) -> LaneState:
     )
 
 
-@callee
-def clear(net: Net, state: LaneState) -> None:
-    """Nothing is placed again."""
-    devices = len(net.rate)
-    for v in range(len(net.order)):
-        state.device[v] = -1
-    for d in range(devices):
-        state.free[d] = 0.0
-        for e in range(devices):
-            state.sending[d, e] = 0.0
-            state.receiving[d, e] = 0.0
-    for f in range(len(net.maker)):
-        for d in range(devices):
-            state.arrived[f, d] = -1.0
-    for a in range(len(net.in_idx)):
-        state.reads[a] = net.in_idx[a]
-
-
 @inlined
 def length(net: Net, f: int, source: int, target: int) -> float:
     """Time of a transfer, as `simulate` computes it."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.kernel import callee, kernel
+from dnnp.core.cost.kernel import kernel
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.cost.timeline import TASK, Placement
 from dnnp.core.latency.lists.earliest import Rules, earliest
 from dnnp.core.latency.lists.insertion import DONE, insertion
-from dnnp.core.latency.lists.lanes import LaneState, commit, new_state, send, sort_reads
+from dnnp.core.latency.lists.lanes import commit, new_state, send, sort_reads
 from dnnp.core.latency.lists.net import Net, falling, net_of, upward_rank
 from dnnp.core.latency.lists.room import FULL, Room, attempts, repaired
 from dnnp.core.model.errors import LimitError
@@ -38,16 +38,6 @@ def follow(net: Net, home: Ints, order: Ints, eager: bool) -> tuple[float, Ints]
     # First reader of each flow on each device, in the order.
     first = np.full((len(net.maker), count), n, dtype=np.int64)
     queue = np.full(len(net.maker) * count, 0, dtype=np.int64)
-    value, at = follow_into(net, home, order, eager, state, first, queue)
-    return value, state.events[:at].copy()
-
-
-@callee
-def follow_into(
-    net: Net, home: Ints, order: Ints, eager: bool, state: LaneState, first: Ints, queue: Ints
-) -> tuple[float, int]:
-    """`follow`, with room to work in; value and how many events."""
-    n, count = len(order), len(net.rate)
     if eager:
         for q in range(n):
             v = order[q]
@@ -78,7 +68,7 @@ def follow_into(
                 many += 1
         for k in range(many):
             at = send(net, state, queue[k] // count, queue[k] % count, at)
-    return value, at
+    return value, state.events[:at].copy()
 
 
 def schedule_homes(

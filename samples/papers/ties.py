@@ -1,43 +1,54 @@
 """The split that the dynamic program of the 2020 paper returns, ties included (section 5.1.1).
 
 Many splits have the least largest load; which of them a program returns decides what the split
-is worth for anything else, such as the latency of one sample (section 7). The authors' program
-walks ideals depth first: it adds the first item that can be added, by colour, those without one
-before in the order of the stream, and numbers ideals as it meets them. Ideals to split off are
+is worth for anything else, such as the latency of one sample (section 7, table 4). The authors'
+program walks ideals depth first: it adds the first item that can be added, by colour, those without
+one before in the order of the stream, and numbers ideals as it meets them. Ideals to split off are
 tried in the order of a depth-first walk downwards, from the parent that was completed last. CPUs
 are given work before accelerators, none before some, and a later candidate must be strictly
 better. Here the table holds what is within a load that some split is known to reach, so that most
 pairs are never looked at; that changes no tie.
+
+`dnnp-partition --method max-load --order published` gives `published_split` to the method; from
+Python it is `dnnp.split(..., method="max-load", order="published", ties=published_split)`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.baselines.blocks import interval_blocks
-from dnnp.core.baselines.walked import Ideals, ideals_of, without_idle_ends
 from dnnp.core.cost.combine import MARGIN, ROOM
+from dnnp.core.cost.items import Items
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import LimitError, UsageError
-from dnnp.core.model.graph import Floats, csr
-from dnnp.core.model.plan import Block
+from dnnp.core.model.graph import Floats, Ints, csr, distinct
 from dnnp.core.model.run import PLAIN, Run
 
 CHUNK = 64
 """Ideals between two questions whether to stop."""
 
+MAX_IDEALS = 200_000
+"""Ideals of a graph up to which the table is filled."""
 
-def published_split(problem: SplitProblem, within: float, run: Run = PLAIN) -> list[Block]:
-    """The blocks of the split of least largest load that the paper's program returns.
+
+def published_split(
+    problem: SplitProblem, within: float, run: Run = PLAIN
+) -> tuple[Line, Ints, Ints]:
+    """The split of least largest load that the paper's program returns.
 
     Parameters
     ----------
     within
         A largest load that some ordered split is known to reach.
+
+    Returns
+    -------
+    A line of items, the bounds of its blocks (i64[b + 1]), and the class of each (i64[b]).
 
     Raises
     ------
@@ -50,16 +61,15 @@ def published_split(problem: SplitProblem, within: float, run: Run = PLAIN) -> l
     items, rank = without_idle_ends(problem)
     line = problem.line(items, items.order)
     ideals = ideals_of(line, rank[items.order])
-    table = _filled(problem, line, ideals, within, run)
+    price = _Prices(problem, line, fast, slow)
+    table = _filled(price, ideals, within, run)
     bounds, classes, order = [0], [], []
-    for block, is_cpu in reversed(list(_walked_back(problem, line, ideals, table))):
+    for block, is_cpu in reversed(list(_walked_back(price, ideals, table))):
         order += block
         bounds.append(len(order))
         classes.append(slow if is_cpu else fast)
-    back = np.array(order, dtype=np.int64)
-    again = problem.line(items, items.order[back])
-    arrays = np.array(bounds, dtype=np.int64), np.array(classes, dtype=np.int64)
-    return interval_blocks(problem.graph, again, *arrays, problem.devices)
+    again = problem.line(items, items.order[np.array(order, dtype=np.int64)])
+    return again, np.array(bounds, dtype=np.int64), np.array(classes, dtype=np.int64)
 
 
 def _classes(problem: SplitProblem) -> tuple[int, int]:
@@ -81,34 +91,56 @@ def _classes(problem: SplitProblem) -> tuple[int, int]:
     )
 
 
-def _filled(problem: SplitProblem, line: Line, ideals: Ideals, within: float, run: Run) -> Floats:
+class _Prices:
+    """What blocks of items cost; -1: there is no such class."""
+
+    def __init__(self, problem: SplitProblem, line: Line, fast: int, slow: int) -> None:
+        never = np.full(line.n, np.inf)
+        self.line = line
+        self.counts = [line.devices[c].count if c >= 0 else 0 for c in (slow, fast)]
+        self.fast, self.slow = (line.work[c] if c >= 0 else never for c in (fast, slow))
+        self.moved = line.cost[fast] if fast >= 0 else np.zeros(len(line.source))
+        self.room = problem.devices[fast].memory_bytes * ROOM if fast >= 0 else 0.0
+        self.pins = np.diff(line.pin_ptr)
+        self.net = np.repeat(np.arange(len(line.source)), self.pins)
+
+    def without_transfers(self, block: list[int], is_cpu: bool) -> float:
+        """Compute time; inf where memory lacks or an item cannot run."""
+        if not is_cpu and float(self.line.memory[block].sum()) > self.room:
+            return np.inf
+        return float((self.slow if is_cpu else self.fast)[block].sum())
+
+    def load(self, block: list[int], is_cpu: bool) -> float:
+        """The whole load."""
+        alone = self.without_transfers(block, is_cpu)
+        if is_cpu:
+            return alone
+        mine = np.zeros(self.line.n, dtype=np.bool_)
+        mine[block] = True
+        inside = np.bincount(self.net, mine[self.line.pins], len(self.pins))
+        return alone + float(self.moved[(inside > 0) & (inside < self.pins)].sum())
+
+
+def _filled(price: _Prices, ideals: Ideals, within: float, run: Run) -> Floats:
     """f64[ideals, CPUs + 1, accelerators + 1], least largest load with so many; inf: above."""
-    fast, slow = _classes(problem)
-    count = [line.devices[c].count if c >= 0 else 0 for c in (slow, fast)]
-    never = np.full(line.n, np.inf)
-    work = [line.work[c] if c >= 0 else never for c in (slow, fast)]
-    prices = line.cost[fast] if fast >= 0 else np.zeros(len(line.source))
-    room = problem.devices[fast].memory_bytes * ROOM if fast >= 0 else 0.0
-    net = np.repeat(np.arange(len(line.source)), np.diff(line.pin_ptr))
-    touch_ptr, touch = csr(line.pins, net, line.n)
+    line = price.line
+    touch_ptr, touch = csr(line.pins, price.net, line.n)
     child_ptr = np.cumsum([0, *map(len, ideals.children)])
-    ends = np.array(
-        [pair for own in ideals.children for pair in sorted(own)], dtype=np.int64
-    ).reshape(-1, 2)
+    ends = np.array([pair for own in ideals.children for pair in sorted(own)], dtype=np.int64)
+    item, child = ends.reshape(-1, 2).T
     arrays = plain(
-        *work, line.memory, prices, np.diff(line.pin_ptr), touch_ptr, touch, child_ptr,
-        ends[:, 0], ends[:, 1],
+        price.slow, price.fast, line.memory, price.moved, price.pins, touch_ptr, touch, child_ptr,
+        item, child,
     )  # fmt: skip
-    table = np.full((len(ideals.masks), count[0] + 1, count[1] + 1), np.inf)
+    table = np.full((len(ideals.masks), *(count + 1 for count in price.counts)), np.inf)
     table[0] = 0.0
     sizes = np.array([mask.bit_count() for mask in ideals.masks])
     by_size = np.argsort(sizes, kind="stable")
-    limit = within * (1 + MARGIN)
     for first in range(0, len(by_size), CHUNK):
         if run.stop():
             raise LimitError("interrupted before the table was filled")
         some = plain(by_size[first : first + CHUNK])
-        _extend(*(*arrays, room, limit, table, *some))
+        _extend(*(*arrays, price.room, within * (1 + MARGIN), table, *some))
     return table
 
 
@@ -181,40 +213,32 @@ def _extend(  # type: ignore[no-untyped-def]
                             table[end, a, b] = load
 
 
-def _walked_back(
-    problem: SplitProblem, line: Line, ideals: Ideals, table: Floats
-) -> Iterator[tuple[list[int], bool]]:
+def _walked_back(price: _Prices, ideals: Ideals, table: Floats) -> Iterator[tuple[list[int], bool]]:
     """Blocks, last first, as ascending items, and whether each is on a CPU."""
-    fast, slow = _classes(problem)
-    room = problem.devices[fast].memory_bytes * ROOM if fast >= 0 else 0.0
     ideal = max(range(len(ideals.masks)), key=lambda i: ideals.masks[i].bit_count())
-    cpus, accelerators = table.shape[1] - 1, table.shape[2] - 1
-    price = Priced(line, fast, slow, room)
+    cpus, accelerators = price.counts
     while ideal:
         most = float(table[ideal, cpus, accelerators]) * (1 + MARGIN)
         if not np.isfinite(most):
             raise LimitError("no split within the load that was said to be reached")
-        found = -1
         for is_cpu in (True, False):
             a, b = cpus - is_cpu, accelerators - (not is_cpu)
             if a < 0 or b < 0:
                 continue
-            if table[ideal, a, b] <= most:
-                found = ideal
-            else:
+            found = ideal
+            if table[ideal, a, b] > most:
                 found = _first_below(ideals, table[:, a, b], ideal, most, price, is_cpu)
             if found >= 0:
-                cpus, accelerators = a, b
                 break
-        if found < 0:
+        else:
             raise LimitError("the table contradicts itself")
         if found != ideal:
             yield _items(ideals.masks[ideal] & ~ideals.masks[found]), is_cpu
-        ideal = found
+        ideal, cpus, accelerators = found, a, b
 
 
 def _first_below(
-    ideals: Ideals, before: Floats, top: int, most: float, price: Priced, is_cpu: bool
+    ideals: Ideals, before: Floats, top: int, most: float, price: _Prices, is_cpu: bool
 ) -> int:
     """The first ideal on the walk down from `top` that leaves a block, and a rest, within `most`.
 
@@ -225,8 +249,7 @@ def _first_below(
     while stack:
         one = stack.pop()
         block = _items(ideals.masks[top] & ~ideals.masks[one])
-        least = price.without_transfers(block, is_cpu)
-        if least > most:
+        if price.without_transfers(block, is_cpu) > most:
             continue
         if one != top and before[one] <= most and price.load(block, is_cpu) <= most:
             return one
@@ -237,32 +260,6 @@ def _first_below(
     return -1
 
 
-class Priced:
-    """Loads of blocks of items."""
-
-    def __init__(self, line: Line, fast: int, slow: int, room: float) -> None:
-        self.line, self.fast, self.slow, self.room = line, fast, slow, room
-        self.net = np.repeat(np.arange(len(line.source)), np.diff(line.pin_ptr))
-
-    def without_transfers(self, block: list[int], is_cpu: bool) -> float:
-        """Compute time; inf where memory lacks or an item cannot run."""
-        line = self.line
-        if not is_cpu and float(line.memory[block].sum()) > self.room:
-            return np.inf
-        return float(line.work[self.slow if is_cpu else self.fast][block].sum())
-
-    def load(self, block: list[int], is_cpu: bool) -> float:
-        """The whole load."""
-        alone = self.without_transfers(block, is_cpu)
-        if is_cpu:
-            return alone
-        line, mine = self.line, np.zeros(self.line.n, dtype=np.bool_)
-        mine[block] = True
-        inside = np.bincount(self.net, mine[line.pins], len(line.source))
-        cut = (inside > 0) & (inside < np.diff(line.pin_ptr))
-        return alone + float(line.cost[self.fast][cut].sum())
-
-
 def _items(mask: int) -> list[int]:
     """The items of a mask, ascending."""
     found = []
@@ -270,4 +267,95 @@ def _items(mask: int) -> list[int]:
         low = mask & -mask
         found.append(low.bit_length() - 1)
         mask ^= low
+    return found
+
+
+class Ideals(NamedTuple):
+    """All ideals, numbered as they are met."""
+
+    masks: list[int]
+    """Items of each ideal, a bit each."""
+    parents: list[list[int]]
+    """Ideals with one item less, in the order in which they were completed."""
+    children: list[list[tuple[int, int]]]
+    """Items that can be added, and the ideals that they lead to."""
+
+
+def without_idle_ends(problem: SplitProblem) -> tuple[Items, Ints]:
+    """Items, with those that take no time and have a single neighbour joined to that one.
+
+    The program does so before it counts ideals, until there are none. Returned with the rank of
+    each item, i64[count]: by colour, which for those that others were joined to is their own.
+    """
+    items, line = problem.items, problem.line()
+    idle = np.empty(items.count, dtype=np.bool_)
+    idle[items.order] = (line.work == 0).all(axis=0)
+    into = list(range(items.count))
+    beside: list[set[int]] = [set() for _ in into]
+    for u, v in zip(items.tail.tolist(), items.head.tolist(), strict=True):
+        beside[v].add(u)
+        beside[u].add(v)
+    ends = [v for v in into if idle[v] and len(beside[v]) == 1]
+    while ends:
+        u = ends.pop()
+        if not beside[u]:  # its neighbour was joined to it
+            continue
+        (v,) = beside[u]
+        into[u], beside[u] = v, set()
+        beside[v].discard(u)
+        if idle[v] and len(beside[v]) == 1:
+            ends.append(v)
+    for u in range(items.count):
+        while into[into[u]] != into[u]:
+            into[u] = into[into[u]]
+    kept, at = np.unique(np.array(into, dtype=np.int64), return_inverse=True)
+    tail, head, width = at[items.tail], at[items.head], max(len(kept), 1)
+    pairs = distinct((tail * width + head)[tail != head])
+    joined = Items(at[items.label].astype(np.int64), len(kept), pairs // width, pairs % width)
+    # Nodes without a colour come first, in the order of the stream.
+    color = problem.graph.color
+    key = np.where(color >= 0, color + problem.graph.n, np.arange(problem.graph.n))
+    least = np.full(items.count, key.max(initial=0))
+    np.minimum.at(least, items.label, key)
+    return joined, least[kept]
+
+
+def ideals_of(line: Line, rank: Ints) -> Ideals:
+    """Walk all ideals depth first; of several items, the one of least rank is added first.
+
+    Raises
+    ------
+    LimitError
+        There are more than `MAX_IDEALS`.
+    """
+    n = line.n
+    needs = [0] * n
+    for u, v in zip(line.tail.tolist(), line.head.tolist(), strict=True):
+        needs[v] |= 1 << u
+    by_rank = np.argsort(rank, kind="stable").tolist()
+    found = Ideals([0], [[]], [[]])
+    number = {0: 0}
+    path = [(0, iter([v for v in by_rank if not needs[v]]), -1)]
+    while path:
+        ideal, choices, entered_from = path[-1]
+        v = next(choices, -1)
+        if v < 0:
+            path.pop()
+            if entered_from >= 0:
+                found.parents[ideal].append(entered_from)
+            continue
+        mask = found.masks[ideal] | 1 << v
+        child = number.get(mask)
+        if child is None:
+            child = number[mask] = len(found.masks)
+            if child >= MAX_IDEALS:
+                raise LimitError(f"the graph has more than {MAX_IDEALS} ideals")
+            found.masks.append(mask)
+            found.parents.append([])
+            found.children.append([])
+            free = [w for w in by_rank if not mask >> w & 1 and not needs[w] & ~mask]
+            path.append((child, iter(free), ideal))
+        else:
+            found.parents[child].append(ideal)
+        found.children[ideal].append((v, child))
     return found

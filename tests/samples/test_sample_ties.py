@@ -12,8 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dnnp.core.baselines.table import published_split
-from dnnp.core.baselines.walked import ideals_of, without_idle_ends
+from dnnp.core.baselines.blocks import interval_blocks
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked
@@ -22,6 +21,8 @@ from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block
 from dnnp.core.portfolio.solve import solve
 from dnnp.formats.msr_json import read_workload
+from dnnp.samples.papers import ties
+from dnnp.samples.papers.ties import ideals_of, without_idle_ends
 from support.cases import random_case
 from support.graphs import to_bytes
 from support.problems import chain, priced, problem_of
@@ -98,6 +99,10 @@ def step_by_step(problem: SplitProblem) -> Split:
             split.append((frozenset(int(v) for i in ideal - rest for v in nodes[i]), cpu))
         ideal = rest
     return split[::-1]
+
+
+def published_split(problem: SplitProblem, within: float) -> list[Block]:
+    return interval_blocks(problem.graph, *ties.published_split(problem, within), problem.devices)
 
 
 def drawn(seed: int) -> SplitProblem:
