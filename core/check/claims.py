@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dnnp.core.check.devices import check_devices
 from dnnp.core.check.load import combined
 from dnnp.core.check.shared import check_shared, fullest
-from dnnp.core.check.tried import check_tried
 from dnnp.core.check.violation import Violation, above, same
 from dnnp.core.model.plan import Plan, Stage
 
@@ -41,6 +40,27 @@ def check_offer(plan: Plan) -> list[Violation]:
     if plan.k > offered:
         message = f"k is {plan.k}, but its devices are {offered}"
         found.append(Violation("stages", "plan", message, offered, plan.k))
+    return found
+
+
+def check_tried(plan: Plan) -> list[Violation]:
+    """The plan is the best of what was tried for it, and by the first of the best."""
+    found, mine = [], []
+    for entry in plan.tried:
+        subject = f"tried {entry.method}"
+        if entry.value is not None and above(plan.value, entry.value):
+            message = f"has the value {entry.value!r}, better than the plan's {plan.value!r}"
+            found.append(Violation("value", subject, message, plan.value, entry.value))
+        if entry.value is not None and same(plan.value, entry.value):
+            mine.append((subject, entry.made_by or entry.method, entry.validity))
+    if plan.tried and not mine:
+        message = f"no method that was tried has its value {plan.value!r}"
+        found.append(Violation("value", "plan", message, plan.value))
+    for subject, method, validity in mine[:1]:
+        if (method, validity) != (plan.method, plan.validity):
+            message = f"is the first of the best, {validity} by {method}, but the plan is "
+            message += f"{plan.validity} by {plan.method}"
+            found.append(Violation("value", subject, message))
     return found
 
 
