@@ -9,7 +9,6 @@ import numpy as np
 
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.model.graph import Ints
-from dnnp.core.peak.state import copy
 from dnnp.core.peak.steps import Steps, walk
 
 LEAST, LEAST_NEWEST, GIVEN, NEWEST = range(4)
@@ -58,11 +57,11 @@ def _evolve(steps, start, floor, chance, back):  # type: ignore[no-untyped-def]
         peak = during.max()
         if peak <= best:
             best, kept, worst = peak, order, during.argmax()
-            copy(trial, noise)
+            noise[:] = trial
             if best <= floor:
                 break
         else:
-            copy(noise, trial)
+            trial[:] = noise
     return kept
 
 
