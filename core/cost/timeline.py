@@ -129,33 +129,13 @@ def lazy_events(tasks: Tasks, device: Ints, order: Ints) -> Ints:
 
     Returns i64[e, 2], as in `Placement`.
     """
-    return _events(tasks, device, order, eager=False)
-
-
-def eager_events(tasks: Tasks, device: Ints, order: Ints) -> Ints:
-    """Events of tasks in `order`, every transfer right after its maker.
-
-    Those of one maker come in the order of the first tasks that read them.
-    """
-    return _events(tasks, device, order, eager=True)
-
-
-def _events(tasks: Tasks, device: Ints, order: Ints, *, eager: bool) -> Ints:
-    place = np.empty(tasks.n, dtype=np.int64)
-    place[order] = np.arange(tasks.n)
-    moved: dict[tuple[int, int], int] = {}
+    moved: set[tuple[int, int]] = set()
+    events: list[tuple[int, int]] = []
     for v in order.tolist():
         for f in tasks.in_idx[tasks.in_ptr[v] : tasks.in_ptr[v + 1]].tolist():
-            if device[tasks.maker[f]] != device[v]:
-                moved.setdefault((f, int(device[v])), int(place[v]))
-    at: dict[int, list[tuple[int, int]]] = {}
-    for (f, d), first in moved.items():
-        at.setdefault(int(place[tasks.maker[f]]) if eager else first, []).append((f, d))
-    events: list[tuple[int, int]] = []
-    for step, v in enumerate(order.tolist()):
-        if eager:
-            events.append((TASK, v))
-        events += at.get(step, [])
-        if not eager:
-            events.append((TASK, v))
+            move = (f, int(device[v]))
+            if device[tasks.maker[f]] != device[v] and move not in moved:
+                moved.add(move)
+                events.append(move)
+        events.append((TASK, v))
     return np.array(events, dtype=np.int64).reshape(-1, 2)
