@@ -13,7 +13,7 @@ from dnnp.core.baselines.placing.favourite import (
 from dnnp.core.baselines.placing.fluid import fluid_shares
 from dnnp.core.baselines.placing.getf import assigned, groups_of, program_of
 from dnnp.core.cost.latency import LatencyProblem
-from dnnp.core.cost.timeline import Placement, lazy_events, simulate
+from dnnp.core.cost.timeline import Placement, simulate
 from dnnp.core.latency.homes import homes_of_blocks
 from dnnp.core.latency.lists.net import falling, net_of, upward_rank
 from dnnp.core.latency.lists.room import room_of
@@ -23,6 +23,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
+from support.latency_cases import eager_events
 from support.placing import layered, place, problem_of
 
 # Example of Topcuoglu, Hariri and Wu (2002): times of tasks 1..10 on three processors; edges.
@@ -218,9 +219,8 @@ def test_the_kernel_agrees_with_the_simulator(seed: int, congestion: str) -> Non
     device = np.random.default_rng(seed).integers(0, 4, tasks.n)
     for eager in (False, True):
         value, events = follow(net, device, tasks.order, eager)
-        if not eager:
-            assert (events == lazy_events(tasks, device, tasks.order)).all()
         assert value == problem.value(Placement(device, events))
+    assert (events == eager_events(tasks, device, tasks.order)).all()
     best = problem.value(schedule_homes(problem, device))
     assert best <= problem.value(
         schedule_order(problem, device, falling(net, upward_rank(problem, net)))

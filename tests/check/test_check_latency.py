@@ -14,7 +14,7 @@ from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.latency_plan import make_latency_plan
 from dnnp.core.cost.machine import machine_of
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.cost.timeline import Placement, eager_events, lazy_events
+from dnnp.core.cost.timeline import Placement, lazy_events
 from dnnp.core.model.cluster import Clustering, clustering_of_labels, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
@@ -24,6 +24,7 @@ from dnnp.core.model.plan import CostOptions, Plan
 from dnnp.formats.graph import graph_of
 from dnnp.formats.plan import plan_of, plan_records
 from support.graphs import random_stream
+from support.latency_cases import eager_events
 
 CASES = 150
 
