@@ -54,10 +54,14 @@ def _names(
 ) -> Iterator[Violation]:
     """Stages, passes and other runs that a run names are there."""
     entries: Sequence[Record] = run.get("stages", ())
-    stages = {stage["id"] for stage in records.get("stage", ())}
-    for name in {entry["stage"] for entry in entries} - stages if stages else ():
-        message = f"there is no stage {name}; there are {len(stages)}"
-        yield Violation("stages", subject, message, None, name)
+    shards = {stage["id"]: stage.get("shards", 1) for stage in records.get("stage", ())}
+    homes = sorted({(entry["stage"], entry.get("shard", 0)) for entry in entries})
+    for name, shard in homes if shards else ():
+        if shard >= shards.get(name, 0):
+            message = f"there is no stage {name}; there are {len(shards)}"
+            if name in shards:
+                message = f"there is no shard {shard} of stage {name}, which has {shards[name]}"
+            yield Violation("stages", subject, message, None, name)
     for link in run.get("links", ()):
         if link["from"] == link["to"] or max(link["from"], link["to"]) >= len(entries):
             message = f"link {link['from']} to {link['to']} is none of its {len(entries)} stages"
