@@ -59,10 +59,6 @@ Rule = Callable[[Record, float, float], bool]
 """Record, number before and after -> whether the change makes nothing false that is stated."""
 
 
-def _lower(_: Record, before: float, after: float) -> bool:
-    return after < before
-
-
 def _higher(_: Record, before: float, after: float) -> bool:
     return after > before
 
