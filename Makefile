@@ -85,7 +85,7 @@ gpu-check: $(if $(WHEELS),,$(READY)) ## check everything on a GPU, update BENCHM
 	@python=$(BIN)/python; $(if $(WHEELS),python=$$($(find_python));) \
 	$$python tests/tools/gpu_check.py $(if $(WHEELS),--wheels $(WHEELS)) $(GPU)
 
-attack: $(READY) ## forge the numbers of results, end every command by 400 signals, and workers in 200 ways; two hours
+attack: $(READY) ## forge the numbers of plans and schedules, end every command by 400 signals, and workers in 200 ways; two hours
 	$(BIN)/python tests/tools/forge.py --count 29
 	$(BIN)/python tests/tools/signals.py --count 100
 	$(BIN)/python tests/tools/faults.py --count 200

@@ -208,8 +208,8 @@ def check_stream(stream: Stream, options: CheckOptions) -> Findings:
 
 
 def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
-    from dnnp.core.check.budget import Budget
     from dnnp.core.check.certificate import check_certificate, check_proven
+    from dnnp.core.check.fields import Budget
     from dnnp.core.check.graph import check_clustering, check_graph
     from dnnp.core.check.layouts import check_layouts
     from dnnp.core.check.plan import check_choices, check_plan

@@ -2,7 +2,7 @@
 
 The program of `dnnp.core.mip.split.pipeline` is for ordered splits over one class of devices
 without replicas and clusters, where memory does not bind. The blocks that an item may be in are
-fixed by what a better split leaves room for (`dnnp.core.bound.windows`). All else is solved by
+fixed by what a better split leaves room for (`windows`). All else is solved by
 `dnnp.core.mip.split.solve`, which knows several classes, CPUs, capacities, replicas, `gpipe`, and
 convex and free splits.
 """
@@ -13,13 +13,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dnnp.core.bound.between import closure
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
+from dnnp.core.bound.flows import Nets, network_of, push
 from dnnp.core.bound.hierarchy import MOST_NUMBERS, Call, claim_of, numbers_of, too_large
 from dnnp.core.bound.known import Known
 from dnnp.core.bound.programs import Candidate, CandidateSearch
-from dnnp.core.bound.windows import windows
-from dnnp.core.cost.combine import WORTHWHILE
+from dnnp.core.cost.combine import MARGIN, WORTHWHILE
+from dnnp.core.cost.line import Line
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.mip.program import SLACK
 from dnnp.core.mip.slices import SAFETY
 from dnnp.core.mip.split.best import best_split
 from dnnp.core.mip.split.formulas import Formulas
@@ -28,9 +31,13 @@ from dnnp.core.mip.split.solve import solve_ip
 from dnnp.core.mip.split.storage import item_of_node, storage_of
 from dnnp.core.mip.split.task import Task
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.graph import Ints
+from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
+
+MOST_ITEMS = 500
+MOST_PINS = 20_000
+"""Up to here minimum cuts are computed; beyond them work alone counts."""
 
 
 def exact_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
@@ -157,3 +164,38 @@ def _ended(failure: str) -> str:
     """The status of a claim after a program that was not solved to its end."""
     # One that is too large is not even given to the solver.
     return FAILED if failure and "too large" not in failure else LIMIT
+
+
+def windows(line: Line, load: float, stages: int, *, cuts: bool) -> tuple[Ints, Ints]:
+    """First and last block, from 1 to `stages`, of every item; i64[items] each.
+
+    For ordered splits over devices of one class, the line's first, into blocks of at most `load`
+    seconds. A first block after the last one: there is no such split. `cuts`: whether transfers
+    and compute add up.
+
+    If item v is in block b or before, so is everything before v: the first b blocks together hold
+    a set S of items with v and its ancestors. Their loads add up to at least work(S), and under
+    `sum` to at least f(S) (`core.bound.flows`): a tensor with pins on both sides of the border of S
+    is paid by at least one of them. So b is at least the least f(S) over the load allowed. From the
+    other end it is the same with descendants.
+    """
+    by = np.argsort(line.head, kind="stable")  # tails are before heads
+    after = closure(line.n, np.arange(line.n), line.tail[by], line.head[by])
+    before = np.ascontiguousarray(after.T)
+    needs = [least_loads(line, sets, cuts=cuts) for sets in (before, before.T)]
+    blocks = [
+        np.maximum(np.ceil(need * (1 - MARGIN) / (load * (1 + SLACK))), 1).astype(np.int64)
+        for need in needs
+    ]
+    return blocks[0], stages + 1 - blocks[1]
+
+
+def least_loads(line: Line, sets: Bools, *, cuts: bool) -> Floats:
+    """Least f(S) over the sets S that hold each of some sets (bool[sets, items])."""
+    work = line.work[0]
+    alone: Floats = sets @ work
+    if not cuts or line.n > MOST_ITEMS or len(line.pins) > MOST_PINS:
+        return alone
+    network = network_of(work, Nets(line.pin_ptr, line.pins, line.always, line.cost[0]))
+    flows = [push(network, network.capacity.copy(), np.flatnonzero(row)) for row in sets]
+    return np.maximum(alone, np.array(flows))

@@ -33,14 +33,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
+from math import ceil, isfinite
 
 import numpy as np
 
-from dnnp.core.bound.apart import pairs_apart
+from dnnp.core.bound.between import between_of
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
 from dnnp.core.bound.known import Known
+from dnnp.core.bound.pairs import pair_costs
 from dnnp.core.bound.programs import Candidate, CandidateSearch
+from dnnp.core.bound.quantised import one_class
 from dnnp.core.bound.simple import simple_bound
 from dnnp.core.cost.divisor import common_divisor
 from dnnp.core.cost.problem import SplitProblem
@@ -54,6 +58,9 @@ from dnnp.core.mip.split.task import Task
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import CLOSED, Block
 from dnnp.core.model.run import PLAIN, Run
+
+MOST_PAIRED = 250
+"""Items up to which all pairs are looked at."""
 
 MOST_NUMBERS = 300_000
 """Size of a program that is written down in about two seconds."""
@@ -345,3 +352,25 @@ def _crude(task: Task) -> float:
     if task.options.memory_mode == "overflow":
         extra += task.storage.most / min(d.bandwidth_bytes_per_s for d in task.devices)
     return float(work + extra) or 1.0
+
+
+def pairs_apart(problem: SplitProblem, known: Known, run: Run = PLAIN) -> list[tuple[int, int]]:
+    """Pairs of units, one of each item, that cost a stage the known value or more; ascending.
+
+    No better split puts them into one stage: it holds all between them (`core.bound.between`), and
+    costs at least the minimum cut around these (`core.bound.pairs`). Programs fix such pairs.
+    Empty where the argument does not hold: other than one class of accelerators under `sum`,
+    without replicas, for throughput; or where there are too many items.
+    """
+    units = problem.units
+    whole = one_class(problem, known.validity, most_items=MOST_PAIRED)
+    if isinstance(whole, Claim) or not isfinite(known.value):
+        return []
+    enough = ceil(Fraction(known.value) / Fraction(whole.quantum))
+    between = between_of(problem.graph, whole.items, known.validity)
+    costs = pair_costs(whole.work[0], whole.nets(0), between, enough=float(enough), run=run)
+    unit = np.full(whole.items.count, units.g, dtype=np.int64)
+    of_unit = whole.items.label[units.member_idx[units.member_ptr[:-1]]]
+    np.minimum.at(unit, of_unit, np.arange(units.g))
+    u, v = np.nonzero(np.triu(costs >= enough, 1))
+    return [(int(unit[a]), int(unit[b])) for a, b in zip(u, v, strict=True)]

@@ -11,11 +11,11 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from dnnp.core.check.budget import Budget
 from dnnp.core.check.cover import cover_units
 from dnnp.core.check.cuts import node_cut_units, pairs_units
 from dnnp.core.check.exact import Exact, weights_of
 from dnnp.core.check.fields import (
+    Budget,
     UncheckedError,
     UnprovenError,
     field,

@@ -8,10 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dnnp.core.check.devices import check_devices
+from dnnp.core.check.devices import check_devices, number_of
 from dnnp.core.check.load import combined
-from dnnp.core.check.shared import check_shared, fullest
-from dnnp.core.check.tried import check_tried
 from dnnp.core.check.violation import Violation, above, same
 from dnnp.core.model.plan import Plan, Stage
 
@@ -41,6 +39,27 @@ def check_offer(plan: Plan) -> list[Violation]:
     if plan.k > offered:
         message = f"k is {plan.k}, but its devices are {offered}"
         found.append(Violation("stages", "plan", message, offered, plan.k))
+    return found
+
+
+def check_tried(plan: Plan) -> list[Violation]:
+    """The plan is the best of what was tried for it, and by the first of the best."""
+    found, mine = [], []
+    for entry in plan.tried:
+        subject = f"tried {entry.method}"
+        if entry.value is not None and above(plan.value, entry.value):
+            message = f"has the value {entry.value!r}, better than the plan's {plan.value!r}"
+            found.append(Violation("value", subject, message, plan.value, entry.value))
+        if entry.value is not None and same(plan.value, entry.value):
+            mine.append((subject, entry.made_by or entry.method, entry.validity))
+    if plan.tried and not mine:
+        message = f"no method that was tried has its value {plan.value!r}"
+        found.append(Violation("value", "plan", message, plan.value))
+    for subject, method, validity in mine[:1]:
+        if (method, validity) != (plan.method, plan.validity):
+            message = f"is the first of the best, {validity} by {method}, but the plan is "
+            message += f"{plan.validity} by {plan.method}"
+            found.append(Violation("value", subject, message))
     return found
 
 
@@ -117,3 +136,39 @@ def _value(plan: Plan) -> float | None:
 
 def _largest(times: list[float | None]) -> float:
     return max((time for time in times if time is not None), default=-math.inf)
+
+
+def fullest(plan: Plan, amounts: Sequence[float]) -> float:
+    """The most that a device has of something, of which stages have these amounts on each device.
+
+    A device has its own stage, of which there is one at most, and its part of each shared stage.
+    """
+    pairs = list(zip(plan.stages, amounts, strict=True))
+    own = max((amount for stage, amount in pairs if not stage.shared), default=0.0)
+    return own + math.fsum(amount for stage, amount in pairs if stage.shared)
+
+
+def check_shared(plan: Plan) -> list[Violation]:
+    """Shared stages are on all devices of their class, one shard each; there are not too many."""
+    found = []
+    most = 0 if plan.hybrid is None else plan.hybrid.shared_stages
+    count = sum(stage.shared for stage in plan.stages)
+    if count > most:
+        message = f"{count} stages are shared, the plan allows {most}"
+        found.append(Violation("replicas", "plan", message, most, count))
+    devices = {device.name: device for device in plan.devices}
+    for number, stage in enumerate(plan.stages):
+        device = devices.get(stage.device_class)
+        if not stage.shared or device is None:
+            continue
+        if (number_of(stage), stage.shards, stage.replicas) != (0, device.count, 1):
+            width = f"{stage.device} x{stage.replicas} / {stage.shards}"
+            message = f"is shared, but on {width}, not on all {device.count} devices"
+            found.append(Violation("device", f"stage {number}", message))
+    return found
+
+
+def together(plan: Plan, stages: Sequence[int]) -> bool:
+    """Whether what is in these stages is on the same devices."""
+    there = {plan.stages[s].device for s in stages}
+    return len(stages) < 2 or (len(there) == 1 and all(plan.stages[s].shared for s in stages))

@@ -20,9 +20,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from dnnp.core.check.budget import WORD
 from dnnp.core.check.exact import Exact, bits
-from dnnp.core.check.fields import UnprovenError, field, of_kind, rows, short, whole
+from dnnp.core.check.fields import WORD, UnprovenError, field, of_kind, rows, short, whole
 from dnnp.core.model.plan import CostOptions
 
 FITS = Fraction(1) + Fraction(2, 10**9)

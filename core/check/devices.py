@@ -1,7 +1,7 @@
 """Where the stages of a plan sit: devices that exist, each used once, and their clusters.
 
 A stage on `class/i` with r replicas occupies the devices i to i + r - 1 of the class. Stages that
-all devices share (`dnnp.core.check.shared`) leave them to others.
+all devices share (`dnnp.core.check.claims`) leave them to others.
 """
 
 from __future__ import annotations

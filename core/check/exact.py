@@ -14,8 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from dnnp.core.check.budget import WORD, Budget
-from dnnp.core.check.fields import UnprovenError
+from dnnp.core.check.fields import WORD, Budget, UnprovenError
 from dnnp.core.check.load import node_memory
 from dnnp.core.check.tables import tables_of
 from dnnp.core.model.cluster import Clustering

@@ -1,4 +1,4 @@
-"""Fields of a certificate, read with suspicion."""
+"""Fields of a certificate, read with suspicion, and how much work its verification may be."""
 
 from __future__ import annotations
 
@@ -77,3 +77,29 @@ def short(number: int) -> str:
 def printable(text: str, limit: int) -> str:
     """Text of others for a message: one line, at most `limit` characters."""
     return "".join(c if c.isprintable() else "?" for c in text[:limit])
+
+
+MOST_STEPS = 20_000_000
+"""Looks at an item, a pin or a word of a bit mask; seconds on a slow machine."""
+
+WORD = 64
+"""Bits of a mask that one step looks at."""
+
+
+class Budget:
+    """Steps that are left, for all certificates of a stream together."""
+
+    def __init__(self) -> None:
+        self.most = self.left = MOST_STEPS
+
+    def spend(self, steps: int) -> None:
+        """Take steps away before they are made.
+
+        Raises
+        ------
+        UncheckedError
+            There are not so many left.
+        """
+        self.left -= steps
+        if self.left < 0:
+            raise UncheckedError(f"it takes more than {self.most} steps to verify")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dnnp.core.check.budget import Budget
-from dnnp.core.check.fields import UnprovenError
+from dnnp.core.check.fields import Budget, UnprovenError
 
 SOURCE, SINK = -1, -2
 

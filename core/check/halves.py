@@ -18,10 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dnnp.core.check.budget import WORD
 from dnnp.core.check.cuts import one_class
 from dnnp.core.check.exact import Exact
-from dnnp.core.check.fields import UnprovenError, field, of_kind, short, whole
+from dnnp.core.check.fields import WORD, UnprovenError, field, of_kind, short, whole
 from dnnp.core.check.flow import SINK, SOURCE, Network
 
 

@@ -86,13 +86,13 @@ class _Sharded:
         return time
 
     def _exchange(self, kind: str, size: float, degree: int) -> float:
-        """A collective around a ring, or along a tree if that takes less."""
+        """A collective around a ring."""
         if degree == 1:
             return 0.0
         band = self._band(degree)
         share = size * (degree - 1) / degree / band
         if kind == "all-reduce":
-            return min(2 * share, 2 * (degree - 1).bit_length() * size / band)
+            return 2 * share
         return share / degree if kind == "all-to-all" else share
 
     def _band(self, degree: int) -> float:

@@ -8,14 +8,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dnnp.core.check.case import make_case
-from dnnp.core.check.claims import check_excess, check_objective, check_offer
+from dnnp.core.check.claims import (
+    check_excess,
+    check_objective,
+    check_offer,
+    check_shared,
+    check_tried,
+    fullest,
+    together,
+)
 from dnnp.core.check.devices import Home, check_devices, clusters_of
 from dnnp.core.check.hybrid import hybrid_costs
 from dnnp.core.check.latency import check_latency
 from dnnp.core.check.load import Cost, cost_of
-from dnnp.core.check.shared import check_shared, fullest, together
 from dnnp.core.check.tables import Tables, on_a_cycle, shown, tables_of
-from dnnp.core.check.tried import check_tried
 from dnnp.core.check.units import compute_of, units_of
 from dnnp.core.check.validity import check_validity
 from dnnp.core.check.violation import Violation, above, same

@@ -11,12 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dnnp.core.check.asked import check_asked
 from dnnp.core.check.fields import printable
 from dnnp.core.check.offer import check_made
 from dnnp.core.check.passes import check_passes
 from dnnp.core.check.runs import check_runs
-from dnnp.core.check.spread import check_spread
 from dnnp.core.check.tables import shown
 from dnnp.core.check.validity import STRENGTH
 from dnnp.core.check.violation import Violation, above, same
@@ -63,14 +61,12 @@ def check_stream(
     found += _digests(records, graph_digest, plan_digest)
     found += _numbers(records)
     found += _work(records)
-    found += check_spread(header, records)
     for plan in records.get("plan", ()):
         found += check_made(header, plan, records.get("device", ()))
     if records.get("plan"):
         for schedule in records.get("schedule", ()):
             found += check_passes(schedule, records)
         found += check_runs(records)
-        found += check_asked(header, records.get("run", ()))
     return found + _provenance(header, records)
 
 

@@ -48,7 +48,6 @@ KINDS = {
     "value": "the objective differs from the recomputed one",
     "bound": "a bound exceeds the value, or the peak of live activations",
     "gap": "the gap does not follow from value and bound",
-    "spread": "how sure the value is does not follow from the spreads of what was measured",
     "status": "the status claims more than value and bound prove, or more or less than fits",
     "certificate": "a certificate does not prove the bound that it comes with",
     "unverified": "a plan or a bound claims more than a certificate that can be checked proves",

@@ -20,11 +20,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from dnnp.core.check.budget import Budget
 from dnnp.core.check.contract import Draft
 from dnnp.core.check.cuts import one_class
 from dnnp.core.check.exact import Exact
-from dnnp.core.check.fields import UnprovenError, field, rows, short, whole
+from dnnp.core.check.fields import Budget, UnprovenError, field, rows, short, whole
 from dnnp.core.check.flow import SINK, SOURCE, Network
 
 MOST_ZONES = 4_000

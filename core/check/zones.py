@@ -16,9 +16,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from dnnp.core.check.budget import Budget
 from dnnp.core.check.exact import Exact, weights_of
-from dnnp.core.check.fields import UnprovenError, field
+from dnnp.core.check.fields import Budget, UnprovenError, field
 
 MOST_ZONES = 2_000
 """Items of a path that is looked at."""

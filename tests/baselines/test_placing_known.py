@@ -22,7 +22,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
-from support.events import eager_events
+from support.latency_cases import eager_events
 from support.placing import layered, place, problem_of
 
 # Example of Topcuoglu, Hariri and Wu (2002): times of tasks 1..10 on three processors; edges.

@@ -18,7 +18,7 @@ from dnnp.core.bound.known import Known
 from dnnp.core.bound.pairs import pair_costs
 from dnnp.core.bound.same_block import proven, same_block_claim
 from dnnp.core.bound.together import PARTS, Named, Together
-from dnnp.core.check import budget, cover
+from dnnp.core.check import cover, fields
 from dnnp.core.check.certificate import NOT_CHECKABLE, REFUTED, VERIFIED, check_certificate
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
@@ -351,7 +351,7 @@ def test_cuts_bound_no_load_where_transfers_and_compute_overlap():
 def test_a_search_that_takes_too_long_verifies_nothing(monkeypatch):
     graph = chain(10, 10, 10, 10, transfer=4.0)
     proof = {"argument": "cover", "units": 24, "prices": [[v, 1] for v in range(4)]}
-    for module, name in ((budget, "MOST_STEPS"), (cover, "MOST_ITEMS")):
+    for module, name in ((fields, "MOST_STEPS"), (cover, "MOST_ITEMS")):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, 1)
             assert verdict_of(graph, 3, proof) == NOT_CHECKABLE

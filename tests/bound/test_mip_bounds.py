@@ -12,7 +12,7 @@ import pytest
 
 from dnnp.core.bound import exact, hierarchy
 from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED
-from dnnp.core.bound.exact import exact_bound
+from dnnp.core.bound.exact import exact_bound, windows
 from dnnp.core.bound.hierarchy import (
     Call,
     bottleneck_bound,
@@ -22,7 +22,6 @@ from dnnp.core.bound.hierarchy import (
 )
 from dnnp.core.bound.known import Known
 from dnnp.core.bound.simple import simple_bound
-from dnnp.core.bound.windows import windows
 from dnnp.core.cost.items import items_of
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from dnnp.core.check.budget import Budget
 from dnnp.core.check.cover import Sets
 from dnnp.core.check.exact import Exact, bits
-from dnnp.core.check.fields import UnprovenError
+from dnnp.core.check.fields import Budget, UnprovenError
 from dnnp.core.check.together import ROWS, Sums
 from support.brute import brute_force
 from support.cases import Case, accelerators_case

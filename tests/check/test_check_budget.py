@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dnnp.core.check import budget, mesh
+from dnnp.core.check import fields, mesh
 from dnnp.core.check.certificate import NOT_CHECKABLE, VERIFIED, check_certificate
 from dnnp.core.check.mesh import Mesh
 from dnnp.core.check.tables import tables_of
@@ -72,7 +72,7 @@ ON_A_STAR = ("pairs, a clique", "same-block, pins", "same-block, totals", "same-
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_work_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "MOST_STEPS", 20_000)
+    monkeypatch.setattr(fields, "MOST_STEPS", 20_000)
     certificate = {"quantum": 1.0, **ATTACKS[name]}
     graph = star(LONG - 1) if name in ON_A_STAR else chain(*[1.0] * LONG)
     owner = "acc" if name in ON_A_STAR else "dev"
@@ -95,7 +95,7 @@ def test_all_bounds_of_a_stream_share_the_steps() -> None:
     }
     record = {"value": 10, "validity": "ordered", "certificate": certificate}
     device = DeviceClass("dev", count=2, bandwidth_bytes_per_s=1.0)
-    shared = budget.Budget()
+    shared = fields.Budget()
     shared.left = 20
     verdicts = [
         check_certificate(

@@ -23,8 +23,8 @@ from dnnp.core.model.link import Link
 from dnnp.core.model.plan import CostOptions, Plan
 from dnnp.formats.graph import graph_of
 from dnnp.formats.plan import plan_of, plan_records
-from support.events import eager_events
 from support.graphs import random_stream
+from support.latency_cases import eager_events
 
 CASES = 150
 

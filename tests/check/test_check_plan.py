@@ -137,7 +137,6 @@ CORRUPTIONS: dict[str, tuple[Callable[[Records], None], str, str]] = {
     "value": (set_plan(value=18.0, gap=12 / 18), "value", "the value is 18.0, recomputed 19.0"),
     "bound": (set_plan(bound=20.0, gap=0.0), "bound", "the bound 20.0 exceeds"),
     "gap": (set_plan(gap=0.5), "gap", "the gap is 0.5"),
-    "spread": (set_plan(spread=0.1), "spread", "says 0.1, but nothing was measured"),
     "status": (set_plan(status="optimal"), "status", "claims to be optimal"),
     "comm": (set_plan(comm="overlap"), "load", "load_s is 15.0, recomputed 12.0"),
     "duplex": (set_plan(comm="duplex"), "load", "load_s is 19.0, recomputed 13.0"),

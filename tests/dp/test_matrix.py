@@ -12,16 +12,16 @@ from dnnp.core.cost.items import items_of
 from dnnp.core.cost.line import make_line, steps_of
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp import matrix
-from dnnp.core.dp.matrix import segment_costs, slice_matrix
 from dnnp.core.dp.slice import slice_line
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
 from dnnp.formats.graph import graph_of
+from support import matrix
 from support.cases import Case, random_case
 from support.graphs import random_stream
+from support.matrix import segment_costs, slice_matrix
 from support.problems import chain, problem_of
 from support.slicing import line_of, random_order_of
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from dnnp.core.check.spread import check_spread
 from dnnp.formats.spread import plan_spread
 from dnnp.formats.stream import Stream
 
@@ -53,30 +52,3 @@ def test_what_is_not_known() -> None:
     assert plan_spread(stream(unknown, [], measured={}), plan, STAGES) is None
     nothing = [priced(0.0, 0.1)] * 4
     assert plan_spread(stream(nothing, [], measured={}), plan, STAGES) is None
-
-
-@pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("objective", ["throughput", "latency"])
-def test_the_checker_finds_the_same(grouped: bool, objective: str) -> None:
-    groups = [{"nodes": [0, 1], **priced(2.0, 0.05)}, {"nodes": [3], **priced(0.0, None)}]
-    groups += [{"nodes": [2], **priced(6.0, None)}]
-    made = stream(NODES, groups if grouped else [], measured={})
-    plan = {"objective": objective}
-    spread = plan_spread(made, plan, STAGES)
-    records = {**made.records, "stage": STAGES}
-    assert check_spread(made.header, {**records, "plan": [{**plan, "spread": spread}]}) == []
-    assert check_spread(made.header, {**records, "plan": [plan]}) == []
-    (wrong,) = check_spread(made.header, {**records, "plan": [{**plan, "spread": spread * 1.01}]})
-    assert wrong.kind == "spread"
-    (wrong,) = check_spread({}, {**records, "plan": [{**plan, "spread": spread}]})
-    assert "nothing was measured" in wrong.message
-
-
-def test_any_of_the_largest_stages_may_count() -> None:
-    stages = [{**stage, "load_s": 1.0} for stage in STAGES]
-    made = stream(NODES, [], measured={})
-    for chosen in stages:
-        spread = plan_spread(made, {"objective": "throughput"}, [chosen])
-        plan = {"objective": "throughput", "spread": spread}
-        records = {**made.records, "stage": stages, "plan": [plan]}
-        assert check_spread(made.header, records) == []

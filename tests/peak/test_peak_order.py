@@ -1,4 +1,4 @@
-"""Orders of small peak memory: exact on small blocks, bounded and no worse on all others."""
+"""Orders of small peak memory: the least on small blocks, bounded and no worse on all others."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.run import Run
-from dnnp.core.peak.bound import peak_bound
 from dnnp.core.peak.order import peak_order, with_least_peak
+from dnnp.core.peak.segment import peak_bound
 from dnnp.core.peak.steps import cuts, largest_step, steps_of, walk, walk_given
 from dnnp.formats.graph import digest_of, graph_of, units_of
 from dnnp.formats.stream import Stream
@@ -106,13 +106,13 @@ def random_block(seed: int, most: int) -> tuple[Graph, Ints]:
 
 @settings(max_examples=250)
 @given(st.integers(0, 10**6))
-def test_small_blocks_are_decided_as_by_brute_force(seed: int) -> None:
+def test_small_blocks_have_the_least_peak_of_all_orders(seed: int) -> None:
     graph, nodes = random_block(seed, 7)
     tables = tables_of(graph)
     least = min(peak_memory(tables, order)[1] for order in orders(graph, nodes.tolist()))
     before = judged(graph, nodes)
     found = peak_order(graph, nodes)
-    assert found.peak_bytes == found.bound_bytes == least == judged(graph, found.nodes)
+    assert found.bound_bytes <= found.peak_bytes == least == judged(graph, found.nodes)
     assert sorted(found.nodes.tolist()) == sorted(nodes.tolist())
     if least == before:
         assert found.nodes.tolist() == nodes.tolist()
@@ -129,7 +129,7 @@ def test_bounds_and_walks_agree_with_the_checker(seed: int) -> None:
     assert max(start, during.max()) == judged(graph, nodes)
     found = peak_order(graph, nodes)
     assert largest_step(steps, start) <= peak_bound(steps, start) <= found.bound_bytes
-    assert found.bound_bytes == found.peak_bytes <= judged(graph, nodes)
+    assert found.bound_bytes <= found.peak_bytes <= judged(graph, nodes)
     # Nodes at a cut stand at the same place in the order found.
     for place in np.flatnonzero(cuts(steps)).tolist():
         assert found.nodes[place] == nodes[place]
@@ -173,8 +173,8 @@ def test_branches_run_one_after_the_other() -> None:
     graph = graph_from(reads, [2, 8, 8, 8, 8, 1, 1, 1, 1, 1])
     assert judged(graph, graph.order) == 34
     found = peak_order(graph, graph.order)
-    # The source dies with the last a.
-    assert (found.peak_bytes, found.bound_bytes) == (13, 13)
+    # The source dies with the last a; the bound knows of it, one a and what that makes.
+    assert (found.peak_bytes, found.bound_bytes) == (13, 10)
 
 
 def test_stage_inputs_are_live_from_the_start_and_outputs_to_the_end() -> None:
@@ -226,7 +226,7 @@ def test_blocks_and_plans_carry_the_bound() -> None:
     plain, known, best = (plan.stages for plan in plans)
     for a, b, c in zip(plain, known, best, strict=True):
         assert a.peak_bound_bytes is None
-        assert b.peak_bound_bytes == c.peak_bound_bytes == c.peak_bytes <= b.peak_bytes
+        assert b.peak_bound_bytes == c.peak_bound_bytes <= c.peak_bytes <= b.peak_bytes
         assert a.peak_bytes == b.peak_bytes
         assert b.memory_bytes - c.memory_bytes == b.peak_bytes - c.peak_bytes
     options = CostOptions(memory_model="sum")
@@ -245,7 +245,8 @@ def test_partition_stores_the_order_and_its_bound() -> None:
     asked = ("partition", "-k", "1", "--memory-model", "peak")
     result = dnnp(*asked, stdin=to_bytes(stream))
     (stage,) = result.records("stage")
-    assert stage["peak_bytes"] == stage["peak_bound_bytes"] == stage["memory_bytes"] == 13
+    assert stage["peak_bytes"] == stage["memory_bytes"] == 13
+    assert stage["peak_bound_bytes"] == 10
     assert dnnp("check", stdin=result.out).status == 0
 
 
@@ -257,5 +258,5 @@ def test_a_given_split_keeps_its_order(tmp_path) -> None:
     result = dnnp("partition", "-k", "1", "--eval", str(file), stdin=to_bytes(stream))
     (stage,) = result.records("stage")
     assert stage["nodes"] == list(range(10))
-    assert (stage["peak_bytes"], stage["peak_bound_bytes"]) == (34, 13)
+    assert (stage["peak_bytes"], stage["peak_bound_bytes"]) == (34, 10)
     assert dnnp("check", stdin=result.out).status == 0

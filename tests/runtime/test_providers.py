@@ -18,7 +18,6 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
-from dnnp.core.check.runs import check_runs
 from dnnp.core.model.errors import UnavailableError, UsageError
 from dnnp.core.runtime import cuda
 from dnnp.core.runtime import session as sessions
@@ -403,7 +402,6 @@ def test_a_fallback_is_an_error_unless_allowed(tmp_path: Path) -> None:
     assert "stage 1: provider 'azure' leaves 3 of 3 nodes" in result.err
     assert "does not say whether it took key" in result.err
     assert "cpu-core/1 on azure" in result.err
-    assert not check_runs({"run": [run]})
 
 
 def test_older_versions_do_not_tell(
@@ -505,32 +503,3 @@ def half() -> onnx.ModelProto:
     return make(
         graph([node("Relu", ["x"], ["y"])], "h", [value("x", [2], kind)], [value("y", [2], kind)])
     )
-
-
-STAGES = (
-    {"stage": 0, "device": "t4/0", "gpus": [0], "provider": "cuda", "predicted_s": 1.0},
-    {"stage": 1, "device": "t4/1", "gpus": [1], "provider": "cuda", "predicted_s": 1.0},
-    {"stage": 2, "device": "cpu-core/0", "provider": "cpu", "predicted_s": 1.0},
-    {"stage": 3, "device": "cpu-core/1", "provider": "cpu", "predicted_s": 1.0},
-)
-
-
-@pytest.mark.parametrize(
-    ("link", "right"),
-    [
-        ((0, 1, "peer"), True), ((0, 1, "device"), False), ((0, 1, "shared"), False),
-        ((0, 1, "host"), True), ((0, 2, "host"), True), ((0, 2, "peer"), False),
-        ((2, 3, "shared"), True), ((2, 3, "host"), False), ((2, 3, "device"), False),
-        ((0, 2, "shared"), False), ((3, 3, "shared"), False), ((2, 4, "shared"), False),
-    ],
-)  # fmt: skip
-def test_links_of_records_are_checked(link: tuple[int, int, str], right: bool) -> None:
-    tail, head, how = link
-    run = {
-        "mode": "pipeline", "provider": "cuda+cpu", "samples": 1, "stages": STAGES,
-        "links": [{"from": tail, "to": head, "how": how}],
-    }  # fmt: skip
-    found = [v for v in check_runs({"run": [run]}) if "link" in v.message]
-    assert (not found) == right
-    run["links"] *= 2
-    assert [v for v in check_runs({"run": [run]}) if "link" in v.message]

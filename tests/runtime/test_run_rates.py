@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dnnp.core.check.runs import check_runs
 from dnnp.core.runtime.pipeline import send
 from dnnp.core.runtime.queueing import QUANTILES, Queueing, queueing
 from dnnp.core.runtime.sinks import Sink
@@ -192,67 +190,6 @@ def test_a_sweep_finds_knee_and_capacity() -> None:
     stopped = run_sweep(Sweep("uniform", 0, 5, 1.0, 1), 100.0, lambda a, n: None, lambda d, s: None)
     assert stopped.record()["rates"] == []
     assert run_sweep(stopped.sweep, 0.0, lambda a, n: None, lambda d, s: None).rows == []
-
-
-def record_of(found: Queueing | Swept) -> dict[str, Any]:
-    """A run record that holds it; both stages have one replica."""
-    run: dict[str, Any] = {"mode": "pipeline", "k": 2, "samples": 400, "stages": []}
-    for i in range(2):
-        run["stages"].append({"stage": i, "device": "acc/0", "predicted_s": 1.0})
-    if isinstance(found, Swept):
-        return run | {"sweep": found.record(), "throughput_per_s": 100.0, "elapsed_s": 4.0}
-    figures = {"latency_p50_s": 0.015, "latency_p99_s": 0.015}
-    return run | {"arrivals": found.record()} | figures
-
-
-def test_the_checker_recomputes_rates() -> None:
-    for rate, process in ((50.0, "uniform"), (80.0, "poisson"), (150.0, "poisson")):
-        run = record_of(figures(rate, [0.01, 0.005], 400, process))
-        assert check_runs({"run": [run]}) == []
-        for name, value, message in (
-            ("latency_p90_s", 10.0, "a lower percentile"),
-            ("latency_mean_s", 100.0, "is possible"),
-            ("samples", 399, "samples is 399, recomputed 400"),
-            ("backlog", 401, "backlog is 401"),
-            ("span_s", 100.0, "the span is 100.0"),
-            ("throughput_per_s", 1.0, "throughput_per_s makes 400.0 seconds"),
-            ("saturated", rate < 100, "saturated is"),
-            ("latency_p50_s", 0.0149, "latency_p50_s is 0.0149 with waiting, 0.015 without"),
-        ):
-            wrong = copy.deepcopy(run)
-            wrong["arrivals"][name] = value
-            assert message in "\n".join(map(str, check_runs({"run": [wrong]}))), name
-
-
-def test_the_checker_recomputes_sweeps() -> None:
-    run = record_of(swept())
-    assert check_runs({"run": [run]}) == []
-    for name, value, message in (
-        ("knee_per_s", 90.0, "knee_per_s is 90.0, recomputed 100.0"),
-        ("sustained_per_s", 90.0, "sustained_per_s is 90.0, recomputed 100.0"),
-        ("capacity_per_s", 101.0, "capacity_per_s is 101.0, recomputed 100.0"),
-        ("rates", run["sweep"]["rates"][:-1], "the number of rates is 11, recomputed 12"),
-    ):
-        wrong = copy.deepcopy(run)
-        wrong["sweep"][name] = value
-        assert message in "\n".join(map(str, check_runs({"run": [wrong]}))), name
-    for name, value in (("share", 0.35), ("rate_per_s", 31.0)):
-        wrong = copy.deepcopy(run)
-        wrong["sweep"]["rates"][2][name] = value
-        assert f"{name} of rate 2 is {value}" in "\n".join(map(str, check_runs({"run": [wrong]})))
-    run["interrupted"] = True
-    run["sweep"]["rates"] = run["sweep"]["rates"][:3]
-    run["sweep"] |= {"knee_per_s": 30.0, "sustained_per_s": 30.0}
-    found = [v for v in check_runs({"run": [run]}) if "knee" not in str(v)]
-    assert [str(v) for v in found] == []
-
-
-def test_the_checker_counts_files() -> None:
-    run = {"mode": "pipeline", "samples": 5, "files": {"written": 5, "skipped": 2, "failed": 0}}
-    assert check_runs({"run": [run]}) == []
-    for written, failed, message in ((6, 0, "6 were written"), (3, 1, "3 were written and 1")):
-        run["files"] = {"written": written, "skipped": 0, "failed": failed}
-        assert message in "\n".join(map(str, check_runs({"run": [run]})))
 
 
 @pytest.fixture(scope="module")

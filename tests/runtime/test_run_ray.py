@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dnnp.core.check.runs import check_runs
 from dnnp.core.model.errors import LimitError
 from dnnp.core.runtime.workers.cluster import Seat, seats
 from dnnp.core.runtime.workers.staff import Post
-from dnnp.formats.stream import read_bytes
 from support.faults import Case, check
 from support.run import dnnp
 from support.running import SPLIT, network, planned
@@ -124,7 +122,6 @@ def test_two_nodes_compute_what_the_whole_model_computes(
     words = ("--engine", "ray", "--ray-address", cluster, "--verify", "--warmup", "1", "-n", "8")
     result = dnnp("run", *words, "--save-outputs", tmp_path / "ray.npz", stdin=stream)
     assert result.status == 0, result.err
-    assert not check_runs(read_bytes(result.out).records)
     record = result.one("run")
     assert (record["verified"], record["workers"], record["restarts"]) == (True, "ray", [])
     dnnp("run", "--save-outputs", tmp_path / "threads.npz", "-n", "8", stdin=stream)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 import threading
 from collections.abc import Sequence
@@ -15,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnp.core.check.runs import check_runs
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.placement import Placement
 from dnnp.core.pipeline.transfers import with_transfers
@@ -375,69 +373,6 @@ def test_plans_with_links_between_unlike_devices(unlike: bytes, name: str) -> No
         assert result.status == 0, result.err
         assert "predicted with links; threads of one process hand tensors over" in result.err
         assert dnnp("check", stdin=result.out).status == 0
-
-
-def stated() -> dict[str, list[Record]]:
-    """Two devices and a link; F0, a blocking transfer, F1, one over the link: 10 s, 4 samples."""
-    passes = [
-        {"name": "F0", "kind": "forward", "homes": [[0]], "time_s": 1.0, "after": []},
-        {"name": "a", "kind": "transfer", "homes": [[0, 1]], "time_s": 0.5, "after": []},
-        {"name": "b", "kind": "transfer", "homes": [[2]], "time_s": 0.25, "after": []},
-    ]
-    blocks = [
-        {"pass": p, "micro_batch": n, "units": row["homes"][0], "start_s": 0.0}
-        | {"end_s": row["time_s"]}
-        for n in range(4)
-        for p, row in enumerate(passes)
-    ]
-    units = [{"name": "acc/0"}, {"name": "acc/1"}, {"name": "acc/0>acc/1", "link": True}]
-    schedule = {"passes": passes, "units": units, "makespan_s": 10.0, "micro_batches": 4}
-    moves = [
-        {"pass": 1, "blocking": True, "bytes": 8.0, "predicted_s": 0.5, "measured_s": 0.75},
-        {"pass": 2, "blocking": False, "bytes": 8.0, "predicted_s": 0.25, "measured_s": 0.25},
-    ]
-    share = (2 * 4 * 0.5 + 4 * 0.25) / 30
-    transfers = {"how": "emulated", "share_predicted": share, "share_measured": 0.25}
-    run = {
-        "mode": "pipeline",
-        "samples": 4,
-        "makespan_predicted_s": 10.0,
-        "makespan_measured_s": 12.0,
-        "transfers": transfers | {"moves": moves},
-    }
-    return {"run": [run], "schedule": [schedule], "block": blocks}
-
-
-def test_figures_that_agree() -> None:
-    assert check_runs(stated()) == []
-
-
-WRONG: dict[str, tuple[int | None, Record, str]] = {
-    "pass": (0, {"pass": 0}, "the transfers of the schedule are [1, 2]"),
-    "missing": (None, {"moves": []}, "moves are of the passes []"),
-    "blocking": (1, {"blocking": True}, "blocking of transfer b is True, recomputed False"),
-    "predicted": (0, {"predicted_s": 0.6}, "predicted_s of transfer a is 0.6, recomputed 0.5"),
-    "too fast": (1, {"measured_s": 0.2}, "an emulated transfer b takes 0.2, less than 0.25"),
-    "too long": (0, {"measured_s": 3.0}, "transfers take 12.5 at least"),
-    "share": (None, {"share_predicted": 0.2}, "share_predicted is 0.2, recomputed 0.1666"),
-    "little": (None, {"share_measured": 0.05}, "share_measured leaves 1.8"),
-    "much": (None, {"share_measured": 1.5}, "share_measured is 1.5, above 1"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_figures_that_do_not(name: str) -> None:
-    number, fields, message = WRONG[name]
-    content = copy.deepcopy(stated())
-    entry = content["run"][0]["transfers"]
-    (entry if number is None else entry["moves"][number]).update(fields)
-    assert message in "\n".join(map(str, check_runs(content)))
-
-
-def test_transfers_without_a_schedule() -> None:
-    content = stated()
-    del content["schedule"], content["run"][0]["makespan_predicted_s"]
-    assert "transfers are stated, but there is no schedule" in str(check_runs(content)[0])
 
 
 def test_orders_that_lack_a_transfer_are_refused() -> None:

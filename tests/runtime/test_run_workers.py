@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from dnnp.core.check.runs import check_runs
 from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.runtime import limits
 from dnnp.core.runtime.pipeline import run_pipeline, send
@@ -27,7 +26,6 @@ from dnnp.core.runtime.workers.hiring import worker_of
 from dnnp.core.runtime.workers.process import ProcessStaff
 from dnnp.core.runtime.workers.staff import Post, Rules
 from dnnp.core.runtime.workers.staffing import staff_of
-from dnnp.formats.stream import read_bytes
 from support.run import dnnp
 from support.running import SPLIT, check_figures, network, planned, stage_of
 from support.split_models import graph, make, node, value
@@ -156,7 +154,6 @@ def run(stream: bytes, folder: Path, *options: str) -> tuple[dict, dict[str, np.
     words = ("--workers", "process", "--verify", "--save-outputs", path, "--warmup", "1")
     result = dnnp("run", *words, *options, stdin=stream)
     assert result.status == 0, result.err
-    assert not check_runs(read_bytes(result.out).records)
     assert not children()
     record = result.one("run")
     assert (record["verified"], record["workers"], record["restarts"]) == (True, "process", [])
@@ -230,24 +227,6 @@ def test_retries_need_workers_that_can_be_lost(folder: Path) -> None:
     result = dnnp("run", "--retries", "2", stdin=stream)
     assert result.status == 2
     assert "--retries: a thread cannot be lost; say --workers process" in result.err
-
-
-def test_the_checker_knows_what_can_be_restarted(folder: Path) -> None:
-    result = dnnp("run", "--workers", "process", "-n", "3", stdin=planned(network(), folder, SPLIT))
-    loss = {"worker": "stage 1", "sample": 3, "reason": "its process was killed (SIGKILL)"}
-    bad = [
-        ({"worker": "stage 3"}, "which is no worker of the run"),
-        ({"worker": "replica 0 of stage 1"}, "which is no worker of the run"),
-        ({"sample": -1}, "names sample -1"),
-        ({}, ""),
-    ]
-    for change, message in bad:
-        records = read_bytes(result.out).records
-        records["run"][0]["restarts"] = [loss | change]
-        found = " ".join(map(str, check_runs(records)))
-        assert (message in found) if message else not found
-    del records["run"][0]["workers"]
-    assert "threads cannot be lost" in " ".join(map(str, check_runs(records)))
 
 
 def test_a_model_that_cannot_be_loaded_is_one_line(folder: Path) -> None:

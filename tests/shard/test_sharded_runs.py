@@ -106,10 +106,10 @@ def test_runs_as_the_whole_model_does(plan: bytes) -> None:
     homes = {(entry["device"], entry["shard"]) for entry in run["stages"]}
     assert homes == {("cpu-core/0", 0), ("cpu-core/1", 1)}
     assert dnnp("check", stdin=result.out).status == 0
-    wrong = changed(result.out, lambda r: [e.update(shard=0) for e in r.get("stages", ())])
+    wrong = changed(result.out, lambda r: [e.update(shard=2) for e in r.get("stages", ())])
     found = dnnp("check", stdin=wrong)
     assert found.status == 3
-    assert "device of stage 0 is 'cpu-core/1'" in found.err
+    assert "there is no shard 2 of stage 0, which has 2" in found.err
 
 
 def test_runs_in_processes_too(plan: bytes) -> None:

@@ -21,7 +21,7 @@ from support.run import dnnp
 Record = dict[str, Any]
 Path = tuple[str | int, ...]
 
-KINDS = ("plan", "stage", "bound", "schedule", "block", "run")
+KINDS = ("plan", "stage", "bound", "schedule", "block")
 """Types of records whose numbers are changed."""
 
 MUTATIONS: dict[str, Callable[[float], float]] = {
@@ -51,17 +51,12 @@ WHOLE: dict[str, Callable[[int], int]] = {
 COUNTS = (
     "id", "k", "count", "cluster_size", "max_replicas", "invocations", "replicas", "nodes",
     "stage", "homes", "pass", "unroll", "micro_batches", "micro_batch", "units", "samples",
-    "threads", "tensors", "rounds", "stages", "devices", "seed", "backlog", "sample", "written",
-    "skipped", "failed", "discarded",
+    "tensors", "stages", "devices",
 )  # fmt: skip
 """Fields that hold whole numbers."""
 
 Rule = Callable[[Record, float, float], bool]
 """Record, number before and after -> whether the change makes nothing false that is stated."""
-
-
-def _lower(_: Record, before: float, after: float) -> bool:
-    return after < before
 
 
 def _higher(_: Record, before: float, after: float) -> bool:
@@ -78,14 +73,6 @@ def _any(_: Record, before: float, after: float) -> bool:
 
 def _tiny(_: Record, before: float, after: float) -> bool:
     return abs(after - before) < 1e-9
-
-
-def _nanosecond(_: Record, before: float, after: float) -> bool:
-    return abs(after - before) <= 2e-9
-
-
-def _some_failed(record: Record, before: float, after: float) -> bool:
-    return int(record["files"]["failed"]) > 0
 
 
 def _searched(record: Record, before: float, after: float) -> bool:
@@ -106,22 +93,16 @@ UNPROVEN = (
     _any,
     "a bound without a certificate: the checker compares it with what is reached, no more",
 )
-MEASURED = (_any, "a measurement that no other figure of the record determines")
-FILES = (_any, "nothing else in the stream counts files that were not sent through")
+TRIED = (
+    _any,
+    "of a method that was tried; the plan states its own, of which a certificate decides",
+)
 OFFERED = (_any, "what may be used; no number of the plan depends on it")
 SEARCHED = (
     _searched,
     "the best pipeline that a search found, slower than the plan: its stages are not listed",
 )
-CHOSEN = (_any, "an option of the run; nothing follows from it")
 PROBLEM = (_any, "a part of the problem that the schedule states and solves")
-
-SERVED = ("arrivals", "sweep.rates[]")
-TIMES = (
-    "throughput_per_s", "latency_mean_s", "latency_p50_s", "latency_p90_s", "latency_p99_s",
-    "latency_p999_s", "latency_max_s", "backlog",
-)  # fmt: skip
-"""What is measured of samples that arrive at a rate."""
 
 HARMLESS: dict[tuple[str, str], tuple[Rule, str]] = {
     ("plan", "bound"): (_any, "up to the value, with its gap; its proof is what a certificate is"),
@@ -143,6 +124,9 @@ HARMLESS: dict[tuple[str, str], tuple[Rule, str]] = {
     ("plan", "ways[].devices"): SEARCHED,
     ("plan", "invocations"): OFFERED,
     ("stage", "peak_bound_bytes"): UNPROVEN,
+    ("plan", "tried[].bound"): TRIED,
+    ("plan", "tried[].gap"): TRIED,
+    ("plan", "tried[].value"): TRIED,
     ("bound", "tried[].value"): (_any, "of another argument, up to the bound that is proven"),
     ("schedule", "bubble"): (_close, "within the tolerance: it is what is left of 1"),
     ("schedule", "bound_s"): UNPROVEN,
@@ -163,32 +147,6 @@ HARMLESS: dict[tuple[str, str], tuple[Rule, str]] = {
     ("schedule", "passes[].memory_bytes"): PROBLEM,
     ("schedule", "passes[].after[].pass"): PROBLEM,
     ("schedule", "passes[].after[].delay_s"): PROBLEM,
-    ("run", "threads"): CHOSEN,
-    ("run", "rtol"): CHOSEN,
-    ("run", "atol"): CHOSEN,
-    ("run", "max_abs_error"): MEASURED,
-    ("run", "max_rel_error"): MEASURED,
-    ("run", "bubble"): MEASURED,
-    ("run", "taken"): MEASURED,
-    ("run", "discarded"): MEASURED,
-    ("run", "stages[].taken"): MEASURED,
-    ("run", "latency_p50_s"): MEASURED,
-    ("run", "latency_p99_s"): MEASURED,
-    ("run", "stages[].measured_s"): MEASURED,
-    ("run", "stages[].bubble"): MEASURED,
-    ("run", "transfers.share_measured"): MEASURED,
-    ("run", "transfers.moves[].bytes"): MEASURED,
-    ("run", "transfers.moves[].measured_s"): MEASURED,
-    ("run", "restarts[].sample"): (_any, "any of those that went through may have been lost"),
-    ("run", "files.skipped"): FILES,
-    ("run", "files.failed"): FILES,
-    ("run", "files.written"): (_some_failed, "one that failed may have got as far as a stage"),
-    **{
-        ("run", f"{where}.span_s"): (_nanosecond, "arrivals are at whole nanoseconds")
-        for where in SERVED
-    },
-    **{("run", f"{where}.{name}"): MEASURED for where in SERVED for name in TIMES},
-    ("run", "k"): (_any, "how many copies of the model ran, or fitted; nothing follows from it"),
 }
 """Type and field -> which changes are not false, or cannot be found out, and why."""
 

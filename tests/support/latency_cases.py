@@ -5,10 +5,15 @@ from __future__ import annotations
 import random
 from itertools import permutations
 
+import numpy as np
+
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.tasks import Tasks
+from dnnp.core.cost.timeline import TASK
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import Ints
 from dnnp.core.model.link import Link
 from dnnp.core.model.plan import CostOptions
 from dnnp.formats.graph import graph_of
@@ -119,3 +124,18 @@ def _links(rng: random.Random, devices: list[DeviceClass]) -> list[Link]:
             speed, delay = rng.choice([2.0, 10.0, 50.0]), rng.choice([0.0, 0.5, 2.0])
             links.append(Link(names[a], names[b], speed, delay))
     return links
+
+
+def eager_events(tasks: Tasks, device: Ints, order: Ints) -> Ints:
+    """Events of tasks in `order`, every transfer right after its maker, those first that are read
+    first; see `lazy_events`."""
+    first: dict[tuple[int, int], int] = {}
+    for step, v in enumerate(order.tolist()):
+        for f in tasks.in_idx[tasks.in_ptr[v] : tasks.in_ptr[v + 1]].tolist():
+            if device[tasks.maker[f]] != device[v]:
+                first.setdefault((f, int(device[v])), step)
+    events: list[tuple[int, int]] = []
+    for v in order.tolist():
+        mine = [move for move in first if tasks.maker[move[0]] == v]
+        events += [(TASK, v), *sorted(mine, key=first.__getitem__)]
+    return np.array(events, dtype=np.int64).reshape(-1, 2)

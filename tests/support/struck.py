@@ -1,31 +1,15 @@
-"""A run in processes to whose workers something happens, and streams of runs that serve."""
+"""A run in processes to whose workers something happens."""
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
-from dnnp.core.runtime.inputs import random_inputs
-from support.run import PATIENCE_S, Result, dnnp, executable
-from support.running import SPLIT, network, planned
+from support.run import PATIENCE_S, Result, executable
 from support.workers import is_worker, workers_of
-
-SERVING = {
-    "arrivals at random": "-n 40 --rate 500 --seed 3",
-    "arrivals at equal distances": "--duration 0.05 --rate 2000 --arrivals uniform",
-    "more than can be done": "-n 300 --rate 300000",
-    "sweep": "-n 15 --rate sweep --seed 4",
-    "duration": "--duration 0.05",
-    "threads": "-n 12 --threads 2 --rtol 1e-4 --atol 1e-5 --verify",
-}
-"""Runs of a plan without files."""
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -57,33 +41,3 @@ def struck(plan: Path, act: Callable[[int, list[int]], object], *words: str) -> 
     out, err = process.communicate(timeout=PATIENCE_S)
     until(lambda: not any(map(is_worker, workers)))
     return Result(process.returncode, out, err.decode())
-
-
-def serving(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and stream of runs that serve: arrivals, sweeps, files, workers that are lost."""
-    plan = folder / "plan"
-    priced = planned(network(), folder, SPLIT)
-    cut = dnnp("partition", "-q", "-k", "3", "--method", "uniform", stdin=priced)
-    plan.write_bytes(cut.out)
-
-    def run(*words: str | Path) -> bytes:
-        result = dnnp("run", "-q", *words, plan)
-        assert result.out, result.err
-        return result.out
-
-    for name, words in SERVING.items():
-        yield name, run("--warmup", "1", *words.split())
-    inputs, outputs = folder / "in", folder / "out"
-    inputs.mkdir()
-    for i in range(6):
-        np.savez(inputs / f"{i}.npz", **random_inputs(network(), i))
-    yield "files", run("--inputs", inputs, "--outputs", outputs)
-    for name in ("2.npz", "5.npz"):
-        (outputs / name).unlink()
-    np.savez(inputs / "5.npz", x=np.zeros(3, np.float32))
-    keep = ("--keep-going", "--warmup", "2", "--workers", "process")
-    yield "some files", run("--inputs", inputs, "--outputs", outputs, *keep)
-    lost = struck(plan, lambda _, found: os.kill(found[1], signal.SIGKILL),
-                  "-q", "-n", "20000", "--retries", "1")  # fmt: skip
-    assert b'"restarts":[{' in lost.out, lost.err
-    yield "a worker is lost", lost.out

@@ -41,7 +41,6 @@ from dnnp.core.cost.line import steps_of
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import IdealResult, ideal_search
-from dnnp.core.dp.matrix import segment_costs, slice_matrix
 from dnnp.core.mip.split.solve import solve_ip
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.cluster import singletons
@@ -56,6 +55,7 @@ from dnnp.core.portfolio.solve import solve
 from support.ablation import no_contraction
 from support.brute import brute_force
 from support.cases import Case, random_case
+from support.matrix import segment_costs, slice_matrix
 from support.problems import chain, problem_of
 from support.slicing import (
     best_cuts,

@@ -1,11 +1,10 @@
-"""Change every number of plans, stages, bounds, schedules, blocks and runs; see what is accepted.
+"""Change every number of plans, stages, bounds, schedules and blocks; see what is accepted.
 
     python tests/tools/forge.py --count 20 --seed 0 [--most 3] [--only plan,stage]
 
 Streams of every kind are made by the commands themselves: throughput, training, replicas, shared
 stages, ways to use the devices, latency of blocks and of operators, schedules of plans and of
-shapes with transfers, repetends and trade-offs, verified runs, choices by measurement, and runs
-that serve.
+shapes with transfers, repetends and trade-offs.
 `--count` graphs are drawn for each kind. Every number of a result is changed in up to ten ways, or
 `--most` numbers of each field in a stream; digests and gaps are made to fit. dnnp-check must refuse
 all of it but what is no false statement, or what nothing in the stream contradicts; those are
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -31,8 +29,6 @@ if __name__ == "__main__":
 from support import forgery, seeds, shapes, training
 from support.forgery import Forgery, records_in
 from support.run import dnnp
-from support.running import SPLIT, network, planned
-from support.struck import serving
 
 CLUSTERS = ("cluster_size", "inner_bandwidth_bytes_per_s")
 """Of a device: the objective gpipe knows none."""
@@ -91,19 +87,6 @@ def streams(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
         yield f"shared {name}", shared
     flat = [{k: v for k, v in r.items() if k not in CLUSTERS} for r in records]
     yield "gpipe", piped(seeds.encode(flat), f"{cut} --objective gpipe", "bound", "schedule -n 5")
-    with tempfile.TemporaryDirectory() as folder:
-        plain = planned(network(), Path(folder), SPLIT)
-        cut = "partition -k 3 --method uniform"
-        yield "run", piped(plain, cut, "run -n 12 --verify --compare")
-        yield "choice", piped(plain, cut, "run -n 12 --choose")
-        yield "scheduled run", piped(plain, cut, "schedule -n 5", "run --verify --compare")
-        for way, more in (("blocking", ""), ("non-blocking", " --emulate-links")):
-            moving = f"schedule -n 5 --transfers {way} --transfer-time 1e-3"
-            yield f"run with {way} transfers", piped(plain, cut, moving, f"run{more}")
-        late = "partition -k 2 --objective latency"
-        yield "latency run", piped(plain, late, "run -n 5 --verify")
-        yield from serving(Path(folder))
-        yield "replicated run", piped(plain, f"{cut} --max-replicas 2 -k 4", "run -n 12")
 
 
 def main() -> int:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from dnnp.core.cost.kernel import callee, inlined, lean
-from dnnp.core.latency.ideals.growth import add_item, remove_item
-from dnnp.core.latency.ideals.labels import offer_label
 
 
 @lean
@@ -251,3 +249,99 @@ def _block(net, tables, s, target, ideal, depth, k, columns, forward):  # type: 
             if p >= 0:
                 s.value[p] = max(s.value[p], tables.late[e, way])
         _pull(net, tables, s, ideal, c, max(tables.rest[after, way], cost + longest))
+
+
+@callee
+def offer_label(net, tables, s, ideal, way, done, came):  # type: ignore[no-untyped-def]
+    """Keep the label `s.value`, `done` unless one that is there is nowhere above it.
+
+    Where there is no room it becomes one with the nearest, the least of both in each value.
+    """
+    begin, width = net.live_ptr[ideal], net.live_ptr[ideal + 1] - net.live_ptr[ideal]
+    first = way * net.slots
+    free, near, least = -1, -1, np.inf
+    for c in range(first, first + net.slots):
+        if tables.done[ideal, c] == np.inf:
+            if free < 0:
+                free = c
+            continue
+        above, below, apart = tables.done[ideal, c] <= done, done <= tables.done[ideal, c], 0.0
+        for p in range(width):
+            more = s.value[p] - tables.early[begin + p, c]
+            above, below, apart = above and more >= 0.0, below and more <= 0.0, apart + abs(more)
+        if above:
+            return
+        if below:
+            tables.done[ideal, c] = np.inf
+            if free < 0:
+                free = c
+        elif apart < least:
+            near, least = c, apart
+    if free >= 0:
+        tables.done[ideal, free] = done
+        tables.came[ideal, free] = came
+        for p in range(width):
+            tables.early[begin + p, free] = s.value[p]
+        return
+    tables.merged[0] += 1
+    if done < tables.done[ideal, near]:
+        tables.done[ideal, near] = done
+        tables.came[ideal, near] = came
+    for p in range(width):
+        tables.early[begin + p, near] = min(tables.early[begin + p, near], s.value[p])
+
+
+@callee
+def add_item(fixed, net, tables, s, begin, columns, depth):  # type: ignore[no-untyped-def]
+    """Add item `s.item[depth]` to the block of the items before it.
+
+    begin: of the ideal's live tasks; columns: how many columns of it are in use. What the block
+    reads is made before it, so that reads, work and memory only grow; writes may fall.
+    """
+    i, before = s.item[depth], depth - 1
+    kinds = len(net.device)
+    s.member[i] = True
+    s.held[depth] = s.held[before] + fixed.memory[i]
+    for k in range(kinds):
+        s.work[depth, k] = s.work[before, k] + fixed.time[net.device[k], i]
+        s.reads[depth, k] = s.reads[before, k]
+        s.writes[depth, k] = s.writes[before, k]
+    for y in range(fixed.in_ptr[i], fixed.in_ptr[i + 1]):
+        f = fixed.in_idx[y]
+        s.readers[f] += 1
+        m = fixed.maker[f]
+        if m >= 0 and s.member[m]:
+            if s.readers[f] == fixed.use_ptr[f + 1] - fixed.use_ptr[f] and not fixed.leaves[f]:
+                for k in range(kinds):
+                    s.writes[depth, k] -= fixed.move[net.device[k], f]
+        elif s.readers[f] == 1:
+            for k in range(kinds):
+                s.reads[depth, k] += fixed.move[net.device[k], f]
+    for y in range(fixed.out_ptr[i], fixed.out_ptr[i + 1]):
+        for k in range(kinds):
+            s.writes[depth, k] += fixed.move[net.device[k], fixed.out_idx[y]]
+    for j in range(columns):
+        s.start[depth, j] = s.start[before, j]
+    for q in range(fixed.member_ptr[i], fixed.member_ptr[i + 1]):
+        t = fixed.member_idx[q]
+        for z in range(fixed.task_before_ptr[t], fixed.task_before_ptr[t + 1]):
+            p = s.position[fixed.task_before_idx[z]]
+            if p >= 0:
+                s.feeds[p] += 1
+                for j in range(columns):
+                    ready = tables.early[begin + p, s.column[j]]
+                    s.start[depth, j] = max(s.start[depth, j], ready)
+
+
+@callee
+def remove_item(fixed, s, i):  # type: ignore[no-untyped-def]
+    """Take the item that came last out of the block."""
+    s.member[i] = False
+    for y in range(fixed.in_ptr[i], fixed.in_ptr[i + 1]):
+        s.readers[fixed.in_idx[y]] -= 1
+    for q in range(fixed.member_ptr[i], fixed.member_ptr[i + 1]):
+        t = fixed.member_idx[q]
+        for z in range(fixed.task_before_ptr[t], fixed.task_before_ptr[t + 1]):
+            p = s.position[fixed.task_before_idx[z]]
+            if p >= 0:
+                s.feeds[p] -= 1

@@ -71,24 +71,15 @@ def follow(net: Net, home: Ints, order: Ints, eager: bool) -> tuple[float, Ints]
     return value, state.events[:at].copy()
 
 
-def schedule_homes(
-    problem: LatencyProblem, device: Ints, priority: Floats | None = None
-) -> Placement:
+def schedule_homes(problem: LatencyProblem, device: Ints) -> Placement:
     """Sequence tasks and transfers, given the device of each task; the best of six ways.
 
-    Parameters
-    ----------
-    device
-        i64[n].
-    priority
-        f64[n], who goes first, falling along every edge; None: the upward rank.
-
-    The ways: tasks by priority, by the earliest start, or by priority with insertion in gaps;
-    transfers eager or lazy.
+    The ways: tasks by upward rank, by the earliest start, or by rank with insertion in gaps;
+    transfers eager or lazy. `device` is i64[n].
     """
     net = net_of(problem)
     device = np.ascontiguousarray(device, dtype=np.int64)
-    rank = upward_rank(problem, net) if priority is None else priority
+    rank = upward_rank(problem, net)
     home = np.zeros(int(net.color.max(initial=-1)) + 1, dtype=np.int64)
     home[net.color] = device
     needs, holds = np.zeros(len(home)), np.zeros(len(net.rate))
