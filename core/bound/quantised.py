@@ -159,7 +159,8 @@ def _transfers(
     given_s = np.where(absent, -1.0, graph.transfer_s[tensors])
     size_bytes = np.where(absent, graph.tensor_bytes[tensors], 0.0)
     kinds, where = np.unique(np.stack([given_s, size_bytes]), axis=1, return_inverse=True)
-    times = [[_transfer(*kind, device) for kind in kinds.T.tolist()] for device in devices]
+    pairs = kinds.T.tolist()
+    times = [[_transfer(given, size, device) for given, size in pairs] for device in devices]
     return times, where.reshape(-1)
 
 
