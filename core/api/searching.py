@@ -44,16 +44,17 @@ def run_of(
     since: float | None = None,
     patient: bool = False,
     units: int = 0,
+    heavy: bool = False,
     in_seconds: bool = False,
 ) -> Run:
     """A run for whoever asks, who is told of it too when kernels are compiled.
 
     `seconds`: after which it is over, counted from when the caller had the input, or else from
     `since` on the clock of `time.monotonic`, or else from now; None: no limit. `patient`: it is to
-    make do without kernels that are not compiled. `units`: of the problem, if it is known.
-    `in_seconds`: see `Run`.
+    make do without kernels that are not compiled. `units`: of the problem, if it is known. `heavy`:
+    it is worth loading them whatever the size. `in_seconds`: see `Run`.
     """
-    interpret_again(PATIENCE if patient else 1.0, load_soon=units >= MANY)
+    interpret_again(PATIENCE if patient else 1.0, load_soon=heavy or units >= MANY)
     note_compiling(caller)
     began = since if caller.began is None else caller.began
     if seconds is not None and began is not None:
@@ -120,6 +121,12 @@ def little_effort(method: Method, kind: str, units: int) -> float | None:
         return None
     # In so many digits as are shown, so that --effort repeats it.
     return float(f"{method.little * min(1.0, USUAL / max(units, 1)):.2g}")
+
+
+def is_heavy(method: Method, kind: str) -> bool:
+    """Whether a method is mostly a kernel that is compiled, and surely worth loading."""
+    kernel = method.kernel(kind)
+    return kernel is not None and not is_cold(kernel)
 
 
 def note_compiling(caller: Caller) -> None:

@@ -13,7 +13,7 @@ from dnnp.core.model.plan import OBJECTIVES
 from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.idle import name_idle_options
 from dnnp.platform import platform_of
-from dnnp.searching import little_effort, or_interrupted, run_of, with_bar
+from dnnp.searching import is_heavy, little_effort, or_interrupted, run_of, with_bar
 from dnnp.split_options import SplitOptions
 from dnnp.step import json_in, step
 from dnnp.trying import Found, tried_in_words, try_methods
@@ -21,6 +21,7 @@ from dnnp.trying import Found, tried_in_words, try_methods
 if TYPE_CHECKING:
     from dnnp.caller import Caller
     from dnnp.core.cost.problem import SplitProblem
+    from dnnp.core.methods import Method
     from dnnp.core.model.graph import Floats, Ints
     from dnnp.core.model.plan import Plan
     from dnnp.core.model.run import Run
@@ -163,26 +164,24 @@ def _cut_short(caller: Caller, plan: Plan) -> bool:
 
 def _found(problem: SplitProblem, options: SplitOptions) -> Found:
     """Find a split by the one method that is asked for."""
-    effort = options.effort or _little_effort(problem, options)
+    effort = options.effort or little_effort(*_method(problem, options), problem.units.g)
     return Found(
         _found_plan(problem, options, effort), None if effort == options.effort else effort
     )
 
 
-def _little_effort(problem: SplitProblem, options: SplitOptions) -> float | None:
-    """A small effort where the problem is small and nothing is compiled; None: as always."""
+def _method(problem: SplitProblem, options: SplitOptions) -> tuple[Method, str]:
+    """The method that is asked for, and of which kind."""
     (asked,) = options.methods
     if options.objective == "latency":
         from dnnp.core.methods import LATENCY
 
-        method, kind = LATENCY[asked], problem.options.execution
-    else:
-        from dnnp.core.methods import SPLITS
-        from dnnp.core.portfolio.methods import method_asked
+        return LATENCY[asked], problem.options.execution
+    from dnnp.core.methods import SPLITS
+    from dnnp.core.portfolio.methods import method_asked
 
-        name, kind = method_asked(asked, options.validity, clustered=problem.clustered)
-        method = SPLITS[name]
-    return little_effort(method, kind, problem.units.g)
+    name, kind = method_asked(asked, options.validity, clustered=problem.clustered)
+    return SPLITS[name], kind
 
 
 def _found_plan(problem: SplitProblem, options: SplitOptions, effort: float | None) -> Plan:
@@ -195,6 +194,7 @@ def _found_plan(problem: SplitProblem, options: SplitOptions, effort: float | No
         seconds=options.time_limit,
         patient=effort != options.effort,
         units=problem.units.g,
+        heavy=is_heavy(*_method(problem, options)),
         in_seconds=problem.graph.in_seconds,
     )
     if options.allow_replicas:

@@ -29,7 +29,7 @@ STARTED = 0.1
 LISTED = 0.1
 """Share of the whole work that list schedules are taken for."""
 
-STARTS = ("heft", "heft-congested", "m-etf", "single", "m-sct", "getf")
+STARTS = ("heft", "heft-congested", "m-etf", "single")
 """Methods that `auto` never falls behind, as long as there is time for them."""
 
 
