@@ -25,10 +25,8 @@ from dnnp.core.mip import child, slices
 from dnnp.core.mip.search import solve_slices
 from dnnp.core.mip.slices import SAFETY, Slices
 from dnnp.core.mip.split.best import best_split
-from dnnp.core.mip.split.blocks import blocks_of, places_of_blocks
 from dnnp.core.mip.split.contiguity import cells_of, without_shortcuts
-from dnnp.core.mip.split.loop import Loop
-from dnnp.core.mip.split.solve import solve_ip, task_of
+from dnnp.core.mip.split.solve import Loop, blocks_of, places_of_blocks, solve_ip, task_of
 from dnnp.core.mip.split.storage import item_of_node
 from dnnp.core.mip.split.task import Net, count_places, nets_of, places_of
 from dnnp.core.mip.split.throughput import formulate
