@@ -154,8 +154,7 @@ def _facts(
 ) -> dict[str, Any]:
     """Everything that the measured times depend on."""
     from dnnp.core.model.processors import available_cores
-    from dnnp.core.runtime.cuda import gpu_name
-    from dnnp.core.runtime.providers import MEMORIES, ort_version
+    from dnnp.core.runtime.providers import MEMORIES, gpu_name, ort_version
     from dnnp.formats.cost_cache import cpu_model, groups_digest
 
     others: dict[str, Any] = {}

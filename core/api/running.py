@@ -157,7 +157,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.core.runtime.load import widest
     from dnnp.core.runtime.outcome import execute
     from dnnp.core.runtime.prepare import count_sessions, prepare
-    from dnnp.core.runtime.workers.staffing import staff_of
+    from dnnp.core.runtime.workers.hiring import staff_of
     from dnnp.formats.graph import graph_of, units_of
     from dnnp.formats.onnx_plan import check_runnable
     from dnnp.formats.onnx_types import types_of
@@ -277,7 +277,7 @@ def _weights(
     options: RunOptions, model: ModelProto, folder: Path, made: ShardedModel | None
 ) -> Weights:
     """Weights that are drawn, if that was asked for, and parts that no file has as they are."""
-    from dnnp.core.runtime.shard_weights import shard_weights
+    from dnnp.core.runtime.model_files import shard_weights
     from dnnp.core.runtime.weights import random_weights
 
     weights: Weights = {}

@@ -1,14 +1,20 @@
-"""What happened in a run: when each stage had which sample."""
+"""What happened in a run: when each stage had which sample, and the timeline of that."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dnnp.core.model.plan import Stage
 from dnnp.core.runtime.moved import Moved
+from dnnp.core.runtime.routes import route
+from dnnp.core.runtime.steps import Job, Step
 from dnnp.core.runtime.values import Values
+from dnnp.formats.trace_events import Edge, Move, Timeline, Work
 
 
 @dataclass(frozen=True)
@@ -55,3 +61,68 @@ class Trace:
         return Trace(
             start, end, done, self.replicas, kept, True, waited, self.own_share, moved=moved
         )
+
+
+def timeline(
+    trace: Trace,
+    steps: Sequence[Step],
+    stages: Sequence[Stage],
+    outputs: Sequence[str],
+    *,
+    orders: Sequence[Sequence[Job]] | None = None,
+    warmup: int = 0,
+) -> Timeline:
+    """Put a trace in order for people.
+
+    Parameters
+    ----------
+    steps, stages
+        What ran, in the order of the rows of the trace, and where.
+    outputs
+        Of the model.
+    orders
+        What each device ran by a schedule; its steps share a track. None: each replica of each
+        stage has a thread of its own.
+    warmup
+        Samples of the trace that do not count.
+    """
+    samples = np.arange(trace.first, trace.done)
+    shared = Counter(stage.device for stage in stages)
+    numbers: dict[str, int] = {}
+    works = []
+    for i, (step, stage) in enumerate(zip(steps, stages, strict=True)):
+        names = [_device(stage, j) for j in range(stage.replicas)]
+        if orders is None and shared[stage.device] > 1:
+            names = [f"{name}, {step.name}" for name in names]
+        tracks = np.array([numbers.setdefault(name, len(numbers)) for name in names])
+        replicas = samples % stage.replicas if orders is None else _replicas(orders, i, samples)
+        works.append(Work(step.name, tracks[replicas], trace.start_ns[i], trace.end_ns[i]))
+    pairs = [(edge.tail, edge.head) for edge in route(steps, outputs)]
+    moved = trace.moved
+    moves = [] if moved is None else zip(moved.transfers, moved.start_ns, moved.end_ns, strict=True)
+    return Timeline(
+        tracks=list(numbers),
+        works=works,
+        edges=[Edge(t, h) for t, h in pairs if t >= 0 and h < len(steps)],
+        done_ns=trace.done_ns,
+        arrived_ns=trace.arrived_ns,
+        moves=[Move(transfer.name, start, end) for transfer, start, end in moves],
+        first=trace.first,
+        warmup=warmup,
+    )
+
+
+def _device(stage: Stage, replica: int) -> str:
+    """The device of a replica."""
+    kind, _, number = stage.device.rpartition("/")
+    if not number.isdecimal():
+        return stage.device if stage.replicas == 1 else f"{stage.device}, replica {replica}"
+    return f"{kind}/{int(number) + replica * stage.apart}"
+
+
+def _replicas(
+    orders: Sequence[Sequence[Job]], step: int, samples: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Which replica of a step a schedule has run each sample on."""
+    found = {job.sample: job.replica for order in orders for job in order if job.step == step}
+    return np.array([found[int(sample)] for sample in samples], dtype=np.int64)

@@ -18,8 +18,8 @@ from dnnp.core.pipeline.shapes import SHAPES, shape
 from dnnp.core.pipeline.solve import solve
 from dnnp.core.pipeline.transfers import global_order, with_transfers
 from dnnp.core.pipeline.wanted import Wanted
+from dnnp.core.runtime.execute import crew_of
 from dnnp.core.runtime.moved import share_of
-from dnnp.core.runtime.moving import crew_of
 from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.report import summarize_schedule
 from dnnp.core.runtime.scheduled import steering

@@ -15,8 +15,8 @@ from dnnp.core.check import arrivals as checked
 from dnnp.core.check.arrivals import Redrawn
 from dnnp.core.check.asked import check_asked
 from dnnp.core.check.runs import check_runs
-from dnnp.core.runtime.queueing import queueing
 from dnnp.core.runtime.sources import PROCESSES, Arrivals
+from dnnp.core.runtime.sweep import queueing
 from dnnp.core.runtime.trace import Trace
 from support.forgery import accepts, forge, records_in
 from support.struck import serving

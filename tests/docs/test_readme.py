@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dnnp.core.runtime.cuda import INSTALL
+from dnnp.core.runtime.providers import INSTALL
 from dnnp.samples.build import write
 from support.project import ROOT, command_names, pyproject
 from support.run import PATIENCE_S

@@ -20,7 +20,7 @@ from onnx import TensorProto
 
 from dnnp.core.check.runs import check_runs
 from dnnp.core.model.errors import UnavailableError, UsageError
-from dnnp.core.runtime import cuda
+from dnnp.core.runtime import providers
 from dnnp.core.runtime import session as sessions
 from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.fallback import Left, shape_nodes
@@ -320,9 +320,9 @@ def test_a_missing_driver_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None
     def no_driver() -> int:
         raise UnavailableError("no CUDA driver: libcuda.so.1: no such file")
 
-    monkeypatch.setattr(cuda, "load_libraries", lambda: "")
-    monkeypatch.setattr(cuda, "count_gpus", no_driver)
-    error = str(cuda.not_started("cuda", "it does not"))
+    monkeypatch.setattr(providers, "load_libraries", lambda: "")
+    monkeypatch.setattr(providers, "count_gpus", no_driver)
+    error = str(providers.not_started("cuda", "it does not"))
     assert error.endswith("it does not; no CUDA driver: libcuda.so.1: no such file")
 
 

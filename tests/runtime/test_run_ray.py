@@ -12,7 +12,7 @@ import pytest
 
 from dnnp.core.check.runs import check_runs
 from dnnp.core.model.errors import LimitError
-from dnnp.core.runtime.workers.cluster import Seat, seats
+from dnnp.core.runtime.workers.ray_staff import Seat, seats
 from dnnp.core.runtime.workers.staff import Post
 from dnnp.formats.stream import read_bytes
 from support.faults import Case, check

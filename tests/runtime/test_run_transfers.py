@@ -19,8 +19,8 @@ from dnnp.core.check.runs import check_runs
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.placement import Placement
 from dnnp.core.pipeline.transfers import with_transfers
+from dnnp.core.runtime.execute import Crew, crew_of
 from dnnp.core.runtime.moved import Moved, Transfer
-from dnnp.core.runtime.moving import Crew, crew_of
 from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.report import summarize_schedule, timing_lines
 from dnnp.core.runtime.scheduled import room_of, steering

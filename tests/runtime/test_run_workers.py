@@ -23,10 +23,9 @@ from dnnp.core.runtime.sinks import Kept
 from dnnp.core.runtime.sources import Repeated
 from dnnp.core.runtime.steps import Job, Steered, Step
 from dnnp.core.runtime.values import to_numpy
-from dnnp.core.runtime.workers.hiring import worker_of
+from dnnp.core.runtime.workers.hiring import staff_of, worker_of
 from dnnp.core.runtime.workers.process import ProcessStaff
 from dnnp.core.runtime.workers.staff import Post, Rules
-from dnnp.core.runtime.workers.staffing import staff_of
 from dnnp.formats.stream import read_bytes
 from support.run import dnnp
 from support.running import SPLIT, check_figures, network, planned, stage_of
