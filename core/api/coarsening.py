@@ -20,7 +20,7 @@ from dnnp.step import Options, option, step
 if TYPE_CHECKING:
     from dnnp.caller import Caller
     from dnnp.core.coarsen.coarsen import Coarsening
-    from dnnp.core.coarsen.given import Given
+    from dnnp.core.coarsen.segments import Given
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.rules import RuleSet
     from dnnp.formats.stream import Record, Stream
@@ -218,7 +218,7 @@ def _fused_by_ort(stream: Stream, options: CoarsenOptions) -> Given:
     FormatError
         The file is not the model that was imported, or its nodes are not the stream's.
     """
-    from dnnp.core.coarsen.given import Given
+    from dnnp.core.coarsen.segments import Given
     from dnnp.core.runtime.borders import fused_groups
     from dnnp.core.runtime.fusion import title
     from dnnp.formats.onnx_types import types_of

@@ -44,7 +44,7 @@ def analytic_times(
 def fused(stream: Stream, graph: Graph) -> tuple[Ints, tuple[str, ...], Bools]:
     """What `fused_units` finds by the rules of ONNX Runtime on a CPU."""
     from dnnp.choices import DEFAULT_RULES
-    from dnnp.core.coarsen.kernels import fused_units
+    from dnnp.core.coarsen.coarsen import fused_units
     from dnnp.core.coarsen.mirror import mirrored_units, twins_of
     from dnnp.formats.forward import forward_pass
     from dnnp.formats.graph import graph_of

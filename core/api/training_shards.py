@@ -322,7 +322,7 @@ class _Entries:
     def _state_memory(self, entries: dict[int, Record]) -> None:
         """State memory: what a node has on one device, of which each has its part.
 
-        As in `dnnp.core.training.memory`, parameters count where they are read first, and their
+        As in `dnnp.core.training.gradients`, parameters count where they are read first, and their
         gradients and the optimiser's numbers where these are made first.
         """
         counted: set[int] = set()

@@ -207,3 +207,23 @@ def faults(problem: ScheduleProblem, start: Floats, period: float | None = None)
     for d in np.flatnonzero(held > problem.capacity + problem.fixed + scale).tolist():
         found.append(f"unit {d} holds {held[d]:g}")
     return found
+
+
+def with_limit(placement: Placement, memory_bytes: float) -> Placement:
+    """The same placement where every device may hold so much."""
+    units = tuple(u if u.link else replace(u, memory_bytes=memory_bytes) for u in placement.units)
+    return replace(placement, units=units)
+
+
+def within(placement: Placement, memory_bytes: Floats) -> Placement:
+    """The same placement where no device may hold more than any does now, nor more than before.
+
+    `memory_bytes` (f64[units]) is what they hold; inf where it grows without end.
+    """
+    ends = np.isfinite(memory_bytes)
+    most = float(memory_bytes[ends].max(initial=0.0))
+    units = tuple(
+        replace(unit, memory_bytes=min(unit.memory_bytes, most)) if end else unit
+        for unit, end in zip(placement.units, ends.tolist(), strict=True)
+    )
+    return replace(placement, units=units)

@@ -1,6 +1,6 @@
 """Ways from one device to another: threads as those of a run, processes, and GPUs.
 
-Each is a context that gives a `link_sweep.Transfer`. Where an answer comes back, it is empty.
+Each is a context that gives a `Transfer`. Where an answer comes back, it is empty.
 """
 
 from __future__ import annotations

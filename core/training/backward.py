@@ -23,15 +23,16 @@ from typing import Any, NamedTuple
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.gradient import gradient_type
 from dnnp.core.training.gradients import (
+    BYTES,
     READS,
     WRITES,
     Operand,
+    Optimizer,
     Rule,
     backward_flop,
     is_known,
     rule_of,
 )
-from dnnp.core.training.memory import BYTES, Optimizer
 
 Record = dict[str, Any]
 

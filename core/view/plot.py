@@ -9,9 +9,9 @@ from typing import NamedTuple
 from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import Plan
+from dnnp.core.view.compare import LACKING, families, outcomes, shared_bound
 from dnnp.core.view.drawing import PALETTE, label, marker, picture, powers, text_width, ticks
 from dnnp.core.view.facts import Facts
-from dnnp.core.view.rivals import LACKING, families, outcomes, shared_bound
 from dnnp.core.view.words import OBJECTIVES, shown_time
 
 AXES = ("k", "method")

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from dnnp.core.model.graph import INPUT, PARAMETER
 from dnnp.core.model.text import counted, printable, table
 from dnnp.core.view.bars import load_lines, timeline, tinted
-from dnnp.core.view.compared import METHODS, advice, method_rows, way_rows
 from dnnp.core.view.facts import Facts
+from dnnp.core.view.findings import METHODS, advice, method_rows, proof_lines, way_rows
 from dnnp.core.view.gantt import text_chart
-from dnnp.core.view.proof import proof_lines
 from dnnp.core.view.words import (
     OBJECTIVES,
     Page,

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from dnnp.core.coarsen.given import Given, given_labels
+from dnnp.core.coarsen.segments import Given, given_labels
 from dnnp.core.model.errors import InputFileError, UnavailableError
 from dnnp.core.runtime.borders import fused_groups, optimised_model
 from dnnp.core.runtime.fusion import mapped_back, title

@@ -11,12 +11,10 @@ from dnnp.core.model.errors import LimitError
 from dnnp.core.model.run import Run
 from dnnp.core.model.schedule import Schedule
 from dnnp.core.pipeline import auto, repetend, solve
-from dnnp.core.pipeline import trade_off as trade_offs
-from dnnp.core.pipeline.finish.complete import Completed
-from dnnp.core.pipeline.finish.ends import unrolled
+from dnnp.core.pipeline import auto as trade_offs
+from dnnp.core.pipeline.finish.complete import Completed, unrolled
 from dnnp.core.pipeline.finish.optimal import in_turn, optimal
-from dnnp.core.pipeline.limits import with_limit
-from dnnp.core.pipeline.problem import problem_of
+from dnnp.core.pipeline.problem import problem_of, with_limit
 from dnnp.core.pipeline.recipes.classics import classic
 from dnnp.core.pipeline.shapes import shape
 from dnnp.core.pipeline.tessel import result
