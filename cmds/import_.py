@@ -7,10 +7,9 @@ import os
 from pathlib import Path
 
 from dnnp.choices import ANY_FAMILY, FAMILIES, LAYERED, MODEL_FORMATS, OPTIMIZERS, READINGS, SHAPES
-from dnnp.cmds.shell.arguments import count, seconds
+from dnnp.cmds.shell.arguments import count, limit_options, seconds, set_limits
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
-from dnnp.cmds.shell.limits import limit_options, set_limits
 from dnnp.core.model.errors import UsageError
 
 
@@ -126,7 +125,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Import MODEL, or generate a graph, and write the stream."""
-    from dnnp.cmds.shell.options import options_of
+    from dnnp.cmds.shell.context import options_of
     from dnnp.loading import GenerateOptions, ImportOptions, generate_stream, import_stream, kind_of
 
     _check_usage(args)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dnnp.formats.fields import Field
-from dnnp.formats.record_fields import HEX, TIMES, ids, number, string, unique_id
+from dnnp.formats.fields import HEX, TIMES, Field, ids, number, string, unique_id
 
 MEASURED = Field(
     "object",

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dnnp.formats.fields import Field, object_schema
+from dnnp.formats.fields import HEX, Field, number, object_schema, string, unique_id
 from dnnp.formats.graph_fields import DEVICE
 from dnnp.formats.plan_fields import PLAN_LINK
-from dnnp.formats.record_fields import HEX, number, string, unique_id
 
 FORMAT = "dnnp-stages"
 VERSION = 3

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dnnp.formats.fields import Field
+from dnnp.formats.fields import DIGEST, HEX, Field, ids, number, string, unique_id
 from dnnp.formats.graph_fields import DEVICE
-from dnnp.formats.record_fields import DIGEST, HEX, ids, number, string, unique_id
 
 PLAN_LINK = {
     "from": string("device that sends", required=True),

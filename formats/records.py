@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dnnp.formats.fields import Field, object_schema
+from dnnp.formats.fields import HEX, Field, number, object_schema, string
 from dnnp.formats.graph_fields import DEVICE, GROUP, LINK, MEASURED, NODE, TENSOR
 from dnnp.formats.plan_fields import PLAN, STAGE
-from dnnp.formats.record_fields import HEX, number, string
 from dnnp.formats.result_fields import BOUND, RUN
 from dnnp.formats.schedule_fields import BLOCK, SCHEDULE
 

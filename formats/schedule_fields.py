@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dnnp.formats.fields import Field
-from dnnp.formats.record_fields import HEX, ids, number, string
+from dnnp.formats.fields import HEX, Field, ids, number, string
 
 UNIT = {
     "name": string("device, as in the plan, or link", required=True),

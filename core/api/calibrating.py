@@ -93,7 +93,7 @@ def read_calibrations(paths: Sequence[str], caller: Caller) -> CalibrationFile:
     """
     from dnnp.core.model.calibration import CalibrationFile
     from dnnp.formats.calibration import parse_calibration
-    from dnnp.formats.kinds import KINDS
+    from dnnp.formats.files import KINDS
     from dnnp.formats.stream import read_bytes
 
     files = []

@@ -133,8 +133,8 @@ def _coarsen(stream: Stream, options: CoarsenOptions) -> None:
     from dnnp.core.coarsen.coarsen import coarsen as group_nodes
     from dnnp.core.coarsen.layers import paths_of
     from dnnp.core.coarsen.mirror import mirrored, twins_of
-    from dnnp.formats.forward import forward_pass
     from dnnp.formats.graph import graph_of
+    from dnnp.formats.stream import forward_pass
 
     caller, share, chains = options.caller, options.max_share, options.chain_share
     whole = graph_of(stream)

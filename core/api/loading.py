@@ -258,7 +258,7 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
     if kind in OWN_GRAPHS:
         return read_own(kind, data, path, options.name, edges)
     if kind == "msr-json":
-        from dnnp.formats.msr_json import read_workload
+        from dnnp.formats.msr import read_workload
 
         return read_workload(data, path, options.name)
     if kind == "piper":

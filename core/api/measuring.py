@@ -204,7 +204,7 @@ def _time_model(
     from dnnp.core.runtime.measure import Measurement, measure_groups, measure_nodes
     from dnnp.core.runtime.providers import PROVIDERS, provider_name
     from dnnp.formats.cost_cache import MeasuredCosts
-    from dnnp.formats.costs_onnxruntime import where_it_ran
+    from dnnp.formats.cost_files import where_it_ran
     from dnnp.formats.onnx_types import input_shapes, types_of
 
     taken: list[float] = []

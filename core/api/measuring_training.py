@@ -56,7 +56,7 @@ def training_costs(
     kernel that is slow on small tensors would make its gradient slow, which nobody fuses here.
     """
     from dnnp.formats.cost_cache import MeasuredCosts
-    from dnnp.formats.forward import forward_pass
+    from dnnp.formats.stream import forward_pass
     from dnnp.measuring import measured_costs
     from dnnp.source import open_source
 

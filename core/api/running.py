@@ -159,9 +159,8 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.core.runtime.prepare import count_sessions, prepare
     from dnnp.core.runtime.workers.hiring import staff_of
     from dnnp.formats.graph import graph_of, units_of
-    from dnnp.formats.onnx_plan import check_runnable
     from dnnp.formats.onnx_types import types_of
-    from dnnp.formats.plan import plan_of
+    from dnnp.formats.plan import check_runnable, plan_of
     from dnnp.read_plan import refuse_contradictions, refuse_infeasible, refuse_shards
     from dnnp.sharded import has_shards
     from dnnp.source import open_source

@@ -269,8 +269,7 @@ def _put(
     """Put the schedule into the stream, and say what it is."""
     from dnnp.core.pipeline.problem import peak_memory, problem_of
     from dnnp.core.pipeline.transfers import global_order
-    from dnnp.formats.schedule import schedule_records
-    from dnnp.formats.schedule_text import schedule_line
+    from dnnp.formats.schedule import schedule_line, schedule_records
 
     problem = problem_of(schedule.placement, options.micro_batches)
     start = schedule.start_s.ravel()

@@ -30,7 +30,7 @@ from dnnp.core.runtime.session import SessionConfig, make_session
 from dnnp.core.runtime.stages import CpuStage
 from dnnp.core.runtime.waits import DISTURBED, WaitClock, with_threads
 from dnnp.core.runtime.weights import Weights, random_weights, use_weights
-from dnnp.formats.costs_onnxruntime import with_kernels
+from dnnp.formats.cost_files import with_kernels
 from dnnp.formats.unfinished import scratch_folder
 
 if TYPE_CHECKING:

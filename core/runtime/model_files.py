@@ -15,8 +15,7 @@ from dnnp.core.model.errors import InputFileError
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
-    from dnnp.formats.onnx_slices import Slice
-    from dnnp.formats.onnx_weights import Span
+    from dnnp.formats.onnx_weights import Slice, Span
 
 
 def absent_files(model: ModelProto, folder: Path, given: Iterable[str] = ()) -> dict[str, str]:

@@ -17,9 +17,8 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, Graph, Ints
 from dnnp.core.model.plan import Plan, Stage
 from dnnp.core.view.words import shown_size, shown_time
-from dnnp.formats.forward import forward_pass
 from dnnp.formats.graph import graph_of
-from dnnp.formats.stream import Record, Stream
+from dnnp.formats.stream import Record, Stream, forward_pass
 
 NAMED = 2
 """Layers of a stage that are all named; of more, the first and the last."""

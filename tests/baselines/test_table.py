@@ -21,7 +21,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block
 from dnnp.core.portfolio.solve import solve
-from dnnp.formats.msr_json import read_workload
+from dnnp.formats.msr import read_workload
 from support.cases import random_case
 from support.graphs import to_bytes
 from support.problems import chain, priced, problem_of

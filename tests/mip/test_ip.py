@@ -37,7 +37,7 @@ from dnnp.core.model.graph import NodeColumns, TensorColumns, make_graph
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.formats.graph import graph_of, units_of
-from dnnp.formats.msr_json import read_workload
+from dnnp.formats.msr import read_workload
 from support.brute import brute_force
 from support.cases import Case, random_case
 from support.graphs import random_stream
