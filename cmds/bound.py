@@ -63,8 +63,4 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 COMMAND = Command("dnnp-bound", "prove how good a plan is", add_arguments, run)
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

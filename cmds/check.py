@@ -118,8 +118,4 @@ COMMAND = Command(
     "dnnp-check", "validate a stream and recompute its plan", add_arguments, run,
     writes_stream=False,
 )  # fmt: skip
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

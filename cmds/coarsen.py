@@ -83,8 +83,4 @@ def run(args: argparse.Namespace, context: Context) -> int:
 COMMAND = Command(
     "dnnp-coarsen", "group operators into the units that a split moves", add_arguments, run
 )
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

@@ -79,8 +79,4 @@ COMMAND = Command(
     writes_file=False,
     writes_stream=False,
 )
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

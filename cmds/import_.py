@@ -175,8 +175,4 @@ COMMAND = Command(
     "turn an ONNX model, a published workload, a graph of your own or a random one into a stream",
     add_arguments, run, reads_stream=False,
 )  # fmt: skip
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

@@ -309,8 +309,4 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 COMMAND = Command("dnnp-partition", "split a graph into pipeline stages", add_arguments, run)
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

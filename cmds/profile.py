@@ -156,8 +156,4 @@ COMMAND = Command(
     "dnnp-profile", "learn what every operator costs, by formula or by measuring", add_arguments,
     run,
 )  # fmt: skip
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

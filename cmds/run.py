@@ -299,8 +299,4 @@ COMMAND = Command(
     add_arguments,
     run,
 )
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

@@ -190,8 +190,4 @@ COMMAND = Command(
     "dnnp-schedule", "find when every stage runs every micro-batch",
     add_arguments, run, stream_unless=("shape", "placement"),
 )  # fmt: skip
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

@@ -29,6 +29,74 @@ Add = Callable[..., None]
 """add(names, flop, bytes): enter a rule for each of the names."""
 
 
+def _rows(call: Call) -> int:
+    """Samples: the first dimension of a matrix, one for a vector."""
+    shape = call.shape(0)
+    return shape[0] if len(shape) > 1 else 1
+
+
+def _length(call: Call, name: str) -> int:
+    found = call.attribute(name)
+    return 0 if found is None else max(len(found.floats), len(found.ints))
+
+
+def tree_ensemble(call: Call) -> float:
+    """Each sample walks down each tree, log2(nodes a tree) levels of 2 operations."""
+    trees = call.integers("nodes_treeids")
+    count = len(set(trees)) if trees else max(len(call.integers("tree_roots")), 1)
+    nodes = len(trees) if trees else _length(call, "nodes_splits")
+    return 2.0 * _rows(call) * count * max(log2(max(nodes / max(count, 1), 2.0)), 1.0)
+
+
+def linear_model(call: Call) -> float:
+    """A multiply-add for each coefficient and sample."""
+    return 2.0 * _rows(call) * _length(call, "coefficients")
+
+
+def support_vectors(call: Call) -> float:
+    """A kernel value for each support vector, then the dual coefficients."""
+    vectors, coefficients = _length(call, "support_vectors"), _length(call, "coefficients")
+    return 2.0 * _rows(call) * (vectors + coefficients)
+
+
+def everything(call: Call) -> float:
+    """Every input and output once."""
+    return call.bytes_all()
+
+
+def nothing(call: Call) -> float:
+    """A view: no data moves."""
+    return 0.0
+
+
+def written(call: Call) -> float:
+    """Outputs only: generators, whose inputs are a few scalars."""
+    return call.bytes_out()
+
+
+def copied(call: Call) -> float:
+    """What comes out is read once and written once: slices of larger tensors."""
+    return 2.0 * call.bytes_out()
+
+
+def gathered(call: Call) -> float:
+    """Rows gathered from input 0, which are the outputs, and the indices at input 1."""
+    return 2.0 * call.bytes_out() + call.bytes_in(1)
+
+
+def updated(call: Call) -> float:
+    """An update in place: input 1 is read and written over a part of input 0."""
+    return 2.0 * call.bytes_in(1) + call.bytes_in(2)
+
+
+def looked_up(call: Call) -> float:
+    """Embedding tables after input 1: of each, only the rows that the output is made of.
+
+    The fused embedding operators read three tables (words, positions, segments).
+    """
+    return 4.0 * call.bytes_out() + call.bytes_in(0) + call.bytes_in(1)
+
+
 class Rule(NamedTuple):
     """How one operator is priced."""
 
@@ -253,71 +321,3 @@ RULES: dict[str, Rule] = _rules()
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """Operators priced by their bodies."""
-
-
-def _rows(call: Call) -> int:
-    """Samples: the first dimension of a matrix, one for a vector."""
-    shape = call.shape(0)
-    return shape[0] if len(shape) > 1 else 1
-
-
-def _length(call: Call, name: str) -> int:
-    found = call.attribute(name)
-    return 0 if found is None else max(len(found.floats), len(found.ints))
-
-
-def tree_ensemble(call: Call) -> float:
-    """Each sample walks down each tree, log2(nodes a tree) levels of 2 operations."""
-    trees = call.integers("nodes_treeids")
-    count = len(set(trees)) if trees else max(len(call.integers("tree_roots")), 1)
-    nodes = len(trees) if trees else _length(call, "nodes_splits")
-    return 2.0 * _rows(call) * count * max(log2(max(nodes / max(count, 1), 2.0)), 1.0)
-
-
-def linear_model(call: Call) -> float:
-    """A multiply-add for each coefficient and sample."""
-    return 2.0 * _rows(call) * _length(call, "coefficients")
-
-
-def support_vectors(call: Call) -> float:
-    """A kernel value for each support vector, then the dual coefficients."""
-    vectors, coefficients = _length(call, "support_vectors"), _length(call, "coefficients")
-    return 2.0 * _rows(call) * (vectors + coefficients)
-
-
-def everything(call: Call) -> float:
-    """Every input and output once."""
-    return call.bytes_all()
-
-
-def nothing(call: Call) -> float:
-    """A view: no data moves."""
-    return 0.0
-
-
-def written(call: Call) -> float:
-    """Outputs only: generators, whose inputs are a few scalars."""
-    return call.bytes_out()
-
-
-def copied(call: Call) -> float:
-    """What comes out is read once and written once: slices of larger tensors."""
-    return 2.0 * call.bytes_out()
-
-
-def gathered(call: Call) -> float:
-    """Rows gathered from input 0, which are the outputs, and the indices at input 1."""
-    return 2.0 * call.bytes_out() + call.bytes_in(1)
-
-
-def updated(call: Call) -> float:
-    """An update in place: input 1 is read and written over a part of input 0."""
-    return 2.0 * call.bytes_in(1) + call.bytes_in(2)
-
-
-def looked_up(call: Call) -> float:
-    """Embedding tables after input 1: of each, only the rows that the output is made of.
-
-    The fused embedding operators read three tables (words, positions, segments).
-    """
-    return 4.0 * call.bytes_out() + call.bytes_in(0) + call.bytes_in(1)
