@@ -137,8 +137,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
             set_limits(args)
         stream = import_stream(args.model, options)
         if (args.kind or kind_of(args.model)) == "onnx" and os.path.exists(args.output):
+            from dnnp.caller import spare_model
             from dnnp.formats.onnx_load import load_with_hash
-            from dnnp.source import spare_model
 
             spare_model(context, load_with_hash(args.model)[0], Path(args.model))
     for message in stream.warnings:

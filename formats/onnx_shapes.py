@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from dnnp.formats.guard import guarded
 from dnnp.formats.onnx_dims import Dimensions
 from dnnp.formats.onnx_graph import OnnxGraph
-from dnnp.formats.onnx_infer import FAILURES, SMALL, inlined, is_long_vector
 from dnnp.formats.onnx_scope import copy_fields, domain_of, nested_nodes, reads, writes
 from dnnp.formats.onnx_sizes import UNKNOWN, TypeReader, ValueType
+from dnnp.formats.onnx_types import FAILURES, SMALL, inlined, is_long_vector
 
 Types = dict[str, onnx.TypeProto]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx
+import onnx.inliner
 import onnx.shape_inference
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.guard import guarded
-from dnnp.formats.onnx_infer import SMALL, inlined, is_long_vector
 from dnnp.formats.onnx_scope import copy_fields
 from dnnp.formats.stream import Stream
 
@@ -301,3 +301,39 @@ def depends_on_values(model: onnx.ModelProto) -> bool:
         if any(read) and node.op_type not in _OF_SHAPES:
             varying.update(node.output)
     return False
+
+
+SMALL = 1024
+"""Weights up to this many bytes keep their values during inference: they may be shapes."""
+
+LONGEST_VECTOR = 10_000
+"""Elements of a vector above which ONNX inference runs without values: it copies each one."""
+
+FAILURES = (
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    ArithmeticError,
+)
+"""What ONNX raises on models that contradict an operator's definition."""
+
+
+def is_long_vector(proto: onnx.TypeProto) -> bool:
+    """Whether ONNX would follow the values of a tensor one by one, and too many of them."""
+    dims = proto.tensor_type.shape.dim
+    return len(dims) == 1 and dims[0].dim_value > LONGEST_VECTOR
+
+
+def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with local functions inlined; itself if that fails or there are none."""
+    if not model.functions:
+        return model
+    try:
+        return onnx.inliner.inline_local_functions(model)
+    except FAILURES:
+        return model

@@ -151,7 +151,7 @@ class Context(Caller):
         """React to Ctrl-C; `guardian` sees to the second one."""
         if self.interrupted or not self._holds_interrupt:
             from dnnp.cmds.shell.guardian import quit_interrupted
-            from dnnp.formats.unfinished import when_whole
+            from dnnp.formats.files import when_whole
 
             when_whole(lambda: quit_interrupted(self.tool))
         self.interrupted = True

@@ -25,7 +25,7 @@ from dnnp.cmds.shell.console import CLEAR, is_able
 from dnnp.core.model.errors import InputFileError, LimitError
 from dnnp.core.model.orphan import die_with_parent
 from dnnp.core.runtime.limits import Board, held_bytes, install
-from dnnp.formats import unfinished
+from dnnp.formats import files
 
 INTERRUPTED = 130
 
@@ -35,7 +35,7 @@ POLL_S = 0.05
 WHOLE_S = 10.0
 """Most that the end of a command waits for what has to be done whole, seconds."""
 
-_WHOLE = os.fsencode(unfinished.WHOLE)
+_WHOLE = os.fsencode(files.WHOLE)
 _FATAL = (signal.SIGTERM, signal.SIGHUP)
 _QUIET = (*_FATAL, signal.SIGINT, signal.SIGPIPE)
 """Of these a command dies without a word."""
@@ -84,14 +84,14 @@ def guard(name: str, work: Callable[[Listen], int]) -> int:
 
     for number in _FATAL:
         if number in signals:
-            signal.signal(number, lambda n, _: unfinished.when_whole(lambda: end_by(n)))
+            signal.signal(number, lambda n, _: files.when_whole(lambda: end_by(n)))
     if child == 0:
         os.close(ours)
         die_with_parent(signal.SIGTERM)
         if os.getppid() != parent:
             os._exit(INTERRUPTED)
         install(board)
-        unfinished.listen(lambda path, there: _tell(theirs, path, there))
+        files.listen(lambda path, there: _tell(theirs, path, there))
     return work(listen)
 
 
@@ -110,7 +110,7 @@ def clear() -> None:
 
 def end_by(number: int) -> NoReturn:
     """Clean up, then die of a signal."""
-    unfinished.remove_unfinished()
+    files.remove_unfinished()
     signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
@@ -123,7 +123,7 @@ def quit_interrupted(name: str) -> NoReturn:
     An exception instead could come inside a callback, where it is lost, or inside the set-up of a
     native module, which then crashes.
     """
-    unfinished.remove_unfinished()
+    files.remove_unfinished()
     clear()
     say(name, "interrupted")
     os._exit(INTERRUPTED)
@@ -218,7 +218,7 @@ class _Watch:
     def _clean(self) -> None:
         self._read()
         for path in self._paths.keys() - {_WHOLE}:
-            unfinished.remove(os.fsdecode(path))
+            files.remove(os.fsdecode(path))
 
     def _follow(self, status: int) -> NoReturn:
         """End as the child did."""

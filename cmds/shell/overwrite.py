@@ -12,7 +12,7 @@ import stat
 from typing import Any
 
 from dnnp.core.model.errors import InputFileError, UsageError
-from dnnp.formats.unfinished import atomic_output, remove_unfinished, unfinished
+from dnnp.formats.files import atomic_output, remove_unfinished, unfinished
 
 WRITTEN = ("output", "outputs", "save_outputs", "trace", "calibrate", "svg", "save_policy")
 """Options, by the attribute they set, that name a file or folder to write."""

@@ -218,11 +218,11 @@ def _fused_by_ort(stream: Stream, options: CoarsenOptions) -> Given:
     FormatError
         The file is not the model that was imported, or its nodes are not the stream's.
     """
+    from dnnp.caller import open_source
     from dnnp.core.coarsen.segments import Given
     from dnnp.core.runtime.borders import fused_groups
     from dnnp.core.runtime.fusion import title
     from dnnp.formats.onnx_types import types_of
-    from dnnp.source import open_source
 
     caller = options.caller
     model, path, _ = open_source(caller, stream, options.model)

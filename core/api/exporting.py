@@ -96,7 +96,7 @@ def export(
     InputFileError
         A file cannot be read or written.
     """
-    from dnnp.formats.unfinished import atomic_output
+    from dnnp.formats.files import atomic_output
 
     options = ExportOptions(
         to=to, model=model, link_weights=link_weights, max_batch_size=max_batch_size, caller=caller
@@ -149,6 +149,7 @@ def _torch_csv(stream: Stream, caller: Caller, *, transfers: bool) -> bytes:
 
 def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
     """Write the models of a stream to a folder; raises what `export` does."""
+    from dnnp.caller import open_source
     from dnnp.formats.manifest import about, manifest_of, planned_sizes
     from dnnp.formats.onnx_stages import split_model
     from dnnp.formats.onnx_types import types_of
@@ -156,7 +157,6 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
     from dnnp.formats.stage_folder import write_export
     from dnnp.runnable import parts_of
     from dnnp.sharded import has_shards, parts_of_shards, sharded_of
-    from dnnp.source import open_source
 
     caller = options.caller
     graph, plan = _planned(stream)

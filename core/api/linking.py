@@ -18,7 +18,7 @@ from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.core.model.standing import Standing
 
 if TYPE_CHECKING:
-    from dnnp.core.profile.link_fit import LinkFit
+    from dnnp.core.profile.fit import LinkFit
     from dnnp.core.runtime.transfers import Transfer
 
 Record = dict[str, Any]
@@ -63,7 +63,7 @@ def measured_link(
     seconds
         Time to measure for; up to three times as long where the points are off the line.
     """
-    from dnnp.core.profile.link_fit import fit_link
+    from dnnp.core.profile.fit import fit_link
     from dnnp.core.runtime.transfers import SIZES, Sweep
 
     sweep = Sweep(transfer, sizes or SIZES, trips)
@@ -137,7 +137,7 @@ def write_devices(records: Sequence[Record], path: str) -> None:
     """
     import orjson
 
-    from dnnp.formats.unfinished import atomic_output
+    from dnnp.formats.files import atomic_output
 
     data = b"".join(orjson.dumps(record) + b"\n" for record in records)
     try:

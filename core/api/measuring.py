@@ -73,9 +73,9 @@ def measured_costs(stream: Stream, timing: Timing, caller: Caller) -> MeasuredCo
     """What the model of a stream takes, measured now or before."""
     from pathlib import Path
 
+    from dnnp.caller import open_source
     from dnnp.formats import cost_cache
     from dnnp.formats.onnx_types import input_shapes
-    from dnnp.source import open_source
 
     model, path, digest = open_source(caller, stream, timing.model)
     groups = [record["nodes"] for record in stream.get("group")]
@@ -306,8 +306,8 @@ def _left_to_cpu(
         There are some, and nobody allowed that.
     """
     from dnnp.core.model.errors import UnavailableError
-    from dnnp.core.runtime.fallback import CPU, Left, shape_nodes
     from dnnp.core.runtime.measure import with_unique_names
+    from dnnp.core.runtime.providers import CPU, Left, shape_nodes
 
     named = with_unique_names(model)
     shapes = shape_nodes(named)

@@ -143,7 +143,7 @@ def save_files(options: RunOptions, outcome: Outcome, stream: Stream) -> None:
 @contextmanager
 def _written(path: str) -> Iterator[BinaryIO]:
     """A file that takes the place of what is there, when all went well."""
-    from dnnp.formats.unfinished import atomic_output
+    from dnnp.formats.files import atomic_output
 
     try:
         with atomic_output(os.fspath(path)) as file:
@@ -153,6 +153,7 @@ def _written(path: str) -> Iterator[BinaryIO]:
 
 
 def _run(stream: Stream, options: RunOptions) -> Outcome:
+    from dnnp.caller import open_source
     from dnnp.choosing import offer_of
     from dnnp.core.runtime.load import widest
     from dnnp.core.runtime.outcome import execute
@@ -163,7 +164,6 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.formats.plan import check_runnable, plan_of
     from dnnp.read_plan import refuse_contradictions, refuse_infeasible, refuse_shards
     from dnnp.sharded import has_shards
-    from dnnp.source import open_source
 
     caller = options.caller
     graph = graph_of(stream)

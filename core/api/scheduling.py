@@ -147,8 +147,8 @@ def schedule_stream(stream: Stream, options: ScheduleOptions) -> None:
         No schedule keeps within the memory.
     """
     from dnnp.core.pipeline.auto import trade_off
+    from dnnp.core.pipeline.problem import Wanted
     from dnnp.core.pipeline.solve import solve
-    from dnnp.core.pipeline.wanted import Wanted
 
     caller = options.caller
     with caller.interruptible():

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dnnp.choosing import fastest_plan, name_faster_replicas, ways_in_words, with_all_replicas
+from dnnp.choosing import (
+    Found,
+    fastest_plan,
+    name_faster_replicas,
+    tried_in_words,
+    try_methods,
+    ways_in_words,
+    with_all_replicas,
+)
 from dnnp.core.methods import LATENCY, SPLITS
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import FormatError
@@ -15,7 +23,6 @@ from dnnp.platform import platform_of
 from dnnp.searching import little_effort, or_interrupted, run_of, with_bar
 from dnnp.split_options import SplitOptions
 from dnnp.step import json_in, step
-from dnnp.trying import Found, tried_in_words, try_methods
 
 if TYPE_CHECKING:
     from dnnp.caller import Caller

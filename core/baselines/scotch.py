@@ -19,8 +19,8 @@ from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import FormatError, LimitError, UnavailableError
 from dnnp.core.model.orphan import die_with_parent
 from dnnp.core.model.run import PLAIN, Run
+from dnnp.formats.files import scratch_folder
 from dnnp.formats.scotch import read_mapping, write_graph
-from dnnp.formats.unfinished import scratch_folder
 
 PROGRAMS = ("scotch_gpart", "gpart")
 """Names of the program: Debian's package scotch adds the prefix, Scotch itself does not."""

@@ -12,9 +12,9 @@ import numpy as np
 from dnnp.core.coarsen.balance import RULE as BALANCED
 from dnnp.core.coarsen.balance import contract_to
 from dnnp.core.coarsen.gcof import fuse_sequences
+from dnnp.core.coarsen.layers import Path
 from dnnp.core.coarsen.merge import NONE, Shape, Units
 from dnnp.core.coarsen.patterns import fuse_pattern
-from dnnp.core.coarsen.scopes import Path
 from dnnp.core.coarsen.segments import Given, given_labels, rules_of
 from dnnp.core.model import rules as model
 from dnnp.core.model.cluster import Clustering, clustering_of_labels, contract

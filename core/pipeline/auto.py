@@ -17,10 +17,19 @@ from dnnp.core.model.text import counted
 from dnnp.core.pipeline.bound import rate_bound
 from dnnp.core.pipeline.finish.complete import Completed, complete, unrolled
 from dnnp.core.pipeline.orders.search import MOST_BLOCKS
-from dnnp.core.pipeline.problem import TOLERANCE, faults, limited, problem_of, span_of, within
+from dnnp.core.pipeline.problem import (
+    TOLERANCE,
+    Answer,
+    Batch,
+    Wanted,
+    faults,
+    limited,
+    problem_of,
+    span_of,
+    within,
+)
 from dnnp.core.pipeline.recipes.classics import classic
 from dnnp.core.pipeline.repetend import find_repetend
-from dnnp.core.pipeline.wanted import Answer, Batch, Wanted
 
 MOST_UNROLLED = 4
 """Micro-batches in a period (times the turns of replicas) that are tried where one leaves a gap."""

@@ -19,9 +19,9 @@ from dnnp.core.model.errors import InputFileError, UnavailableError
 from dnnp.core.runtime.fusion import PLUMBING, Fusions, mapped_back
 from dnnp.core.runtime.model_files import absent_files
 from dnnp.core.runtime.providers import PROVIDERS, first_line, not_started, ort_errors
+from dnnp.formats.files import scratch_folder
 from dnnp.formats.onnx_scope import copy_fields, reads, writes
 from dnnp.formats.onnx_types import element_type
-from dnnp.formats.unfinished import scratch_folder
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto

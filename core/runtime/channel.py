@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.errors import DnnpError
-from dnnp.core.runtime.sinks import Sink
-from dnnp.core.runtime.sources import Source
+from dnnp.core.runtime.sources import Sink, Source
 from dnnp.core.runtime.values import Values
 
 

@@ -21,22 +21,20 @@ from numpy.typing import NDArray
 
 from dnnp.core.model.errors import DnnpError
 from dnnp.core.model.plan import Stage
-from dnnp.core.runtime.fallback import Left
 from dnnp.core.runtime.inputs import Sample
 from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.load import Load, Watch, widest
-from dnnp.core.runtime.moved import Moved
 from dnnp.core.runtime.pipeline import send
 from dnnp.core.runtime.placing import reference_config
+from dnnp.core.runtime.providers import Left
 from dnnp.core.runtime.report import Timing, summarize, summarize_schedule
 from dnnp.core.runtime.scheduled import steering
 from dnnp.core.runtime.session import Place, SessionConfig, make_session
-from dnnp.core.runtime.sinks import Sink
-from dnnp.core.runtime.sources import Repeated, Source
+from dnnp.core.runtime.sources import Repeated, Sink, Source
 from dnnp.core.runtime.stages import make_stage
 from dnnp.core.runtime.steady import Settled, count_for, settle
 from dnnp.core.runtime.steps import Steered, Step, Worker
-from dnnp.core.runtime.trace import Trace
+from dnnp.core.runtime.trace import Moved, Trace
 from dnnp.core.runtime.turns import Turns
 from dnnp.core.runtime.values import Values, to_numpy
 from dnnp.core.runtime.verify import (

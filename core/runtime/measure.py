@@ -31,7 +31,7 @@ from dnnp.core.runtime.stages import CpuStage
 from dnnp.core.runtime.waits import DISTURBED, WaitClock, with_threads
 from dnnp.core.runtime.weights import Weights, random_weights, use_weights
 from dnnp.formats.cost_files import with_kernels
-from dnnp.formats.unfinished import scratch_folder
+from dnnp.formats.files import scratch_folder
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnp.core.model.text import table
-from dnnp.core.runtime.moved import MovedFigures, figures_of, median_figures
-from dnnp.core.runtime.trace import Trace
+from dnnp.core.runtime.trace import MovedFigures, Trace, figures_of, median_figures
 from dnnp.formats.amounts import shown_bytes, shown_seconds
 
 ENOUGH = 10

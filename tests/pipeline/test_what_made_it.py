@@ -14,12 +14,11 @@ from dnnp.core.pipeline import auto, repetend, solve
 from dnnp.core.pipeline import auto as trade_offs
 from dnnp.core.pipeline.finish.complete import Completed, unrolled
 from dnnp.core.pipeline.finish.optimal import in_turn, optimal
-from dnnp.core.pipeline.problem import problem_of, with_limit
+from dnnp.core.pipeline.problem import Wanted, problem_of, with_limit
 from dnnp.core.pipeline.recipes.classics import classic
 from dnnp.core.pipeline.shapes import shape
 from dnnp.core.pipeline.tessel import result
 from dnnp.core.pipeline.tessel import solve as tessel
-from dnnp.core.pipeline.wanted import Wanted
 from support.placements import random_placement
 from support.run import dnnp
 

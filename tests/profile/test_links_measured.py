@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.processors import available_cores
-from dnnp.core.profile.link_fit import fit_link
+from dnnp.core.profile.fit import fit_link
 from dnnp.core.runtime import transfers
 from dnnp.core.runtime.transfers import SIZES, Sweep, Transfer
 from dnnp.formats.devices import load_cluster

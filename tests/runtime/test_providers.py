@@ -23,7 +23,6 @@ from dnnp.core.model.errors import UnavailableError, UsageError
 from dnnp.core.runtime import providers
 from dnnp.core.runtime import session as sessions
 from dnnp.core.runtime.execute import Pipeline
-from dnnp.core.runtime.fallback import Left, shape_nodes
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.load import Load, Watch
 from dnnp.core.runtime.placing import (
@@ -35,7 +34,7 @@ from dnnp.core.runtime.placing import (
     run_fields,
 )
 from dnnp.core.runtime.prepare import prepare
-from dnnp.core.runtime.providers import MEMORIES, Target
+from dnnp.core.runtime.providers import MEMORIES, Left, Target, shape_nodes
 from dnnp.core.runtime.session import Place, SessionConfig, make_session, places
 from dnnp.core.runtime.stages import BoundStage, CpuStage, HostStage
 from dnnp.core.runtime.values import to_numpy

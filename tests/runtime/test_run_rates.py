@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from dnnp.core.check.runs import check_runs
 from dnnp.core.runtime.pipeline import send
-from dnnp.core.runtime.sinks import Sink
-from dnnp.core.runtime.sources import PROCESSES, Arrivals, Repeated
+from dnnp.core.runtime.sources import PROCESSES, Arrivals, Repeated, Sink
 from dnnp.core.runtime.sweep import QUANTILES, SHARES, Queueing, Sweep, Swept, queueing, run_sweep
 from dnnp.core.runtime.trace import Trace
 from support.run import dnnp

@@ -18,8 +18,7 @@ import numpy as np
 
 from dnnp.core.model.errors import DnnpError
 from dnnp.core.runtime.pipeline import send
-from dnnp.core.runtime.sinks import Kept
-from dnnp.core.runtime.sources import Repeated
+from dnnp.core.runtime.sources import Kept, Repeated
 from dnnp.core.runtime.steps import Step, Worker
 from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.values import Values, to_numpy

@@ -25,9 +25,8 @@ from dnnp.core.model.graph import Bools, Floats, Ints, csr
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.pipeline.cycle import Arcs, least_period
-from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, faults
+from dnnp.core.pipeline.problem import TOLERANCE, Answer, Batch, ScheduleProblem, Wanted, faults
 from dnnp.core.pipeline.shift import topological
-from dnnp.core.pipeline.tessel.finish import first, phases, shortest
 from dnnp.core.pipeline.tessel.kernel import (
     ALONE,
     BACK,
@@ -55,10 +54,12 @@ from dnnp.core.pipeline.tessel.result import (
     Chosen,
     TesselResult,
     answered,
+    first,
+    phases,
     repeatable,
     result_of,
+    shortest,
 )
-from dnnp.core.pipeline.wanted import Answer, Batch, Wanted
 
 MOST_BLOCKS = 256
 """Of a micro-batch; all longest ways are kept."""

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.orphan import die_with_parent
 from dnnp.core.runtime.values import Values
-from dnnp.core.runtime.workers.computing import Computing
 from dnnp.core.runtime.workers.messages import (
     Begin,
     Done,
@@ -31,6 +30,7 @@ from dnnp.core.runtime.workers.messages import (
     receive,
     send,
 )
+from dnnp.core.runtime.workers.recipes import Computing
 from dnnp.core.runtime.workers.tensors import (
     BlockId,
     OtherwiseError,

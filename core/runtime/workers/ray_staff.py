@@ -265,7 +265,7 @@ def _default_store() -> float:
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    from dnnp.formats.unfinished import fresh_name, unfinished
+    from dnnp.formats.files import fresh_name, unfinished
 
     parent = tempfile.gettempdir()
     parent = parent if len(parent) <= _LONGEST else "/tmp"
