@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from dnnp.cmds.shell.arguments import count, factor, positive, seconds, share, size
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
-from dnnp.cmds.shell.overwrite import atomic_output
 from dnnp.core.methods import SCHEDULES, lines
 from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.core.pipeline.shapes import ALL
+from dnnp.formats.files import atomic_output
 
 if TYPE_CHECKING:
     from dnnp.formats.stream import Stream

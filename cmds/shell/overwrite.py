@@ -12,7 +12,6 @@ import stat
 from typing import Any
 
 from dnnp.core.model.errors import InputFileError, UsageError
-from dnnp.formats.files import atomic_output, remove_unfinished, unfinished
 
 WRITTEN = ("output", "outputs", "save_outputs", "trace", "calibrate", "svg", "save_policy")
 """Options, by the attribute they set, that name a file or folder to write."""
@@ -119,9 +118,6 @@ def _inside(path: str, folder: str) -> bool:
     return os.path.isdir(folder) and os.path.realpath(path).startswith(
         os.path.join(os.path.realpath(folder), "")
     )
-
-
-__all__ = ["atomic_output", "check_output", "remove_unfinished", "unfinished"]
 
 
 def check_output(path: str) -> None:

@@ -36,14 +36,14 @@ def test_room_is_enough(name: str) -> None:
     """A module takes less than what is asked for."""
     code = f"""
 import mmap, pathlib, sys
-from dnnp.cmds.shell import room
+from dnnp.cmds.shell import cli
 def held():
     return int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
 if "{name}" != "numpy":
     import numpy
 before = held()
 import {name}
-sys.exit(held() - before > room.ROOM_BYTES)
+sys.exit(held() - before > cli.ROOM_BYTES)
 """
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", code], env=environment, timeout=PATIENCE_S, check=True)
