@@ -41,8 +41,8 @@ PASS = {
 }
 
 FOUND_BY = string(
-    "what found it: orders: the search over orders of blocks; grid: that on whole ticks; list: "
-    "list scheduling alone; sequential: one block after the other; tessel; tessel-fast",
+    "what found it: orders: the search over orders of blocks; list: list scheduling alone; "
+    "sequential: one block after the other; tessel; tessel-fast",
     optional=True,
 )
 
