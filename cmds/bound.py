@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Read a stream, bound the optimum of its plan, write the stream with the bound."""
     from dnnp.bounding import BoundOptions, bound_stream
-    from dnnp.cmds.shell.options import options_of
+    from dnnp.cmds.shell.context import options_of
 
     options = options_of(BoundOptions, args, context)
     stream = context.read(args.stream)
@@ -63,8 +63,4 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 COMMAND = Command("dnnp-bound", "prove how good a plan is", add_arguments, run)
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

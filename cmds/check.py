@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Check a stream: 0 if all holds, 4 if but memory, 6 if only a proof is missing, else 3."""
     from dnnp.checking import Findings, check_stream
-    from dnnp.cmds.shell.options import options_of
+    from dnnp.cmds.shell.context import options_of
     from dnnp.core.check.violation import Violation
     from dnnp.gates import CheckOptions
 
@@ -118,8 +118,4 @@ COMMAND = Command(
     "dnnp-check", "validate a stream and recompute its plan", add_arguments, run,
     writes_stream=False,
 )  # fmt: skip
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

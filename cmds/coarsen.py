@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Read a stream, coarsen it, write it with its groups."""
-    from dnnp.cmds.shell.options import options_of
+    from dnnp.cmds.shell.context import options_of
     from dnnp.coarsening import CoarsenOptions, coarsen_stream
 
     options = options_of(CoarsenOptions, args, context)
@@ -83,8 +83,4 @@ def run(args: argparse.Namespace, context: Context) -> int:
 COMMAND = Command(
     "dnnp-coarsen", "group operators into the units that a split moves", add_arguments, run
 )
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

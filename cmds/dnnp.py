@@ -6,14 +6,18 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dnnp.cmds.shell.cli import Command, Version
-from dnnp.cmds.shell.commands import COMMANDS, command, summaries
 from dnnp.cmds.shell.completion import SHELLS
 from dnnp.cmds.shell.context import Context
 from dnnp.cmds.shell.parser import Help, Parser
 from dnnp.core.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from dnnp.cmds.shell.cli import Command
+
 
 HELP = "help"
 """What stands in place of a command, for its help or the list of all."""
@@ -115,3 +119,29 @@ def main() -> NoReturn:
     name, words = found
     sys.argv = [os.path.join(os.path.dirname(sys.argv[0]), f"dnnp-{name}"), *words]
     command(name).main()
+
+
+COMMANDS = {
+    "import": "import_",
+    "profile": "profile",
+    "coarsen": "coarsen",
+    "partition": "partition",
+    "bound": "bound",
+    "export": "export",
+    "schedule": "schedule",
+    "run": "run",
+    "view": "view",
+    "check": "check",
+}
+"""Every command without `dnnp-`, in the order in which they are listed -> its module in `cmds`."""
+
+
+def command(name: str) -> Command:
+    """The command `dnnp-NAME`; its module is imported now."""
+    found: Command = import_module(f"dnnp.cmds.{COMMANDS[name]}").COMMAND
+    return found
+
+
+def summaries() -> dict[str, str]:
+    """Name of every command -> one line about it. All of them are imported."""
+    return {name: command(name).summary for name in COMMANDS}

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """Export the plan of a stream."""
     if args.to in FOLDERS and args.output == "-":
         raise UsageError(f"--to {args.to} writes several files: name a folder with -o DIR")
-    from dnnp.cmds.shell.options import options_of
+    from dnnp.cmds.shell.context import options_of
     from dnnp.exporting import ExportOptions, export_folder, file_bytes
 
     options = options_of(ExportOptions, args, context)
@@ -79,8 +79,4 @@ COMMAND = Command(
     writes_file=False,
     writes_stream=False,
 )
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

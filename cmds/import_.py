@@ -7,10 +7,9 @@ import os
 from pathlib import Path
 
 from dnnp.choices import ANY_FAMILY, FAMILIES, LAYERED, MODEL_FORMATS, OPTIMIZERS, READINGS, SHAPES
-from dnnp.cmds.shell.arguments import count, seconds
+from dnnp.cmds.shell.arguments import count, limit_options, seconds, set_limits
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
-from dnnp.cmds.shell.limits import limit_options, set_limits
 from dnnp.core.model.errors import UsageError
 
 
@@ -126,7 +125,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Import MODEL, or generate a graph, and write the stream."""
-    from dnnp.cmds.shell.options import options_of
+    from dnnp.cmds.shell.context import options_of
     from dnnp.loading import GenerateOptions, ImportOptions, generate_stream, import_stream, kind_of
 
     _check_usage(args)
@@ -138,8 +137,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
             set_limits(args)
         stream = import_stream(args.model, options)
         if (args.kind or kind_of(args.model)) == "onnx" and os.path.exists(args.output):
+            from dnnp.caller import spare_model
             from dnnp.formats.onnx_load import load_with_hash
-            from dnnp.source import spare_model
 
             spare_model(context, load_with_hash(args.model)[0], Path(args.model))
     for message in stream.warnings:
@@ -176,8 +175,4 @@ COMMAND = Command(
     "turn an ONNX model, a published workload, a graph of your own or a random one into a stream",
     add_arguments, run, reads_stream=False,
 )  # fmt: skip
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

@@ -289,7 +289,7 @@ def _add_latency_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Read a stream, split its graph, write the stream with the plan."""
-    from dnnp.cmds.shell.options import options_of
+    from dnnp.cmds.shell.context import options_of
     from dnnp.split_options import SplitOptions
     from dnnp.splitting import split_stream
 
@@ -313,8 +313,4 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 COMMAND = Command("dnnp-partition", "split a graph into pipeline stages", add_arguments, run)
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 
 from dnnp.choices import DEFAULT_DEVICE, MEASURED, OPTIMIZATIONS, PROFILE_MODES
-from dnnp.cmds.shell.arguments import count, list_option, positive
+from dnnp.cmds.shell.arguments import count, limit_options, list_option, positive, set_limits
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
-from dnnp.cmds.shell.limits import limit_options, set_limits
 from dnnp.core.model.errors import UsageError
 
 
@@ -137,7 +136,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Read a stream, price it, write it with its costs."""
-    from dnnp.cmds.shell.options import options_of
+    from dnnp.cmds.shell.context import options_of
     from dnnp.profiling import ProfileOptions, profile_stream
 
     if args.against == args.stream == "-" and args.mode == "scaled" and args.device:
@@ -157,8 +156,4 @@ COMMAND = Command(
     "dnnp-profile", "learn what every operator costs, by formula or by measuring", add_arguments,
     run,
 )  # fmt: skip
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

@@ -7,10 +7,9 @@ import math
 from collections.abc import Callable
 
 from dnnp.choices import ENGINES, OPTIMIZATIONS, WORKERS
-from dnnp.cmds.shell.arguments import count, positive
+from dnnp.cmds.shell.arguments import count, limit_options, positive, set_limits
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
-from dnnp.cmds.shell.limits import limit_options, set_limits
 from dnnp.core.model.errors import UsageError
 
 
@@ -277,7 +276,7 @@ def _rate(text: str) -> float | str:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Run the plan of a stream."""
-    from dnnp.cmds.shell.options import options_of
+    from dnnp.cmds.shell.context import options_of
     from dnnp.run_options import RunOptions
     from dnnp.running import judge, run_stream, save_files
 
@@ -300,8 +299,4 @@ COMMAND = Command(
     add_arguments,
     run,
 )
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from dnnp.cmds.shell.arguments import count, factor, positive, seconds, share, size
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.context import Context
-from dnnp.cmds.shell.output import atomic_output
 from dnnp.core.methods import SCHEDULES, lines
 from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.core.pipeline.shapes import ALL
+from dnnp.formats.files import atomic_output
 
 if TYPE_CHECKING:
     from dnnp.formats.stream import Stream
@@ -152,8 +152,8 @@ def _add_placement_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Schedule a plan or a placement and write the stream with the schedule."""
-    from dnnp.cmds.shell.options import options_of
-    from dnnp.formats.schedule_text import trade_off_lines
+    from dnnp.cmds.shell.context import options_of
+    from dnnp.formats.schedule import trade_off_lines
     from dnnp.scheduling import ScheduleOptions, schedule_stream
 
     given = [f"--{o}" for o in ("shape", "placement") if getattr(args, o) is not None]
@@ -190,8 +190,4 @@ COMMAND = Command(
     "dnnp-schedule", "find when every stage runs every micro-batch",
     add_arguments, run, stream_unless=("shape", "placement"),
 )  # fmt: skip
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

@@ -89,8 +89,4 @@ COMMAND = Command(
     "dnnp-view", "show a plan and what is known of it: text, pictures, pages, tables, graphs",
     add_arguments, run, many_streams=True, writes_stream=False,
 )  # fmt: skip
-
-
-def main() -> int:
-    """Entry point."""
-    return COMMAND.main()
+main = COMMAND.main

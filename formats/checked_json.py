@@ -9,7 +9,7 @@ from dnnp.core.model.errors import FormatError
 from dnnp.core.model.similar import instead
 from dnnp.core.model.text import printable
 from dnnp.formats.fields import MAX_ID, MAX_NUMBER, shown
-from dnnp.formats.kinds import what_it_is
+from dnnp.formats.files import what_it_is
 
 _REQUIRED = object()
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import orjson
 
+from dnnp.formats.files import replacement
 from dnnp.formats.graph_fields import MEASURED
-from dnnp.formats.unfinished import replacement
 
 FORMAT = "dnnp-costs"
 VERSION = 2

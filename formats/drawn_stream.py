@@ -13,7 +13,6 @@ from dnnp.core.model.errors import FormatError
 from dnnp.core.model.similar import closest
 from dnnp.core.model.text import printable
 from dnnp.formats.acyclic import find_cycle
-from dnnp.formats.drawing import DRAWING
 from dnnp.formats.drawn import Drawn, Edge, Item
 from dnnp.formats.fields import shown
 from dnnp.formats.stream import Record, Stream
@@ -237,3 +236,20 @@ def _unread(what: str, there: Iterable[str], used: set[str], known: tuple[str, .
     meant = next((m for n in names if n not in known and (m := closest(n, meanings))), None)
     hint = f"; did you mean '{meant}'?" if meant else ""
     return [f"attributes of {what} that mean nothing here: {listed}{more}{hint}"]
+
+
+_NAMES = """
+stage device
+label fillcolor color class group
+URL area arrowhead arrowsize arrowtail bgcolor colorscheme comment constraint decorate
+description dir distortion edgeURL edgehref edgetarget edgetooltip fixedsize fontcolor fontname
+fontsize gradientangle headURL head_lp headclip headhref headlabel headport headtarget
+headtooltip height href id image imagepos imagescale key labelURL labelangle labeldistance
+labelfloat labelfontcolor labelfontname labelfontsize labelhref labelloc labeltarget
+labeltooltip len lhead lp ltail margin minlen nojustify ordering orientation penwidth
+peripheries pin pos radius rank rects regular root samehead sametail samplepoints shape
+shapefile showboxes sides skew sortv style tailURL tail_lp tailclip tailhref taillabel tailport
+tailtarget tailtooltip target tooltip url vertices width x xlabel xlp y z
+"""
+"""What dnnp-view adds of a plan; then what Graphviz and editors draw by."""
+DRAWING = frozenset(_NAMES.split())

@@ -24,9 +24,8 @@ from typing import Any
 import orjson
 
 from dnnp.core.model.errors import InputFileError, UsageError
-from dnnp.formats.files import open_regular
+from dnnp.formats.files import fresh_name, open_regular, remove, unfinished, whole
 from dnnp.formats.manifest_fields import FORMAT
-from dnnp.formats.unfinished import fresh_name, remove, unfinished, whole
 
 MANIFEST = "manifest.json"
 

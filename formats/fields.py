@@ -278,3 +278,54 @@ def _field_schema(spec: Field) -> dict[str, Any]:
     if spec.doc:
         schema["description"] = spec.doc
     return schema
+
+
+def unique_id(doc: str) -> Field:
+    """The id of a record."""
+    return Field("id", doc, required=True)
+
+
+def ids(doc: str, *, optional: bool = False, unique: bool = True) -> Field:
+    """Ids of other records."""
+    return Field("list", doc, not optional, unique=unique, items=Field("id", ""))
+
+
+def number(doc: str, *, optional: bool = False, positive: bool = False) -> Field:
+    """A number."""
+    return Field("number", doc, not optional, positive=positive)
+
+
+def integer(doc: str, *, optional: bool = False, positive: bool = False) -> Field:
+    """A whole number."""
+    return Field("int", doc, not optional, positive=positive)
+
+
+def boolean(doc: str, *, optional: bool = False) -> Field:
+    """Whether something is so."""
+    return Field("bool", doc, not optional)
+
+
+def string(
+    doc: str, *, optional: bool = False, enum: tuple[str, ...] = (), pattern: str = ""
+) -> Field:
+    """A string, or one of some."""
+    return Field("string", doc, not optional, enum, pattern=pattern)
+
+
+def record(doc: str, fields: Mapping[str, Field], *, optional: bool = False) -> Field:
+    """An object of known fields."""
+    return Field("object", doc, not optional, fields=fields)
+
+
+def records(doc: str, fields: Mapping[str, Field], *, optional: bool = False) -> Field:
+    """A list of such objects."""
+    return Field("list", doc, not optional, items=record("", fields, optional=True))
+
+
+TIMES = Field(
+    "map",
+    "seconds by device class; a class that is absent cannot run it",
+    items=Field("number", ""),
+)
+HEX = "^[0-9a-f]{64}$"
+DIGEST = Field("string", "digest of what it was computed from", required=True, pattern=HEX)

@@ -12,8 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from dnnp.core.model.errors import FormatError, InputFileError
-from dnnp.formats.files import read_regular
-from dnnp.formats.kinds import what_it_is
+from dnnp.formats.files import read_regular, what_it_is
 
 LIMIT = 2**31 - 1
 """Protobuf parses no message larger than this; bigger models keep weights in other files."""

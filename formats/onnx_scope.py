@@ -1,10 +1,12 @@
-"""Who reads what in an ONNX graph: captures of subgraph bodies, functions called, tensors held."""
+"""Who reads what in an ONNX graph: captures of subgraphs, functions called, tensors held."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from typing import TypeVar
 
 import onnx
+from google.protobuf.message import Message
 
 from dnnp.core.model.errors import FormatError
 
@@ -144,3 +146,27 @@ def _attribute_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
         if attribute.HasField("t"):
             yield attribute.t
         yield from attribute.tensors
+
+
+M = TypeVar("M", bound=Message)
+
+
+def copy_fields(
+    source: M, target: M, *, only: Collection[str] | None = None, without: Collection[str] = ()
+) -> None:
+    """Copy the fields that are set, all or `only` some, except those in `without`.
+
+    Goes by what the message declares, so fields of newer ONNX versions travel too.
+    """
+    for descriptor, value in source.ListFields():
+        name = descriptor.name
+        if name in without or (only is not None and name not in only):
+            continue
+        if hasattr(value, "extend"):
+            getattr(target, name).extend(value)
+        elif isinstance(value, Message):
+            getattr(target, name).CopyFrom(value)
+        else:
+            # Text that is not UTF-8 can be read, as bytes, but not written.
+            wrong = isinstance(value, bytes) and descriptor.type == descriptor.TYPE_STRING
+            setattr(target, name, value.decode(errors="replace") if wrong else value)

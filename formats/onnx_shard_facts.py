@@ -13,8 +13,8 @@ from dnnp.core.model.shards import WHOLE, axis_of
 from dnnp.formats.onnx_graph import int64s
 from dnnp.formats.onnx_scope import domain_of, reads, subgraphs, writes
 from dnnp.formats.onnx_shard_ops import Change, Shape, Sight, UnfitError, change_of
-from dnnp.formats.onnx_slices import Slice, slice_tensor
 from dnnp.formats.onnx_types import TensorType, describe, find_types, without_weights
+from dnnp.formats.onnx_weights import Slice, slice_tensor
 
 UNREPEATABLE = frozenset((
     "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",

@@ -9,8 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 import onnx
 
 from dnnp.core.model.errors import FormatError
-from dnnp.formats.onnx_copy import copy_fields
-from dnnp.formats.onnx_scope import Functions, domain_of, reads, writes
+from dnnp.formats.onnx_scope import Functions, copy_fields, domain_of, reads, writes
 from dnnp.formats.onnx_types import TensorType, describe, find_types, require_type
 
 MODEL = -1

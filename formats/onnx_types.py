@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx
+import onnx.inliner
 import onnx.shape_inference
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.guard import guarded
-from dnnp.formats.onnx_copy import copy_fields
-from dnnp.formats.onnx_infer import SMALL, inlined, is_long_vector
-from dnnp.formats.onnx_values import depends_on_values
+from dnnp.formats.onnx_scope import copy_fields
 from dnnp.formats.stream import Stream
 
 CONTAINERS = ("sequence", "optional", "map", "opaque")
@@ -261,3 +260,80 @@ def infer_apart(data: bytes, with_values: bool) -> bytes:
     model = onnx.ModelProto.FromString(data)
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=with_values)
     return inferred.graph.SerializeToString()
+
+
+_BY_VALUES = frozenset(
+    {"Compress", "If", "Loop", "NonMaxSuppression", "NonZero", "Scan", "StringSplit", "Unique"}
+)
+"""Operators whose outputs may differ in shape from one sample to the next."""
+
+_SHAPE_OPERANDS: dict[str, tuple[int, ...]] = {
+    "Reshape": (1,), "Expand": (1,), "Range": (0, 1, 2), "Slice": (1, 2, 3, 4), "Tile": (1,),
+    "ConstantOfShape": (0,), "Resize": (2, 3), "Upsample": (1,), "Pad": (1, 3), "TopK": (1,),
+    "OneHot": (1,), "Split": (1,), "CenterCropPad": (1,), "AffineGrid": (1,), "Unsqueeze": (1,),
+    "Squeeze": (1,), "DFT": (1, 2), "STFT": (1, 3), "MelWeightMatrix": (0, 1),
+    "BlackmanWindow": (0,), "HannWindow": (0,), "HammingWindow": (0,), "MaxUnpool": (2,),
+    "Col2Im": (1, 2), "ImageDecoder": (0,),
+}  # fmt: skip
+"""Operators, and their inputs whose values decide a shape."""
+
+_OF_SHAPES = ("Shape", "Size")
+"""Operators that look at shapes only."""
+
+
+def depends_on_values(model: onnx.ModelProto) -> bool:
+    """Whether the shape of some tensor may depend on the values of the model's inputs.
+
+    True as well where that is not looked into: in local functions, and for operators of other
+    domains.
+    """
+    graph = model.graph
+    if model.functions:
+        return True
+    stored = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    varying = {value.name for value in graph.input} - stored
+    for node in graph.node:
+        if node.op_type in _BY_VALUES or node.domain not in ("", "ai.onnx", "com.microsoft"):
+            return True
+        read = [name in varying for name in node.input]
+        if any(i < len(read) and read[i] for i in _SHAPE_OPERANDS.get(node.op_type, ())):
+            return True
+        if any(read) and node.op_type not in _OF_SHAPES:
+            varying.update(node.output)
+    return False
+
+
+SMALL = 1024
+"""Weights up to this many bytes keep their values during inference: they may be shapes."""
+
+LONGEST_VECTOR = 10_000
+"""Elements of a vector above which ONNX inference runs without values: it copies each one."""
+
+FAILURES = (
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    ArithmeticError,
+)
+"""What ONNX raises on models that contradict an operator's definition."""
+
+
+def is_long_vector(proto: onnx.TypeProto) -> bool:
+    """Whether ONNX would follow the values of a tensor one by one, and too many of them."""
+    dims = proto.tensor_type.shape.dim
+    return len(dims) == 1 and dims[0].dim_value > LONGEST_VECTOR
+
+
+def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with local functions inlined; itself if that fails or there are none."""
+    if not model.functions:
+        return model
+    try:
+        return onnx.inliner.inline_local_functions(model)
+    except FAILURES:
+        return model

@@ -16,7 +16,7 @@ from dnnp.core.model.similar import closest
 from dnnp.formats.drawn import Drawn, Edge, Item
 from dnnp.formats.drawn_stream import MEMORY, PLAIN, TIMES
 from dnnp.formats.fields import shown
-from dnnp.formats.kinds import what_it_is
+from dnnp.formats.files import what_it_is
 
 TAILS, HEADS, KEYS = ("from", "source"), ("to", "target"), ("id", "name")
 """Names of columns; a graph uses the first that is there."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.drawn import Drawn, Edge, Item
 from dnnp.formats.fields import shown
-from dnnp.formats.kinds import what_it_is
+from dnnp.formats.files import what_it_is
 
 DEPTH = 100
 """Subgraphs inside each other."""

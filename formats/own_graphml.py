@@ -13,7 +13,7 @@ from xml.parsers import expat
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.drawn import Drawn, Edge, Item
 from dnnp.formats.fields import shown
-from dnnp.formats.kinds import what_it_is
+from dnnp.formats.files import what_it_is
 
 REFUSED = {
     "hyperedge": "a hyperedge; edges that carry one tensor name it (tensor)",

@@ -401,3 +401,29 @@ def plan_digest(record: Record, stages: list[Record]) -> str:
         replicas += f"!{stage['recomputed']}" if stage.get("recomputed") else ""
         hasher.update(f"{stage['device']}{replicas}:{stage['nodes']};".encode())
     return hasher.hexdigest()
+
+
+def check_runnable(plan: Plan, graph: Graph, remedy: str) -> None:
+    """Refuse a plan whose stages cannot each be an ONNX model, run one after the other.
+
+    `remedy` is what to do about stages that wait for each other.
+
+    Raises
+    ------
+    FormatError
+        The plan is for training, or not ordered.
+    """
+    refuse_training(graph)
+    if plan.validity != "ordered":
+        raise FormatError(
+            f"the plan is {plan.validity}, not ordered: its stages wait for each other; {remedy}"
+        )
+
+
+def refuse_training(graph: Graph) -> None:
+    """Raise a FormatError if the graph has a backward pass."""
+    if graph.backward.any():
+        raise FormatError(
+            "the plan is for training: only plans of graphs without a backward pass "
+            "are pipelines of ONNX models"
+        )

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from dnnp.formats.fields import Field
+from dnnp.formats.fields import (
+    DIGEST,
+    HEX,
+    Field,
+    boolean,
+    ids,
+    integer,
+    number,
+    record,
+    records,
+    string,
+    unique_id,
+)
 from dnnp.formats.graph_fields import DEVICE
-from dnnp.formats.record_fields import DIGEST, HEX, ids, number, string, unique_id
 
 PLAN_LINK = {
-    "from": string("device that sends", required=True),
-    "to": string("device that receives", required=True),
-    "bandwidth_bytes_per_s": number("bandwidth", required=True, positive=True),
-    "latency_s": number("time that each transfer takes on top", required=True),
+    "from": string("device that sends"),
+    "to": string("device that receives"),
+    "bandwidth_bytes_per_s": number("bandwidth", positive=True),
+    "latency_s": number("time that each transfer takes on top"),
 }
 
 RECEIVED = {
     "tensors": ids("what moves"),
-    "from": string("device that sends", required=True),
-    "start_s": number("start", required=True),
-    "end_s": number("arrival", required=True),
+    "from": string("device that sends"),
+    "start_s": number("start"),
+    "end_s": number("arrival"),
 }
 
 WAYS = ("whole", "replicas", "pipeline", "replicated-pipeline")
@@ -27,218 +38,220 @@ WAY = {
     "way": string(
         "whole: the model on one device; replicas of it; pipeline: stages on a device each; "
         "replicated-pipeline: stages, some on several devices",
-        required=True,
         enum=WAYS,
     ),
-    "value": number("objective of the best one; absent: there is none to show"),
-    "stages": Field("int", "its stages", positive=True),
-    "devices": Field("int", "the devices that it uses", positive=True),
-    "class": string("class of those that hold the whole model"),
+    "value": number("objective of the best one; absent: there is none to show", optional=True),
+    "stages": integer("its stages", positive=True, optional=True),
+    "devices": integer("the devices that it uses", positive=True, optional=True),
+    "class": string("class of those that hold the whole model", optional=True),
     "reason": string(
-        "why there is none: no device can hold the model, or none is faster than a simpler way"
+        "why there is none: no device can hold the model, or none is faster than a simpler way",
+        optional=True,
     ),
 }
 
 TRIED = {
-    "method": string("the method that was asked for", required=True),
-    "value": number("objective of its plan; absent: it found none"),
-    "bound": number("lower bound that it proved, for its validity"),
-    "gap": number("(value - bound) / value"),
-    "validity": string("of its plan", enum=("ordered", "convex", "free")),
+    "method": string("the method that was asked for"),
+    "value": number("objective of its plan; absent: it found none", optional=True),
+    "bound": number("lower bound that it proved, for its validity", optional=True),
+    "gap": number("(value - bound) / value", optional=True),
+    "validity": string("of its plan", enum=("ordered", "convex", "free"), optional=True),
     "status": string(
         "as of a plan; without a value: infeasible, or limit: it was stopped before; unavailable: "
         "something that it needs is missing",
-        required=True,
         enum=("optimal", "feasible", "interrupted", "infeasible", "limit", "unavailable"),
     ),
-    "made_by": string("method that made its plan, if that has another name"),
-    "effort": number("effort of the search, where it was reduced"),
-    "reason": string("why there is no plan"),
-    "time_s": number("time it took, with --timings"),
+    "made_by": string("method that made its plan, if that has another name", optional=True),
+    "effort": number("effort of the search, where it was reduced", optional=True),
+    "reason": string("why there is no plan", optional=True),
+    "time_s": number("time it took, with --timings", optional=True),
 }
 
 POLICY = {
-    "digest": Field("string", "SHA-256 of its sizes and weights", required=True, pattern=HEX),
-    "trained": Field("int", "episodes of training, all in all; 0: random weights", required=True),
-    "episodes": Field("int", "those of this run", required=True),
-    "asked": Field("int", "those that were to be", required=True),
-    "graphs": Field("int", "graphs that this run trained on", required=True),
-    "hops": Field("int", "rounds of message passing", required=True, positive=True),
-    "groups": Field("int", "groups that it placed", required=True, positive=True),
-    "colors": Field(
-        "int",
+    "digest": string("SHA-256 of its sizes and weights", pattern=HEX),
+    "trained": integer("episodes of training, all in all; 0: random weights"),
+    "episodes": integer("those of this run"),
+    "asked": integer("those that were to be"),
+    "graphs": integer("graphs that this run trained on"),
+    "hops": integer("rounds of message passing", positive=True),
+    "groups": integer("groups that it placed", positive=True),
+    "colors": integer(
         "operators, or those that must be together as one; if more than the groups, merged",
-        required=True,
         positive=True,
     ),
-    "rounds": Field("int", "in each of which it visited all groups", required=True, positive=True),
+    "rounds": integer("in each of which it visited all groups", positive=True),
 }
 
 PARALLEL = {
-    "tensor_parallel": Field(
-        "int", "devices that may hold a replica of a stage together", required=True, positive=True
+    "tensor_parallel": integer(
+        "devices that may hold a replica of a stage together", positive=True
     ),
-    "data_parallel": Field("int", "replicas of a stage, at most", required=True, positive=True),
-    "micro_batches": Field("int", "micro-batches in a batch", required=True, positive=True),
+    "data_parallel": integer("replicas of a stage, at most", positive=True),
+    "micro_batches": integer("micro-batches in a batch", positive=True),
     "recompute": string(
-        "stages that run their forward passes again", required=True, enum=("none", "full", "auto")
+        "stages that run their forward passes again", enum=("none", "full", "auto")
     ),
-    "weight_sync": string("how replicas add up gradients", required=True, enum=("ring", "server")),
-    "overlap_sync": Field("bool", "they do so while the stage computes", required=True),
-    "shared_stages": Field(
-        "int",
-        "stages that all devices share, at most: bound and status are those of such plans; absent: "
-        "0",
+    "weight_sync": string("how replicas add up gradients", enum=("ring", "server")),
+    "overlap_sync": boolean("they do so while the stage computes"),
+    "shared_stages": integer(
+        "stages that all devices share, at most: bound and status are those of such plans; "
+        "absent: 0",
+        optional=True,
     ),
 }
 
 PLAN = {
     "id": Field("int", "0", required=True, const=0),
-    "k": Field("int", "number of accelerators offered", required=True),
-    "method": string("method that found it", required=True),
+    "k": integer("number of accelerators offered"),
+    "method": string("method that found it"),
     "objective": string(
-        "throughput: the largest load; gpipe: the largest forward load plus the largest "
-        "backward load; latency: the time of one sample",
-        required=True,
+        "throughput: the largest load; gpipe: the largest forward load plus the largest backward "
+        "load; latency: the time of one sample",
         enum=("throughput", "gpipe", "latency"),
     ),
     "validity": string(
         "ordered: the stages form a pipeline; convex: no path leaves a stage and comes back; "
         "free: no promise",
-        required=True,
         enum=("ordered", "convex", "free"),
     ),
-    "value": number("the objective", required=True),
-    "bound": number("proven lower bound of the value of any split of this validity", required=True),
-    "gap": number("(value - bound) / value", required=True),
+    "value": number("the objective"),
+    "bound": number("proven lower bound of the value of any split of this validity"),
+    "gap": number("(value - bound) / value"),
     "status": string(
         "optimal: proven; infeasible: capacities were ignored, and some device has too little",
-        required=True,
         enum=("optimal", "feasible", "interrupted", "infeasible"),
     ),
     "excess_bytes": number(
-        "infeasible: the most memory that a device needs beyond what it has", positive=True
+        "infeasible: the most memory that a device needs beyond what it has",
+        positive=True,
+        optional=True,
     ),
     "spread": number(
-        "half the width of the confidence interval (95 %) over the value, where costs were measured"
+        "half the width of the confidence interval (95 %) over the value, where costs were "
+        "measured",
+        optional=True,
     ),
     "effort": number(
-        "effort of the search, where it was reduced because its kernels were not compiled"
+        "effort of the search, where it was reduced because its kernels were not compiled",
+        optional=True,
     ),
-    "comm": string("how transfers count", required=True, enum=("sum", "overlap", "duplex")),
+    "comm": string("how transfers count", enum=("sum", "overlap", "duplex")),
     "memory_model": string(
-        "how memory counts; weights: for latency alone",
-        required=True,
-        enum=("sum", "peak", "weights"),
+        "how memory counts; weights: for latency alone", enum=("sum", "peak", "weights")
     ),
     "memory_mode": string(
         "what happens above capacity; ignore: nothing, the plan is marked infeasible",
-        required=True,
         enum=("hard", "overflow", "ignore"),
     ),
-    "charge_io": Field("bool", "model inputs and outputs cost transfers", required=True),
-    "max_replicas": Field(
-        "int", "devices that one stage may be replicated over; absent: 1", positive=True
+    "charge_io": boolean("model inputs and outputs cost transfers"),
+    "max_replicas": integer(
+        "devices that one stage may be replicated over; absent: 1", positive=True, optional=True
     ),
-    "parallel": Field("object", "parallel plans: what they could use", fields=PARALLEL),
-    "devices": Field(
-        "list", "the devices offered", required=True, items=Field("object", "", fields=DEVICE)
-    ),
+    "parallel": record("parallel plans: what they could use", PARALLEL, optional=True),
+    "devices": records("the devices offered", DEVICE),
     "execution": string(
-        "latency: blocks: accelerators are invoked for whole blocks; operators: every unit "
-        "is placed by itself",
+        "latency: blocks: accelerators are invoked for whole blocks; operators: every unit is "
+        "placed by itself",
         enum=("blocks", "operators"),
+        optional=True,
     ),
-    "invocations": Field(
-        "int", "latency of blocks: how often a device may be invoked in a pass", positive=True
+    "invocations": integer(
+        "latency of blocks: how often a device may be invoked in a pass",
+        positive=True,
+        optional=True,
     ),
     "transfers": string(
         "latency: a tensor moves once to a device, or all of an edge for itself",
         enum=("tensor", "edge"),
+        optional=True,
     ),
     "congestion": string(
-        "latency of operators: transfers that wait for each other: those that one device "
-        "sends, or receives; those of one channel; none",
+        "latency of operators: transfers that wait for each other: those that one device sends, "
+        "or receives; those of one channel; none",
         enum=("device", "channel", "none"),
+        optional=True,
     ),
-    "links": Field(
-        "list",
+    "links": records(
         "the links between the devices, one direction each; absent: what the classes state",
-        items=Field("object", "", fields=PLAN_LINK),
+        PLAN_LINK,
+        optional=True,
     ),
     "planned_by": string(
         "classes: the method knew the best link of each class only, and the plan was then priced "
         "with the links; absent: it heeded all that there is",
         enum=("classes",),
+        optional=True,
     ),
-    "bound_method": string("latency: argument that proves the bound"),
-    "policy": Field("object", "method placeto: the policy, and how it was trained", fields=POLICY),
-    "ways": Field(
-        "list",
-        "--allow-replicas: the ways to use the devices that were compared, the simplest first; the "
-        "plan is the fastest",
-        items=Field("object", "", fields=WAY),
+    "bound_method": string("latency: argument that proves the bound", optional=True),
+    "policy": record("method placeto: the policy, and how it was trained", POLICY, optional=True),
+    "ways": records(
+        "--allow-replicas: the ways to use the devices that were compared, the simplest first; "
+        "the plan is the fastest",
+        WAY,
+        optional=True,
     ),
-    "tried": Field(
-        "list",
+    "tried": records(
         "--method a,b: the methods that were compared; the plan is the best, at ties the first",
-        items=Field("object", "", fields=TRIED),
+        TRIED,
+        optional=True,
     ),
     "digest": DIGEST,
 }
 
 STAGE = {
     "id": unique_id("position in the pipeline, from 0"),
-    "device": string("class and number of the (first) device: cpu-core/0", required=True),
-    "class": string("device class", required=True),
-    "replicas": Field(
-        "int", "devices, from this one on, that share the samples; absent: 1", positive=True
+    "device": string("class and number of the (first) device: cpu-core/0"),
+    "class": string("device class"),
+    "replicas": integer(
+        "devices, from this one on, that share the samples; absent: 1", positive=True, optional=True
     ),
-    "shards": Field(
-        "int",
-        "devices that each replica takes, one after the other, its tensor-parallel degree; absent: "
-        "1",
+    "shards": integer(
+        "devices that each replica takes, one after the other, its tensor-parallel degree; "
+        "absent: 1",
         positive=True,
+        optional=True,
     ),
     "nodes": ids("nodes in execution order"),
     "recomputed": ids(
         "forward nodes that the backward pass runs again; where nodes state what they take then, "
         "those that take it",
-        required=False,
+        optional=True,
     ),
-    "in_flight": Field(
-        "int", "parallel plans: micro-batches under way on a device at once", positive=True
+    "in_flight": integer(
+        "parallel plans: micro-batches under way on a device at once", positive=True, optional=True
     ),
-    "shared": Field(
-        "bool",
-        "parallel plans: all devices of the class hold it, one shard each, besides stages of their "
-        "own; absent: false",
+    "shared": boolean(
+        "parallel plans: all devices of the class hold it, one shard each, besides stages of "
+        "their own; absent: false",
+        optional=True,
     ),
     "collective_s": number(
-        "the part of the compute that shards spend exchanging tensors; absent: 0"
+        "the part of the compute that shards spend exchanging tensors; absent: 0", optional=True
     ),
-    "load_s": number("load by the plan's comm model, divided by the replicas", required=True),
-    "in_s": number("transfers in of a sample", required=True),
-    "compute_s": number("compute of a sample", required=True),
-    "overflow_s": number("parameters streamed above capacity", required=True),
-    "out_s": number("transfers out of a sample", required=True),
-    "sync_s": number("weight synchronisation of replicas; absent: 0"),
-    "forward_s": number("load of the forward nodes, when training"),
-    "backward_s": number("load of the backward nodes, when training"),
-    "memory_bytes": number("memory of each device, by the memory model", required=True),
-    "peak_bytes": number("the part of it that is live activations at their peak"),
-    "peak_bound_bytes": number("proven lower bound of that peak over all orders of the nodes"),
-    "begin_s": number("latency: when its first transfer or task starts"),
-    "end_s": number("latency: when all of it is done"),
+    "load_s": number("load by the plan's comm model, divided by the replicas"),
+    "in_s": number("transfers in of a sample"),
+    "compute_s": number("compute of a sample"),
+    "overflow_s": number("parameters streamed above capacity"),
+    "out_s": number("transfers out of a sample"),
+    "sync_s": number("weight synchronisation of replicas; absent: 0", optional=True),
+    "forward_s": number("load of the forward nodes, when training", optional=True),
+    "backward_s": number("load of the backward nodes, when training", optional=True),
+    "memory_bytes": number("memory of each device, by the memory model"),
+    "peak_bytes": number("the part of it that is live activations at their peak", optional=True),
+    "peak_bound_bytes": number(
+        "proven lower bound of that peak over all orders of the nodes", optional=True
+    ),
+    "begin_s": number("latency: when its first transfer or task starts", optional=True),
+    "end_s": number("latency: when all of it is done", optional=True),
     "starts_s": Field(
         "list",
         "latency of operators: start of each group (or node, without groups), in the order of "
         "nodes",
-        items=number(""),
+        items=number("", optional=True),
     ),
-    "receives": Field(
-        "list",
+    "receives": records(
         "latency of operators: what other devices send to this one, by start",
-        items=Field("object", "", fields=RECEIVED),
+        RECEIVED,
+        optional=True,
     ),
 }

@@ -14,7 +14,7 @@ from dnnp.core.model.errors import FormatError
 from dnnp.core.model.learned import Policy
 from dnnp.formats.checked_json import Fields, parse_json
 from dnnp.formats.fields import shown
-from dnnp.formats.kinds import what_it_is
+from dnnp.formats.files import what_it_is
 
 FORMAT = "dnnp-policy"
 VERSION = 1

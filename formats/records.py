@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from dnnp.formats.fields import Field, object_schema
+from dnnp.formats.fields import (
+    HEX,
+    Field,
+    boolean,
+    integer,
+    number,
+    object_schema,
+    record,
+    records,
+    string,
+)
 from dnnp.formats.graph_fields import DEVICE, GROUP, LINK, MEASURED, NODE, TENSOR
 from dnnp.formats.plan_fields import PLAN, STAGE
-from dnnp.formats.record_fields import HEX, number, string
 from dnnp.formats.result_fields import BOUND, RUN
 from dnnp.formats.schedule_fields import BLOCK, SCHEDULE
 
@@ -25,93 +34,75 @@ COST_FILES = ("csv", "onnxruntime", "tensorrt")
 _HEADER = {
     "format": Field("string", "the name of the format", required=True, const=FORMAT),
     "version": Field("int", "version of the format", required=True, const=VERSION),
-    "model": string("name of the model", required=True),
-    "source": Field(
-        "object",
+    "model": string("name of the model"),
+    "source": record(
         "the file the graph came from",
-        fields={
-            "kind": string("file format", required=True, enum=SOURCES),
-            "path": string("path as given to dnnp-import", required=True),
-            "sha256": Field("string", "hash of the file", required=True, pattern=HEX),
-            "edges": Field(
-                "object",
+        {
+            "kind": string("file format", enum=SOURCES),
+            "path": string("path as given to dnnp-import"),
+            "sha256": string("hash of the file", pattern=HEX),
+            "edges": record(
                 "csv: the file with the list of edges, if it is another",
-                fields={
-                    "path": string("its path", required=True),
-                    "sha256": Field("string", "its hash", required=True, pattern=HEX),
-                },
+                {"path": string("its path"), "sha256": string("its hash", pattern=HEX)},
+                optional=True,
             ),
         },
+        optional=True,
     ),
-    "units": Field(
-        "object",
-        "units of the numbers",
-        required=True,
-        fields={"time": string("s, or unknown", required=True, enum=("s", "unknown"))},
+    "units": record(
+        "units of the numbers", {"time": string("s, or unknown", enum=("s", "unknown"))}
     ),
-    "training": Field("bool", "the graph holds a backward pass"),
-    "micro_batches": Field(
-        "int", "micro-batches in a batch; absent: dnnp-partition says", positive=True
+    "training": boolean("the graph holds a backward pass", optional=True),
+    "micro_batches": integer(
+        "micro-batches in a batch; absent: dnnp-partition says", positive=True, optional=True
     ),
-    "work": Field(
-        "string",
+    "work": string(
         "digest of flop and bytes of the nodes when they were priced by them; absent: unknown",
         pattern=HEX,
+        optional=True,
     ),
-    "costs": Field(
-        "list",
+    "costs": records(
         "files that prices were taken from, by dnnp-profile --costs, in order",
-        items=Field(
-            "object",
-            "",
-            fields={
-                "file": string("its path", required=True),
-                "kind": string("what it is", required=True, enum=COST_FILES),
-                "class": string("device class that it prices", required=True),
-                "nodes": Field("int", "nodes that it prices", required=True),
-                "idle": Field("int", "nodes that did not run, at 0 s", required=True),
-                "kept": Field("int", "nodes that stay priced as they were", required=True),
-                "unknown": Field("int", "names in it that no node has", required=True),
-            },
-        ),
+        {
+            "file": string("its path"),
+            "kind": string("what it is", enum=COST_FILES),
+            "class": string("device class that it prices"),
+            "nodes": integer("nodes that it prices"),
+            "idle": integer("nodes that did not run, at 0 s"),
+            "kept": integer("nodes that stay priced as they were"),
+            "unknown": integer("names in it that no node has"),
+        },
+        optional=True,
     ),
     "measured": MEASURED,
-    "calibration": Field(
-        "object",
+    "calibration": record(
         "factors that were learned from runs and are part of all costs; absent: none are",
-        fields={
-            "class": string("device class they are for", required=True),
-            "costs": string("where the costs came from that they multiply", required=True),
-            "models": Field("int", "models that ran", required=True),
-            "stages": Field("int", "measured loads of stages", required=True),
+        {
+            "class": string("device class they are for"),
+            "costs": string("where the costs came from that they multiply"),
+            "models": integer("models that ran"),
+            "stages": integer("measured loads of stages"),
             "transfer": number(
-                "factor of times of transfers; bandwidths were divided by it",
-                required=True,
-                positive=True,
+                "factor of times of transfers; bandwidths were divided by it", positive=True
             ),
-            "spread": number("median error of the loads of models that were left out of a fit"),
+            "spread": number(
+                "median error of the loads of models that were left out of a fit", optional=True
+            ),
         },
+        optional=True,
     ),
-    "provenance": Field(
-        "list",
+    "provenance": records(
         "every command that touched the stream, in order",
-        required=True,
-        items=Field(
-            "object",
-            "",
-            fields={
-                "tool": string("command", required=True),
-                "version": string("its version", required=True),
-                "arguments": Field(
-                    "list", "its arguments", required=True, items=Field("string", "")
-                ),
-                "elapsed_s": number("time it took, with --timings"),
-            },
-        ),
+        {
+            "tool": string("command"),
+            "version": string("its version"),
+            "arguments": Field("list", "its arguments", required=True, items=Field("string", "")),
+            "elapsed_s": number("time it took, with --timings", optional=True),
+        },
     ),
 }
 
-_END = {"records": Field("int", "number of records before this one", required=True)}
+_END = {"records": integer("number of records before this one")}
 
 RECORDS: dict[str, dict[str, Field]] = {
     "header": _HEADER,
@@ -136,10 +127,7 @@ UNIQUE_IDS = ("tensor", "node", "group", "stage")
 def json_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of one record of the stream."""
     types = [
-        {
-            "if": {"properties": {"type": {"const": kind}}},
-            "then": {"$ref": f"#/$defs/{kind}"},
-        }
+        {"if": {"properties": {"type": {"const": kind}}}, "then": {"$ref": f"#/$defs/{kind}"}}
         for kind in RECORDS
     ]
     return {

@@ -2,59 +2,100 @@
 
 from __future__ import annotations
 
-from dnnp.formats.fields import Field
-from dnnp.formats.record_fields import HEX, number, string
-from dnnp.formats.serving_fields import ARRIVALS, FILES, SWEEP
+from dnnp.formats.fields import HEX, Field, boolean, integer, number, record, records, string
+
+_PROCESS = {
+    "process": string(
+        "how samples arrive: poisson: at random; uniform: at equal distances",
+        enum=("poisson", "uniform"),
+    ),
+    "seed": integer("seed of arrivals at random", optional=True),
+}
+
+_RATE = {
+    "rate_per_s": number("samples that arrive a second", positive=True),
+    "samples": integer("samples that arrived and went through", positive=True),
+    "span_s": number("time from the first to the last arrival"),
+    "throughput_per_s": number("samples per second, from the first arrival to the last output"),
+    "latency_mean_s": number(
+        "mean time of a sample from its arrival to its last output, waiting included"
+    ),
+    "latency_p50_s": number("its median"),
+    "latency_p90_s": number("its 90th percentile"),
+    "latency_p99_s": number("its 99th percentile"),
+    "latency_p999_s": number("its 99.9th percentile"),
+    "latency_max_s": number("its maximum"),
+    "backlog": integer("samples that had arrived, but were not through, when the last one arrived"),
+    "saturated": boolean(
+        "the pipeline does not keep up: the backlog exceeds the replicas of all stages by more "
+        "than 5 % of the samples, and by more than the root of their number"
+    ),
+}
+
+ARRIVALS = {**_PROCESS, **_RATE}
+"""Of a run whose samples arrive at one rate."""
+
+SWEEP = {
+    **_PROCESS,
+    "capacity_per_s": number(
+        "samples per second where each is there as soon as there is room for it"
+    ),
+    "knee_per_s": number("rate at which throughput over mean latency is largest", optional=True),
+    "sustained_per_s": number(
+        "highest rate below the first one with which the pipeline does not keep up; absent: none "
+        "is",
+        optional=True,
+    ),
+    "rates": records(
+        "the rates that were tried, the lowest first",
+        {"share": number("the rate over the capacity"), **_RATE},
+    ),
+}
+"""Of a run with a sweep of rates."""
+
+FILES = {
+    "written": integer("inputs that went through, each once"),
+    "skipped": integer("inputs whose outputs were there before"),
+    "failed": integer(
+        "inputs that cannot be read, that the model does not take, or on which a stage failed"
+    ),
+}
+"""Of a run of files."""
+
 
 BOUND = {
-    "method": string("the argument that proves it: simple, chain, node-cut, ...", required=True),
-    "value": number(
-        "proven lower bound of the objective of any split of this validity", required=True
-    ),
-    "gap": number("(value of the plan - bound) / value of the plan", required=True),
+    "method": string("the argument that proves it: simple, chain, node-cut, ..."),
+    "value": number("proven lower bound of the objective of any split of this validity"),
+    "gap": number("(value of the plan - bound) / value of the plan"),
     "status": string(
         "optimal: no split is better than the plan; interrupted: by a signal",
-        required=True,
         enum=("optimal", "proven", "interrupted"),
     ),
     "validity": string(
         "the splits it holds for; those of a stronger validity are among them",
-        required=True,
         enum=("ordered", "convex", "free"),
     ),
-    "tried": Field(
-        "list",
+    "tried": records(
         "every argument that was tried, in order",
-        required=True,
-        items=Field(
-            "object",
-            "",
-            fields={
-                "method": string("the argument", required=True),
-                "status": string(
-                    "solved: it gave all it can; limit: it was stopped before, what it proved "
-                    "holds; refused: it does not apply here; failed: its solver did",
-                    required=True,
-                    enum=("solved", "limit", "refused", "failed"),
-                ),
-                "value": number("bound that it proves; absent: none"),
-                "reason": string("why it was stopped, was refused or failed"),
-                "time_s": number("time it took, with --timings"),
-            },
-        ),
+        {
+            "method": string("the argument"),
+            "status": string(
+                "solved: it gave all it can; limit: it was stopped before, what it proved holds; "
+                "refused: it does not apply here; failed: its solver did",
+                enum=("solved", "limit", "refused", "failed"),
+            ),
+            "value": number("bound that it proves; absent: none", optional=True),
+            "reason": string("why it was stopped, was refused or failed", optional=True),
+            "time_s": number("time it took, with --timings", optional=True),
+        },
     ),
     "certificate": Field(
         "object",
         "with what another program verifies the bound",
-        fields={"argument": string("what kind of certificate", required=True)},
+        fields={"argument": string("what kind of certificate")},
         open=True,
     ),
-    "digest": Field(
-        "string",
-        "digest of the plan, its devices and its cost model",
-        required=True,
-        pattern=HEX,
-    ),
+    "digest": string("digest of the plan, its devices and its cost model", pattern=HEX),
 }
 
 MODES = ("pipeline", "whole", "replicas")
@@ -64,31 +105,21 @@ WORKERS = ("process", "ray")
 """What computes stages, if it is no thread."""
 
 CHOICE = {
-    "mode": string("what to deploy: the fastest of those that ran", required=True, enum=MODES),
-    "ratio": number("its throughput over that of the pipeline", required=True),
+    "mode": string("what to deploy: the fastest of those that ran", enum=MODES),
+    "ratio": number("its throughput over that of the pipeline"),
     "predicted_ratio": number(
         "what was predicted of that; absent: nothing, where sessions do not have a device of the "
-        "plan each"
+        "plan each",
+        optional=True,
     ),
-    "second": string("the next best; absent: there is none", enum=MODES),
-    "lead": number("throughput over that of the next best"),
-    "clear": Field(
-        "bool",
-        "the next best is slower by more than rounds differ, or there is none",
-        required=True,
-    ),
-    "reason": string("why, in words", required=True),
-    "ruled_out": Field(
-        "list",
+    "second": string("the next best; absent: there is none", enum=MODES, optional=True),
+    "lead": number("throughput over that of the next best", optional=True),
+    "clear": boolean("the next best is slower by more than rounds differ, or there is none"),
+    "reason": string("why, in words"),
+    "ruled_out": records(
         "what did not run, since no device of the plan can hold the whole model",
-        items=Field(
-            "object",
-            "",
-            fields={
-                "mode": string("what", required=True, enum=MODES),
-                "reason": string("why", required=True),
-            },
-        ),
+        {"mode": string("what", enum=MODES), "reason": string("why")},
+        optional=True,
     ),
 }
 
@@ -96,30 +127,22 @@ TRANSFERS = {
     "how": string(
         "copied: every tensor, from a GPU to the host; emulated: nothing moved, and each transfer "
         "took as long as the schedule says, or longer",
-        required=True,
         enum=("copied", "emulated"),
     ),
     "share_predicted": number(
         "by the schedule: share of the makespan that devices with blocking transfers, and the "
-        "links of the others, are occupied by transfers",
-        required=True,
+        "links of the others, are occupied by transfers"
     ),
-    "share_measured": number("the same, of the makespan that was measured", required=True),
-    "moves": Field(
-        "list",
+    "share_measured": number("the same, of the makespan that was measured"),
+    "moves": records(
         "the transfers, in the order of the passes",
-        required=True,
-        items=Field(
-            "object",
-            "",
-            fields={
-                "pass": Field("int", "position in the passes of the schedule", required=True),
-                "blocking": Field("bool", "devices were occupied, not links", required=True),
-                "bytes": number("what moved, for each sample", required=True),
-                "predicted_s": number("time by the schedule", required=True),
-                "measured_s": number("median time of a sample", required=True),
-            },
-        ),
+        {
+            "pass": integer("position in the passes of the schedule"),
+            "blocking": boolean("devices were occupied, not links"),
+            "bytes": number("what moved, for each sample"),
+            "predicted_s": number("time by the schedule"),
+            "measured_s": number("median time of a sample"),
+        },
     ),
 }
 
@@ -127,131 +150,127 @@ WAYS = ("shared", "device", "peer", "host")
 """How tensors may move between stages."""
 
 LINKED = {
-    "from": Field("int", "position in stages of the one that sends", required=True),
-    "to": Field("int", "position of the one that receives", required=True),
+    "from": integer("position in stages of the one that sends"),
+    "to": integer("position of the one that receives"),
     "how": string(
         "shared: in the memory of the host, where both compute; device: they stay on one GPU; "
         "peer: from one GPU to another; host: through the memory of the host",
-        required=True,
         enum=WAYS,
     ),
 }
 
 RUN = {
-    "mode": string("what ran", required=True, enum=MODES),
-    "provider": string("execution provider; several are joined by +", required=True),
+    "mode": string("what ran", enum=MODES),
+    "provider": string("execution provider; several are joined by +"),
     "provider_options": Field(
         "list", "its options, NAME=VALUE; absent: none", items=Field("string", "")
     ),
-    "links": Field(
-        "list",
-        "how tensors moved from stage to stage",
-        items=Field("object", "", fields=LINKED),
-    ),
-    "overlap": Field(
-        "bool",
+    "links": records("how tensors moved from stage to stage", LINKED, optional=True),
+    "overlap": boolean(
         "what goes to and from GPUs was copied by the threads of stages on the CPU; absent: by "
         "those of the stages on the GPUs, whose loads contain it",
+        optional=True,
     ),
-    "k": Field("int", "stages, or copies of the model"),
-    "samples": Field(
-        "int", "samples that went through and were measured, of all rounds", required=True
+    "k": integer("stages, or copies of the model", optional=True),
+    "samples": integer("samples that went through and were measured, of all rounds"),
+    "discarded": integer(
+        "samples that went through but do not count: until the rate was steady, the warm-up, and "
+        "measurements that other processes disturbed more",
+        optional=True,
     ),
-    "discarded": Field(
-        "int",
-        "samples that went through but do not count: until the rate was steady, the warm-up, "
-        "and measurements that other processes disturbed more",
+    "rounds": integer(
+        "how often they did, to be compared; absent: 1", positive=True, optional=True
     ),
-    "rounds": Field("int", "how often they did, to be compared; absent: 1", positive=True),
     "elapsed_s": number(
         "time of a round, the median: to its last output, from the last one of the warm-up, or "
-        "from the first start"
+        "from the first start",
+        optional=True,
     ),
-    "throughput_per_s": number("samples per second: samples over rounds over elapsed_s"),
-    "latency_p50_s": number("median time of one sample"),
-    "latency_p99_s": number("99th percentile of the time of one sample"),
-    "latency_predicted_s": number("time of one sample by a plan of the objective latency"),
-    "makespan_predicted_s": number("time of all samples by the schedule that was followed"),
-    "makespan_measured_s": number("first start to last end of all samples of the schedule"),
+    "throughput_per_s": number(
+        "samples per second: samples over rounds over elapsed_s", optional=True
+    ),
+    "latency_p50_s": number("median time of one sample", optional=True),
+    "latency_p99_s": number("99th percentile of the time of one sample", optional=True),
+    "latency_predicted_s": number(
+        "time of one sample by a plan of the objective latency", optional=True
+    ),
+    "makespan_predicted_s": number(
+        "time of all samples by the schedule that was followed", optional=True
+    ),
+    "makespan_measured_s": number(
+        "first start to last end of all samples of the schedule", optional=True
+    ),
     "bubble": number(
-        "idle share of the stages, each between its first start and last end; of a schedule, "
-        "idle share of its devices over its makespan"
+        "idle share of the stages, each between its first start and last end; of a schedule, idle "
+        "share of its devices over its makespan",
+        optional=True,
     ),
     "taken": number(
-        "largest share of its time that other processes, or the host of a virtual machine, "
-        "took from a stage or a copy of the model: it could have run, but its processor ran "
-        "something else; absent: not known"
+        "largest share of its time that other processes, or the host of a virtual machine, took "
+        "from a stage or a copy of the model: it could have run, but its processor ran something "
+        "else; absent: not known",
+        optional=True,
     ),
-    "threads": Field("int", "threads of a session"),
-    "optimization": string("graph optimization level"),
-    "verified": Field("bool", "outputs equal those of the whole model, if that was asked"),
-    "max_abs_error": number("largest difference from the whole model"),
-    "max_rel_error": number("the same, relative to the largest value of its output"),
-    "rtol": number("allowed error relative to each value"),
-    "atol": number("allowed error relative to the largest value of an output"),
-    "interrupted": Field("bool", "not all samples went through"),
-    "stages": Field(
-        "list",
+    "threads": integer("threads of a session", optional=True),
+    "optimization": string("graph optimization level", optional=True),
+    "verified": boolean("outputs equal those of the whole model, if that was asked", optional=True),
+    "max_abs_error": number("largest difference from the whole model", optional=True),
+    "max_rel_error": number("the same, relative to the largest value of its output", optional=True),
+    "rtol": number("allowed error relative to each value", optional=True),
+    "atol": number("allowed error relative to the largest value of an output", optional=True),
+    "interrupted": boolean("not all samples went through", optional=True),
+    "stages": records(
         "predicted and measured load of each stage",
-        items=Field(
-            "object",
-            "",
-            fields={
-                "stage": Field(
-                    "id",
-                    "id of the stage; several entries where it ran in parts",
-                    required=True,
-                ),
-                "device": string("device of the plan, the first if replicated", required=True),
-                "replicas": Field("int", "devices that shared the samples; absent: 1"),
-                "shard": Field(
-                    "int",
-                    "which of the shards of the stage it is, or is a part of; absent: there are "
-                    "none",
-                ),
-                "provider": string("execution provider; absent: that of the run"),
-                "gpus": Field("list", "numbers of its GPUs", items=Field("int", "")),
-                "fallback": Field(
-                    "list",
-                    "nodes that its provider left to the CPU, those that compute shapes apart",
-                    items=Field("string", ""),
-                ),
-                "predicted_s": number("load by the plan", required=True),
-                "measured_s": number("median time of a sample over the number of replicas"),
-                "bubble": number("idle share, over all replicas"),
-                "taken": number("share of its time that others took from it"),
-            },
-        ),
+        {
+            "stage": Field(
+                "id", "id of the stage; several entries where it ran in parts", required=True
+            ),
+            "device": string("device of the plan, the first if replicated"),
+            "replicas": integer("devices that shared the samples; absent: 1", optional=True),
+            "shard": integer(
+                "which of the shards of the stage it is, or is a part of; absent: there are none",
+                optional=True,
+            ),
+            "provider": string("execution provider; absent: that of the run", optional=True),
+            "gpus": Field("list", "numbers of its GPUs", items=integer("", optional=True)),
+            "fallback": Field(
+                "list",
+                "nodes that its provider left to the CPU, those that compute shapes apart",
+                items=Field("string", ""),
+            ),
+            "predicted_s": number("load by the plan"),
+            "measured_s": number(
+                "median time of a sample over the number of replicas", optional=True
+            ),
+            "bubble": number("idle share, over all replicas", optional=True),
+            "taken": number("share of its time that others took from it", optional=True),
+        },
+        optional=True,
     ),
-    "transfers": Field("object", "what the transfers of the schedule took", fields=TRANSFERS),
+    "transfers": record("what the transfers of the schedule took", TRANSFERS, optional=True),
     "workers": string(
         "what computed a stage: a process, or an actor of Ray; absent: a thread of the process "
         "that ran all",
         enum=WORKERS,
+        optional=True,
     ),
-    "restarts": Field(
-        "list",
+    "restarts": records(
         "workers that were lost and started again; what they had was computed again",
-        items=Field(
-            "object",
-            "",
-            fields={
-                "worker": string("which: stage 2, or replica 1 of stage 2", required=True),
-                "sample": Field(
-                    "int", "what it computed, in its pass through the pipeline", required=True
-                ),
-                "reason": string("how it was lost", required=True),
-            },
-        ),
+        {
+            "worker": string("which: stage 2, or replica 1 of stage 2"),
+            "sample": integer("what it computed, in its pass through the pipeline"),
+            "reason": string("how it was lost"),
+        },
+        optional=True,
     ),
-    "choice": Field("object", "--choose: what to deploy, and why", fields=CHOICE),
-    "duration_s": number("time in which samples set out, if that was asked for"),
-    "files": Field("object", "what became of inputs that went through once each", fields=FILES),
-    "arrivals": Field(
-        "object", "--rate: what became of samples that arrived at their own pace", fields=ARRIVALS
+    "choice": record("--choose: what to deploy, and why", CHOICE, optional=True),
+    "duration_s": number("time in which samples set out, if that was asked for", optional=True),
+    "files": record("what became of inputs that went through once each", FILES, optional=True),
+    "arrivals": record(
+        "--rate: what became of samples that arrived at their own pace", ARRIVALS, optional=True
     ),
-    "sweep": Field(
-        "object", "--rate sweep: the same at rates up to more than can be done", fields=SWEEP
+    "sweep": record(
+        "--rate sweep: the same at rates up to more than can be done", SWEEP, optional=True
     ),
-    "digest": Field("string", "digest of the plan that ran", required=True, pattern=HEX),
+    "digest": string("digest of the plan that ran", pattern=HEX),
 }

@@ -67,8 +67,7 @@ from dnnp.core.model.rules import (
     Sequence,
 )
 from dnnp.core.model.similar import instead
-from dnnp.formats.files import bundled_names, read_bundled, read_file
-from dnnp.formats.kinds import what_it_is
+from dnnp.formats.files import bundled_names, read_bundled, read_file, what_it_is
 from dnnp.formats.rule_checks import futile
 
 MAX_LINES = 64

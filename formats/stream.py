@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import orjson
 
 from dnnp.core.model.errors import FormatError
-from dnnp.formats.exact import keep_numbers, may_hold_unknown
-from dnnp.formats.fields import describe_fault, fault, shown
-from dnnp.formats.kinds import what_it_is
+from dnnp.formats.fields import Field, describe_fault, fault, shown
+from dnnp.formats.files import what_it_is
 from dnnp.formats.records import RECORDS, UNIQUE_IDS, VERSION
 
 Record = dict[str, Any]
@@ -305,3 +305,71 @@ def write(stream: Stream, file: BinaryIO) -> None:
     ]
     batches.append(b"")
     file.write(b"\n".join(batches))
+
+
+def forward_pass(stream: Stream) -> Stream:
+    """Nodes that are not of the backward pass, and the tensors that they read and write.
+
+    Groups and what was computed from them are left out; lines stay, for messages.
+    """
+    nodes = [i for i, node in enumerate(stream.get("node")) if not node.get("backward")]
+    used: set[int] = set()
+    for i in nodes:
+        used.update(stream.get("node")[i]["inputs"], stream.get("node")[i]["outputs"])
+    tensors = [i for i, tensor in enumerate(stream.get("tensor")) if tensor["id"] in used]
+    part = Stream(stream.header, name=stream.name)
+    part.records = {kind: stream.get(kind) for kind in ("device", "link")}
+    for kind, kept in (("tensor", tensors), ("node", nodes)):
+        part.records[kind] = [stream.get(kind)[i] for i in kept]
+        if kind in stream.lines:
+            part.lines[kind] = [stream.lines[kind][i] for i in kept]
+    return part
+
+
+def may_hold_unknown(fields: Mapping[str, Field], present: set[str]) -> bool:
+    """Whether records with the names `present` may hold anything that is not among `fields`."""
+    return not present <= {"type", *fields} or any(map(_holds_objects, fields.values()))
+
+
+def keep_numbers(
+    fields: Mapping[str, Field], records: Sequence[Record], lines: Iterable[bytes]
+) -> None:
+    """Put numbers that would be written in another way back into fields not among `fields`.
+
+    A number of a JSON document may have more digits than a float; it becomes an
+    `orjson.Fragment`, which is written as it is and means nothing to anybody here.
+
+    Parameters
+    ----------
+    fields
+        What is known of these records, all of one type.
+    records, lines
+        The records, which are changed in place, and the lines that they come from.
+    """
+    for record, line in zip(records, lines, strict=True):
+        if orjson.dumps(record) != line:
+            _restore(record, json.loads(line, parse_int=_number, parse_float=_number), fields)
+
+
+def _holds_objects(spec: Field) -> bool:
+    """Whether objects of known fields are inside, which may hold further ones."""
+    return spec.type == "object" or (spec.items is not None and _holds_objects(spec.items))
+
+
+def _restore(record: Record, exact: Record, fields: Mapping[str, Field]) -> None:
+    """Replace the values of all fields that are not known by those of `exact`."""
+    for name, value in record.items():
+        spec = fields.get(name)
+        if spec is None:
+            record[name] = exact[name]
+        elif spec.type == "object" and not spec.open:
+            _restore(value, exact[name], spec.fields)
+        elif spec.type == "list" and spec.items is not None and spec.items.type == "object":
+            for item, twin in zip(value, exact[name], strict=True):
+                _restore(item, twin, spec.items.fields)
+
+
+def _number(text: str) -> Any:
+    """A number, or its text where it would be written in another way."""
+    value = orjson.loads(text)
+    return value if orjson.dumps(value) == text.encode() else orjson.Fragment(text)

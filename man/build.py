@@ -23,9 +23,9 @@ import python_page
 from argparse_manpage.manpage import Manpage
 
 from dnnp.cmds.dnnp import COMMAND as FRONT
+from dnnp.cmds.dnnp import COMMANDS, summaries
+from dnnp.cmds.dnnp import command as command_of
 from dnnp.cmds.shell.cli import Command
-from dnnp.cmds.shell.commands import COMMANDS, summaries
-from dnnp.cmds.shell.commands import command as command_of
 from dnnp.cmds.shell.completion import SHELLS, front_script, script
 from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, SCHEDULES, SPLITS, Method
 from dnnp.formats.devices import cluster_names, device_names

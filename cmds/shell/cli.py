@@ -1,24 +1,28 @@
 """What every command shares: its options, and the way from its start to its exit status.
 
 Start-up time matters here: nothing heavier than argparse is imported at module level.
+
+Commands under little memory: room for libraries that do not say that they lack it. OpenBLAS takes
+memory while it is loaded, and asks for it again for ever where there is none; no signal handler of
+ours runs meanwhile. So the modules that load it are imported only where there is room for it.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import errno
+import mmap
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from dnnp.cmds.shell.context import Context, reason_of
-from dnnp.cmds.shell.leaving import leave
-from dnnp.cmds.shell.output import check_output
-from dnnp.cmds.shell.overwrite import declare
+from dnnp.cmds.shell.overwrite import check_output, declare
 from dnnp.cmds.shell.parser import Help, Parser
-from dnnp.cmds.shell.room import for_memory, mind_memory
 from dnnp.core.model.errors import (
     DnnpError,
     FormatError,
@@ -29,6 +33,7 @@ from dnnp.core.model.errors import (
 
 if TYPE_CHECKING:
     from dnnp.cmds.shell.guardian import Listen
+
 
 INTERRUPTED = 130
 
@@ -309,3 +314,76 @@ def _fill_closed_descriptors() -> None:
 
 def _is_terminal(file: BinaryIO | None) -> bool:
     return file is not None and file.isatty()
+
+
+def leave(status: int) -> NoReturn:
+    """End the process at once, with everything written.
+
+    Taking down the interpreter, its compiler and the memory of both takes a processor for a good
+    tenth of a second or more, on which the next command of a pipeline may be measuring by then.
+    What has registered to be called at the end is called; threads are not waited for.
+    """
+    atexit._run_exitfuncs()
+    for file in (sys.stdout, sys.stderr):
+        if file is not None:
+            with suppress(OSError, ValueError):
+                file.flush()
+    os._exit(status)
+
+
+ROOM_BYTES = 100_000_000
+"""More than each of the modules takes: 90 MB, of which OpenBLAS's buffer is a third."""
+
+GREEDY = (
+    "numpy._core._multiarray_umath",
+    "numpy.core._multiarray_umath",  # up to numpy 1.26
+    "scipy.linalg",
+)
+"""Modules that load a copy of OpenBLAS, each its own."""
+
+
+class Room:
+    """A finder that finds nothing, and looks whether there is room for what is imported."""
+
+    @staticmethod
+    def find_spec(name: str, _path: Sequence[str] | None, _target: object = None) -> None:
+        """Leave a module to the finders that follow.
+
+        Raises
+        ------
+        MemoryError
+            There is no room for it.
+        """
+        if name in GREEDY:
+            require(ROOM_BYTES)
+
+
+def mind_memory() -> None:
+    """From now on, look for room before imports that need much; one line is enough about it."""
+    if Room not in sys.meta_path:
+        sys.meta_path.insert(0, Room)
+    sys.unraisablehook = _tell
+
+
+def for_memory(error: BaseException | None) -> bool:
+    """Whether an error is one for want of memory.
+
+    Python 3.11 has no memory for the frame of a call, and says that it knows no reason.
+    """
+    return isinstance(error, MemoryError) or (
+        isinstance(error, SystemError) and "error return without exception set" in str(error)
+    )
+
+
+def _tell(event: sys.UnraisableHookArgs) -> None:
+    """Show an error that nobody can catch, unless it will come again where somebody does."""
+    if not for_memory(event.exc_value):
+        sys.__unraisablehook__(event)
+
+
+def require(size: int) -> None:
+    """Raise MemoryError unless the system gives so many bytes, which are given back at once."""
+    try:
+        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except OSError:
+        raise MemoryError from None

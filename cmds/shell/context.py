@@ -8,18 +8,20 @@ import time
 from _thread import allocate_lock
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO, TextIO
+from dataclasses import fields
+from typing import TYPE_CHECKING, BinaryIO, TextIO, TypeVar
 
 from dnnp.caller import Bar, Caller
 from dnnp.cmds.shell.console import Progress, tell
-from dnnp.cmds.shell.output import atomic_output
 from dnnp.cmds.shell.overwrite import Outputs
 from dnnp.core.model.beside import is_left_alone
 from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.model.text import printable
+from dnnp.formats.files import atomic_output
 
 if TYPE_CHECKING:
     from dnnp.formats.stream import Stream
+    from dnnp.step import Options
 
 
 class Context(Caller):
@@ -150,7 +152,7 @@ class Context(Caller):
         """React to Ctrl-C; `guardian` sees to the second one."""
         if self.interrupted or not self._holds_interrupt:
             from dnnp.cmds.shell.guardian import quit_interrupted
-            from dnnp.formats.unfinished import when_whole
+            from dnnp.formats.files import when_whole
 
             when_whole(lambda: quit_interrupted(self.tool))
         self.interrupted = True
@@ -219,3 +221,21 @@ class Context(Caller):
 def reason_of(error: OSError) -> str:
     """Why the system refused something, in words."""
     return error.strerror or str(error) or type(error).__name__
+
+
+O = TypeVar("O", bound="Options")  # noqa: E741
+
+
+def options_of(kind: type[O], args: argparse.Namespace, context: Context) -> O:
+    """The options of a step, checked.
+
+    Raises
+    ------
+    UsageError
+        They make no sense.
+    """
+    given = vars(args)
+    names = [each.name for each in fields(kind) if each.name in given]
+    options = kind(caller=context, **{name: given[name] for name in names})
+    options.check()
+    return options

@@ -26,7 +26,7 @@ from dnnp.core.model.errors import InputFileError, LimitError
 from dnnp.core.model.orphan import die_with_parent
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.runtime.limits import Board, held_bytes, install
-from dnnp.formats import unfinished
+from dnnp.formats import files
 
 INTERRUPTED = 130
 
@@ -36,7 +36,7 @@ POLL_S = 0.05
 WHOLE_S = 10.0
 """Most that the end of a command waits for what has to be done whole, seconds."""
 
-_WHOLE = os.fsencode(unfinished.WHOLE)
+_WHOLE = os.fsencode(files.WHOLE)
 _FATAL = (signal.SIGTERM, signal.SIGHUP)
 _QUIET = (*_FATAL, signal.SIGINT, signal.SIGPIPE)
 """Of these a command dies without a word."""
@@ -85,14 +85,14 @@ def guard(name: str, work: Callable[[Listen], int]) -> int:
 
     for number in _FATAL:
         if number in signals:
-            signal.signal(number, lambda n, _: unfinished.when_whole(lambda: end_by(n)))
+            signal.signal(number, lambda n, _: files.when_whole(lambda: end_by(n)))
     if child == 0:
         os.close(ours)
         die_with_parent(signal.SIGTERM)
         if os.getppid() != parent:
             os._exit(INTERRUPTED)
         install(board)
-        unfinished.listen(lambda path, there: _tell(theirs, path, there))
+        files.listen(lambda path, there: _tell(theirs, path, there))
     return work(listen)
 
 
@@ -111,7 +111,7 @@ def clear() -> None:
 
 def end_by(number: int) -> NoReturn:
     """Clean up, then die of a signal."""
-    unfinished.remove_unfinished()
+    files.remove_unfinished()
     signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
@@ -124,7 +124,7 @@ def quit_interrupted(name: str) -> NoReturn:
     An exception instead could come inside a callback, where it is lost, or inside the set-up of a
     native module, which then crashes.
     """
-    unfinished.remove_unfinished()
+    files.remove_unfinished()
     clear()
     say(name, "interrupted")
     os._exit(INTERRUPTED)
@@ -219,7 +219,7 @@ class _Watch:
     def _clean(self) -> None:
         self._read()
         for path in self._paths.keys() - {_WHOLE}:
-            unfinished.remove(os.fsdecode(path))
+            files.remove(os.fsdecode(path))
 
     def _follow(self, status: int) -> NoReturn:
         """End as the child did."""

@@ -6,12 +6,12 @@ The exception is a stream: it is read whole before anything is written, so that 
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import stat
 from typing import Any
 
-from dnnp.cmds.shell.output import check_output
-from dnnp.core.model.errors import UsageError
+from dnnp.core.model.errors import InputFileError, UsageError
 
 WRITTEN = ("output", "outputs", "save_outputs", "trace", "calibrate", "svg", "save_policy")
 """Options, by the attribute they set, that name a file or folder to write."""
@@ -118,3 +118,25 @@ def _inside(path: str, folder: str) -> bool:
     return os.path.isdir(folder) and os.path.realpath(path).startswith(
         os.path.join(os.path.realpath(folder), "")
     )
+
+
+def check_output(path: str) -> None:
+    """Refuse an output that cannot be written before any work is done for it.
+
+    Raises
+    ------
+    InputFileError
+        `path` is a folder, or its folder is missing or may not be written to.
+    """
+    folder = os.path.dirname(path) or "."
+    reason = None
+    if not path:
+        reason = "an empty file name"
+    elif os.path.isdir(path):
+        reason = os.strerror(errno.EISDIR)
+    elif not os.path.isdir(folder):
+        reason = os.strerror(errno.ENOENT)
+    elif not os.path.exists(path) and not os.access(folder, os.W_OK):
+        reason = os.strerror(errno.EACCES)
+    if reason is not None:
+        raise InputFileError(f"{path}: {reason}")

@@ -60,7 +60,7 @@ def save_calibration(path: str, stream: Stream, caller: Caller) -> None:
     """Write what the run of a stream tells, as a whole or not at all."""
     from dnnp.core.runtime.waits import DISTURBED
     from dnnp.formats.calibration import calibration_bytes
-    from dnnp.formats.unfinished import atomic_output
+    from dnnp.formats.files import atomic_output
 
     found = calibration_of(stream)
     taken = max(stage.taken for stage in found.runs[0].stages)
@@ -93,7 +93,7 @@ def read_calibrations(paths: Sequence[str], caller: Caller) -> CalibrationFile:
     """
     from dnnp.core.model.calibration import CalibrationFile
     from dnnp.formats.calibration import parse_calibration
-    from dnnp.formats.kinds import KINDS
+    from dnnp.formats.files import KINDS
     from dnnp.formats.stream import read_bytes
 
     files = []

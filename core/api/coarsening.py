@@ -20,7 +20,7 @@ from dnnp.step import Options, option, step
 if TYPE_CHECKING:
     from dnnp.caller import Caller
     from dnnp.core.coarsen.coarsen import Coarsening
-    from dnnp.core.coarsen.given import Given
+    from dnnp.core.coarsen.segments import Given
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.rules import RuleSet
     from dnnp.formats.stream import Record, Stream
@@ -133,8 +133,8 @@ def _coarsen(stream: Stream, options: CoarsenOptions) -> None:
     from dnnp.core.coarsen.coarsen import coarsen as group_nodes
     from dnnp.core.coarsen.layers import paths_of
     from dnnp.core.coarsen.mirror import mirrored, twins_of
-    from dnnp.formats.forward import forward_pass
     from dnnp.formats.graph import graph_of
+    from dnnp.formats.stream import forward_pass
 
     caller, share, chains = options.caller, options.max_share, options.chain_share
     whole = graph_of(stream)
@@ -218,11 +218,11 @@ def _fused_by_ort(stream: Stream, options: CoarsenOptions) -> Given:
     FormatError
         The file is not the model that was imported, or its nodes are not the stream's.
     """
-    from dnnp.core.coarsen.given import Given
+    from dnnp.caller import open_source
+    from dnnp.core.coarsen.segments import Given
     from dnnp.core.runtime.borders import fused_groups
     from dnnp.core.runtime.fusion import title
     from dnnp.formats.onnx_types import types_of
-    from dnnp.source import open_source
 
     caller = options.caller
     model, path, _ = open_source(caller, stream, options.model)

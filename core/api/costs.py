@@ -1,4 +1,4 @@
-"""Price the nodes and groups of a stream; what several commands do when costs are missing."""
+"""Price the nodes and groups of a stream, and say what a graph costs in a few lines."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from dnnp.choices import DEFAULT_DEVICE
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.text import counted
-from dnnp.priced import operator_of
+from dnnp.core.model.text import counted, operator_name
 
 if TYPE_CHECKING:
     from dnnp.caller import Caller
     from dnnp.core.profile.work import Work
     from dnnp.formats.devices import DeviceSpec
-    from dnnp.formats.stream import Stream
+    from dnnp.formats.stream import Record, Stream
+
 
 _NAMED = 12
 """Operator types that a warning lists."""
@@ -127,9 +127,8 @@ def write_costs(
         A time lies beyond what a record may hold.
     """
     from dnnp.formats.devices import class_record
-    from dnnp.formats.edited_costs import basis_of, work_of
+    from dnnp.formats.edited_costs import basis_of, forget_old_costs, work_of
     from dnnp.formats.fields import MAX_NUMBER
-    from dnnp.formats.old_costs import forget_old_costs
 
     nodes = stream.get("node")
     for name, values in node_costs.items():
@@ -187,3 +186,61 @@ def _warn_unknown(stream: Stream, work: Work, times: Times, caller: Caller) -> N
         f"by the bytes they move only, as the work of their operators is unknown: "
         f"{', '.join(listed)}" + (f" and {more} more" if more > 0 else "")
     )
+
+
+HEAVIEST = 4
+"""Types of operators that are named."""
+
+NODES = 10
+"""Nodes that are named to who looks closely."""
+
+
+def describe_costs(stream: Stream, caller: Caller) -> None:
+    """Say what the graph takes on each class, and what takes most on the first one."""
+    from dnnp.core.model.text import shown_seconds
+
+    nodes, groups = stream.get("node"), stream.get("group")
+    classes = list(dict.fromkeys(name for record in nodes for name in record.get("time_s", ())))
+    if not classes or not stream.in_seconds:
+        return
+    units = counted(len(nodes), "node") + (f" in {counted(len(groups), 'group')}" if groups else "")
+    totals = (f"{shown_seconds(_total(groups or nodes, name))} on {name}" for name in classes)
+    caller.note(f"{units}, one after the other: {', '.join(totals)}")
+    name = classes[0]
+    whole = _total(nodes, name)
+    if whole == 0:
+        return
+    caller.note(f"heaviest on {name}: {_heaviest_types(nodes, name, whole)}")
+    for record in sorted(nodes, key=lambda record: -_time(record, name))[:NODES]:
+        time = _time(record, name)
+        caller.detail(
+            f"{record['name']} ({operator_of(record)}): {shown_seconds(time)}, {time / whole:.1%}"
+        )
+
+
+def _heaviest_types(nodes: Sequence[Record], name: str, whole: float) -> str:
+    """Types of operators with their shares of the whole and their numbers."""
+    times: dict[str, list[float]] = {}
+    for record in nodes:
+        times.setdefault(operator_of(record), []).append(_time(record, name))
+    total = Counter({kind: math.fsum(each) for kind, each in times.items()})
+    rows = [
+        f"{kind} {time / whole:.1%} ({len(times[kind])})"
+        for kind, time in total.most_common(HEAVIEST)
+    ]
+    more = f" and {len(times) - len(rows)} more" if len(times) > len(rows) else ""
+    return ", ".join(rows) + more
+
+
+def operator_of(record: Record) -> str:
+    """Type of the operator of a node record."""
+    return operator_name(record["op"], record.get("domain", ""))
+
+
+def _time(record: Record, name: str) -> float:
+    """Seconds on a class; 0 where it cannot run there."""
+    return float(record.get("time_s", {}).get(name) or 0.0)
+
+
+def _total(records: Sequence[Record], name: str) -> float:
+    return math.fsum(_time(record, name) for record in records)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dnnp.caller import CALLER, Caller
 from dnnp.choices import EXPORTS, FOLDERS, TORCH
@@ -14,11 +15,16 @@ from dnnp.core.model.text import counted, shown_bytes
 from dnnp.step import Options, option
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from dnnp.caller import Caller
     from dnnp.core.model.graph import Graph as NodeGraph
     from dnnp.core.model.plan import Plan
-    from dnnp.formats.stage_folder import Weights
+    from dnnp.formats.onnx_stages import StageModel
+    from dnnp.formats.stage_folder import Extras, Unit, Weights
     from dnnp.formats.stream import Stream
     from dnnp.graph import Graph
+
 
 MOST = 2**31 - 1
 """Largest number of Triton's configurations."""
@@ -90,7 +96,7 @@ def export(
     InputFileError
         A file cannot be read or written.
     """
-    from dnnp.formats.unfinished import atomic_output
+    from dnnp.formats.files import atomic_output
 
     options = ExportOptions(
         to=to, model=model, link_weights=link_weights, max_batch_size=max_batch_size, caller=caller
@@ -111,13 +117,13 @@ def export(
 def file_bytes(stream: Stream, options: ExportOptions) -> bytes:
     """The split or the schedule of a stream as one file; raises what `export` does."""
     if options.to == "torch-plan":
-        from dnnp.formats.torch_plan import torch_plan
+        from dnnp.formats.pytorch import torch_plan
 
         _planned(stream)
         return torch_plan(stream.get("plan")[0], stream.get("stage"), stream.get("node"))
     if options.to in TORCH:
         return _torch_csv(stream, options.caller, transfers=options.to == "torch-comms-csv")
-    from dnnp.formats.msr_split import write_split
+    from dnnp.formats.msr import write_split
     from dnnp.read_plan import refuse_shards
 
     plan = _planned(stream)[1]
@@ -127,7 +133,7 @@ def file_bytes(stream: Stream, options: ExportOptions) -> bytes:
 
 def _torch_csv(stream: Stream, caller: Caller, *, transfers: bool) -> bytes:
     """The schedule of a stream as CSV."""
-    from dnnp.formats.torch_csv import torch_cells, with_transfers
+    from dnnp.formats.pytorch import torch_cells, with_transfers
 
     if not stream.get("schedule"):
         raise UsageError(f"{stream.name}: no schedule to export; run dnnp-schedule first")
@@ -143,15 +149,14 @@ def _torch_csv(stream: Stream, caller: Caller, *, transfers: bool) -> bytes:
 
 def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
     """Write the models of a stream to a folder; raises what `export` does."""
+    from dnnp.caller import open_source
     from dnnp.formats.manifest import about, manifest_of, planned_sizes
-    from dnnp.formats.onnx_plan import refuse_training
     from dnnp.formats.onnx_stages import split_model
     from dnnp.formats.onnx_types import types_of
+    from dnnp.formats.plan import refuse_training
     from dnnp.formats.stage_folder import write_export
-    from dnnp.layouts import Content, lay_out
     from dnnp.runnable import parts_of
     from dnnp.sharded import has_shards, parts_of_shards, sharded_of
-    from dnnp.source import open_source
 
     caller = options.caller
     graph, plan = _planned(stream)
@@ -235,3 +240,94 @@ def _by_source(weights: Weights, how: str) -> dict[str, list[str]]:
         for source in file.sources if file.how == how else ():
             found.setdefault(str(source), []).append(file.file)
     return found
+
+
+_LEFT_OUT = {
+    "handed_through": "outputs that are inputs of the model",
+    "unused": "inputs that no output depends on",
+    "idle": "stages that no output depends on",
+}
+"""What Triton's ensembles cannot have -> what it is."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is exported."""
+
+    manifest: dict[str, Any]
+    stages: Sequence[StageModel]
+    model: ModelProto
+    """The whole model, which may be changed."""
+
+
+def lay_out(
+    to: str, content: Content, max_batch_size: int, caller: Caller
+) -> tuple[list[Unit], Extras]:
+    """Models and other files of an export; see `export` for what it raises."""
+    from dnnp.formats.stage_folder import Extras, stage_units
+
+    if to == "triton":
+        return _triton(content.manifest, content.stages, max_batch_size, caller)
+    if to == "ort-layers":
+        return _ort_layers(content, caller)
+    if to == "onnx-devices":
+        return _onnx_devices(content, caller)
+    return stage_units(content.stages), Extras()
+
+
+def _ort_layers(content: Content, caller: Caller) -> tuple[list[Unit], Extras]:
+    """The model with stages as layers, and how a session is made that heeds them."""
+    import orjson
+
+    from dnnp.formats.onnx_annotated import add_layers, layer_settings
+    from dnnp.formats.stage_folder import Extras, whole_unit
+
+    settings, gpus = layer_settings(content.manifest)
+    if len(gpus) > 1:
+        caller.warn(
+            f"the plan uses {len(gpus)} GPUs, a session of ONNX Runtime one: stages on others than "
+            "that of the session go where ONNX Runtime puts them"
+        )
+    _note_replicas(content.manifest, caller)
+    add_layers(content.model, [stage.nodes for stage in content.stages])
+    text = orjson.dumps(settings, option=orjson.OPT_INDENT_2) + b"\n"
+    files = {"session.json": text}
+    return [whole_unit(content.model)], Extras("ort-layers", files, {"settings": settings})
+
+
+def _onnx_devices(content: Content, caller: Caller) -> tuple[list[Unit], Extras]:
+    """The model with stages as device configurations."""
+    from dnnp.formats.onnx_annotated import add_device_configurations
+    from dnnp.formats.stage_folder import Extras, whole_unit
+
+    _note_replicas(content.manifest, caller)
+    devices = [stage["devices"] for stage in content.manifest["stages"]]
+    add_device_configurations(content.model, [stage.nodes for stage in content.stages], devices)
+    return [whole_unit(content.model)], Extras("onnx-devices")
+
+
+def _note_replicas(manifest: dict[str, Any], caller: Caller) -> None:
+    """Say what one model for all stages cannot."""
+    names = [str(s["id"]) for s in manifest["stages"] if s["replicas"] > 1]
+    if names:
+        caller.warn(f"that replicas take turns with samples is lost (stages {', '.join(names)})")
+
+
+def _triton(
+    manifest: dict[str, Any], stages: Sequence[StageModel], max_batch_size: int, caller: Caller
+) -> tuple[list[Unit], Extras]:
+    """A model repository."""
+    from dnnp.formats.stage_folder import Extras, Unit
+    from dnnp.formats.triton import repository
+
+    found = repository(manifest, max_batch_size)
+    units = [
+        Unit(i, stage.model, folder)
+        for i, (stage, folder) in enumerate(zip(stages, found.folders, strict=True))
+    ]
+    for kind, what in _LEFT_OUT.items():
+        if found.fields[kind]:
+            caller.warn(
+                f"the ensemble is without {what}: {', '.join(map(str, found.fields[kind]))}"
+            )
+    return units, Extras("triton", found.files, {"triton": found.fields})

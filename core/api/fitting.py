@@ -99,7 +99,7 @@ def write_device(record: Record, path: str) -> None:
     OSError
         It cannot be written.
     """
-    from dnnp.formats.unfinished import atomic_output
+    from dnnp.formats.files import atomic_output
 
     data = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
     with atomic_output(path) as file:
@@ -185,8 +185,8 @@ def measured(cases: Sequence[Case], seconds: float, beside: int, tell: Tell) -> 
 def chain_kernels(case: Case, length: int) -> Kernels:
     """Kernels of a chain; its weights lie where those of the chains that were measured do."""
     from dnnp.core.profile.work import work_of
+    from dnnp.formats.files import scratch_folder
     from dnnp.formats.graph import graph_of
-    from dnnp.formats.unfinished import scratch_folder
     from dnnp.loading import load_onnx
     from dnnp.rooflines import fused, kernels_by
 
@@ -205,7 +205,7 @@ def chain_kernels(case: Case, length: int) -> Kernels:
 def start_of_machine() -> Machine:
     """What the system tells of this machine, and rates to start a fit from."""
     from dnnp.core.profile.fit import Machine
-    from dnnp.core.runtime.hardware import cache_sizes, channel_block
+    from dnnp.core.runtime.operator_times import cache_sizes, channel_block
 
     caches = [(float(size), _CACHE_BANDWIDTH) for size in cache_sizes()]
     peak = {"float32": _START_PEAK}
@@ -213,7 +213,7 @@ def start_of_machine() -> Machine:
 
 
 def _record(options: FitOptions, found: Fit, seen: Measured) -> Record:
-    from dnnp.core.runtime.hardware import cache_sizes, copy_rate, memory_size
+    from dnnp.core.runtime.operator_times import cache_sizes, copy_rate, memory_size
     from dnnp.core.runtime.providers import ort_version
     from dnnp.formats.cost_cache import cpu_model
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.graph import Graph, Ints
     from dnnp.core.model.plan import CostOptions, Plan
-    from dnnp.formats.msr_split import SplitPart
+    from dnnp.formats.msr import SplitPart
     from dnnp.split_options import SplitOptions
 
 
@@ -139,7 +139,7 @@ def blocks_of(data: bytes, name: str, problem: SplitProblem, caller: Caller) -> 
     UsageError
         It uses a device that is not offered.
     """
-    from dnnp.formats.msr_split import read_split
+    from dnnp.formats.msr import read_split
 
     graph = problem.graph
     position = {node: i for i, node in enumerate(graph.node_ids.tolist())}

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from dnnp.core.model.errors import InputFileError
+from dnnp.formats.files import atomic_output
 from dnnp.formats.stream import Record, Stream, read_bytes, write
-from dnnp.formats.unfinished import atomic_output
 
 View = Mapping[str, Any]
 """A record of the stream that nobody may change; its fields are those of dnnp-graph(5)."""

@@ -80,8 +80,8 @@ def save_policy(path: str | os.PathLike[str], learned: Learned | None, caller: C
     InputFileError
         The file cannot be written.
     """
+    from dnnp.formats.files import atomic_output
     from dnnp.formats.policy import policy_bytes
-    from dnnp.formats.unfinished import atomic_output
 
     name = os.fspath(path)
     if learned is None:

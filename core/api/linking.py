@@ -18,8 +18,8 @@ from dnnp.core.model.errors import InputFileError, UsageError
 from dnnp.core.model.standing import Standing
 
 if TYPE_CHECKING:
-    from dnnp.core.profile.link_fit import LinkFit
-    from dnnp.core.runtime.link_sweep import Transfer
+    from dnnp.core.profile.fit import LinkFit
+    from dnnp.core.runtime.transfers import Transfer
 
 Record = dict[str, Any]
 
@@ -63,8 +63,8 @@ def measured_link(
     seconds
         Time to measure for; up to three times as long where the points are off the line.
     """
-    from dnnp.core.profile.link_fit import fit_link
-    from dnnp.core.runtime.link_sweep import SIZES, Sweep
+    from dnnp.core.profile.fit import fit_link
+    from dnnp.core.runtime.transfers import SIZES, Sweep
 
     sweep = Sweep(transfer, sizes or SIZES, trips)
     sweep.add(limit_s=seconds)
@@ -137,7 +137,7 @@ def write_devices(records: Sequence[Record], path: str) -> None:
     """
     import orjson
 
-    from dnnp.formats.unfinished import atomic_output
+    from dnnp.formats.files import atomic_output
 
     data = b"".join(orjson.dumps(record) + b"\n" for record in records)
     try:
@@ -206,7 +206,7 @@ Way = Callable[[], "AbstractContextManager[Transfer]"]
 def _ways(a: Spot, b: Spot, by: str) -> list[tuple[Way, int]]:
     """How to get from one device to another, and back if that is another way; messages of each."""
     from dnnp.core.runtime import transfers
-    from dnnp.core.runtime.link_sweep import SIZES
+    from dnnp.core.runtime.transfers import SIZES
 
     if a.gpu is not None and b.gpu is not None:
         one, other = a.gpu, b.gpu

@@ -258,7 +258,7 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
     if kind in OWN_GRAPHS:
         return read_own(kind, data, path, options.name, edges)
     if kind == "msr-json":
-        from dnnp.formats.msr_json import read_workload
+        from dnnp.formats.msr import read_workload
 
         return read_workload(data, path, options.name)
     if kind == "piper":
@@ -310,12 +310,12 @@ def load_onnx(
     name: str | None = None,
 ) -> Stream:
     """Import an ONNX model with prices and the whole shape chain at hand."""
-    from dnnp.core.runtime.symbolic_shapes import symbolic_shapes
+    from dnnp.core.runtime.shapes import symbolic_shapes
     from dnnp.formats.onnx_import import Helpers, import_onnx
 
     helpers = Helpers(pricer, symbolic_shapes)
     if shapes == "run":
-        from dnnp.core.runtime.run_shapes import shapes_by_running
+        from dnnp.core.runtime.shapes import shapes_by_running
 
         helpers = helpers._replace(run=shapes_by_running)
     return import_onnx(path, dims, shapes, name, helpers)

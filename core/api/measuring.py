@@ -73,9 +73,9 @@ def measured_costs(stream: Stream, timing: Timing, caller: Caller) -> MeasuredCo
     """What the model of a stream takes, measured now or before."""
     from pathlib import Path
 
+    from dnnp.caller import open_source
     from dnnp.formats import cost_cache
     from dnnp.formats.onnx_types import input_shapes
-    from dnnp.source import open_source
 
     model, path, digest = open_source(caller, stream, timing.model)
     groups = [record["nodes"] for record in stream.get("group")]
@@ -154,8 +154,7 @@ def _facts(
 ) -> dict[str, Any]:
     """Everything that the measured times depend on."""
     from dnnp.core.model.processors import available_cores
-    from dnnp.core.runtime.cuda import gpu_name
-    from dnnp.core.runtime.providers import MEMORIES, ort_version
+    from dnnp.core.runtime.providers import MEMORIES, gpu_name, ort_version
     from dnnp.formats.cost_cache import cpu_model, groups_digest
 
     others: dict[str, Any] = {}
@@ -205,7 +204,7 @@ def _time_model(
     from dnnp.core.runtime.measure import Measurement, measure_groups, measure_nodes
     from dnnp.core.runtime.providers import PROVIDERS, provider_name
     from dnnp.formats.cost_cache import MeasuredCosts
-    from dnnp.formats.costs_onnxruntime import where_it_ran
+    from dnnp.formats.cost_files import where_it_ran
     from dnnp.formats.onnx_types import input_shapes, types_of
 
     taken: list[float] = []
@@ -307,8 +306,8 @@ def _left_to_cpu(
         There are some, and nobody allowed that.
     """
     from dnnp.core.model.errors import UnavailableError
-    from dnnp.core.runtime.fallback import CPU, Left, shape_nodes
     from dnnp.core.runtime.measure import with_unique_names
+    from dnnp.core.runtime.providers import CPU, Left, shape_nodes
 
     named = with_unique_names(model)
     shapes = shape_nodes(named)

@@ -55,10 +55,10 @@ def training_costs(
     pass: both are to each other as they are alone, the passes as a whole. Group by group a fused
     kernel that is slow on small tensors would make its gradient slow, which nobody fuses here.
     """
+    from dnnp.caller import open_source
     from dnnp.formats.cost_cache import MeasuredCosts
-    from dnnp.formats.forward import forward_pass
+    from dnnp.formats.stream import forward_pass
     from dnnp.measuring import measured_costs
-    from dnnp.source import open_source
 
     nodes, groups = stream.get("node"), stream.get("group")
     late = {record["id"] for record in nodes if record.get("backward")}

@@ -1,4 +1,4 @@
-"""Learn what every operator costs, by formula or by measuring."""
+"""Learn what every operator costs: by formula, by measuring, or from another device's times."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dnnp.choices import DEFAULT_DEVICE, MEASURED, OPTIMIZATIONS, PROFILE_MODES
-from dnnp.core.model.errors import UsageError
+from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.text import shown_seconds
+from dnnp.costs import check_units, note_unfitted, write_costs
 from dnnp.step import Options, option, step
 
 if TYPE_CHECKING:
+    from dnnp.caller import Caller
+    from dnnp.core.model.graph import Floats
     from dnnp.formats.devices import DeviceSpec
-    from dnnp.formats.stream import Stream
+    from dnnp.formats.stream import Record, Stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +145,7 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
     InputFileError
         A file cannot be read.
     """
-    from dnnp.priced import describe_costs
+    from dnnp.costs import describe_costs
 
     if options.costs:
         from dnnp.given_costs import price_given
@@ -152,8 +156,6 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
 
         price_analytic(stream, options.devices, options.caller)
     elif options.mode == "scaled":
-        from dnnp.scaling import price_scaled
-
         start = options.source or MEASURED
         price_scaled(stream, options.devices, start, options.against, options.caller)
     else:
@@ -190,3 +192,130 @@ def profile_stream(stream: Stream, options: ProfileOptions) -> None:
 
 
 profile = step("dnnp-profile", ProfileOptions)(profile_stream)
+
+
+def price_scaled(
+    stream: Stream,
+    devices: Sequence[DeviceSpec],
+    start: str,
+    against: str | None,
+    caller: Caller,
+) -> None:
+    """Carry the times of one class to others, by ratios of their rooflines.
+
+    Parameters
+    ----------
+    devices
+        The others.
+    start
+        The class, or the path of its device file; `MEASURED`: the only one that is priced.
+    against
+        A stream of the same model that was measured on the others, to say how far off they are.
+
+    Raises
+    ------
+    UsageError
+        The class to start from is not clear, not priced, unknown, or among the targets.
+    """
+    check_units(stream)
+    from dnnp.core.profile.roofline import scaled_times
+    from dnnp.core.profile.work import work_of
+    from dnnp.formats.graph import clustering_of, graph_of
+    from dnnp.rooflines import analytic_times
+
+    graph = graph_of(stream)
+    groups = clustering_of(stream, graph)
+    source = _source(stream, start)
+    if any(source.name == d.name for d in devices):
+        raise UsageError(f"--device {source.name}: this class is what times are carried from")
+    if source.name not in graph.times:
+        priced = ", ".join(graph.times) or "none"
+        raise UsageError(f"--from {source.name}: the stream does not price it (priced: {priced})")
+    work = work_of(graph, stream.get("node"), stream.get("tensor"))
+    note_unfitted([source, *devices], caller)
+    own, own_groups = analytic_times(stream, graph, groups, work, source)
+    times = {source.name: graph.times[source.name]}
+    group_costs = None if groups is None else {source.name: groups.times[source.name]}
+    for device in devices:
+        theirs, their_groups = analytic_times(stream, graph, groups, work, device)
+        times[device.name] = scaled_times(times[source.name], own, theirs)
+        if group_costs is not None and own_groups is not None and their_groups is not None:
+            before = group_costs[source.name]
+            group_costs[device.name] = scaled_times(before, own_groups, their_groups)
+    if against is not None:
+        _report_errors(stream, devices, group_costs or times, against, caller)
+    write_costs(
+        stream,
+        [source, *devices],
+        _lists(times),
+        None if group_costs is None else _lists(group_costs),
+        "scaled",
+        caller,
+    )
+
+
+def _lists(times: dict[str, Floats]) -> dict[str, list[float]]:
+    return {name: array.tolist() for name, array in times.items()}
+
+
+def _source(stream: Stream, start: str) -> DeviceSpec:
+    """The device that was measured."""
+    from dnnp.formats.devices import device_names, load_device
+
+    if start != MEASURED:
+        return load_device(start)
+    priced = sorted({c for node in stream.get("node") for c in node.get("time_s", {})})
+    if len(priced) != 1:
+        found = ", ".join(priced) or "none"
+        raise UsageError(
+            f"--from {MEASURED} needs a stream that prices one class (priced: {found}); measure "
+            "it by dnnp-profile --mode measure, or name the class"
+        )
+    if priced[0] not in device_names():
+        raise UsageError(f"class '{priced[0]}' is not known; give its device file by --from FILE")
+    return load_device(priced[0])
+
+
+def _report_errors(
+    stream: Stream,
+    devices: Sequence[DeviceSpec],
+    times: dict[str, Floats],
+    path: str,
+    caller: Caller,
+) -> None:
+    """Compare with a stream of the same model that was measured on the target."""
+    from dnnp.core.profile.roofline import scaling_error
+    from dnnp.formats.stream import read_bytes
+
+    other = read_bytes(caller.read_input(path), path)
+    kind = "group" if stream.get("group") else "node"
+    shape = [_members(r) for r in stream.get(kind)]
+    if shape != [_members(r) for r in other.get(kind)]:
+        raise FormatError(f"its {kind}s are not those of the stream; measure the same model", path)
+    compared = False
+    for device in devices:
+        held_out = _column(other.get(kind), device.name)
+        if not any(time < float("inf") for time in held_out):
+            continue
+        import numpy as np
+
+        error = scaling_error(times[device.name], np.array(held_out))
+        compared = True
+        change = 100 * (error.predicted_s / error.measured_s - 1) if error.measured_s else 0.0
+        caller.note(
+            f"{device.name}: {error.count} {kind}s, {shown_seconds(error.predicted_s)} predicted, "
+            f"{shown_seconds(error.measured_s)} measured ({change:+.1f} %); error "
+            f"{100 * error.weighted:.1f} % by time, {100 * error.median:.1f} % median"
+        )
+    if not compared:
+        names = ", ".join(d.name for d in devices)
+        raise UsageError(f"--against {path}: it prices none of: {names}")
+
+
+def _members(record: Record) -> object:
+    """What tells that two records stand for the same operators."""
+    return record["id"], record.get("nodes", record.get("op"))
+
+
+def _column(records: list[Record], name: str) -> list[float]:
+    return [float(r.get("time_s", {}).get(name, float("inf"))) for r in records]

@@ -143,7 +143,7 @@ def save_files(options: RunOptions, outcome: Outcome, stream: Stream) -> None:
 @contextmanager
 def _written(path: str) -> Iterator[BinaryIO]:
     """A file that takes the place of what is there, when all went well."""
-    from dnnp.formats.unfinished import atomic_output
+    from dnnp.formats.files import atomic_output
 
     try:
         with atomic_output(os.fspath(path)) as file:
@@ -153,18 +153,17 @@ def _written(path: str) -> Iterator[BinaryIO]:
 
 
 def _run(stream: Stream, options: RunOptions) -> Outcome:
+    from dnnp.caller import open_source
     from dnnp.choosing import offer_of
     from dnnp.core.runtime.load import widest
     from dnnp.core.runtime.outcome import execute
     from dnnp.core.runtime.prepare import count_sessions, prepare
-    from dnnp.core.runtime.workers.staffing import staff_of
+    from dnnp.core.runtime.workers.hiring import staff_of
     from dnnp.formats.graph import graph_of, units_of
-    from dnnp.formats.onnx_plan import check_runnable
     from dnnp.formats.onnx_types import types_of
-    from dnnp.formats.plan import plan_of
+    from dnnp.formats.plan import check_runnable, plan_of
     from dnnp.read_plan import refuse_contradictions, refuse_infeasible, refuse_shards
     from dnnp.sharded import has_shards
-    from dnnp.source import open_source
 
     caller = options.caller
     graph = graph_of(stream)
@@ -277,7 +276,7 @@ def _weights(
     options: RunOptions, model: ModelProto, folder: Path, made: ShardedModel | None
 ) -> Weights:
     """Weights that are drawn, if that was asked for, and parts that no file has as they are."""
-    from dnnp.core.runtime.shard_weights import shard_weights
+    from dnnp.core.runtime.model_files import shard_weights
     from dnnp.core.runtime.weights import random_weights
 
     weights: Weights = {}

@@ -146,9 +146,9 @@ def schedule_stream(stream: Stream, options: ScheduleOptions) -> None:
     InfeasibleError
         No schedule keeps within the memory.
     """
+    from dnnp.core.pipeline.auto import trade_off
+    from dnnp.core.pipeline.problem import Wanted
     from dnnp.core.pipeline.solve import solve
-    from dnnp.core.pipeline.trade_off import trade_off
-    from dnnp.core.pipeline.wanted import Wanted
 
     caller = options.caller
     with caller.interruptible():
@@ -233,9 +233,8 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
 def limited_placement(placement: Placement, options: ScheduleOptions, mode: str) -> Placement:
     """The placement with the limits and the transfers that are asked for."""
     from dnnp.core.model.placement import check_placement
-    from dnnp.core.pipeline.limits import with_limit
-    from dnnp.core.pipeline.split_backward import split_backward
-    from dnnp.core.pipeline.transfers import with_transfers
+    from dnnp.core.pipeline.problem import with_limit
+    from dnnp.core.pipeline.transfers import split_backward, with_transfers
 
     if options.memory is not None:
         placement = with_limit(placement, options.memory)
@@ -258,7 +257,7 @@ def _name_shape(placement: Placement, options: ScheduleOptions) -> None:
     """Say which shape of the literature a plan with shared stages has, if it has one."""
     if not any(len(home) > 1 for block in placement.blocks for home in block.homes):
         return
-    from dnnp.core.pipeline.recognise import shape_of
+    from dnnp.core.pipeline.shapes import shape_of
 
     found = shape_of(placement)
     if found is not None:
@@ -275,8 +274,7 @@ def _put(
     """Put the schedule into the stream, and say what it is."""
     from dnnp.core.pipeline.problem import peak_memory, problem_of
     from dnnp.core.pipeline.transfers import global_order
-    from dnnp.formats.schedule import schedule_records
-    from dnnp.formats.schedule_text import schedule_line
+    from dnnp.formats.schedule import schedule_line, schedule_records
 
     problem = problem_of(schedule.placement, options.micro_batches)
     start = schedule.start_s.ravel()

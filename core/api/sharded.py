@@ -54,9 +54,9 @@ def sharded_of(
     FormatError
         The plan is for training; see `shard_model`, too.
     """
-    from dnnp.formats.onnx_plan import refuse_training
     from dnnp.formats.onnx_shards import StageLayout, shard_model
     from dnnp.formats.onnx_types import types_of
+    from dnnp.formats.plan import refuse_training
 
     refuse_training(graph)
     if any(stage.shared for stage in plan.stages):

@@ -5,18 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dnnp.choosing import fastest_plan, name_faster_replicas, ways_in_words, with_all_replicas
+from dnnp.choosing import (
+    Found,
+    fastest_plan,
+    name_faster_replicas,
+    tried_in_words,
+    try_methods,
+    ways_in_words,
+    with_all_replicas,
+)
+from dnnp.core.methods import LATENCY, SPLITS
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.learned import Training
 from dnnp.core.model.plan import OBJECTIVES
 from dnnp.core.model.text import counted, shown_bytes, shown_time
-from dnnp.idle import name_idle_options
 from dnnp.platform import platform_of
 from dnnp.searching import is_heavy, little_effort, or_interrupted, run_of, with_bar
 from dnnp.split_options import SplitOptions
 from dnnp.step import json_in, step
-from dnnp.trying import Found, tried_in_words, try_methods
 
 if TYPE_CHECKING:
     from dnnp.caller import Caller
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
     from dnnp.core.model.plan import Plan
     from dnnp.core.model.run import Run
     from dnnp.formats.stream import Stream
+    from dnnp.split_options import SplitOptions
 
 
 def split_stream(stream: Stream, options: SplitOptions) -> None:
@@ -355,3 +363,42 @@ def _report(caller: Caller, plan: Plan, problem: SplitProblem, spread: float | N
         caller.note(ways_in_words(plan, in_seconds))
     if plan.tried:
         caller.note(tried_in_words(plan, in_seconds))
+
+
+OPTIONS = (
+    "order", "solver", "effort", "seed", "samples", "population", "generations", "elite", "mutants",
+    "bias", "max-replicas",
+)  # fmt: skip
+"""Options that not every method heeds."""
+
+HEEDED_BY_EVAL = ("max-replicas",)
+
+
+def name_idle_options(options: SplitOptions) -> None:
+    """Say which of the options given the method makes no use of."""
+    latency, given = options.objective == "latency", options.eval is not None
+    heeded = {name for method in options.methods for name in _heeded(options, method)}
+    idle = [
+        name
+        for name in OPTIONS
+        if getattr(options, name.replace("-", "_")) is not None and name not in heeded
+    ]
+    if given and options.validity is not None and not latency:
+        idle.append("validity")
+    if latency and options.comm != "sum":
+        idle.append("comm")
+    several = "s" if len(options.methods) > 1 else ""
+    user = "--eval" if given else f"method{several} {', '.join(options.methods)}"
+    for name in idle:
+        options.caller.note(f"--{name} has no effect with {user}")
+
+
+def _heeded(options: SplitOptions, method: str) -> tuple[str, ...]:
+    """What a method heeds, or a given split does."""
+    from dnnp.core.portfolio.methods import resolved
+
+    if options.objective == "latency":
+        return () if options.eval is not None else LATENCY[method].heeds
+    if options.eval is not None:
+        return HEEDED_BY_EVAL
+    return SPLITS[resolved(method, options.validity or "ordered")].heeds

@@ -51,7 +51,7 @@ def add_training(stream: Stream, options: TrainingOptions) -> None:
         There is nothing to train.
     """
     from dnnp.core.training.backward import train
-    from dnnp.core.training.memory import Optimizer, in_half_precision
+    from dnnp.core.training.gradients import Optimizer, in_half_precision
 
     tensors = stream.get("tensor")
     if options.mixed_precision:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dnnp.core.shard.layout import Layout
     from dnnp.core.shard.rules import Operator, Rule
     from dnnp.formats.stream import Record, Stream
-    from dnnp.shard_times import ShardTimes
+    from dnnp.rooflines import ShardTimes
 
 NUMBERS_A_ROW = 3
 """What a loss over split scores exchanges for each row of them."""
@@ -150,7 +150,7 @@ class _Sharded:
     """Times of nodes by their rules."""
 
     def __init__(self, stream: Stream, graph: Graph, passes: Passes, clock: ShardTimes) -> None:
-        from dnnp.shard_times import ends_of
+        from dnnp.rooflines import ends_of
 
         self.nodes: list[Record] = stream.get("node")
         self.tensors: list[Record] = stream.get("tensor")
@@ -196,7 +196,7 @@ class _Sharded:
 
     def times(self, v: int, rule: Rule) -> list[float]:
         """Seconds of a node, by class of device."""
-        from dnnp.shard_times import moved_share
+        from dnnp.rooflines import moved_share
 
         if not rule.divided:
             return self.clock.whole(v)
@@ -217,7 +217,7 @@ class _Sharded:
         """
         from dnnp.core.model.shards import WHOLE
         from dnnp.core.training.gradients import rule_of
-        from dnnp.shard_times import moved_share
+        from dnnp.rooflines import moved_share
 
         w = self.passes.twin[v]
         if not rule.divided:
@@ -322,7 +322,7 @@ class _Entries:
     def _state_memory(self, entries: dict[int, Record]) -> None:
         """State memory: what a node has on one device, of which each has its part.
 
-        As in `dnnp.core.training.memory`, parameters count where they are read first, and their
+        As in `dnnp.core.training.gradients`, parameters count where they are read first, and their
         gradients and the optimiser's numbers where these are made first.
         """
         counted: set[int] = set()

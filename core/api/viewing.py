@@ -114,7 +114,7 @@ def view(
     InputFileError
         A file cannot be read or written.
     """
-    from dnnp.formats.unfinished import atomic_output
+    from dnnp.formats.files import atomic_output
     from dnnp.graph import Graph
 
     name = None if path is None else os.fspath(path)
@@ -245,10 +245,10 @@ def _trace(facts: Facts, _: ViewOptions) -> bytes:
 
 def _onnx(facts: Facts, options: ViewOptions) -> bytes:
     """The model with what is known of its nodes; weights that lie in other files stay there."""
+    from dnnp.caller import open_source
     from dnnp.core.view.graphs import nodes_of, shown_number
     from dnnp.formats.onnx_annotated import add_view
-    from dnnp.formats.onnx_plan import refuse_training
-    from dnnp.source import open_source
+    from dnnp.formats.plan import refuse_training
 
     known = {number: values for number, _, values in nodes_of(facts)}
     if facts.graph is not None:

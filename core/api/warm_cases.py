@@ -190,9 +190,6 @@ def _others() -> Iterator[Case]:
     peak = {"k": 2, "memory_model": "peak", "method": "uniform"}
     yield Case("split", "uniform", "wide", Problem(drawn=200), (("split", peak),))
     yield Case("split", "auto", "linked", LINKED_PROBLEM, (("split", QUICK),))
-    # So little effort that the search by orders leaves it to the one by ticks.
-    grid = {"shape": "M", "memory": 3.0, "micro_batches": 4, "effort": 0.001}
-    yield Case("schedule", "auto", "grid", None, (("schedule", grid),))
     # Too large for the program of GETF.
     large = {"objective": "latency", "method": "getf", "k": 12, **QUICK}
     yield Case("latency", "getf", "large", Problem(drawn=7000), (("split", large),))

@@ -28,8 +28,8 @@ from dnnp.core.model.graph import Floats, Graph, Ints, csr, distinct, totals
 from dnnp.core.model.orphan import die_with_parent
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
+from dnnp.formats.files import scratch_folder
 from dnnp.formats.scotch import read_mapping, write_graph
-from dnnp.formats.unfinished import scratch_folder
 
 TOTAL = 2**29
 """What integer weights add up to: twice that, for both ends of edges, fits 32 bits."""

@@ -1,4 +1,4 @@
-"""Coarsening: rules or given groups, series, layers, a number of groups; one clustering."""
+"""Coarsening: rules or given groups, constants, series, layers, a number of groups."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ import numpy as np
 
 from dnnp.core.coarsen.balance import RULE as BALANCED
 from dnnp.core.coarsen.balance import contract_to
-from dnnp.core.coarsen.chains import RULE as CHAIN
-from dnnp.core.coarsen.chains import contract_chains, work_shares
-from dnnp.core.coarsen.constants import absorb, fold
 from dnnp.core.coarsen.gcof import fuse_sequences
-from dnnp.core.coarsen.given import Given, given_labels, rules_of
-from dnnp.core.coarsen.merge import Shape, Units
+from dnnp.core.coarsen.layers import Path
+from dnnp.core.coarsen.merge import NONE, Shape, Units
 from dnnp.core.coarsen.patterns import fuse_pattern
-from dnnp.core.coarsen.scopes import Path
+from dnnp.core.coarsen.segments import Given, given_labels, rules_of
 from dnnp.core.model import rules as model
 from dnnp.core.model.cluster import Clustering, clustering_of_labels, contract
-from dnnp.core.model.graph import Floats, Graph, Ints, totals
+from dnnp.core.model.graph import Bools, Floats, Graph, Ints, totals
+from dnnp.core.model.rules import Absorb, Fold, RuleSet
 
 MAX_NAMED = 6
 """A group of more operators is named by its first and last one and their number."""
@@ -177,3 +175,124 @@ def _name(graph: Graph, members: list[int]) -> str:
     if len(ops) <= MAX_NAMED:
         return "+".join(ops)
     return f"{ops[0]}+...+{ops[-1]} ({len(ops)} nodes)"
+
+
+def absorb(units: Units, rule: Absorb) -> None:
+    """Merge operators that do nothing into their only consumer, or their producer into them.
+
+    The consumer reads through them: later rules see it connected to what they read.
+    """
+    for unit in units.having(rule.ops):
+        if units.find(unit) != unit or not units.reads[unit]:
+            continue
+        source = units.reads[unit][0]
+        consumer, maker = units.consumer(unit), units.maker(source)
+        if consumer != NONE and units.merge(unit, consumer):
+            outputs = units.writes[unit]
+            reads = [source if t in outputs else t for t in units.reads[consumer]]
+            units.reads[consumer] = list(dict.fromkeys(reads))
+            units.rules[consumer] = units.rules[consumer] or rule.name
+        elif maker != NONE and units.merge(maker, unit):
+            units.rename(unit, units.ops[maker])
+            units.reads[unit] = units.reads[maker]
+            units.rules[unit] = units.rules[maker] or rule.name
+
+
+def fold(units: Units, rule: Fold, shapes: Sequence[Shape]) -> None:
+    """Mark tensors known in advance, and merge what makes them into the only consumer.
+
+    From here on they count as constants, also when several consumers keep their maker apart.
+    The consumer keeps its operand, so that later rules see a constant in its place.
+    """
+    folded = [False] * units.graph.n
+    for node in units.order:
+        op = units.ops[node]
+        reads = units.reads[node]
+        if op in rule.shape_ops:
+            known = bool(reads) and all(shapes[t] is not None for t in reads)
+        else:
+            known = (
+                bool(reads) and op not in rule.excluded and all(units.constant[t] for t in reads)
+            )
+        if known:
+            folded[node] = True
+            for tensor in units.writes[node]:
+                units.constant[tensor] = True
+    for node in reversed(units.order):
+        if folded[node] and units.find(node) == node:
+            consumer = units.consumer(node)
+            if consumer != NONE and units.merge(node, consumer):
+                units.rules[consumer] = units.rules[consumer] or rule.name
+
+
+CHAIN = "chain"
+
+
+def contract_chains(units: Units, share: Floats, max_share: float = 1.0) -> None:
+    """Merge u into v when v is all that reads u and u is all that v waits for.
+
+    Constants and model inputs count for nothing here. Merging changes neither what a chain's
+    head waits for nor who reads its tail, so one pass in topological order is a fixpoint.
+    Time O(V + E).
+
+    Parameters
+    ----------
+    units
+        The units to merge.
+    share
+        Share of each node of their graph in the work; f64[n].
+    max_share
+        Share of the model's work that a chain may hold besides its heaviest unit, so that
+        a model that is one long chain can still be split evenly. From 1 on, no limit.
+    """
+    work = np.bincount(units.label(), weights=share, minlength=len(share)).tolist()
+    heaviest = work[:]
+    for unit in units.order:
+        if units.find(unit) != unit:
+            continue
+        v = units.consumer(unit)
+        if v == NONE or not _waits_only_for(units, v, unit):
+            continue
+        total, top = work[unit] + work[v], max(heaviest[unit], heaviest[v])
+        if (max_share >= 1 or total - top <= max_share) and units.merge(unit, v):
+            work[v], heaviest[v] = total, top
+            units.rules[v] = CHAIN
+
+
+def _waits_only_for(units: Units, consumer: int, unit: int) -> bool:
+    """Whether everything `consumer` reads is known in advance, an input, or made by `unit`."""
+    allowed = (NONE, unit, consumer)
+    return all(units.constant[t] or units.maker(t) in allowed for t in units.reads[consumer])
+
+
+def work_shares(graph: Graph) -> Floats:
+    """Share of each node in the work of the model; f64[n].
+
+    The largest over device classes of its share of the time; for a graph without times, the
+    share of the bytes it reads and writes.
+    """
+    columns = [np.where(np.isfinite(t), t, 0.0) for t in graph.times.values()]
+    if not columns:
+        touched = np.zeros(graph.n)
+        for ptr, idx in ((graph.in_ptr, graph.in_idx), (graph.out_ptr, graph.out_idx)):
+            node = np.repeat(np.arange(graph.n), np.diff(ptr))
+            touched += np.bincount(node, weights=graph.tensor_bytes[idx], minlength=graph.n)
+        columns = [touched]
+    shares = [column / (column.sum() or 1.0) for column in columns]
+    return np.max(shares, axis=0)
+
+
+def fused_units(
+    graph: Graph, shapes: Sequence[Shape], rules: RuleSet
+) -> tuple[Ints, tuple[str, ...], Bools]:
+    """Units by fusion rules.
+
+    Returns
+    -------
+    tuple
+        Unit of each node, a position of a node, i64[n]; the rule that formed each unit, by
+        that position, empty for none; whether each tensor is known before the model runs, bool[m].
+    """
+    units = Units(graph)
+    apply_rules(units, rules, shapes)
+    return units.label(), tuple(units.rules), np.array(units.constant, dtype=np.bool_)

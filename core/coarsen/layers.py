@@ -1,15 +1,21 @@
-"""Join the groups of one layer, as far as the graph of groups stays acyclic."""
+"""Layers of a model: their nodes, and groups of one joined as far as groups stay acyclic.
+
+Which layer a node belongs to, by where its name puts it in the model. Exporters name a node by its
+path through the modules, as in `/encoder/layer.3/attn/MatMul`. A layer is a path cut after a
+component with a number.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from dnnp.core.coarsen.merge import signatures
-from dnnp.core.coarsen.scopes import Path, layer_paths, scope_of_name, scope_path
 from dnnp.core.coarsen.segments import acyclic_labels
 from dnnp.core.model.cluster import Clustering, contract
 from dnnp.core.model.graph import Graph, Ints
@@ -93,3 +99,112 @@ def join_layers(
         wanted.append(numbers.setdefault(key, len(numbers)))
     joined = acyclic_labels(contract(graph, clustering), np.array(wanted, dtype=np.int64))
     return joined[clustering.label], layer_of
+
+
+Path = tuple[str, ...]
+
+MIN_NODES = 4
+"""Nodes that a layer holds on average, unless there are none so large."""
+
+MIN_COVER = 0.2
+"""Share of the nodes in their parents that layers cover; a block's two normalisations do not."""
+
+
+def scope_path(scope: str) -> Path:
+    """Components of a scope: parts between slashes or, if it has none, between dots.
+
+    >>> scope_path("/encoder/layer.3/attn")
+    ('encoder', 'layer.3', 'attn')
+    >>> scope_path("encoder.layer.3.attn")
+    ('encoder', 'layer.3', 'attn')
+    """
+    if "/" in scope:
+        return tuple(part for part in scope.split("/") if part)
+    parts: list[str] = []
+    for part in scope.split("."):
+        if part.isdigit() and parts:
+            parts[-1] += f".{part}"
+        elif part:
+            parts.append(part)
+    return tuple(parts)
+
+
+def scope_of_name(name: str) -> str:
+    """Scope that a node's name implies: all before its last slash."""
+    return name.rpartition("/")[0]
+
+
+def layer_paths(
+    paths: Sequence[Path], levels: Sequence[int], depth: int | None = None
+) -> list[Path]:
+    """The layer of each node's path; () for a node without a path.
+
+    Parameters
+    ----------
+    paths, levels
+        Path of each node, and the length of the longest chain of nodes before it.
+    depth
+        Number of components that tell layers apart. None: cut each path after a component
+        with a number, whose instances follow one another: the deepest that holds `MIN_NODES`
+        nodes on average, else the first; a path without any, where it parts from the others.
+    """
+    if depth is not None:
+        return [path[:depth] for path in paths]
+    sizes = _serial_prefixes(paths, levels)
+    cut_at = {path: _cut(path, sizes) for path in dict.fromkeys(paths)}
+    above = {path[:i] for path, cut in cut_at.items() for i in range(cut)}
+    result: dict[Path, Path] = {}
+    for path, cut in cut_at.items():
+        if not cut:
+            cut = next((i for i in range(1, len(path)) if path[:i] not in above), len(path))
+        result[path] = path[:cut]
+    return [result[path] for path in paths]
+
+
+def _serial_prefixes(paths: Sequence[Path], levels: Sequence[int]) -> dict[Path, float]:
+    """Prefixes, numbers blanked, that stand for layers -> nodes in each layer on average.
+
+    Of the instances in one parent, more than half must follow the one before: attention heads
+    and the branches of a block run side by side and are no layers. And they must be a good
+    part of it.
+    """
+    total = Counter(path[:i] for path in paths for i in range(len(path)))
+    inside: dict[Path, list[int]] = {}
+    for path, level in zip(paths, levels, strict=True):
+        for i, part in enumerate(path, 1):
+            if any(c.isdigit() for c in part):
+                inside.setdefault(path[:i], []).append(level)
+    siblings: dict[Path, dict[Path, list[list[int]]]] = {}
+    for prefix, found in inside.items():
+        parents = siblings.setdefault(_blank(prefix), {})
+        parents.setdefault(prefix[:-1], []).append(sorted(found))
+    serial: dict[Path, float] = {}
+    for prefix, parents in siblings.items():
+        pairs = [pair for family in parents.values() for pair in pairwise(sorted(family, key=_mid))]
+        sizes = [len(found) for family in parents.values() for found in family]
+        covers = sum(sizes) >= MIN_COVER * sum(total[parent] for parent in parents)
+        if covers and 2 * sum(_follows(a, b) for a, b in pairs) > len(pairs):
+            serial[prefix] = sum(sizes) / len(sizes)
+    return serial
+
+
+def _mid(levels: list[int]) -> int:
+    return levels[len(levels) // 2]
+
+
+def _follows(before: list[int], after: list[int]) -> bool:
+    """Whether one instance lies behind another: further than half of their middle halves."""
+    spread = sum(x[3 * len(x) // 4] - x[len(x) // 4] for x in (before, after))
+    return 4 * (_mid(after) - _mid(before)) > spread
+
+
+def _cut(path: Path, sizes: dict[Path, float]) -> int:
+    """Number of components that name the layer of a path; 0 if none does."""
+    found = [(i, sizes.get(_blank(path[:i]), 0.0)) for i in range(1, len(path) + 1)]
+    large = [i for i, size in found if size >= MIN_NODES]
+    return large[-1] if large else next((i for i, size in found if size), 0)
+
+
+def _blank(path: Path) -> Path:
+    """A path with the numbers taken out, and a letter right behind one, as in Mixed_5b."""
+    return tuple(re.sub(r"\d+([a-z](?![A-Za-z\d]))?", "#", part) for part in path)

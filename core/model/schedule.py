@@ -32,9 +32,8 @@ class Repetend:
     span_s: float = 0.0
     """First start to last end of the blocks of `unroll` micro-batches."""
     method: str = "orders"
-    """What found it: `orders`, the search over orders of blocks; `grid`, that on whole ticks;
-    `list`, list scheduling alone; `sequential`, one block after the other; `tessel`;
-    `tessel-fast`."""
+    """What found it: `orders`, the search over orders of blocks; `list`, list scheduling alone;
+    `sequential`, one block after the other; `tessel`; `tessel-fast`."""
 
     @property
     def rate_s(self) -> float:

@@ -8,12 +8,14 @@ Block i of micro-batch j is block j * k + i, where k is the number of blocks of 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.graph import Floats, Ints, csr, offsets
 from dnnp.core.model.placement import Placement
+from dnnp.core.model.schedule import Repetend
 
 TOLERANCE = 1e-9
 """Times, and memory, this much apart (relative to the sum of all of them) count as equal."""
@@ -207,3 +209,65 @@ def faults(problem: ScheduleProblem, start: Floats, period: float | None = None)
     for d in np.flatnonzero(held > problem.capacity + problem.fixed + scale).tolist():
         found.append(f"unit {d} holds {held[d]:g}")
     return found
+
+
+def with_limit(placement: Placement, memory_bytes: float) -> Placement:
+    """The same placement where every device may hold so much."""
+    units = tuple(u if u.link else replace(u, memory_bytes=memory_bytes) for u in placement.units)
+    return replace(placement, units=units)
+
+
+def within(placement: Placement, memory_bytes: Floats) -> Placement:
+    """The same placement where no device may hold more than any does now, nor more than before.
+
+    `memory_bytes` (f64[units]) is what they hold; inf where it grows without end.
+    """
+    ends = np.isfinite(memory_bytes)
+    most = float(memory_bytes[ends].max(initial=0.0))
+    units = tuple(
+        replace(unit, memory_bytes=min(unit.memory_bytes, most)) if end else unit
+        for unit, end in zip(placement.units, ends.tolist(), strict=True)
+    )
+    return replace(placement, units=units)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for."""
+
+    micro_batches: int
+    method: str = "auto"
+    """A name of `core.methods`."""
+    unroll: int | None = None
+    """Micro-batches in a period; None: 1, and more where that leaves a gap to the bound."""
+    most_in_flight: int | None = None
+    """`tessel`: micro-batches that a repetend may be made of (N_R)."""
+    lazy: bool = True
+    """`tessel`: complete the best repetend only, not every better one."""
+
+
+class Batch(NamedTuple):
+    """All micro-batches that a schedule is for."""
+
+    placement: Placement
+    problem: ScheduleProblem
+    """Of all micro-batches."""
+    bound: float
+    """No schedule within the memory limits is shorter."""
+
+
+class Answer(NamedTuple):
+    """What a method found."""
+
+    start: Floats
+    """f64[micro-batches * blocks]."""
+    method: str
+    """What made `start`."""
+    bound: float
+    """No schedule of as many micro-batches within the memory limits is shorter."""
+    status: str = "feasible"
+    """`optimal`, `feasible` or `interrupted`."""
+    repetend: Repetend | None = None
+    """The best one, if the method looks for any."""
+    rate_s: float | None = None
+    """Time for each of many micro-batches; None: not known."""

@@ -19,7 +19,6 @@ from dnnp.core.model.graph import Floats
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.pipeline.bound import longest_paths, rate_bound
-from dnnp.core.pipeline.grid.solve import on_grid
 from dnnp.core.pipeline.orders import phases as phases
 from dnnp.core.pipeline.orders.board import OrderField, field_of, matches_of
 from dnnp.core.pipeline.orders.cycle import tightened
@@ -51,9 +50,8 @@ def find_repetend(
 ) -> Repetend:
     """The repetend of the shortest period, then the least memory, then the shortest span.
 
-    Memory and span are searched over orders, shortly; where that does not prove them, on whole
-    ticks, which suits long chains (`core.pipeline.grid`); then over orders again. `known` are the
-    start times, f64[b], and the period of a repetend that need not be a good one.
+    Memory and span are searched shortly; where that does not prove them, again from what was found.
+    `known` are the start times, f64[b], and the period of a repetend that need not be a good one.
 
     Memory is the largest `steady_memory` of a unit; units without a limit on which micro-batches
     leave something behind do not count. Each number is proven, or comes with a proven bound.
@@ -93,20 +91,11 @@ def find_repetend(
     quick = meter.limited(meter.left * QUICK)
     second = _second(field, first, quick)
     third = _third(field, first, second, quick)
-    method = "orders"
     if not (second.complete and third.complete) and not quick.stopped:
-        run.stands("whole ticks")
-        answer = on_grid(problem, first.value, run)
-        run.stands("least memory and span")
-        if answer is not None and answer.start is not None and answer.complete:
-            second = FoundOrder(answer.start, answer.memory, answer.memory, True)
-            third = FoundOrder(answer.start, answer.span, answer.span, True)
-            method = "grid"
-        else:
-            second = _second(field, first._replace(start=third.start), meter)
-            third = _third(field, first, second, meter)
+        second = _second(field, first._replace(start=third.start), meter)
+        third = _third(field, first, second, meter)
     meter.stopped = meter.stopped or quick.stopped
-    return replace(_made(problem, first, second, third, meter), method=method)
+    return replace(_made(problem, first, second, third, meter), method="orders")
 
 
 def _without_dust(problem: ScheduleProblem) -> ScheduleProblem:

@@ -17,15 +17,16 @@ from dnnp.core.model.text import shown_bytes
 from dnnp.core.pipeline.bound import left_out, makespan_bound, rate_bound
 from dnnp.core.pipeline.problem import (
     TOLERANCE,
+    Answer,
+    Batch,
     ScheduleProblem,
+    Wanted,
     faults,
     peak_memory,
     problem_of,
     span_of,
 )
-from dnnp.core.pipeline.recipes.classics import classic, sequential
-from dnnp.core.pipeline.recipes.rate import classic_rate
-from dnnp.core.pipeline.wanted import Answer, Batch, Wanted
+from dnnp.core.pipeline.recipes.classics import classic, classic_rate, sequential
 
 
 def solve(placement: Placement, wanted: Wanted, run: Run = PLAIN) -> Schedule:

@@ -7,9 +7,11 @@ neither part (vendor plug-ins, unknown custom domains) are priced by their bytes
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import log2
 from typing import NamedTuple
 
-from dnnp.core.profile import classical, dense, elementwise, movement, sequence
+from dnnp.core.profile import dense, elementwise, sequence
+from dnnp.core.profile.call import Call
 from dnnp.core.profile.elementwise import (
     DIVIDE,
     ERF_GELU,
@@ -27,6 +29,74 @@ Add = Callable[..., None]
 """add(names, flop, bytes): enter a rule for each of the names."""
 
 
+def _rows(call: Call) -> int:
+    """Samples: the first dimension of a matrix, one for a vector."""
+    shape = call.shape(0)
+    return shape[0] if len(shape) > 1 else 1
+
+
+def _length(call: Call, name: str) -> int:
+    found = call.attribute(name)
+    return 0 if found is None else max(len(found.floats), len(found.ints))
+
+
+def tree_ensemble(call: Call) -> float:
+    """Each sample walks down each tree, log2(nodes a tree) levels of 2 operations."""
+    trees = call.integers("nodes_treeids")
+    count = len(set(trees)) if trees else max(len(call.integers("tree_roots")), 1)
+    nodes = len(trees) if trees else _length(call, "nodes_splits")
+    return 2.0 * _rows(call) * count * max(log2(max(nodes / max(count, 1), 2.0)), 1.0)
+
+
+def linear_model(call: Call) -> float:
+    """A multiply-add for each coefficient and sample."""
+    return 2.0 * _rows(call) * _length(call, "coefficients")
+
+
+def support_vectors(call: Call) -> float:
+    """A kernel value for each support vector, then the dual coefficients."""
+    vectors, coefficients = _length(call, "support_vectors"), _length(call, "coefficients")
+    return 2.0 * _rows(call) * (vectors + coefficients)
+
+
+def everything(call: Call) -> float:
+    """Every input and output once."""
+    return call.bytes_all()
+
+
+def nothing(call: Call) -> float:
+    """A view: no data moves."""
+    return 0.0
+
+
+def written(call: Call) -> float:
+    """Outputs only: generators, whose inputs are a few scalars."""
+    return call.bytes_out()
+
+
+def copied(call: Call) -> float:
+    """What comes out is read once and written once: slices of larger tensors."""
+    return 2.0 * call.bytes_out()
+
+
+def gathered(call: Call) -> float:
+    """Rows gathered from input 0, which are the outputs, and the indices at input 1."""
+    return 2.0 * call.bytes_out() + call.bytes_in(1)
+
+
+def updated(call: Call) -> float:
+    """An update in place: input 1 is read and written over a part of input 0."""
+    return 2.0 * call.bytes_in(1) + call.bytes_in(2)
+
+
+def looked_up(call: Call) -> float:
+    """Embedding tables after input 1: of each, only the rows that the output is made of.
+
+    The fused embedding operators read three tables (words, positions, segments).
+    """
+    return 4.0 * call.bytes_out() + call.bytes_in(0) + call.bytes_in(1)
+
+
 class Rule(NamedTuple):
     """How one operator is priced."""
 
@@ -37,14 +107,14 @@ class Rule(NamedTuple):
 def _rules() -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
 
-    def add(names: str, flop: Formula, moved: Formula = movement.everything) -> None:
+    def add(names: str, flop: Formula, moved: Formula = everything) -> None:
         for name in names.split():
             rules[name] = Rule(flop, moved)
 
     for name, weight in elementwise.ELEMENTWISE.items():
         add(name, per_output(weight))
     for name, weight in elementwise.GENERATORS.items():
-        add(name, per_output(weight), movement.written)
+        add(name, per_output(weight), written)
     for name, weight in elementwise.REDUCTIONS.items():
         add(name, per_input(weight))
     _add_views_and_copies(add)
@@ -62,7 +132,7 @@ def _add_views_and_copies(add: Add) -> None:
         "OptionalGetElement OptionalHasElement SequenceEmpty SequenceLength Constant Dropout "
         "com.microsoft:ExpandDims com.microsoft:EPContext com.microsoft:Snpe",
         free,
-        movement.nothing,
+        nothing,
     )
     add(
         "Concat Split Transpose Expand Pad Tile DepthToSpace SpaceToDepth ReverseSequence "
@@ -75,22 +145,22 @@ def _add_views_and_copies(add: Add) -> None:
     add(
         "Slice CenterCropPad SequenceAt Crop DynamicSlice com.microsoft:UnfoldTensor",
         free,
-        movement.copied,
+        copied,
     )
     add(
         "Gather GatherElements GatherND ai.onnx.ml:ArrayFeatureExtractor com.microsoft:GatherND "
         "com.microsoft:TorchEmbedding",
         free,
-        movement.gathered,
+        gathered,
     )
-    add("com.microsoft:GatherBlockQuantized", per_output(2.0), movement.gathered)
+    add("com.microsoft:GatherBlockQuantized", per_output(2.0), gathered)
     add(
         "ConstantOfShape EyeLike Range OneHot GivenTensorFill com.microsoft:Range",
         free,
-        movement.written,
+        written,
     )
     add("Scatter ScatterElements ScatterND", elementwise.scatter)
-    add("TensorScatter", free, movement.updated)
+    add("TensorScatter", free, updated)
 
 
 def _add_arithmetic(add: Add) -> None:
@@ -150,11 +220,11 @@ def _add_classical(add: Add) -> None:
     """ai.onnx.ml."""
     ml = "ai.onnx.ml:"
     for name in ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"):
-        add(ml + name, classical.tree_ensemble)
-    add(ml + "LinearClassifier", classical.linear_model)
-    add(ml + "LinearRegressor", classical.linear_model)
-    add(ml + "SVMClassifier", classical.support_vectors)
-    add(ml + "SVMRegressor", classical.support_vectors)
+        add(ml + name, tree_ensemble)
+    add(ml + "LinearClassifier", linear_model)
+    add(ml + "LinearRegressor", linear_model)
+    add(ml + "SVMClassifier", support_vectors)
+    add(ml + "SVMRegressor", support_vectors)
     add(ml + "Scaler", per_output(2.0))
     add(ml + "Normalizer", per_output(6.0))
     add(ml + "Imputer", per_output(2.0))
@@ -168,7 +238,7 @@ def _add_classical(add: Add) -> None:
 def _add_contrib(add: Add) -> None:
     """com.microsoft: what ONNX Runtime's own optimisers and exporters write."""
 
-    def contrib(names: str, flop: Formula, moved: Formula = movement.everything) -> None:
+    def contrib(names: str, flop: Formula, moved: Formula = everything) -> None:
         add(" ".join(f"com.microsoft:{name}" for name in names.split()), flop, moved)
 
     contrib("FusedConv NhwcConv NhwcFusedConv", dense.convolution)
@@ -209,9 +279,7 @@ def _add_contrib(add: Add) -> None:
     contrib("GroupNorm", per_input(8.0))
     contrib("GatedRMSNorm", per_input(SIGMOID + 7))
     contrib("BranchwiseRMSNorm", per_input(5.0))
-    contrib(
-        "EmbedLayerNormalization QEmbedLayerNormalization", per_output(10.0), movement.looked_up
-    )
+    contrib("EmbedLayerNormalization QEmbedLayerNormalization", per_output(10.0), looked_up)
     contrib("RotaryEmbedding GemmaRotaryEmbedding MRotaryEmbedding", per_output(3.0))
     contrib("QLinearAdd QLinearMul QLinearWhere QLinearLeakyRelu", per_output(6.0))
     contrib("QLinearSigmoid QLinearConcat", per_output(2.0))
@@ -228,7 +296,7 @@ def _add_contrib(add: Add) -> None:
     contrib("GridSample", dense.grid_sampling)
     contrib("CropAndResize", dense.region_align)
     contrib("Unique", elementwise.sorting)
-    contrib("RelativePositionBias", per_output(1.0), movement.written)
+    contrib("RelativePositionBias", per_output(1.0), written)
     contrib("GatedRelativePositionBias", per_output(SIGMOID))
     contrib("MurmurHash3 NGramRepeatBlock Tokenizer", per_input(10.0))
 

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 
 from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.runtime.inputs import Sample
-from dnnp.core.runtime.sinks import Sink
-from dnnp.core.runtime.sources import Source
+from dnnp.core.runtime.sources import Sink, Source
 from dnnp.core.runtime.values import Values, to_numpy
+from dnnp.formats.files import replacement
 from dnnp.formats.tensors import write_outputs
-from dnnp.formats.unfinished import replacement
 
 AHEAD = 2
 """Samples that are read before anybody asks for them."""

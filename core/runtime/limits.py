@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.orphan import die_with_parent
 from dnnp.core.model.text import shown_bytes
-from dnnp.formats.unfinished import any_unfinished
+from dnnp.formats.files import any_unfinished
 
 SLOTS = 4200
 """Things that may be under way at once: the sessions of a pipeline, and some around them."""

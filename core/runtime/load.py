@@ -9,8 +9,7 @@ from dnnp.core.model.plan import Stage
 from dnnp.core.runtime.file_runs import FileRun
 from dnnp.core.runtime.inputs import Sample
 from dnnp.core.runtime.scheduled import Program
-from dnnp.core.runtime.sinks import Kept, Sink
-from dnnp.core.runtime.sources import Arrivals, Repeated, Source
+from dnnp.core.runtime.sources import Arrivals, Kept, Repeated, Sink, Source
 from dnnp.core.runtime.values import to_numpy
 
 

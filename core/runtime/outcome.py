@@ -15,7 +15,6 @@ from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.file_runs import FileRun
 from dnnp.core.runtime.load import Load, widest
 from dnnp.core.runtime.placing import providers_of, run_fields, stage_fields, where
-from dnnp.core.runtime.queueing import Queueing, queueing
 from dnnp.core.runtime.report import (
     NO_FORECAST,
     Forecast,
@@ -31,9 +30,8 @@ from dnnp.core.runtime.scheduled import Program
 from dnnp.core.runtime.session import SessionConfig
 from dnnp.core.runtime.sources import Arrivals
 from dnnp.core.runtime.steady import STEADY, Settled, is_disturbed, worth_repeating
-from dnnp.core.runtime.sweep import Sweep, Swept, run_sweep
-from dnnp.core.runtime.timeline import timeline
-from dnnp.core.runtime.trace import Trace
+from dnnp.core.runtime.sweep import Queueing, Sweep, Swept, queueing, run_sweep
+from dnnp.core.runtime.trace import Trace, timeline
 from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.verify import Tolerance, Verdict
 from dnnp.formats.trace_events import Timeline

@@ -29,13 +29,11 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.model.errors import DnnpError, LimitError
-from dnnp.core.runtime.channel import Channel, ClosedError, Ends
+from dnnp.core.runtime.channel import Channel, ClosedError, Ends, Log
 from dnnp.core.runtime.inputs import blamed
-from dnnp.core.runtime.log import Log
 from dnnp.core.runtime.relay import Answer, Relay, Remote
 from dnnp.core.runtime.routes import SOURCE, Edge, route
-from dnnp.core.runtime.sinks import Kept, Sink
-from dnnp.core.runtime.sources import Repeated, Source
+from dnnp.core.runtime.sources import Kept, Repeated, Sink, Source
 from dnnp.core.runtime.steps import Job, Steered, Step, Worker
 from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.values import Values

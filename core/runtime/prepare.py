@@ -14,10 +14,10 @@ from dnnp.core.model.errors import LimitError
 from dnnp.core.model.plan import Stage
 from dnnp.core.model.processors import available_cores
 from dnnp.core.runtime.execute import Pipeline
-from dnnp.core.runtime.fallback import Left, note_provider
 from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.load import Watch
 from dnnp.core.runtime.placing import copied_outputs, homes_of
+from dnnp.core.runtime.providers import Left, note_provider
 from dnnp.core.runtime.session import Place, SessionConfig, make_session
 from dnnp.core.runtime.stages import make_stage
 from dnnp.core.runtime.steps import Step, Worker

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnp.core.model.text import shown_bytes, shown_seconds, table
-from dnnp.core.runtime.moved import MovedFigures, figures_of, median_figures
-from dnnp.core.runtime.trace import Trace
+from dnnp.core.runtime.trace import MovedFigures, Trace, figures_of, median_figures
 
 ENOUGH = 10
 """Samples from which on a rate can be compared with the median times of the stages."""

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.plan import Plan, Stage
-from dnnp.core.runtime.moved import share_of
 from dnnp.core.runtime.routes import Edge, Routed, route
 from dnnp.core.runtime.steps import Job, Steered
+from dnnp.core.runtime.trace import share_of
 from dnnp.core.runtime.turns import Turns, turns_of
 
 Record = Mapping[str, Any]

@@ -16,14 +16,17 @@ from numpy.typing import NDArray
 from dnnp.core.model.errors import InputFileError, UnavailableError, UsageError
 from dnnp.core.model.processors import available_cores
 from dnnp.core.model.text import counted
-from dnnp.core.runtime.cuda import count_gpus, not_started
-from dnnp.core.runtime.fallback import CPU, RECORD, left_to_cpu
 from dnnp.core.runtime.model_files import model_bytes, supplied_weights
 from dnnp.core.runtime.providers import (
+    CPU,
     MEMORIES,
+    RECORD,
     Target,
     blame_provider,
+    count_gpus,
     first_line,
+    left_to_cpu,
+    not_started,
     ort_errors,
     provider_name,
     require_provider,

@@ -17,8 +17,8 @@ import numpy as np
 
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats
-from dnnp.core.runtime.moved import Transfer
 from dnnp.core.runtime.steps import Job
+from dnnp.core.runtime.trace import Transfer
 
 Record = Mapping[str, Any]
 

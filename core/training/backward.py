@@ -8,7 +8,7 @@ that read the same parameters have one colour, so that no split separates them.
 
 A loss stands at each output of the model that has a gradient: a backward node that reads it.
 
-Its form is that of published training workloads (`formats/msr_json.py`): backward nodes marked as
+Its form is that of published training workloads (`formats/msr.py`): backward nodes marked as
 such, colours that join them to the forward pass, memory stated for every node.
 """
 
@@ -23,15 +23,16 @@ from typing import Any, NamedTuple
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.gradient import gradient_type
 from dnnp.core.training.gradients import (
+    BYTES,
     READS,
     WRITES,
     Operand,
+    Optimizer,
     Rule,
     backward_flop,
     is_known,
     rule_of,
 )
-from dnnp.core.training.memory import BYTES, Optimizer
 
 Record = dict[str, Any]
 

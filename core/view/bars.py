@@ -7,10 +7,11 @@ import re
 
 from dnnp.core.model.plan import Stage
 from dnnp.core.model.text import counted, shown_bytes, shown_time, table
-from dnnp.core.view.facts import Facts, Part
-from dnnp.core.view.parts import (
+from dnnp.core.view.facts import (
     LOADS,
     OVERLAP,
+    Facts,
+    Part,
     amount,
     bar_bound,
     longest_bar,

@@ -19,20 +19,20 @@ import orjson
 from dnnp.core.model.graph import PARAMETER
 from dnnp.core.model.plan import OBJECTIVES
 from dnnp.core.model.text import counted, printable, shown_bytes, shown_time
-from dnnp.core.view.compared import METHODS, advice, method_rows, way_rows
-from dnnp.core.view.facts import Facts, Part
-from dnnp.core.view.gantt import COLORS
-from dnnp.core.view.page_data import MOST_BLOCKS, page_data
-from dnnp.core.view.parts import (
+from dnnp.core.view.facts import (
     LOADS,
     OVERLAP,
+    Facts,
+    Part,
     amount,
     bar_bound,
     longest_bar,
     parts_overlap,
     shared_words,
 )
-from dnnp.core.view.proof import proof_lines
+from dnnp.core.view.findings import METHODS, advice, method_rows, proof_lines, way_rows
+from dnnp.core.view.gantt import COLORS
+from dnnp.core.view.page_data import MOST_BLOCKS, page_data
 from dnnp.core.view.svg import FILLS
 from dnnp.core.view.tables import runs
 from dnnp.core.view.words import lacking, shown_rate, shown_share

@@ -11,10 +11,9 @@ from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.text import counted, printable
 from dnnp.core.view.drawing import PALETTE
-from dnnp.core.view.facts import Facts
+from dnnp.core.view.facts import Facts, working
 from dnnp.core.view.gantt import COLORS, MARKS
 from dnnp.core.view.layout import Box, boxes_of, edges_of, heaviest, lay_out, levels_of
-from dnnp.core.view.parts import working
 from dnnp.formats.stream import Record
 
 MOST_BOXES, MOST_EDGES, MOST_INSIDE = 240, 3000, 4000

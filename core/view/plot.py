@@ -10,9 +10,9 @@ from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import OBJECTIVES, Plan
 from dnnp.core.model.text import shown_time
+from dnnp.core.view.compare import LACKING, families, outcomes, shared_bound
 from dnnp.core.view.drawing import PALETTE, label, marker, picture, powers, text_width, ticks
 from dnnp.core.view.facts import Facts
-from dnnp.core.view.rivals import LACKING, families, outcomes, shared_bound
 
 AXES = ("k", "method")
 """What a chart may have from left to right."""

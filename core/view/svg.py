@@ -21,7 +21,19 @@ from dnnp.core.view.drawing import (
     picture,
     text_width,
 )
-from dnnp.core.view.facts import Facts, Part
+from dnnp.core.view.facts import (
+    LOADS,
+    OVERLAP,
+    Facts,
+    Part,
+    amount,
+    bar_bound,
+    longest_bar,
+    most_loaded,
+    parts_overlap,
+    shared_words,
+    working,
+)
 from dnnp.core.view.gantt import schedule_picture
 from dnnp.core.view.layout import (
     Box,
@@ -33,17 +45,6 @@ from dnnp.core.view.layout import (
     heaviest,
     lay_out,
     levels_of,
-)
-from dnnp.core.view.parts import (
-    LOADS,
-    OVERLAP,
-    amount,
-    bar_bound,
-    longest_bar,
-    most_loaded,
-    parts_overlap,
-    shared_words,
-    working,
 )
 from dnnp.core.view.words import lacking, shown_rate, shown_share
 from dnnp.formats.stream import Stream

@@ -9,10 +9,9 @@ from dnnp.core.model.graph import INPUT, PARAMETER
 from dnnp.core.model.plan import OBJECTIVES
 from dnnp.core.model.text import counted, printable, shown_bytes, shown_time, table
 from dnnp.core.view.bars import load_lines, timeline, tinted
-from dnnp.core.view.compared import METHODS, advice, method_rows, way_rows
 from dnnp.core.view.facts import Facts
+from dnnp.core.view.findings import METHODS, advice, method_rows, proof_lines, way_rows
 from dnnp.core.view.gantt import text_chart
-from dnnp.core.view.proof import proof_lines
 from dnnp.core.view.words import Page, lacking, shortened, shown_rate, shown_share
 from dnnp.formats.stream import Record
 

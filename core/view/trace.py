@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dnnp.core.model.errors import UsageError
-from dnnp.core.view.facts import Facts
-from dnnp.core.view.parts import working
+from dnnp.core.view.facts import Facts, working
 from dnnp.formats.stream import Record
 from dnnp.formats.trace_events import Edge, Move, Timeline, Times, Work
 

@@ -20,7 +20,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.formats.graph import graph_of, units_of
-from dnnp.formats.msr_json import read_workload
+from dnnp.formats.msr import read_workload
 from dnnp.formats.plan import device_of
 from support.latency_brute import brute_blocks
 from support.latency_cases import random_problem

@@ -17,7 +17,7 @@ from dnnp.core.dp.ideal import MAX_IDEALS, ideal_search
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.plan import Plan
 from dnnp.core.portfolio.solve import solve
-from dnnp.formats.msr_json import read_workload
+from dnnp.formats.msr import read_workload
 from dnnp.formats.stream import Stream
 from dnnp.samples.papers.placement_values import TABLE_1
 from support.ablation import no_contraction

@@ -10,13 +10,12 @@ from bench_exact import duration, warm
 
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.schedule import Repetend
+from dnnp.core.pipeline.auto import trade_off
 from dnnp.core.pipeline.finish.complete import complete
-from dnnp.core.pipeline.limits import with_limit
-from dnnp.core.pipeline.problem import faults, problem_of, span_of
+from dnnp.core.pipeline.problem import faults, problem_of, span_of, with_limit
 from dnnp.core.pipeline.repetend import find_repetend
 from dnnp.core.pipeline.shapes import shape
 from dnnp.core.pipeline.tessel.solve import tessel
-from dnnp.core.pipeline.trade_off import trade_off
 from support.bench import table, timed
 
 PARTS = os.environ.get(

@@ -13,16 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnp.core.pipeline.problem import peak_memory, problem_of
+from dnnp.core.pipeline.problem import Wanted, peak_memory, problem_of
 from dnnp.core.pipeline.shapes import SHAPES, shape
 from dnnp.core.pipeline.solve import solve
 from dnnp.core.pipeline.transfers import global_order, with_transfers
-from dnnp.core.pipeline.wanted import Wanted
-from dnnp.core.runtime.moved import share_of
-from dnnp.core.runtime.moving import crew_of
+from dnnp.core.runtime.execute import crew_of
 from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.report import summarize_schedule
 from dnnp.core.runtime.scheduled import steering
+from dnnp.core.runtime.trace import share_of
 from dnnp.core.runtime.turns import turns_of
 from dnnp.core.runtime.values import Values
 from dnnp.formats.schedule import schedule_records

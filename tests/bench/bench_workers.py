@@ -11,9 +11,8 @@ import numpy as np
 from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.report import summarize
 from dnnp.core.runtime.steps import Step, Worker
-from dnnp.core.runtime.workers.hiring import worker_of
+from dnnp.core.runtime.workers.hiring import staff_of, worker_of
 from dnnp.core.runtime.workers.staff import Post, Rules, Staff
-from dnnp.core.runtime.workers.staffing import staff_of
 from support.bench import table
 from support.workers import Sleep
 

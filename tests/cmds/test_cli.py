@@ -119,9 +119,10 @@ def test_an_interrupted_search_writes_the_best_split_so_far(monkeypatch):
 def test_a_command_that_is_told_to_end_removes_its_unfinished_file(tmp_path):
     code = (
         "import os, signal, sys\n"
-        "from dnnp.cmds.shell import guardian, output\n"
+        "from dnnp.cmds.shell import guardian\n"
+        "from dnnp.formats.files import atomic_output\n"
         "signal.signal(signal.SIGTERM, lambda number, _: guardian.end_by(number))\n"
-        "with output.atomic_output(sys.argv[1]) as file:\n"
+        "with atomic_output(sys.argv[1]) as file:\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "out"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dnnp.cmds.shell.commands import COMMANDS
+from dnnp.cmds.dnnp import COMMANDS
 from support.project import ROOT
 from support.run import PATIENCE_S, dnnp
 

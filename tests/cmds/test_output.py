@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dnnp.cmds.shell.output import atomic_output, remove_unfinished, unfinished
+from dnnp.formats.files import atomic_output, remove_unfinished, unfinished
 from support.run import dnnp
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dnnp.cmds.shell import cli, room
+from dnnp.cmds.shell import cli
 from dnnp.core.model import beside
 from support.run import PATIENCE_S, dnnp
 
@@ -19,16 +19,16 @@ LOST = SystemError("error return without exception set")
 
 
 def test_nothing_is_imported_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "ROOM_BYTES", sys.maxsize // 4096 * 4096)
-    for name in room.GREEDY:
+    monkeypatch.setattr(cli, "ROOM_BYTES", sys.maxsize // 4096 * 4096)
+    for name in cli.GREEDY:
         with pytest.raises(MemoryError):
-            room.Room.find_spec(name, None)
-    assert room.Room.find_spec("scipy", None) is None
+            cli.Room.find_spec(name, None)
+    assert cli.Room.find_spec("scipy", None) is None
 
 
 def test_room_is_given_back() -> None:
     for _ in range(3):
-        room.require(room.ROOM_BYTES)
+        cli.require(cli.ROOM_BYTES)
 
 
 @pytest.mark.parametrize("name", ["numpy", "scipy.linalg"])
@@ -36,14 +36,14 @@ def test_room_is_enough(name: str) -> None:
     """A module takes less than what is asked for."""
     code = f"""
 import mmap, pathlib, sys
-from dnnp.cmds.shell import room
+from dnnp.cmds.shell import cli
 def held():
     return int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
 if "{name}" != "numpy":
     import numpy
 before = held()
 import {name}
-sys.exit(held() - before > room.ROOM_BYTES)
+sys.exit(held() - before > cli.ROOM_BYTES)
 """
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", code], env=environment, timeout=PATIENCE_S, check=True)
@@ -61,7 +61,7 @@ def test_want_of_memory_is_a_line(
     monkeypatch.setattr(check.COMMAND, "_run", fail)
     result = dnnp("check", stdin=b"")
     assert (result.status, result.err) == (1, "dnnp-check: out of memory\n")
-    room._tell(SimpleNamespace(exc_value=error))
+    cli._tell(SimpleNamespace(exc_value=error))
     assert capsys.readouterr().err == ""
 
 
@@ -112,7 +112,7 @@ def test_a_thread_that_cannot_say_that_it_is_over(monkeypatch: pytest.MonkeyPatc
         raise MemoryError
 
     monkeypatch.setattr(beside._Running, "__exit__", lost)
-    monkeypatch.setattr(sys, "unraisablehook", room._tell)
+    monkeypatch.setattr(sys, "unraisablehook", cli._tell)
     for work in (int, lambda: int("x")):
         with pytest.raises(MemoryError):
             beside.beside(work, lambda: False, lambda: None)

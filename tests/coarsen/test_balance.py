@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnp.core.coarsen.balance import contract_to
-from dnnp.core.coarsen.chains import work_shares
-from dnnp.core.coarsen.coarsen import coarsen
+from dnnp.core.coarsen.coarsen import coarsen, work_shares
 from dnnp.core.model.graph import Graph
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream

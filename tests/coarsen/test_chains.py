@@ -7,8 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from dnnp.core.coarsen.chains import work_shares
-from dnnp.core.coarsen.coarsen import coarsen
+from dnnp.core.coarsen.coarsen import coarsen, work_shares
 from dnnp.core.model.graph import Graph
 from dnnp.formats.graph import graph_of
 from support.graphs import random_stream

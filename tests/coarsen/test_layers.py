@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dnnp.core.coarsen.scopes import layer_paths, scope_of_name, scope_path
+from dnnp.core.coarsen.layers import layer_paths, scope_of_name, scope_path
 from dnnp.core.coarsen.segments import acyclic_labels
 from dnnp.formats.graph import graph_of
 from support.op_graphs import groups_by, op_stream

@@ -11,11 +11,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from dnnp.core.coarsen.given import Given, given_labels
+from dnnp.core.coarsen.segments import Given, given_labels
 from dnnp.core.model.errors import InputFileError, UnavailableError
-from dnnp.core.runtime.borders import fused_groups
+from dnnp.core.runtime.borders import fused_groups, optimised_model
 from dnnp.core.runtime.fusion import mapped_back, title
-from dnnp.core.runtime.optimised import optimised_model
 from dnnp.formats.graph import graph_of
 from dnnp.formats.rules import load_rules
 from dnnp.samples.build import write

@@ -12,8 +12,8 @@ import sys
 
 import pytest
 
-from dnnp.cmds.shell.commands import COMMANDS as MODULES
-from dnnp.cmds.shell.commands import command
+from dnnp.cmds.dnnp import COMMANDS as MODULES
+from dnnp.cmds.dnnp import command
 from dnnp.cmds.shell.overwrite import READ, WRITTEN
 from support.manual import literal_blocks
 from support.project import ROOT, command_names, pyproject

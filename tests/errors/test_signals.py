@@ -449,7 +449,7 @@ def test_a_signal_waits_for_what_has_to_be_done_whole(name: str, tmp_path: Path)
         "import os, signal, sys, time\n"
         "from pathlib import Path\n"
         "from dnnp.cmds.shell.guardian import guard, quit_interrupted\n"
-        "from dnnp.formats.unfinished import when_whole, whole\n"
+        "from dnnp.formats.files import when_whole, whole\n"
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # nohup would have it ignored
         "def work(listen):\n"
         "    listen(lambda: when_whole(lambda: quit_interrupted('dnnp-test')))\n"

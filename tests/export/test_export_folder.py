@@ -175,7 +175,7 @@ def test_an_export_that_was_killed_is_taken_over(
 
     with monkeypatch.context() as patch:
         patch.setattr(export_folder.os, "replace", count)
-        patch.setattr("dnnp.formats.unfinished.remove", lambda path: None)
+        patch.setattr("dnnp.formats.files.remove", lambda path: None)
         patch.setattr(export_folder, "remove", lambda path: None)
         try:
             export(model_with("sub/v.bin"), source, out)

@@ -10,7 +10,7 @@ import pytest
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.graph import graph_of
-from dnnp.formats.msr_split import SplitPart, read_split, split_of, write_split
+from dnnp.formats.msr import SplitPart, read_split, split_of, write_split
 from dnnp.formats.plan import plan_of
 from dnnp.formats.stream import read_bytes
 from support import training

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dnnp.core.training.backward import train
-from dnnp.core.training.memory import Optimizer
-from dnnp.formats.torch_plan import torch_plan
+from dnnp.core.training.gradients import Optimizer
+from dnnp.formats.pytorch import torch_plan
 from support.priced import node
 from support.run import PATIENCE_S, dnnp
 from support.seeds import encode, header, tensor

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dnnp.formats.old_costs import OF_DEVICES, OF_HEADER, OF_RECORDS, forget_old_costs
+from dnnp.formats.edited_costs import OF_DEVICES, OF_HEADER, OF_RECORDS, forget_old_costs
 from dnnp.formats.stream import read_bytes
 from support.run import dnnp
 from support.seeds import encode, graph_records, group

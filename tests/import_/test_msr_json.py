@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.graph import graph_of
-from dnnp.formats.msr_json import read_workload
+from dnnp.formats.msr import read_workload
 from dnnp.formats.stream import read_bytes
 from support.run import dnnp
 

@@ -26,10 +26,8 @@ from dnnp.core.mip import child, slices
 from dnnp.core.mip.search import solve_slices
 from dnnp.core.mip.slices import SAFETY, Slices
 from dnnp.core.mip.split.best import best_split
-from dnnp.core.mip.split.blocks import blocks_of, places_of_blocks
 from dnnp.core.mip.split.contiguity import cells_of, without_shortcuts
-from dnnp.core.mip.split.loop import Loop
-from dnnp.core.mip.split.solve import solve_ip, task_of
+from dnnp.core.mip.split.solve import Loop, blocks_of, places_of_blocks, solve_ip, task_of
 from dnnp.core.mip.split.storage import item_of_node
 from dnnp.core.mip.split.task import Net, count_places, nets_of, places_of
 from dnnp.core.mip.split.throughput import formulate
@@ -40,7 +38,7 @@ from dnnp.core.model.graph import NodeColumns, TensorColumns, make_graph
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.formats.graph import graph_of, units_of
-from dnnp.formats.msr_json import read_workload
+from dnnp.formats.msr import read_workload
 from support.brute import brute_force
 from support.cases import Case, random_case
 from support.graphs import random_stream

@@ -19,14 +19,14 @@ from dnnp.core.cost.timeline import Placement, lazy_events
 from dnnp.core.mip import child, slices
 from dnnp.core.mip.latency import loop
 from dnnp.core.mip.latency.block_model import BlockProgram
+from dnnp.core.mip.latency.blocks import items_of_tasks
 from dnnp.core.mip.latency.cpsat import cpsat_blocks
 from dnnp.core.mip.latency.cpsat_program import TickProgram
+from dnnp.core.mip.latency.formulation import in_order
 from dnnp.core.mip.latency.ip import latency_ip
-from dnnp.core.mip.latency.items import items_of_tasks
+from dnnp.core.mip.latency.loop import LatencyProgram
 from dnnp.core.mip.latency.moirai import moirai
-from dnnp.core.mip.latency.order import in_order
 from dnnp.core.mip.latency.placement_model import PlacementProgram
-from dnnp.core.mip.latency.program import LatencyProgram
 from dnnp.core.mip.latency.windows import twins
 from dnnp.core.mip.search import Best
 from dnnp.core.model.cluster import singletons

@@ -12,11 +12,10 @@ from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.exact import ip
 from dnnp.core.mip import search
 from dnnp.core.mip.latency import loop
-from dnnp.core.mip.latency.meetings import count_meetings, meetings, overlaps
+from dnnp.core.mip.latency.loop import LatencyProgram, count_meetings, meetings, overlaps
 from dnnp.core.mip.latency.model import Model, Turn
 from dnnp.core.mip.latency.moirai import moirai
 from dnnp.core.mip.latency.placement_model import PlacementProgram
-from dnnp.core.mip.latency.program import LatencyProgram
 from dnnp.core.mip.program import Outcome
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import LimitError

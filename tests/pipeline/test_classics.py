@@ -15,11 +15,9 @@ from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.pipeline.cycle import Arcs, least_period
 from dnnp.core.pipeline.problem import faults, peak_memory, problem_of, span_of
-from dnnp.core.pipeline.recipes.classics import SPLIT, Classic, classic
-from dnnp.core.pipeline.recipes.rate import classic_rate
+from dnnp.core.pipeline.recipes.classics import SPLIT, Classic, classic, classic_rate
 from dnnp.core.pipeline.shapes import SHAPES, shape
-from dnnp.core.pipeline.split_backward import split_backward
-from dnnp.core.pipeline.transfers import with_transfers, without_transfers
+from dnnp.core.pipeline.transfers import split_backward, with_transfers, without_transfers
 from support.placements import on_groups, random_placement
 
 Homes = tuple[tuple[int, ...], ...]

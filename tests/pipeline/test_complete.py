@@ -11,8 +11,15 @@ from dnnp.core.model.errors import LimitError
 from dnnp.core.model.placement import Placement, Unit
 from dnnp.core.model.run import Run
 from dnnp.core.model.schedule import Repetend
-from dnnp.core.pipeline.finish.complete import complete, least_end, shifted
-from dnnp.core.pipeline.finish.ends import cool_down, reversed_problem, unrolled, warm_up
+from dnnp.core.pipeline.finish.complete import (
+    complete,
+    cool_down,
+    least_end,
+    reversed_problem,
+    shifted,
+    unrolled,
+    warm_up,
+)
 from dnnp.core.pipeline.finish.optimal import in_turn, optimal
 from dnnp.core.pipeline.finish.shop import root_bound, shop_of
 from dnnp.core.pipeline.problem import (

@@ -15,7 +15,7 @@ from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.run import Run
 from dnnp.core.model.schedule import Repetend
 from dnnp.core.pipeline import repetend
-from dnnp.core.pipeline.orders import intervals as orders_intervals
+from dnnp.core.pipeline.orders import search as orders_intervals
 from dnnp.core.pipeline.orders.board import field_of
 from dnnp.core.pipeline.orders.cycle import tightened
 from dnnp.core.pipeline.orders.list_schedules import list_schedules

@@ -11,17 +11,14 @@ from dnnp.core.model.errors import LimitError
 from dnnp.core.model.run import Run
 from dnnp.core.model.schedule import Schedule
 from dnnp.core.pipeline import auto, repetend, solve
-from dnnp.core.pipeline import trade_off as trade_offs
-from dnnp.core.pipeline.finish.complete import Completed
-from dnnp.core.pipeline.finish.ends import unrolled
+from dnnp.core.pipeline import auto as trade_offs
+from dnnp.core.pipeline.finish.complete import Completed, unrolled
 from dnnp.core.pipeline.finish.optimal import in_turn, optimal
-from dnnp.core.pipeline.limits import with_limit
-from dnnp.core.pipeline.problem import problem_of
+from dnnp.core.pipeline.problem import Wanted, problem_of, with_limit
 from dnnp.core.pipeline.recipes.classics import classic
 from dnnp.core.pipeline.shapes import shape
 from dnnp.core.pipeline.tessel import result
 from dnnp.core.pipeline.tessel import solve as tessel
-from dnnp.core.pipeline.wanted import Wanted
 from support.placements import random_placement
 from support.run import dnnp
 
@@ -106,7 +103,7 @@ def test_tessel_that_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_repetends_that_are_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert solved(Wanted(4))[0].repetend.method in ("orders", "grid")
+    assert solved(Wanted(4))[0].repetend.method == "orders"
     for module in (repetend, auto):
         monkeypatch.setattr(module, "MOST_BLOCKS", 7)
     found, said = solved(Wanted(4, unroll=1))
@@ -136,7 +133,7 @@ def test_a_trade_off_that_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(warn=said.append)
     whole = trade_offs.trade_off(V, 1, run)
     assert (len(whole) > 2, said) == (True, [])
-    assert all(point.method in ("orders", "grid") for point in whole)
+    assert all(point.method == "orders" for point in whole)
     monkeypatch.setattr(trade_offs, "MOST_POINTS", 2)
     assert len(trade_offs.trade_off(V, 1, run)) == 2
     assert said == ["the trade-off ends after 2 points; there may be more below"]
@@ -169,8 +166,8 @@ def test_record_and_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     record = result.one("schedule")
     assert record["method"] in ("auto", "optimal", "1f1b", "1f1b+", "in-turn")
     assert (" by " in result.err) == (record["method"] != "auto")
-    assert {point["method"] for point in record["pareto"]} <= {"orders", "grid"}
-    assert record["repetend"]["method"] in ("orders", "grid")
+    assert {point["method"] for point in record["pareto"]} == {"orders"}
+    assert record["repetend"]["method"] == "orders"
     given = dnnp("schedule", "--shape", "V", "-n", "4", "--method", "gpipe")
     assert given.one("schedule")["method"] == "gpipe"
     assert " by " not in given.err

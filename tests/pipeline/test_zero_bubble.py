@@ -10,10 +10,9 @@ import pytest
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.placement import Placement
 from dnnp.core.pipeline.problem import faults, peak_memory, problem_of, span_of
-from dnnp.core.pipeline.recipes.classics import SPLIT, Classic, classic
-from dnnp.core.pipeline.recipes.rate import classic_rate
+from dnnp.core.pipeline.recipes.classics import SPLIT, Classic, classic, classic_rate
 from dnnp.core.pipeline.shapes import shape
-from dnnp.core.pipeline.split_backward import split_backward
+from dnnp.core.pipeline.transfers import split_backward
 from support.placements import on_groups
 from support.run import dnnp
 

@@ -26,12 +26,11 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.run import Run
-from dnnp.core.pipeline.problem import faults
+from dnnp.core.pipeline.problem import Wanted, faults
 from dnnp.core.pipeline.problem import problem_of as blocks_of
 from dnnp.core.pipeline.shapes import SHAPES, shape
 from dnnp.core.pipeline.solve import solve as schedule
 from dnnp.core.pipeline.transfers import with_transfers
-from dnnp.core.pipeline.wanted import Wanted
 from dnnp.core.portfolio.bounds import bound
 from dnnp.core.portfolio.first import FIRST_FIT, first_latency, first_split
 from dnnp.core.portfolio.latency import solve_latency

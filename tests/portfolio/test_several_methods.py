@@ -6,9 +6,9 @@ import orjson
 import pytest
 
 import dnnp as api
+from dnnp.choosing import try_methods
 from dnnp.core.methods import LATENCY, SPLITS
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError
-from dnnp.trying import try_methods
 from support.graphs import random_stream, to_bytes
 from support.run import Result, dnnp
 
@@ -110,9 +110,9 @@ def test_failures_and_interrupts_in_turn() -> None:
     from dnnp.split_options import SplitOptions
 
     found = api.Graph.from_bytes(split("slice").out).stream()
+    from dnnp.choosing import Found
     from dnnp.formats.graph import graph_of
     from dnnp.formats.plan import plan_of
-    from dnnp.trying import Found
 
     plan = plan_of(found, graph_of(found))
     assert plan is not None
@@ -143,8 +143,8 @@ def test_failures_and_interrupts_in_turn() -> None:
 
 
 def test_each_has_all_the_time() -> None:
+    from dnnp.choosing import Found
     from dnnp.split_options import SplitOptions
-    from dnnp.trying import Found
 
     limits = []
 

@@ -11,10 +11,7 @@ import onnxruntime
 import pytest
 
 from dnnp.core.runtime.inputs import random_inputs
-from dnnp.formats.cost_files import read_costs
-from dnnp.formats.costs_onnxruntime import where_it_ran, with_kernels
-from dnnp.formats.costs_tensorrt import layer_names
-from dnnp.formats.given_cost import CostFile
+from dnnp.formats.cost_files import CostFile, layer_names, read_costs, where_it_ran, with_kernels
 from dnnp.samples.build import write
 from support.run import Result, dnnp
 from support.seeds import encode, graph_records, group, planned

@@ -11,7 +11,7 @@ import pytest
 from dnnp.core.profile.families import FAMILIES, FREE, family_of
 from dnnp.core.profile.kernels import joined, kernel_times, rate_table
 from dnnp.core.profile.work import RATES, work_of
-from dnnp.formats import device_rates
+from dnnp.formats import devices
 from dnnp.formats.devices import DeviceSpec, parse_device
 from dnnp.formats.graph import graph_of
 from dnnp.rooflines import analytic_times, fused, kernels_by
@@ -53,8 +53,8 @@ def times(nodes: list[dict], tensors: list[dict], **change: object) -> list[floa
 
 
 def test_families_are_those_of_device_files() -> None:
-    assert sorted({*FAMILIES} - {FREE}) == list(device_rates.FAMILIES)
-    assert device_rates.DTYPES == RATES
+    assert sorted({*FAMILIES} - {FREE}) == list(devices.FAMILIES)
+    assert devices.DTYPES == RATES
 
 
 def test_by_hand() -> None:

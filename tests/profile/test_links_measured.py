@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.processors import available_cores
-from dnnp.core.profile.link_fit import fit_link
-from dnnp.core.runtime import link_sweep, transfers
-from dnnp.core.runtime.link_sweep import SIZES, Sweep, Transfer
+from dnnp.core.profile.fit import fit_link
+from dnnp.core.runtime import transfers
+from dnnp.core.runtime.transfers import SIZES, Sweep, Transfer
 from dnnp.formats.devices import load_cluster
 from dnnp.linking import measured_link
 from dnnp.samples.fit_links import main
@@ -99,7 +99,7 @@ def test_a_link_that_sleeps_is_found_again(trips: int) -> None:
 def test_disturbed_rounds_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that only transfers move on; every other one of them takes 40 ms longer."""
     now = [0]
-    monkeypatch.setattr(link_sweep.time, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(transfers.time, "perf_counter_ns", lambda: now[0])
     calls = []
 
     def transfer(size: int) -> None:
@@ -188,7 +188,7 @@ def test_both_ways_to_a_gpu(
     for name in ("to_gpu", "from_gpu", "between_gpus"):
         way = partial(getattr(transfers, name), device="cpu")
         monkeypatch.setattr(transfers, name, lambda a, b, way=way: way(a, 0))
-    monkeypatch.setattr(link_sweep, "SIZES", SIZES[:4])
+    monkeypatch.setattr(transfers, "SIZES", SIZES[:4])
     words = ["t4:2,cpu-core", "--gpu", "t4", "--seconds", "0.01", "-o", str(tmp_path / "m")]
     assert main(words) == 0, capsys.readouterr().err
     links = [json.loads(line) for line in (tmp_path / "m").read_text().splitlines()[2:]]

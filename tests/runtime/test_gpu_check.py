@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dnnp.core.model.errors import UnavailableError
-from dnnp.core.runtime.cuda import count_gpus
+from dnnp.core.runtime.providers import count_gpus
 
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
 

@@ -19,10 +19,9 @@ import pytest
 from onnx import TensorProto
 
 from dnnp.core.model.errors import UnavailableError, UsageError
-from dnnp.core.runtime import cuda
+from dnnp.core.runtime import providers
 from dnnp.core.runtime import session as sessions
 from dnnp.core.runtime.execute import Pipeline
-from dnnp.core.runtime.fallback import Left, shape_nodes
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.load import Load, Watch
 from dnnp.core.runtime.placing import (
@@ -34,7 +33,7 @@ from dnnp.core.runtime.placing import (
     run_fields,
 )
 from dnnp.core.runtime.prepare import prepare
-from dnnp.core.runtime.providers import MEMORIES, Target
+from dnnp.core.runtime.providers import MEMORIES, Left, Target, shape_nodes
 from dnnp.core.runtime.session import Place, SessionConfig, make_session, places
 from dnnp.core.runtime.stages import BoundStage, CpuStage, HostStage
 from dnnp.core.runtime.values import to_numpy
@@ -319,9 +318,9 @@ def test_a_missing_driver_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None
     def no_driver() -> int:
         raise UnavailableError("no CUDA driver: libcuda.so.1: no such file")
 
-    monkeypatch.setattr(cuda, "load_libraries", lambda: "")
-    monkeypatch.setattr(cuda, "count_gpus", no_driver)
-    error = str(cuda.not_started("cuda", "it does not"))
+    monkeypatch.setattr(providers, "load_libraries", lambda: "")
+    monkeypatch.setattr(providers, "count_gpus", no_driver)
+    error = str(providers.not_started("cuda", "it does not"))
     assert error.endswith("it does not; no CUDA driver: libcuda.so.1: no such file")
 
 

@@ -16,8 +16,7 @@ from dnnp.core.runtime.channel import Channel, ClosedError, Ends
 from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.report import median_timing, summarize
 from dnnp.core.runtime.routes import SOURCE, Edge, route
-from dnnp.core.runtime.sinks import Kept, Sink
-from dnnp.core.runtime.sources import Repeated
+from dnnp.core.runtime.sources import Kept, Repeated, Sink
 from dnnp.core.runtime.steps import Step
 from support.run import PATIENCE_S
 from support.running import check_figures, known_time, made_up, step_of

@@ -11,10 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from dnnp.core.runtime.pipeline import send
-from dnnp.core.runtime.queueing import QUANTILES, Queueing, queueing
-from dnnp.core.runtime.sinks import Sink
-from dnnp.core.runtime.sources import PROCESSES, Arrivals, Repeated
-from dnnp.core.runtime.sweep import SHARES, Sweep, Swept, run_sweep
+from dnnp.core.runtime.sources import PROCESSES, Arrivals, Repeated, Sink
+from dnnp.core.runtime.sweep import QUANTILES, SHARES, Queueing, Sweep, Swept, queueing, run_sweep
 from dnnp.core.runtime.trace import Trace
 from support.run import dnnp
 from support.running import SPLIT, known_time, network, planned, step_of

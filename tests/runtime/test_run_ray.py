@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import LimitError
-from dnnp.core.runtime.workers.cluster import Seat, seats
+from dnnp.core.runtime.workers.ray_staff import Seat, seats
 from dnnp.core.runtime.workers.staff import Post
 from support.faults import Case, check
 from support.run import dnnp

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from dnnp.core.model.errors import FormatError, InputFileError, UnavailableError, UsageError
-from dnnp.core.runtime import cuda, providers
+from dnnp.core.runtime import providers
 from dnnp.core.runtime import session as sessions
 from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.inputs import random_inputs
@@ -201,7 +201,7 @@ def test_how_to_get_the_provider(
 
     monkeypatch.setattr("importlib.metadata.version", version)
     remove = f"pip uninstall {' '.join(installed)}, then " if installed else ""
-    advice = cuda.how_to_install()
+    advice = providers.how_to_install()
     assert advice.endswith(f"{remove}pip install 'onnxruntime-gpu[cuda,cudnn]'")
     assert advice.startswith("onnxruntime and onnxruntime-gpu are both") == (len(installed) == 2)
 
@@ -238,11 +238,11 @@ def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         print("Failed to load libcublasLt.so.13: no such file\nFailed to load libcudnn.so.9")
 
     monkeypatch.setattr(onnxruntime, "preload_dlls", preload, raising=False)
-    cuda.load_libraries.cache_clear()
+    providers.load_libraries.cache_clear()
     try:
-        error = cuda.not_started("cuda", "it fell over")
+        error = providers.not_started("cuda", "it fell over")
     finally:
-        cuda.load_libraries.cache_clear()
+        providers.load_libraries.cache_clear()
     assert str(error) == (
         "provider 'cuda' does not start: it fell over; Failed to load libcublasLt.so.13: no such "
         "file; pip install 'onnxruntime-gpu[cuda,cudnn]' has its libraries"
@@ -263,7 +263,7 @@ def test_a_machine_without_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch) ->
     def no_driver(name: str) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
-    monkeypatch.setattr(cuda.ctypes, "CDLL", no_driver)
+    monkeypatch.setattr(providers.ctypes, "CDLL", no_driver)
     with pytest.raises(UnavailableError, match="no CUDA driver"):
         sessions.count_gpus()
 

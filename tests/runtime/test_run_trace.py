@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.runtime.pipeline import run_pipeline
-from dnnp.core.runtime.timeline import timeline
-from dnnp.core.runtime.trace import Trace
+from dnnp.core.runtime.trace import Trace, timeline
 from dnnp.formats.trace_events import Edge, Move, Timeline, Work, write_trace
 from support.run import dnnp
 from support.running import SPLIT, known_time, network, planned, stage_of, step_of

@@ -18,14 +18,12 @@ from dnnp.core.runtime.pipeline import run_pipeline, send
 from dnnp.core.runtime.prepare import prepare
 from dnnp.core.runtime.report import summarize
 from dnnp.core.runtime.session import SessionConfig
-from dnnp.core.runtime.sinks import Kept
-from dnnp.core.runtime.sources import Repeated
+from dnnp.core.runtime.sources import Kept, Repeated
 from dnnp.core.runtime.steps import Job, Steered, Step
 from dnnp.core.runtime.values import to_numpy
-from dnnp.core.runtime.workers.hiring import worker_of
+from dnnp.core.runtime.workers.hiring import staff_of, worker_of
 from dnnp.core.runtime.workers.process import ProcessStaff
 from dnnp.core.runtime.workers.staff import Post, Rules
-from dnnp.core.runtime.workers.staffing import staff_of
 from support.run import dnnp
 from support.running import SPLIT, check_figures, network, planned, stage_of
 from support.split_models import graph, make, node, value

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from dnnp.core.model.errors import InputFileError, LimitError
-from dnnp.core.runtime.workers import memory
+from dnnp.core.runtime.workers import tensors
+from dnnp.core.runtime.workers.messages import receive, send
 from dnnp.core.runtime.workers.pool import Block, Budget, Pool, Shared
 from dnnp.core.runtime.workers.staff import Recent
 from dnnp.core.runtime.workers.tensors import OWN, array_at, layout, plain
-from dnnp.core.runtime.workers.wire import receive, send
 
 
 def open_files() -> int:
@@ -106,7 +106,7 @@ def test_readers_are_told_of_blocks_that_are_given_up() -> None:
         def forget(self, block: object) -> None:
             told.append(block)
 
-    block = Block(5, memory.reserve(4096), 4096)
+    block = Block(5, tensors.reserve(4096), 4096)
     block.readers.append(Reader())
     block.close()
     assert told == [5]
@@ -121,7 +121,7 @@ def test_a_full_memory_is_one_line() -> None:
     gc.collect()
     pool.lease(1_000_000)  # the other block makes room
     with pytest.raises(LimitError):
-        pool.adopt("x", memory.reserve(1 << 21), 1 << 21, None)  # type: ignore[arg-type]
+        pool.adopt("x", tensors.reserve(1 << 21), 1 << 21, None)  # type: ignore[arg-type]
 
 
 def test_memory_that_the_system_lacks_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_memory_that_the_system_lacks_is_one_line(monkeypatch: pytest.MonkeyPatc
     before = open_files()
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(InputFileError, match=r"no shared memory for 4\.096 kB: it is full"):
-        memory.reserve(4096)
+        tensors.reserve(4096)
     assert open_files() == before
 
 
@@ -140,11 +140,11 @@ def test_without_memory_files_there_are_files_without_names(
 ) -> None:
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.delattr(os, "posix_fallocate")
-    monkeypatch.setattr(memory, "_FOLDERS", (str(tmp_path),))
-    fd = memory.reserve(5000)
+    monkeypatch.setattr(tensors, "_FOLDERS", (str(tmp_path),))
+    fd = tensors.reserve(5000)
     assert (os.fstat(fd).st_size, os.listdir(str(tmp_path))) == (5000, [])
-    memory.view(fd, 5000, write=True)[4999] = 3
-    assert memory.view(fd, 5000, write=False)[4999] == 3
+    tensors.view(fd, 5000, write=True)[4999] = 3
+    assert tensors.view(fd, 5000, write=False)[4999] == 3
     os.close(fd)
 
 
@@ -152,15 +152,15 @@ def test_messages_bring_descriptors() -> None:
     before = open_files()
     one, other = socket.socketpair()
     with one, other:
-        fds = [memory.reserve(4096) for _ in range(450)]
+        fds = [tensors.reserve(4096) for _ in range(450)]
         for i, fd in enumerate(fds):
-            memory.view(fd, 4096, write=True)[0] = i % 256
+            tensors.view(fd, 4096, write=True)[0] = i % 256
         send(one, ("many", 450), fds)
         send(one, "none")
         send(one, list(range(1000)), fds[:1])
         message, got = receive(other)
         assert (message, len(got)) == (("many", 450), 450)
-        assert [memory.view(fd, 4096, write=False)[0] for fd in got] == [
+        assert [tensors.view(fd, 4096, write=False)[0] for fd in got] == [
             i % 256 for i in range(450)
         ]
         assert not any(os.get_inheritable(fd) for fd in got)

@@ -18,7 +18,7 @@ from dnnp.core.model.shards import WHOLE
 from dnnp.core.shard.rules import Operator, Rule
 from dnnp.core.shard.training_rules import ADDED, OWNED, Mixtures, more_rules
 from dnnp.core.training.backward import train
-from dnnp.core.training.memory import Optimizer
+from dnnp.core.training.gradients import Optimizer
 from dnnp.samples import build
 from dnnp.samples.builder import Builder
 from dnnp.samples.layers import gelu, linear

@@ -18,14 +18,12 @@ import numpy as np
 
 from dnnp.core.model.errors import DnnpError
 from dnnp.core.runtime.pipeline import send
-from dnnp.core.runtime.sinks import Kept
-from dnnp.core.runtime.sources import Repeated
+from dnnp.core.runtime.sources import Kept, Repeated
 from dnnp.core.runtime.steps import Step, Worker
 from dnnp.core.runtime.trace import Trace
 from dnnp.core.runtime.values import Values, to_numpy
-from dnnp.core.runtime.workers.hiring import worker_of
+from dnnp.core.runtime.workers.hiring import staff_of, worker_of
 from dnnp.core.runtime.workers.staff import Post, Rules, Staff
-from dnnp.core.runtime.workers.staffing import staff_of
 from support.workers import Fail, children
 
 LOST = ("kill", "exit", "stop", "hang", "killed")

@@ -15,7 +15,7 @@ from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Block, CostOptions, Plan
 from dnnp.formats.graph import graph_of, units_of
-from dnnp.formats.msr_json import read_workload
+from dnnp.formats.msr import read_workload
 from dnnp.formats.plan import device_of
 from dnnp.formats.stream import Stream
 from support.graphs import header, random_stream

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import orjson
 
-from dnnp.cmds.shell.commands import command
+from dnnp.cmds.dnnp import command
 from dnnp.cmds.shell.context import Context
 from support.served import program
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from dnnp.cmds.shell.commands import command
+from dnnp.cmds.dnnp import command
 from dnnp.cmds.shell.console import CLEAR
 from dnnp.cmds.shell.context import Context
 from support.run import Result

@@ -61,7 +61,7 @@ class Setting:
         """The class that stands for the device."""
         if not self.on_gpu:
             return "rehearsal"
-        from dnnp.core.runtime.cuda import gpu_name
+        from dnnp.core.runtime.providers import gpu_name
 
         name = gpu_name().lower().replace(" ", "")
         return next((kind for kind in CLASSES if kind in name), CLASSES[0])
@@ -131,8 +131,7 @@ def versions(setting: Setting) -> None:
     """What is installed."""
     import onnxruntime
 
-    from dnnp.core.runtime.cuda import count_gpus, gpu_name, load_libraries
-    from dnnp.core.runtime.providers import require_provider
+    from dnnp.core.runtime.providers import count_gpus, gpu_name, load_libraries, require_provider
 
     row(
         "ONNX Runtime",
@@ -342,7 +341,7 @@ def links(setting: Setting) -> None:
     """Latency and bandwidth, by `dnnp.samples.fit_links`."""
     target, words = setting.file("links.jsonl"), ["cpu-core:2"]
     if setting.on_gpu:
-        from dnnp.core.runtime.cuda import count_gpus
+        from dnnp.core.runtime.providers import count_gpus
 
         count = min(count_gpus(), 2)
         words = [f"cpu-core:1,{setting.kind}:{count}", "--gpu", setting.kind]

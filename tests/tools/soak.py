@@ -27,13 +27,11 @@ import numpy as np
 
 from dnnp.core.runtime.limits import held_bytes
 from dnnp.core.runtime.pipeline import send
-from dnnp.core.runtime.sinks import Sink
-from dnnp.core.runtime.sources import Repeated
+from dnnp.core.runtime.sources import Repeated, Sink
 from dnnp.core.runtime.steps import Step, Worker
 from dnnp.core.runtime.values import Values, to_numpy
-from dnnp.core.runtime.workers.hiring import worker_of
+from dnnp.core.runtime.workers.hiring import staff_of, worker_of
 from dnnp.core.runtime.workers.staff import Post, Rules
-from dnnp.core.runtime.workers.staffing import staff_of
 from support.workers import Sleep, children
 
 SIZE = 1 << 14

@@ -15,7 +15,7 @@ import dnnp
 from dnnp.caller import Caller
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.training.backward import train
-from dnnp.core.training.memory import Optimizer
+from dnnp.core.training.gradients import Optimizer
 from dnnp.samples import build
 from support.run import dnnp as command
 

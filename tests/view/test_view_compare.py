@@ -14,7 +14,7 @@ import pytest
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions, Plan
-from dnnp.core.view.rivals import is_best, shared_bound
+from dnnp.core.view.compare import is_best, shared_bound
 from support.run import Result, dnnp
 from support.seeds import encode, header, planned, sealed
 

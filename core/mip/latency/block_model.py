@@ -14,8 +14,7 @@ import numpy as np
 from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.invocations import POOL, host_times
 from dnnp.core.cost.tasks import Tasks
-from dnnp.core.mip.latency.blocks import BlockFormulation, Known
-from dnnp.core.mip.latency.items import Net
+from dnnp.core.mip.latency.blocks import BlockFormulation, Known, Net
 from dnnp.core.mip.latency.model import NEVER, ORIGIN, Model, Rule
 from dnnp.core.mip.latency.windows import carried
 from dnnp.core.mip.split.contiguity import without_shortcuts

@@ -11,9 +11,16 @@ from dnnp.core.model.graph import Floats
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.pipeline.finish.beam import Beamed, beam, widest_of, work_of
 from dnnp.core.pipeline.finish.shop import releases_early, root_bound, shop_of
-from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, faults, span_of
+from dnnp.core.pipeline.problem import (
+    TOLERANCE,
+    Answer,
+    Batch,
+    ScheduleProblem,
+    Wanted,
+    faults,
+    span_of,
+)
 from dnnp.core.pipeline.shift import left_shift
-from dnnp.core.pipeline.wanted import Answer, Batch, Wanted
 
 WORK = 1e9
 """Work of all beams at effort 1 (`Beamed.work`)."""

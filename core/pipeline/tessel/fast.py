@@ -22,18 +22,28 @@ from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.text import shown_bytes
-from dnnp.core.pipeline.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
+from dnnp.core.pipeline.problem import (
+    TOLERANCE,
+    Answer,
+    Batch,
+    ScheduleProblem,
+    Wanted,
+    span_of,
+    steady_memory,
+)
 from dnnp.core.pipeline.shift import left_shift, topological
-from dnnp.core.pipeline.tessel.finish import Phase, first, phases, shortest
 from dnnp.core.pipeline.tessel.result import (
     LEAST_PERIOD,
     Chosen,
+    Phase,
     TesselResult,
     answered,
+    first,
+    phases,
     repeatable,
     result_of,
+    shortest,
 )
-from dnnp.core.pipeline.wanted import Answer, Batch, Wanted
 
 NAME = "tessel-fast"
 

@@ -11,8 +11,8 @@ from threading import Condition
 from typing import Any, NamedTuple
 
 from dnnp.core.runtime.values import Values, to_numpy
-from dnnp.core.runtime.workers.computing import Computing
 from dnnp.core.runtime.workers.messages import Failed, failure_of
+from dnnp.core.runtime.workers.recipes import Computing
 from dnnp.core.runtime.workers.staff import Post
 
 _BOOT = "/proc/sys/kernel/random/boot_id"

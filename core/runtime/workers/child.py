@@ -20,9 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.orphan import die_with_parent
 from dnnp.core.runtime.values import Values
-from dnnp.core.runtime.workers.computing import Computing
-from dnnp.core.runtime.workers.memory import reserve, view
-from dnnp.core.runtime.workers.messages import Begin, Done, Job, Offer, Ready, failure_of
+from dnnp.core.runtime.workers.messages import (
+    Begin,
+    Done,
+    Job,
+    Offer,
+    Ready,
+    failure_of,
+    receive,
+    send,
+)
+from dnnp.core.runtime.workers.recipes import Computing
 from dnnp.core.runtime.workers.tensors import (
     BlockId,
     OtherwiseError,
@@ -32,10 +40,11 @@ from dnnp.core.runtime.workers.tensors import (
     layout,
     nbytes,
     plain,
+    reserve,
     value_at,
+    view,
     write_at,
 )
-from dnnp.core.runtime.workers.wire import receive, send
 
 if TYPE_CHECKING:
     from dnnp.core.runtime.workers.recipes import Form, Stage

@@ -1,9 +1,10 @@
-"""Workers elsewhere for a stage of a model: its bytes and weights go out once for all."""
+"""Workers elsewhere for a stage of a model: staffs by name; bytes and weights go out once."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +19,7 @@ from dnnp.core.runtime.steps import Step, Worker
 from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.weights import use_weights
 from dnnp.core.runtime.workers.recipes import MODEL, Recipe, SessionRecipe
-from dnnp.core.runtime.workers.staff import Post, Staff
+from dnnp.core.runtime.workers.staff import Post, Rules, Staff
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,3 +72,30 @@ class _Call:
 
     def __call__(self, values: Values) -> Values:
         return self.remote.call(values)
+
+
+THREAD, PROCESS, RAY = "thread", "process", "ray"
+
+
+@contextmanager
+def staff_of(kind: str, rules: Rules, address: str | None = None) -> Iterator[Staff | None]:
+    """A staff, closed after the block; None for threads, which need none.
+
+    `address` is that of a Ray cluster; None: one that is started.
+    """
+    if kind == THREAD:
+        yield None
+        return
+    staff: Staff
+    if kind == RAY:
+        from dnnp.core.runtime.workers.ray_staff import RayStaff
+
+        staff = RayStaff(rules, address)
+    else:
+        from dnnp.core.runtime.workers.process import ProcessStaff
+
+        staff = ProcessStaff(rules)
+    try:
+        yield staff
+    finally:
+        staff.close()

@@ -15,14 +15,15 @@ import numpy as np
 
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.text import shown_bytes
-from dnnp.core.runtime.workers.memory import reserve, view
 from dnnp.core.runtime.workers.tensors import (
     BlockId,
     Plain,
     Ref,
     layout,
     nbytes,
+    reserve,
     value_at,
+    view,
     write_at,
 )
 

@@ -24,13 +24,21 @@ from dnnp.core.model.errors import LimitError
 from dnnp.core.runtime import limits
 from dnnp.core.runtime.relay import Answer
 from dnnp.core.runtime.session import Place
-from dnnp.core.runtime.workers.messages import Begin, Done, Failed, Job, Offer, error_of
+from dnnp.core.runtime.workers.messages import (
+    Begin,
+    Done,
+    Failed,
+    Job,
+    Offer,
+    error_of,
+    receive,
+    send,
+)
 from dnnp.core.runtime.workers.pool import Block, Budget, Lease, Pool, Shared
 from dnnp.core.runtime.workers.recipes import Recipe
 from dnnp.core.runtime.workers.remote import LostError, RemoteStaff, RemoteWorker, Sent, finite
 from dnnp.core.runtime.workers.staff import Post, Rules
 from dnnp.core.runtime.workers.tensors import BlockId, plain
-from dnnp.core.runtime.workers.wire import receive, send
 
 LAST_BREATH_S = 2.0
 """Most that a process whose socket is closed may take to end."""

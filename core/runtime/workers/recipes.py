@@ -1,7 +1,8 @@
-"""What a worker elsewhere makes of the bytes of a model: a session, and how it takes tensors."""
+"""What a worker elsewhere makes of the bytes of a model: a session, and how it computes."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dnnp.core.model.processors import keep_on
 from dnnp.core.runtime.providers import ort_errors
 from dnnp.core.runtime.session import Place, SessionConfig, open_session
 from dnnp.core.runtime.stages import CpuStage, make_stage
 from dnnp.core.runtime.values import Values, to_numpy
+from dnnp.core.runtime.waits import WaitClock, with_threads
 from dnnp.core.runtime.workers.tensors import OtherwiseError
 
 Array = NDArray[Any]
@@ -131,3 +134,20 @@ def _form(kind: str, shape: Sequence[Any]) -> Form | None:
     if not all(isinstance(size, int) and size > 0 for size in shape):
         return None
     return Form(np.dtype(element), tuple(shape))
+
+
+class Computing:
+    """A stage in the thread that makes it, which is bound to the first of its cores."""
+
+    def __init__(self, recipe: bytes, values: Values, cores: Sequence[int]) -> None:
+        """`recipe` is pickled; raises `DnnpError`, and whatever a stage of others raises."""
+        made = pickle.loads(recipe)
+        self.stage: Stage
+        self.stage, self.threads = with_threads(lambda: made.make(values))
+        """Numbers of the threads that compute with the first one: `threads`."""
+        keep_on(cores[:1])
+        self._waits = WaitClock()
+
+    def waited_ns(self, now_ns: int) -> int:
+        """How long the thread waited for its core since this was last more than 0."""
+        return self._waits.at_times_ns(now_ns, self.threads)

@@ -1,1 +1,0 @@
-"""Repetends on whole ticks, by dynamic programming."""
