@@ -154,11 +154,11 @@ class Version:
         else:
             names = git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
             kept = "\0".join(n for n in names.decode().split("\0") if (ROOT / n).is_file())
-            words = ["tar", "-c", "-f", packed, "--null", "-T", "-"]
+            words = ["tar", "-c", "-f", str(packed), "--null", "-T", "-"]
             subprocess.run(words, cwd=ROOT, input=kept.encode(), check=True)
         subprocess.run(["tar", "-x", "-f", packed], cwd=source, check=True)
         words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
-        subprocess.run([*words, self.site, source], check=True, stdout=sys.stderr)
+        subprocess.run([*words, str(self.site), str(source)], check=True, stdout=sys.stderr)
 
     def run(self, command: str, stream: Path | None, out: Path) -> Run:
         """Run a command, whose output goes to a file."""
@@ -270,7 +270,7 @@ def main() -> None:
     base, tree = Version(revision, revision), Version("tree", None)
     MODELS.mkdir(exist_ok=True)
     if missing := [name for name in models if not (MODELS / f"{name}.onnx").exists()]:
-        build = [sys.executable, "-m", "dnnp.samples.build", "-o", MODELS, *missing]
+        build = [sys.executable, "-m", "dnnp.samples.build", "-o", str(MODELS), *missing]
         subprocess.run(build, env=tree.env, check=True, stdout=subprocess.DEVNULL)
 
     numbers = count()
