@@ -13,12 +13,14 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from dnnp.core.model.errors import FormatError, InputFileError
 
-_SAMPLES = Path(__file__).parent.parent / "samples"
+if TYPE_CHECKING:
+    from pathlib import Path  # takes longer to import than `--help` to print
+
+_SAMPLES = os.path.join(os.path.dirname(__file__), os.pardir, "samples")
 """The package `dnnp.samples`, which stands beside this one."""
 
 
@@ -31,7 +33,8 @@ def read_file(path: str | Path) -> bytes:
         The file is missing or cannot be read.
     """
     try:
-        return Path(path).read_bytes()
+        with open(path, "rb") as file:
+            return file.read()
     except ValueError:
         raise InputFileError(f"{str(path)!r}: not a file name") from None
     except OSError as error:
@@ -95,29 +98,30 @@ def _check_regular(found: os.stat_result) -> int:
 
 def bundled_names(folder: str) -> list[str]:
     """Names of the JSON files in a folder of `dnnp.samples`, sorted, without their ending."""
-    found = (file.name for file in (_SAMPLES / folder).iterdir())
+    found = os.listdir(os.path.join(_SAMPLES, folder))
     return sorted(name.removesuffix(".json") for name in found if name.endswith(".json"))
 
 
 def read_bundled(folder: str, name: str) -> bytes:
     """Bytes of the file with one of the `bundled_names`."""
-    return (_SAMPLES / folder / f"{name}.json").read_bytes()
+    with open(os.path.join(_SAMPLES, folder, f"{name}.json"), "rb") as file:
+        return file.read()
 
 
-_STREAM = re.compile(rb'\s*\{\s*"type"\s*:\s*"header"')
-_ONNX = re.compile(rb"\x08[\x01-\x20][\x12\x1a\x22\x3a\x42]", re.DOTALL)
+_STREAM = rb'\s*\{\s*"type"\s*:\s*"header"'
+_ONNX = rb"\x08[\x01-\x20][\x12\x1a\x22\x3a\x42]"
 """A small version of the format, then the next field of a model: producer, domain, graph, ..."""
 
-KINDS: dict[str, tuple[re.Pattern[bytes], str]] = {
+KINDS: dict[str, tuple[bytes, str]] = {
     "stream": (_STREAM, "a stream, which the commands after dnnp-import read"),
     "model": (_ONNX, "an ONNX model; dnnp-import makes a stream of it"),
-    "lfs": (re.compile(rb"version https://git-lfs"), "a pointer of Git LFS; git lfs pull gets it"),
-    "gzip": (re.compile(rb"\x1f\x8b"), "compressed by gzip; gunzip it first"),
-    "zstd": (re.compile(rb"\x28\xb5\x2f\xfd"), "compressed by zstd; unzstd it first"),
-    "zip": (re.compile(rb"PK\x03\x04"), "a zip archive; unzip it first"),
-    "page": (re.compile(rb"\s*<(!DOCTYPE|html|HTML)"), "a web page"),
+    "lfs": (rb"version https://git-lfs", "a pointer of Git LFS; git lfs pull gets it"),
+    "gzip": (rb"\x1f\x8b", "compressed by gzip; gunzip it first"),
+    "zstd": (rb"\x28\xb5\x2f\xfd", "compressed by zstd; unzstd it first"),
+    "zip": (rb"PK\x03\x04", "a zip archive; unzip it first"),
+    "page": (rb"\s*<(!DOCTYPE|html|HTML)", "a web page"),
 }
-"""Kind -> how it begins, and what it is, with what to do about it."""
+"""Kind -> how it begins, and what it is, with what to do about it; compiled where it is asked."""
 
 
 def what_it_is(data: bytes, wanted: str = "") -> str:
@@ -130,7 +134,7 @@ def what_it_is(data: bytes, wanted: str = "") -> str:
     """
     start = data[:200]
     for kind, (beginning, text) in KINDS.items():
-        if beginning.match(start):
+        if re.match(beginning, start):
             return "" if kind == wanted else f"; it is {text}"
     return ""
 

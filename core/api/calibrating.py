@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -99,7 +100,7 @@ def read_calibrations(paths: Sequence[str], caller: Caller) -> CalibrationFile:
     files = []
     for path in paths:
         data = caller.read_input(path)
-        if KINDS["stream"][0].match(data):
+        if re.match(KINDS["stream"][0], data):
             files.append(calibration_of(read_bytes(data, path)))
         else:
             files.append(parse_calibration(data, path))

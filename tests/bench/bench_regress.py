@@ -86,6 +86,9 @@ def cases() -> Iterator[Case]:
         yield Case(f"latency operators {name}", made, late)
     for name in ("bert", "gpt", "resnet50", "inception-v3", "two-tower", "moe"):
         yield Case(f"sample {name}", sample(f"{name}-small"), "partition -k 4")
+    for way in ("", " --training"):  # 36,000 ideals: the exact search at length
+        made = (f"import{way} inception-v3-small.onnx", "profile --device v100")
+        yield Case(f"ideals inception-v3{way}", made, "partition -k 6 --bandwidth 6G")
     bert = sample("bert-small")
     for option in ("--max-replicas 2", "--memory 8M --memory-model peak", "--method heuristic"):
         yield Case(f"sample bert {option}", bert, f"partition -k 4 {option}")
