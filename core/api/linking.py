@@ -153,8 +153,8 @@ def write_devices(records: Sequence[Record], path: str) -> None:
 
 def _spots(records: Sequence[Record], gpus: Sequence[str]) -> list[Spot]:
     """All devices, in order, with their cores and GPUs."""
-    from dnnp.core.model.processors import available_cores
-    from dnnp.core.model.similar import instead
+    from dnnp.core.model.processes import available_cores
+    from dnnp.core.model.text import instead
     from dnnp.core.runtime.transfers import require_gpus
 
     classes = [record["class"] for record in records]

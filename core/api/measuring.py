@@ -136,7 +136,7 @@ def _beside(stream: Stream, timing: Timing) -> int:
 
     No more than there are cores for, unless somebody says how many.
     """
-    from dnnp.core.model.processors import available_cores
+    from dnnp.core.model.processes import available_cores
 
     if timing.beside is not None:
         return timing.beside
@@ -153,7 +153,7 @@ def _facts(
     beside: int,
 ) -> dict[str, Any]:
     """Everything that the measured times depend on."""
-    from dnnp.core.model.processors import available_cores
+    from dnnp.core.model.processes import available_cores
     from dnnp.core.runtime.providers import MEMORIES, gpu_name, ort_version
     from dnnp.formats.cost_cache import cpu_model, groups_digest
 

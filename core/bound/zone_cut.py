@@ -34,8 +34,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
-from dnnp.core.bound.known import Known
+from dnnp.core.bound.claim import LIMIT, SOLVED, Claim, Known
 from dnnp.core.bound.least_cuts import most_of_zones
 from dnnp.core.bound.quantised import BITS, one_class, refused
 from dnnp.core.bound.strip import Strip, near_zones, strip_of

@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from dnnp.core.check.devices import split_name
-from dnnp.core.check.tables import shown
+from dnnp.core.check.graph import shown
 from dnnp.core.check.violation import TOLERANCE, Violation, above, same
 
 Record = Mapping[str, Any]

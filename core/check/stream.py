@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dnnp.core.check.fields import printable
+from dnnp.core.check.graph import shown
 from dnnp.core.check.offer import check_made
 from dnnp.core.check.passes import check_passes
 from dnnp.core.check.runs import check_runs
-from dnnp.core.check.tables import shown
 from dnnp.core.check.validity import STRENGTH
 from dnnp.core.check.violation import Violation, above, same
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from dnnp.core.cost.collectives import collective_time
 from dnnp.core.cost.combine import COMM
-from dnnp.core.cost.given import Given
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import nets_of
 from dnnp.core.cost.load import node_memory, transfer_times, weight_bytes, weights_stated
+from dnnp.core.cost.machine import Given
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, totals

@@ -21,7 +21,7 @@ from dnnp.core.cost.memory import no_steps
 from dnnp.core.dp.sweep import SweepProblem, decide_one, load_of_cut
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Floats, Ints, csr, offsets
-from dnnp.core.model.processors import search_threads
+from dnnp.core.model.processes import search_threads
 
 CHUNK_ITEMS, MOST_CHUNK = 20_000, 32
 """Items, and orders at most, that one thread takes at a time; for any number of threads."""

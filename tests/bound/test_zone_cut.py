@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.bound.chain import chain_bound
-from dnnp.core.bound.known import Known
+from dnnp.core.bound.claim import Known
 from dnnp.core.bound.least_cuts import most_of_zones
 from dnnp.core.bound.strip import Strip, near_zones, strip_of
 from dnnp.core.bound.zone_cut import zone_cut_bound, zone_cut_claim
