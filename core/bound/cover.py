@@ -23,9 +23,8 @@ import numpy as np
 
 from dnnp.core.bound.between import between_of
 from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim, Known
-from dnnp.core.bound.field import Field, field_of
 from dnnp.core.bound.pairs import pair_costs
-from dnnp.core.bound.prices import Aim, FoundSets, best_sets
+from dnnp.core.bound.prices import Aim, Field, FoundSets, best_sets, field_of
 from dnnp.core.bound.quantised import Whole, one_class, refused
 from dnnp.core.bound.together import merged
 from dnnp.core.cost.combine import MARGIN

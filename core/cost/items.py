@@ -17,8 +17,7 @@ import numpy as np
 
 from dnnp.core.cost.validity import ordered_edges
 from dnnp.core.model.cluster import Clustering, contract
-from dnnp.core.model.components import connected, strong
-from dnnp.core.model.graph import Graph, Ints, csr, distinct
+from dnnp.core.model.graph import Graph, Ints, connected, csr, distinct, strong
 
 
 @dataclass(frozen=True, eq=False)

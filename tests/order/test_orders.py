@@ -19,8 +19,7 @@ from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.order.appraise import kahn_with_priorities
-from dnnp.core.order.given import given_order, prioritised_order
-from dnnp.core.order.orders import ORDERS
+from dnnp.core.order.orders import ORDERS, given_order, prioritised_order
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.formats.graph import graph_of
 from dnnp.formats.orders import read_priorities, read_sequence

@@ -10,7 +10,7 @@ from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.blocks.items import BlockItems, block_items, kind_of_each
 from dnnp.core.latency.blocks.path import Game, path_game, reaches
 from dnnp.core.latency.blocks.state import Fixed, fixed_of
-from dnnp.core.latency.critical_path import first_bound
+from dnnp.core.latency.possible import first_bound
 from dnnp.core.model.graph import Floats, Ints, csr, distinct, totals
 from dnnp.core.model.run import PLAIN, Run
 
