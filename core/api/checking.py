@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from dnnp.core.model.errors import FormatError, GateError, InfeasibleError, VerificationError
-from dnnp.core.model.standing import Standing
+from dnnp.core.model.run import Standing
 from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.gates import CheckOptions, Gate, Recomputed, gates_of, in_words, require
 from dnnp.graph import Graph
