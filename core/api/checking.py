@@ -211,8 +211,7 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
     from dnnp.core.check.certificate import check_certificate, check_proven
     from dnnp.core.check.devices import fastest_links
     from dnnp.core.check.fields import Budget
-    from dnnp.core.check.graph import check_clustering, check_graph
-    from dnnp.core.check.layouts import check_layouts
+    from dnnp.core.check.graph import check_clustering, check_graph, check_layouts
     from dnnp.core.check.plan import check_choices, check_plan
     from dnnp.core.check.schedule import check_schedule
     from dnnp.core.check.stream import check_stream as check_records

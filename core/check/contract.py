@@ -169,12 +169,10 @@ class Draft:
         self.vertex = vertex
         """Of each item, before contraction."""
 
-    def _accelerators(self) -> list[str]:
-        return [name for name, d in self.exact.devices.items() if not d.is_cpu]
-
     def _dear(self) -> Edges:
         """Edges both ways between the pins of nets that no split below the bound cuts."""
-        exact, accelerators = self.exact, self._accelerators()
+        exact = self.exact
+        accelerators = [name for name, d in exact.devices.items() if not d.is_cpu]
         cpus = sum(d.count for d in exact.devices.values() if d.is_cpu)
         found: Edges = set()
         if cpus > 1 or not accelerators:
@@ -209,17 +207,13 @@ class Draft:
         parts = max((h.denominator for h in held), default=1)  # powers of two
         return [int(h * parts) for h in held], parts
 
-    def _bound_by_memory(self) -> bool:
-        total = Fraction(sum(self.memory), self.parts)
-        limits = [d.memory_bytes for d in self.exact.devices.values() if not d.is_cpu]
-        return total > min(limits, default=ENDLESS)
-
     def contract(self) -> None:
         """Let vertices follow others as long as that is free."""
         n = len(self.alive)
         if self.exact.options.comm != "sum" or n * n > MOST_TOUCHED:
             return
-        fixed = self._bound_by_memory()
+        limits = [d.memory_bytes for d in self.exact.devices.values() if not d.is_cpu]
+        fixed = Fraction(sum(self.memory), self.parts) > min(limits, default=ENDLESS)
         reach = self._reach()
         waiting = list(self.alive)
         queued = [True] * n

@@ -28,10 +28,10 @@ from dnnp.core.cost.plan import link_levels
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp import segments
 from dnnp.core.dp.arcs import Arcs, Costs, make_arcs, make_costs
+from dnnp.core.dp.blocks import Goal
 from dnnp.core.dp.boundary import NONE, look_back, make_scratch
 from dnnp.core.dp.inside import cover
 from dnnp.core.dp.lattice import Lattice
-from dnnp.core.dp.open import Goal
 from dnnp.core.dp.segments import IN_CLUSTER, IN_CLUSTERS, ON_CPUS, Platform
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats

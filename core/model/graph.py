@@ -364,3 +364,25 @@ def strong(count: int, tail: Ints, head: Ints) -> Ints:
                 low[v], number[v] = beyond, found
             found += 1
     return np.array(number, dtype=np.int64)
+
+
+GRADIENT = "Grad"
+"""What the types of backward operators end in, after that of the operator whose gradient it is."""
+
+
+def gradient_type(op: str) -> str:
+    """The type of what computes the gradient of an operator.
+
+    >>> gradient_type("MatMul")
+    'MatMulGrad'
+    """
+    return op + GRADIENT
+
+
+def forward_type(op: str) -> str:
+    """The operator type whose gradient one computes; of others, their own.
+
+    >>> forward_type("MatMulGrad"), forward_type("MatMul")
+    ('MatMul', 'MatMul')
+    """
+    return op.removesuffix(GRADIENT) or op

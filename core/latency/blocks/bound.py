@@ -39,15 +39,10 @@ def blocks_bound(
     if items.count > MOST_ITEMS or not items.count or run.stop():
         return bound, name
     fixed = fixed_of(items, problem.options.invocations)
-    value = float(game_values(items, fixed, run).max(initial=0.0))
+    value = float(play(items, fixed, run).game.value.max(initial=0.0))
     if value > bound:
         bound, name = value, "path of blocks"
     return min(bound, upper), name
-
-
-def game_values(items: BlockItems, fixed: Fixed, run: Run = PLAIN) -> Floats:
-    """Value of the path game from each item on; f64[c], 0 where it was stopped before."""
-    return play(items, fixed, run).game.value
 
 
 class Played(NamedTuple):
