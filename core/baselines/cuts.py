@@ -15,7 +15,8 @@ from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, distinct, totals
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.text import shown_bytes
-from dnnp.core.order.orders import PUBLISHED, given_order, order_named
+from dnnp.core.order.appraise import given_order
+from dnnp.core.order.orders import PUBLISHED, order_named
 
 
 def cut_order(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:

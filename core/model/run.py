@@ -1,7 +1,8 @@
 """How a search goes about its work: from which seed, how hard, how long, and whom it tells.
 
 A run travels beside the problem. Whoever asks makes it; a step that may use a part of the time or
-of the effort gets a part of the run."""
+of the effort gets a part of the run.
+"""
 
 from __future__ import annotations
 

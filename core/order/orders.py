@@ -1,4 +1,4 @@
-"""Topological orders of items to slice: by a rule, or by a sequence or priorities of units."""
+"""Topological orders of items to slice."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from dnnp.core.cost.items import Items
-from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.asked import Evolution
-from dnnp.core.model.cluster import Clustering, contract
-from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.graph import Floats, Ints, csr
-from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.order.appraise import kahn_with_priorities
+from dnnp.core.model.graph import Ints, csr
 
 
 def kahn_order(items: Items) -> Ints:
@@ -98,88 +92,3 @@ ORDERS: dict[str, Callable[[Items], Ints]] = {
 
 PUBLISHED = "published"
 """Name of the order of the 2020 paper's programs."""
-
-
-def given_order(problem: SplitProblem, sequence: Ints) -> Ints:
-    """Order of the items by a sequence of units (i64[g]); an item comes where its first unit does.
-
-    What an item needs for its other units comes before it, too.
-
-    Raises
-    ------
-    FormatError
-        The sequence is not topological; the message names two units.
-    """
-    items, units = problem.items, problem.units
-    at = np.empty(units.g, dtype=np.int64)
-    at[sequence] = np.arange(units.g)
-    item = _item_of_unit(items, units)
-    tail, head = contract(problem.graph, units).edges
-    wrong = np.flatnonzero((at[tail] > at[head]) & (item[tail] != item[head]))
-    if len(wrong):
-        first, needs = units.group_ids[[head[wrong[0]], tail[wrong[0]]]]
-        raise FormatError(
-            f"the order is not topological: {first} comes before {needs}, which it needs"
-        )
-    place = np.full(items.count, units.g, dtype=np.int64)
-    np.minimum.at(place, item, at)
-    return kahn_with_priorities(items.tail, items.head, -place.astype(np.float64))
-
-
-def prioritised_order(problem: SplitProblem, priorities: Floats) -> Ints:
-    """Kahn's order of the items by priorities of the units, f64[g] (MTPP Algorithm 3).
-
-    An item has the largest priority of its units; ties go to the first item.
-    """
-    items = problem.items
-    best = np.full(items.count, -np.inf)
-    item = _item_of_unit(items, problem.units)
-    np.maximum.at(best, item, priorities)
-    return kahn_with_priorities(items.tail, items.head, best)
-
-
-def _item_of_unit(items: Items, units: Clustering) -> Ints:
-    return items.label[units.member_idx[units.member_ptr[:-1]]]
-
-
-MOST_KEYS = 500_000_000
-"""Priorities of a generation; 8 bytes each, a few times."""
-
-Fitness = Callable[[Floats], Floats]
-"""Values of the rows of f64[c, n], each row a chromosome; less is better."""
-
-
-def brkga(fitness: Fitness, n: int, how: Evolution, run: Run = PLAIN) -> tuple[Floats, float]:
-    """Evolve `n` keys in [0, 1): the best chromosome f64[n] and its value.
-
-    The first generation is random; each further one keeps the elite, draws mutants, and mates
-    the rest, one parent from the elite and one from the others. Once the run is to stop, the best
-    so far is returned, after one generation at least.
-
-    Raises
-    ------
-    UsageError
-        See `Evolution.check`; or a population that would not fit in memory.
-    """
-    how.check()
-    if how.population * n > MOST_KEYS:
-        raise UsageError(
-            f"a population of {how.population} with {n} priorities each takes too much memory"
-        )
-    rng = np.random.default_rng(run.seed)
-    keys = rng.random((how.population, n))
-    values = fitness(keys)
-    for _ in range(1, how.generations):
-        if run.stop():
-            break
-        rank = np.argsort(values, kind="stable")
-        keys, values = keys[rank], values[rank]
-        children = how.population - how.kept - how.drawn
-        good = keys[rng.integers(how.kept, size=children)]
-        other = keys[rng.integers(how.kept, how.population, size=children)]
-        mated = np.where(rng.random((children, n)) < how.bias, good, other)
-        fresh = np.concatenate([mated, rng.random((how.drawn, n))])
-        keys = np.concatenate([keys[: how.kept], fresh])
-        values = np.concatenate([values[: how.kept], fitness(fresh)])
-    best = int(values.argmin())
-    return keys[best], float(values[best])

@@ -23,7 +23,7 @@ from dnnp.core.order.appraise import (
     kahn_with_priorities,
     order_problem,
 )
-from dnnp.core.order.orders import brkga
+from dnnp.core.order.brkga import brkga
 from dnnp.core.portfolio.slices import best_slicing, slice_order
 
 BATCH_ITEMS = 50_000

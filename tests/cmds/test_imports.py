@@ -25,7 +25,7 @@ COMPILER = {
 
 OTHERS = {
     "dnnp.core.baselines.pipedream", "dnnp.core.bound.flows", "dnnp.core.cost.latency",
-    "dnnp.core.dp.hierarchy", "dnnp.core.local.anneal", "dnnp.core.mip", "dnnp.core.order.orders",
+    "dnnp.core.dp.hierarchy", "dnnp.core.local.anneal", "dnnp.core.mip", "dnnp.core.order.brkga",
     "dnnp.core.peak.segment", "dnnp.core.portfolio.first", "dnnp.formats.devices",
 }  # fmt: skip
 """What other methods and options of dnnp-partition need."""

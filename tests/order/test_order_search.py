@@ -21,7 +21,7 @@ from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.run import Run
 from dnnp.core.order.appraise import LENGTH, SLICING
-from dnnp.core.order.orders import brkga
+from dnnp.core.order.brkga import brkga
 from dnnp.core.portfolio.orders import OrderSpace, evolved_order, random_order
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.formats.graph import graph_of, units_of
