@@ -81,7 +81,7 @@ agree: $(READY) ## compare solvers, slicing (1,000 graphs), bounds (2,000), late
 	$(BIN)/python tests/tools/agree_latency.py --count 200
 	$(BIN)/python tests/tools/agree_hybrid.py --count 1000
 
-gpu-check: $(if $(WHEELS),,$(READY)) ## check everything on a GPU, update BENCHMARKS.md; WHEELS=DIR makes an environment of wheels
+gpu-check: $(if $(WHEELS),,$(READY)) ## check everything on a GPU, and write tests/bench/results/gpu.json; WHEELS=DIR makes an environment of wheels
 	@python=$(BIN)/python; $(if $(WHEELS),python=$$($(find_python));) \
 	$$python tests/tools/gpu_check.py $(if $(WHEELS),--wheels $(WHEELS)) $(GPU)
 

@@ -263,7 +263,7 @@ def test_options_are_those_of_the_command(module: object) -> None:
     keywords = inspect.signature(call).parameters
     skipped = COMMON | NOT_IN_PYTHON.get(name, set())
     actions = {a.dest: a for a in parser._actions if a.dest not in skipped}
-    mine = set(keywords) - {"graph", "path", "caller", "timings"}
+    mine = set(keywords) - {"graph", "path", "caller", "timings", "ties"}
     assert set(actions) == mine
     for dest, action in actions.items():
         default = keywords[dest].default

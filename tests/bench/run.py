@@ -54,12 +54,10 @@ def has_section(text: str, name: str) -> bool:
 
 
 def replaced(text: str, name: str, table: str) -> str:
-    """`text` with a new section NAME, added at the end where there is none."""
+    """`text` with a new section NAME in the place of the old one."""
     section = f"<!-- {name} -->\n{table}\n<!-- /{name} -->"
     pattern = re.compile(rf"<!-- {name} -->\n.*?<!-- /{name} -->", re.S)
-    if has_section(text, name):
-        return pattern.sub(lambda _: section, text)
-    return f"{text.rstrip()}\n\n## {name.capitalize()}\n\n{section}\n"
+    return pattern.sub(lambda _: section, text)
 
 
 def number(cell: str) -> str | int | float:

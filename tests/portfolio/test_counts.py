@@ -74,7 +74,7 @@ METERS = (
     Meter("steps", "bound.cover:best_sets", lambda _, steps: steps),
     Meter("nodes", "pipeline.orders.search:search", *[lambda given, _: given[2].counts[NODES]] * 2),
     Meter("states", "pipeline.finish.optimal:beam", lambda _, found: found.work),
-    Meter("states", "pipeline.finish.ends:beam", lambda _, found: found.work),
+    Meter("states", "pipeline.finish.complete:beam", lambda _, found: found.work),
     Meter("sets", "hybrid.search:cover", lambda given, _: len(given[0].work)),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,21 @@ def test_the_table(gpu_check) -> None:
         "| links | a | b | ok |",
         "| memory | c | d | **no** |",
     ]
+
+
+@pytest.mark.parametrize("section", ["", "<!-- gpu -->\nold\n<!-- /gpu -->\n"])
+def test_results_are_kept(section: str, gpu_check, tmp_path: Path) -> None:
+    """BENCHMARKS.md has the table only where it has a section for it."""
+    results, text = tmp_path / "tests" / "bench" / "results", f"# Benchmarks\n\n{section}"
+    results.mkdir(parents=True)
+    (tmp_path / "BENCHMARKS.md").write_text(text)
+    gpu_check.keep([gpu_check.Row("links", "a", "b", False)], tmp_path)
+    result = json.loads((results / "gpu.json").read_text())
+    assert [table["rows"] for table in result["tables"]] == [[["links", "a", "b", "no"]]]
+    said = (tmp_path / "BENCHMARKS.md").read_text()
+    assert ("| links | a | b | **no** |" in said) == bool(section)
+    assert section or said == text
+    assert "old" not in said
 
 
 def test_every_step_is_one(gpu_check) -> None:

@@ -6,9 +6,10 @@
     python tests/tools/gpu_check.py --provider cpu
 
 Runs the steps of `tests/tools/gpu_steps.py`, each in a process of its own with a limit of its own;
-later ones run though an earlier one failed. What they found becomes a table, which goes into
-BENCHMARKS.md. With the provider `cpu` it is a rehearsal: all steps run on the CPU, where what is
-there of GPUs only is left out, and the table is printed alone.
+later ones run though an earlier one failed. What they found goes to
+`tests/bench/results/gpu.json`, and where BENCHMARKS.md has the comments `<!-- gpu -->` and
+`<!-- /gpu -->`, as a table between them. With the provider `cpu` it is a rehearsal: all steps run
+on the CPU, where what is there of GPUs only is left out, and the table is printed alone.
 
 With --wheels an environment is made of the wheels in a folder, with onnxruntime-gpu in place of
 onnxruntime; whatever is not there is taken from the interpreter that runs this. CUDA 13 and cuDNN 9
@@ -19,9 +20,8 @@ With --site nothing is installed and no environment is made, as on a machine tha
 minutes, without a network: the interpreter that runs this runs the steps, with the unpacked
 packages in a folder (onnxruntime-gpu, and what else the interpreter lacks) first on their path.
 CUDA's libraries are those beside the PyTorch of that interpreter. All that was found goes to the
-folder --out, step by step, with what every step said; the checkout is left alone, and so is
-BENCHMARKS.md. A machine that is gone afterwards can be understood from that folder, or from what is
-printed.
+folder --out, step by step, with what every step said; the checkout is left alone. A machine that is
+gone afterwards can be understood from that folder, or from what is printed.
 
 Ends with 0 if all steps passed, with 1 if some did not, and with 7 where there is no GPU. Needs
 nothing but Python's own library.
@@ -240,6 +240,21 @@ def machine() -> str:
     return f"{day}: {model}, {cores} cores, Python {version}."
 
 
+def keep(rows: Sequence[Row], root: Path = ROOT) -> None:
+    """Write the results of benchmarks, and the section of BENCHMARKS.md where it has one."""
+    sys.path.insert(0, str(ROOT / "tests" / "bench"))
+    from run import as_json, has_section, replaced
+
+    day, _, host = machine().partition(": ")
+    lines = [[r.step, r.what, r.found, "ok" if r.ok else "no"] for r in rows]
+    found = {"about": "`make gpu-check`.", "columns": ["step", "what", "found", ""], "rows": lines}
+    result = {"date": day, "machine": host, "tables": [found]}
+    (root / "tests" / "bench" / "results" / "gpu.json").write_text(as_json(result))
+    target = root / "BENCHMARKS.md"
+    if has_section(text := target.read_text(), "gpu"):
+        target.write_text(replaced(text, "gpu", f"{table(rows)}\n\n{machine()}"))
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Check dnnp on a machine with a GPU.")
     parser.add_argument("steps", nargs="*", metavar="STEP", help=f"of {', '.join(STEPS)}")
@@ -284,7 +299,7 @@ def main() -> int:
 def check(
     args: argparse.Namespace, begin: float, python: Path, here: Path, out: Path | None = None
 ) -> int:
-    """Run the steps in the folder `here`; what they find goes to `out`, or into BENCHMARKS.md."""
+    """Run the steps in the folder `here`; what they find goes to `out`, or to the benchmarks."""
     work, end = here / "work", begin + LIMIT_S
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -303,14 +318,9 @@ def check(
         if out is not None:
             # Now, as all may be over in the midst of the next step.
             (out / "table.md").write_text(f"{table(rows)}\n\n{machine()}\n")
-    text = f"{table(rows)}\n\n{machine()}"
-    print(text)
+    print(f"{table(rows)}\n\n{machine()}")
     if args.provider == "cuda" and out is None:
-        sys.path.insert(0, str(ROOT / "tests" / "bench"))
-        from run import replaced
-
-        target = ROOT / "BENCHMARKS.md"
-        target.write_text(replaced(target.read_text(), "gpu", text))
+        keep(rows)
     return 0 if all(row.ok for row in rows) else 1
 
 
