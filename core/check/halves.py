@@ -186,10 +186,8 @@ class _Case:
         exact.budget.spend(exact.n + len(exact.edges))
         for number, (tensor, (pins, always, _)) in enumerate(exact.nets.items()):
             exact.budget.spend(len(pins))
-            first = exact.n + 2 * number
-            (self._pay_always if always else self._pay_if_cut)(
-                first, pins, exact.cost(name, tensor)
-            )
+            cost = exact.cost(name, tensor)
+            self._pay_net(exact.n + 2 * number, pins, cost, always=always)
         return self.paid > limit or self.network.carries(limit + 1 - self.paid, exact.budget)
 
     def _is_open(self, item: int) -> bool:
@@ -207,36 +205,26 @@ class _Case:
             self.network.add(SOURCE, item, (self.behind - common) * work)
             self.network.add(item, SINK, (self.ahead - common) * work)
 
-    def _ends(self, pins: frozenset[int]) -> tuple[bool, bool, list[int]]:
-        """Whether pins are in, whether some are out, and the others."""
+    def _pay_net(self, first: int, pins: frozenset[int], cost: int, *, always: bool) -> None:
         has_in = any(self.inside >> v & 1 for v in pins)
         has_out = any(self.outside >> v & 1 for v in pins)
-        return has_in, has_out, [v for v in pins if self._is_open(v)]
-
-    def _pay_if_cut(self, first: int, pins: frozenset[int], cost: int) -> None:
-        has_in, has_out, others = self._ends(pins)
-        cost *= self.ahead + self.behind
-        if has_in and has_out:
-            self.paid += cost
-            return
-        self.network.add(SOURCE if has_in else first, SINK if has_out else first + 1, cost)
-        for v in others:
-            if not has_in:
-                self.network.add(v, first, None)
-            if not has_out:
-                self.network.add(first + 1, v, None)
-
-    def _pay_always(self, first: int, pins: frozenset[int], cost: int) -> None:
-        has_in, has_out, others = self._ends(pins)
-        if has_in:
-            self.paid += self.ahead * cost
+        if always:
+            if has_in:
+                self.paid += self.ahead * cost
+            else:
+                self.network.add(first, SINK, self.ahead * cost)
+            if has_out:
+                self.paid += self.behind * cost
+            else:
+                self.network.add(SOURCE, first + 1, self.behind * cost)
+        elif has_in and has_out:
+            self.paid += (self.ahead + self.behind) * cost
         else:
-            self.network.add(first, SINK, self.ahead * cost)
-        if has_out:
-            self.paid += self.behind * cost
-        else:
-            self.network.add(SOURCE, first + 1, self.behind * cost)
-        for v in others:
+            both = (self.ahead + self.behind) * cost
+            self.network.add(SOURCE if has_in else first, SINK if has_out else first + 1, both)
+        for v in pins:
+            if not self._is_open(v):
+                continue
             if not has_in:
                 self.network.add(v, first, None)
             if not has_out:

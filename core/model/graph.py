@@ -106,22 +106,10 @@ class Graph:
         FormatError
             The graph has a cycle; the message names the nodes on one.
         """
-        tail, head = self.edges
-        ptr, succ = csr(tail, head, self.n)
-        indegree = np.bincount(head, minlength=self.n).tolist()
-        starts, targets = ptr.tolist(), succ.tolist()
-        ready = [v for v in range(self.n) if indegree[v] == 0]
-        order: list[int] = []
-        while ready:
-            u = heapq.heappop(ready)
-            order.append(u)
-            for v in targets[starts[u] : starts[u + 1]]:
-                indegree[v] -= 1
-                if indegree[v] == 0:
-                    heapq.heappush(ready, v)
+        order, indegree = kahn(*self.edges, self.n)
         if len(order) < self.n:
             raise FormatError(f"the graph has a cycle: {self._describe_cycle(indegree)}")
-        return np.array(order, dtype=np.int64)
+        return order
 
     @cached_property
     def rank(self) -> Ints:
@@ -294,6 +282,26 @@ def _producers(nodes: NodeColumns, tensors: TensorColumns) -> Ints:
         )
         raise FormatError(f"tensor {int(tensors.ids[t])} is of kind '{kind}' but has {fault}")
     return producer
+
+
+def kahn(tail: Ints, head: Ints, n: int) -> tuple[Ints, list[int]]:
+    """Kahn order of 0..n - 1 with the least first, and how many edges into each are left.
+
+    What is on a cycle, or behind one, is not in the order.
+    """
+    ptr, successors = csr(tail, head, n)
+    starts, targets = ptr.tolist(), successors.tolist()
+    indegree = np.bincount(head, minlength=n).tolist()
+    ready = [v for v in range(n) if indegree[v] == 0]
+    order: list[int] = []
+    while ready:
+        u = heapq.heappop(ready)
+        order.append(u)
+        for v in targets[starts[u] : starts[u + 1]]:
+            indegree[v] -= 1
+            if indegree[v] == 0:
+                heapq.heappush(ready, v)
+    return np.array(order, dtype=np.int64), indegree
 
 
 def connected(count: int, tail: Ints, head: Ints) -> Ints:
