@@ -82,7 +82,7 @@ class _Front(Command):
             context.show(parser.format_help().splitlines())
             raise UsageError("give a command")
         if not words[0].startswith("-"):
-            from dnnp.core.model.similar import instead
+            from dnnp.core.model.text import instead
 
             name = words[0].removeprefix("dnnp-")
             raise UsageError(

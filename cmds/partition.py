@@ -24,7 +24,7 @@ def _methods(text: str) -> str:
     known = {**SPLITS, **LATENCY}
     for name in text.split(","):
         if name not in known:
-            from dnnp.core.model.similar import instead
+            from dnnp.core.model.text import instead
 
             raise argparse.ArgumentTypeError(f"invalid choice: '{name}'{instead(name, known)}")
     return text

@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.similar import instead
-from dnnp.core.model.text import printable
+from dnnp.core.model.text import instead, printable
 from dnnp.formats.fields import MAX_ID, MAX_NUMBER, shown
 from dnnp.formats.files import what_it_is
 

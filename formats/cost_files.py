@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any
 
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.similar import instead
+from dnnp.core.model.text import instead
 from dnnp.formats.checked_json import Fields, parse_json
 from dnnp.formats.fields import MAX_NUMBER, shown
 from dnnp.formats.files import what_it_is

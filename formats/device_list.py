@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.similar import instead
-from dnnp.core.model.text import shown_bytes
+from dnnp.core.model.text import instead, shown_bytes
 from dnnp.formats.amounts import parse_latency, parse_rate
 from dnnp.formats.devices import class_record, device_names, load_device
 from dnnp.formats.fields import MAX_ID, shown

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.similar import instead
+from dnnp.core.model.text import instead
 from dnnp.formats.checked_json import Fields, parse_json
 from dnnp.formats.fields import MIN_POSITIVE, describe_fault, shown
 from dnnp.formats.files import bundled_names, read_bundled, read_file

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.similar import did_you_mean
-from dnnp.core.model.text import printable
+from dnnp.core.model.text import did_you_mean, printable
 from dnnp.formats.fields import MAX_ID, MAX_NUMBER, shown
 
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no", "")

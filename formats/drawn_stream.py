@@ -10,8 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.similar import closest
-from dnnp.core.model.text import printable
+from dnnp.core.model.text import closest, printable
 from dnnp.formats.acyclic import find_cycle
 from dnnp.formats.drawn import Drawn, Edge, Item
 from dnnp.formats.fields import shown

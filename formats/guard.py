@@ -18,7 +18,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from typing import TypeVar
 
-from dnnp.core.model.orphan import die_with_parent
+from dnnp.core.model.processes import die_with_parent
 
 T = TypeVar("T")
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import DnnpError
-from dnnp.core.model.link import Link
-from dnnp.core.model.similar import instead
+from dnnp.core.model.text import instead
 from dnnp.formats.fields import shown
 from dnnp.formats.stream import Record
 

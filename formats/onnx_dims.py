@@ -9,7 +9,7 @@ from math import ceil, floor
 import onnx
 
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.similar import instead
+from dnnp.core.model.text import instead
 from dnnp.formats.fields import MAX_ID
 
 MAX_DIMENSION = MAX_ID

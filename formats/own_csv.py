@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.similar import closest
+from dnnp.core.model.text import closest
 from dnnp.formats.drawn import Drawn, Edge, Item
 from dnnp.formats.drawn_stream import MEMORY, PLAIN, TIMES
 from dnnp.formats.fields import shown

@@ -10,12 +10,11 @@ from dataclasses import asdict, fields
 import numpy as np
 
 from dnnp.core.model.cluster import Clustering
-from dnnp.core.model.device import DeviceClass, Level, unnested
+from dnnp.core.model.device import DeviceClass, Level, Link, unnested
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.hybrid import HybridOptions
 from dnnp.core.model.learned import PolicyUsed
-from dnnp.core.model.link import Link
 from dnnp.core.model.plan import CostOptions, Plan, Stage, Transfer, Tried, Way
 from dnnp.formats.fields import MAX_NUMBER, shown
 from dnnp.formats.graph import digest_of, rows_of, units_of

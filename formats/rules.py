@@ -66,7 +66,7 @@ from dnnp.core.model.rules import (
     RuleSet,
     Sequence,
 )
-from dnnp.core.model.similar import instead
+from dnnp.core.model.text import instead
 from dnnp.formats.files import bundled_names, read_bundled, read_file, what_it_is
 from dnnp.formats.rule_checks import futile
 

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TextIO
 
 from dnnp.caller import Bar
-from dnnp.core.model.standing import Standing
+from dnnp.core.model.run import Standing
 from dnnp.core.model.text import printable, shown_time
 
 

@@ -23,7 +23,7 @@ from typing import NoReturn
 
 from dnnp.cmds.shell.console import CLEAR, is_able
 from dnnp.core.model.errors import InputFileError, LimitError
-from dnnp.core.model.orphan import die_with_parent
+from dnnp.core.model.processes import die_with_parent
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.runtime.limits import Board, held_bytes, install
 from dnnp.formats import files

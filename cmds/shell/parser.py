@@ -87,7 +87,7 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def _check_option(self, word: str) -> None:
-        from dnnp.core.model.similar import did_you_mean
+        from dnnp.core.model.text import did_you_mean
 
         known = self._option_string_actions
         if word not in known:
@@ -98,6 +98,6 @@ class Parser(argparse.ArgumentParser):
         choices: Iterable[str] | None = action.choices
         if choices is None or value in choices:
             return
-        from dnnp.core.model.similar import instead
+        from dnnp.core.model.text import instead
 
         raise argparse.ArgumentError(action, f"invalid choice: '{value}'{instead(value, choices)}")

@@ -108,7 +108,7 @@ def _bound_throughput(
     stream: Stream, problem: SplitProblem, plan: Plan, options: BoundOptions, run: Run
 ) -> None:
     """Bound a plan of the objectives throughput and gpipe."""
-    from dnnp.core.bound.known import Known
+    from dnnp.core.bound.claim import Known
     from dnnp.core.portfolio.bounds import bound
     from dnnp.core.portfolio.given import given_plan
 

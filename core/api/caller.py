@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.standing import Standing as Standing
+from dnnp.core.model.run import Standing as Standing
 
 if TYPE_CHECKING:
     from typing import BinaryIO

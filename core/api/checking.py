@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from dnnp.core.model.errors import FormatError, GateError, InfeasibleError, VerificationError
-from dnnp.core.model.standing import Standing
+from dnnp.core.model.run import Standing
 from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.gates import CheckOptions, Gate, Recomputed, gates_of, in_words, require
 from dnnp.graph import Graph
@@ -209,13 +209,12 @@ def check_stream(stream: Stream, options: CheckOptions) -> Findings:
 
 def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
     from dnnp.core.check.certificate import check_certificate, check_proven
+    from dnnp.core.check.devices import fastest_links
     from dnnp.core.check.fields import Budget
-    from dnnp.core.check.graph import check_clustering, check_graph
-    from dnnp.core.check.layouts import check_layouts
+    from dnnp.core.check.graph import check_clustering, check_graph, check_layouts
     from dnnp.core.check.plan import check_choices, check_plan
     from dnnp.core.check.schedule import check_schedule
     from dnnp.core.check.stream import check_stream as check_records
-    from dnnp.core.check.wires import fastest_links
     from dnnp.core.model.cluster import singletons
     from dnnp.formats.graph import digest_of
     from dnnp.formats.plan import plan_digest

@@ -13,9 +13,8 @@ from dnnp.core.model.plan import CostOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dnnp.core.model.device import DeviceClass
+    from dnnp.core.model.device import DeviceClass, Link
     from dnnp.core.model.graph import Graph
-    from dnnp.core.model.link import Link
     from dnnp.split_options import SplitOptions
 
 LATENCY_ALONE = ("execution", "invocations", "transfers", "congestion")

@@ -97,7 +97,7 @@ class _Classes:
 
     def of(self, cost: GivenCost, file: CostFile) -> str:
         """The class that a cost is for."""
-        from dnnp.core.model.similar import instead
+        from dnnp.core.model.text import instead
         from dnnp.formats.devices import device_names, load_device
 
         name = cost.device

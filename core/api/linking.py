@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnnp.caller import CALLER, Caller
 from dnnp.core.model.errors import InputFileError, UsageError
-from dnnp.core.model.standing import Standing
+from dnnp.core.model.run import Standing
 
 if TYPE_CHECKING:
     from dnnp.core.profile.fit import LinkFit
@@ -153,8 +153,8 @@ def write_devices(records: Sequence[Record], path: str) -> None:
 
 def _spots(records: Sequence[Record], gpus: Sequence[str]) -> list[Spot]:
     """All devices, in order, with their cores and GPUs."""
-    from dnnp.core.model.processors import available_cores
-    from dnnp.core.model.similar import instead
+    from dnnp.core.model.processes import available_cores
+    from dnnp.core.model.text import instead
     from dnnp.core.runtime.transfers import require_gpus
 
     classes = [record["class"] for record in records]

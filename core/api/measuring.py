@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.standing import Standing
+from dnnp.core.model.run import Standing
 from dnnp.core.model.text import counted, shown_seconds
 from dnnp.costs import check_units, write_costs
 
@@ -136,7 +136,7 @@ def _beside(stream: Stream, timing: Timing) -> int:
 
     No more than there are cores for, unless somebody says how many.
     """
-    from dnnp.core.model.processors import available_cores
+    from dnnp.core.model.processes import available_cores
 
     if timing.beside is not None:
         return timing.beside
@@ -153,7 +153,7 @@ def _facts(
     beside: int,
 ) -> dict[str, Any]:
     """Everything that the measured times depend on."""
-    from dnnp.core.model.processors import available_cores
+    from dnnp.core.model.processes import available_cores
     from dnnp.core.runtime.providers import MEMORIES, gpu_name, ort_version
     from dnnp.formats.cost_cache import cpu_model, groups_digest
 

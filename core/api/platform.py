@@ -14,8 +14,8 @@ from dnnp.core.model.text import counted, shown_bytes
 from dnnp.step import Options, option
 
 if TYPE_CHECKING:
+    from dnnp.core.model.device import Link
     from dnnp.core.model.errors import DnnpError
-    from dnnp.core.model.link import Link
     from dnnp.formats.stream import Record, Stream
 
 

@@ -52,8 +52,7 @@ def refuse_shards(stream: Stream, plan: Plan, reason: str) -> None:
 def refuse_contradictions(stream: Stream, plan: Plan) -> None:
     """Raise a FormatError if the numbers of the plan of a stream do not fit each other."""
     from dnnp.core.check.claims import check_claims
-    from dnnp.core.check.offer import check_made
-    from dnnp.core.check.stream import check_gap
+    from dnnp.core.check.stream import check_gap, check_made
 
     record = stream.get("plan")[0]
     found = [*check_claims(plan), *check_gap(record)]

@@ -221,7 +221,7 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
     else:
         if explicit:
             raise UsageError("parallel plans have transfers within blocks: no --transfers")
-        from dnnp.core.cost.given import Given
+        from dnnp.core.cost.machine import Given
         from dnnp.core.hybrid.placement import placement_of_hybrid
 
         placement = placement_of_hybrid(Given(graph, units, plan.devices, plan.options), plan)

@@ -12,8 +12,7 @@ from weakref import WeakSet
 
 from dnnp.core.cost.kernel import interpret_again, is_cold, when_compiling
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.run import Run
-from dnnp.core.model.standing import Standing
+from dnnp.core.model.run import Run, Standing
 
 if TYPE_CHECKING:
     from dnnp.caller import Bar, Caller

@@ -313,7 +313,7 @@ def _order_files(
     """What the options `sequence` and `priorities` hold, if they are for this method."""
     units, sequence, priorities = problem.units, None, None
     if options.sequence is not None and method in ("slice", "greedy"):
-        from dnnp.core.order.given import given_order
+        from dnnp.core.order.appraise import given_order
         from dnnp.formats.orders import read_sequence
 
         data, name = json_in(options.sequence, "--sequence", options.caller)

@@ -96,8 +96,7 @@ def state_training(
 ) -> None:
     """Add the entries for `clock.t` devices to the records of a graph of training."""
     from dnnp.core.shard.layout import Backward, choose
-    from dnnp.core.shard.rules import all_rules
-    from dnnp.core.shard.training_rules import Mixtures, more_rules
+    from dnnp.core.shard.rules import Mixtures, all_rules, more_rules
 
     sharded = _Sharded(stream, graph, passes, clock)
     order, t = passes.order, clock.t
@@ -237,7 +236,7 @@ class _Sharded:
     @staticmethod
     def _is_expert(rule: Rule) -> bool:
         """Whether a node is on one device, while others have nodes of other experts."""
-        from dnnp.core.shard.training_rules import ADDED, OWNED
+        from dnnp.core.shard.rules import ADDED, OWNED
 
         return any(state in (ADDED, OWNED) for state in rule.outputs)
 
@@ -272,7 +271,7 @@ class _Entries:
 
     def write(self) -> None:
         """Add them."""
-        from dnnp.core.shard.training_rules import ADDED
+        from dnnp.core.shard.rules import ADDED
 
         entries: dict[int, Record] = {}
         for v, rule in self.rule.items():
@@ -310,7 +309,7 @@ class _Entries:
 
     def _share(self, tensors: Sequence[int]) -> float:
         """Part of the bytes of tensors that each device has."""
-        from dnnp.core.shard.training_rules import share_of
+        from dnnp.core.shard.rules import share_of
 
         size, state = self.all.size, self.stored | self.layout.state
         whole = sum(size[x] for x in tensors)
@@ -353,7 +352,7 @@ class _Entries:
     def _collectives(self) -> Iterator[tuple[int, str, float]]:
         """What nodes exchange: node, kind and bytes of the whole tensor."""
         from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE
-        from dnnp.core.shard.training_rules import ADDED, ON_ALL
+        from dnnp.core.shard.rules import ADDED, ON_ALL
 
         size, order = self.all.size, self.passes.order
         for (v, rule), gathered in zip(self.rule.items(), self.layout.gathered, strict=True):
@@ -372,7 +371,7 @@ class _Entries:
     def _split_at_borders(self) -> list[int]:
         """Tensors that are put together when they leave a stage."""
         from dnnp.core.model.shards import WHOLE
-        from dnnp.core.shard.training_rules import ON_ALL
+        from dnnp.core.shard.rules import ON_ALL
 
         state = self.layout.state
         found = [x for x, s in state.items() if s != WHOLE and x not in self.gathered]

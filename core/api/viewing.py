@@ -142,7 +142,7 @@ def view_of(path: str | None, plot: str | None = None) -> str:
     UsageError
         No view has this ending.
     """
-    from dnnp.core.model.similar import instead
+    from dnnp.core.model.text import instead
 
     ending = os.path.splitext(path or "")[1]
     if not ending:

@@ -59,7 +59,7 @@ class Survey(NamedTuple):
 
 def main() -> None:
     """Answer until nobody asks any more."""
-    from dnnp.core.model.orphan import die_with_parent
+    from dnnp.core.model.processes import die_with_parent
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sees to it
     parent = int(sys.argv[2])

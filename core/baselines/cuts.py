@@ -15,7 +15,7 @@ from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, distinct, totals
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.text import shown_bytes
-from dnnp.core.order.given import given_order
+from dnnp.core.order.appraise import given_order
 from dnnp.core.order.orders import PUBLISHED, order_named
 
 

@@ -22,9 +22,8 @@ from dnnp.core.cost.line import Line, steps_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import Slicing, slice_line
 from dnnp.core.model.asked import Asked, Solution
-from dnnp.core.model.components import connected, strong
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import Bools, Ints, csr, distinct
+from dnnp.core.model.graph import Bools, Ints, connected, csr, distinct, strong
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.order.orders import ORDERS
 

@@ -25,8 +25,7 @@ from math import isfinite
 import numpy as np
 
 from dnnp.core.bound.between import mixes_passes
-from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
-from dnnp.core.bound.known import Known
+from dnnp.core.bound.claim import LIMIT, SOLVED, Claim, Known
 from dnnp.core.bound.quantised import Whole, refused, whole_of
 from dnnp.core.bound.zones import (
     exact_works,

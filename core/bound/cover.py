@@ -22,11 +22,9 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.bound.between import between_of
-from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim
-from dnnp.core.bound.field import Field, field_of
-from dnnp.core.bound.known import Known
+from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim, Known
 from dnnp.core.bound.pairs import pair_costs
-from dnnp.core.bound.prices import Aim, FoundSets, best_sets
+from dnnp.core.bound.prices import Aim, Field, FoundSets, best_sets, field_of
 from dnnp.core.bound.quantised import Whole, one_class, refused
 from dnnp.core.bound.together import merged
 from dnnp.core.cost.combine import MARGIN
@@ -37,7 +35,7 @@ from dnnp.core.mip.program import Program, Row
 from dnnp.core.mip.relaxation import Relaxation
 from dnnp.core.model.graph import Bools, Floats, Graph
 from dnnp.core.model.plan import Block
-from dnnp.core.model.processors import search_threads
+from dnnp.core.model.processes import search_threads
 from dnnp.core.model.run import PLAIN, Run
 
 MOST_ITEMS = 300

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnnp.core.bound.between import closure
-from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
+from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known
 from dnnp.core.bound.flows import Nets, network_of, push
 from dnnp.core.bound.hierarchy import MOST_NUMBERS, Call, claim_of, numbers_of, too_large
-from dnnp.core.bound.known import Known
 from dnnp.core.bound.programs import Candidate, CandidateSearch
 from dnnp.core.cost.combine import MARGIN, WORTHWHILE
 from dnnp.core.cost.line import Line

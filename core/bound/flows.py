@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.kernel import plain
-from dnnp.core.dp.max_flow import max_flow
-from dnnp.core.model.graph import Floats, Ints, csr
+from dnnp.core.dp.max_flow import lay_out, max_flow
+from dnnp.core.model.graph import Floats, Ints
 
 
 class Nets(NamedTuple):
@@ -58,23 +58,16 @@ def network_of(work: Floats, nets: Nets) -> Network:
     sink = n + 2 * p
     first, second = n + 2 * np.arange(p), n + 2 * np.arange(p) + 1
     is_open = ~nets.always[net]
-    tail = np.concatenate([np.arange(n), nets.pins, first, second[net][is_open]])
-    head = np.concatenate(
-        [np.full(n, sink), first[net], np.where(nets.always, sink, second), nets.pins[is_open]]
+    parts = (
+        (np.arange(n), np.full(n, sink), work),
+        (nets.pins, first[net], np.inf),
+        (first, np.where(nets.always, sink, second), nets.cost),
+        (second[net][is_open], nets.pins[is_open], np.inf),
     )
-    capacity = np.concatenate(
-        [work, np.full(len(net), np.inf), nets.cost, np.full(int(is_open.sum()), np.inf)]
-    )
-    arcs = len(tail)
-    tails, heads = np.concatenate([tail, head]), np.concatenate([head, tail])
-    ptr, order = csr(tails, np.arange(2 * arcs), sink + 1)
-    place = np.empty(2 * arcs, dtype=np.int64)
-    place[order] = np.arange(2 * arcs)
-    twin = place[np.where(order < arcs, order + arcs, order - arcs)]
+    *network, places = lay_out(parts, sink + 1)
     leave = np.full(len(net), -1, dtype=np.int64)
-    leave[is_open] = place[n + len(net) + p : arcs]
-    residual = np.concatenate([capacity, np.zeros(arcs)])[order]
-    return Network(*plain(ptr, heads[order], twin, residual, place[n : n + len(net)], leave))
+    leave[is_open] = places[3]
+    return Network(*plain(*network, places[1], leave))
 
 
 def push(network: Network, capacity: Floats, sources: Ints, enough: float = np.inf) -> float:

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
-from dnnp.core.bound.known import Known
+from dnnp.core.bound.claim import LIMIT, SOLVED, Claim, Known
 from dnnp.core.bound.quantised import Whole, one_class, refused
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.halves import BITS, Halves, TwoStages

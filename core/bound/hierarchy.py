@@ -40,8 +40,7 @@ from math import ceil, isfinite
 import numpy as np
 
 from dnnp.core.bound.between import between_of
-from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
-from dnnp.core.bound.known import Known
+from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known
 from dnnp.core.bound.pairs import pair_costs
 from dnnp.core.bound.programs import Candidate, CandidateSearch
 from dnnp.core.bound.quantised import one_class

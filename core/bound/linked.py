@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from math import frexp
 
-from dnnp.core.bound.claim import LIMIT, REFUSED, SOLVED, Claim
-from dnnp.core.bound.known import Known
+from dnnp.core.bound.claim import LIMIT, REFUSED, SOLVED, Claim, Known
 from dnnp.core.bound.quantised import SMALLEST
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.linked import linked_search

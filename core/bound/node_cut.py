@@ -28,9 +28,8 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.bound.between import mixes_passes
-from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
+from dnnp.core.bound.claim import LIMIT, SOLVED, Claim, Known
 from dnnp.core.bound.flows import Nets, Network, network_of, push, pushed
-from dnnp.core.bound.known import Known
 from dnnp.core.bound.quantised import Whole, flows_of, refused, whole_of
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.items import Items

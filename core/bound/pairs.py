@@ -26,9 +26,8 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.bound.between import Between, between_of
-from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
+from dnnp.core.bound.claim import LIMIT, SOLVED, Claim, Known
 from dnnp.core.bound.flows import Nets, network_of, push, pushed
-from dnnp.core.bound.known import Known
 from dnnp.core.bound.quantised import Whole, flows_of, one_class, refused
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.load import node_memory

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 from dnnp.core.bound.between import Between, between_of
-from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim
-from dnnp.core.bound.known import Known
+from dnnp.core.bound.claim import FAILED, LIMIT, SOLVED, Claim, Known
 from dnnp.core.bound.pairs import cuts_of, pair_costs
 from dnnp.core.bound.quantised import Whole, one_class, refused
 from dnnp.core.bound.together import PARTS, Named, Together

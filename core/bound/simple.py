@@ -29,8 +29,7 @@ from dnnp.core.model.graph import Bools, Graph, distinct, totals
 from dnnp.core.model.run import PLAIN, Run
 
 if TYPE_CHECKING:
-    from dnnp.core.bound.claim import Claim
-    from dnnp.core.bound.known import Known
+    from dnnp.core.bound.claim import Claim, Known
     from dnnp.core.bound.quantised import Whole
 
 

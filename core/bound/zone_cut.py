@@ -25,26 +25,36 @@ zone is a minimum cut. If it is at most v, and work(I) + x(I) <= r,
 
 Items that may follow another into its stage without any load growing do so before all this
 (`dnnp.core.dp.contract`). Loads are whole numbers.
+
+The most that ideals of a zone are worth is p times the work that may be in them, less the least
+p * work(rest) + q * x(I): a cut between a source, what is in, and a sink, what is out.
+
+    source -> v (p * its work)    v -> u (unlimited) if u precedes v    for items that may be either
+    w -> e (q times its cost)     e -> r (unlimited)    for a net e that w writes and r reads
+
+Zones of like layers look the same, and are solved once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.bound.claim import LIMIT, SOLVED, Claim
-from dnnp.core.bound.known import Known
-from dnnp.core.bound.least_cuts import most_of_zones
+from dnnp.core.bound.claim import LIMIT, SOLVED, Claim, Known
 from dnnp.core.bound.quantised import BITS, one_class, refused
-from dnnp.core.bound.strip import Strip, near_zones, strip_of
 from dnnp.core.bound.zones import heaviest_path, never_near, surely_paid, zones_of
 from dnnp.core.cost.combine import MARGIN
+from dnnp.core.cost.items import Items
 from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.line import Line
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.graph import Floats, totals
-from dnnp.core.model.plan import without_memory
+from dnnp.core.dp.contract import contract_near
+from dnnp.core.dp.max_flow import lay_out, max_flow
+from dnnp.core.model.graph import Bools, Floats, Ints, csr, csr_rows, distinct, offsets, totals
+from dnnp.core.model.plan import CostOptions, without_memory
 from dnnp.core.model.run import PLAIN, Run
 
 MOST_ITEMS = 100_000
@@ -259,3 +269,178 @@ def gets_through(least, most, paid, others, rates, worth, target, stages, span):
         if work[m] >= most[m]:
             return True
     return False
+
+
+class Strip(NamedTuple):
+    """Items after contraction, n in a topological order, and the nets between them."""
+
+    items: Items
+    """Their precedence; `order` is 0..n - 1."""
+    root: Ints
+    """i64[n], the position in the line of what each item is named by."""
+    work: Floats
+    """f64[n], whole numbers, as costs are."""
+    ptr: Ints
+    pins: Ints
+    """Items of each net (CSR), ascending: the first one writes it, if any does."""
+    always: Bools
+    written: Bools
+    """Nets that an item writes; the others are inputs of the model."""
+    cost: Floats
+
+
+def strip_of(
+    line: Line, work: Floats, cost: Floats, options: CostOptions
+) -> tuple[Strip, list[tuple[int, int]]]:
+    """Contract what may be, and lay out what is left; and the steps, as positions of the line.
+
+    `work` f64[n] and `cost` f64[p] stand in for those of the line.
+    """
+    exact = replace(line, work=work[None, :], cost=cost[None, :])
+    into, steps = contract_near(exact, options)
+    kept, vertex = np.unique(into, return_inverse=True)
+    n = len(kept)
+    pairs = distinct(vertex[line.tail] * n + vertex[line.head])
+    pairs = pairs[pairs // n != pairs % n]
+    order = Items(np.arange(n), n, pairs // n, pairs % n).order
+    place = np.empty(n, dtype=np.int64)
+    place[order] = np.arange(n)
+    where = place[vertex]
+    net = np.repeat(np.arange(len(cost)), np.diff(line.pin_ptr))
+    pins = distinct(net * n + where[line.pins])
+    size = np.bincount(pins // n, minlength=len(cost))
+    nets = np.flatnonzero(((size > 1) | line.always) & (cost > 0))
+    strip = Strip(
+        Items(np.arange(n), n, place[pairs // n], place[pairs % n]),
+        kept[order],
+        totals(where, work, n),
+        offsets(size[nets]),
+        pins[np.isin(pins // n, nets)] % n,
+        line.always[nets],
+        line.source[nets] >= 0,
+        cost[nets],
+    )
+    return strip, steps
+
+
+def near_zones(strip: Strip, after: Ints, until: Ints, span: int) -> tuple[Ints, Ints]:
+    """Zones first..last - 1 that each net is near to; the same where it is near to none."""
+    begun, ended = _zones_of_nets(strip, after, until)
+    first, last = np.maximum(ended - span, 0), begun + span
+    return first, np.where(strip.written, np.maximum(last, first), first)
+
+
+def _zones_of_nets(strip: Strip, after: Ints, until: Ints) -> tuple[Ints, Ints]:
+    """First zone with a pin of each net in some ideal; and the first with all pins in all."""
+    starts = strip.ptr[:-1]
+    begun = np.minimum.reduceat(after[strip.pins], starts)
+    return begun, np.maximum.reduceat(until[strip.pins], starts)
+
+
+MOST_ENTRIES = 5_000_000
+"""Items, edges and nets of all zones together."""
+
+IN, OUT = -1, -2
+"""What is surely in the ideals of a zone, and surely not."""
+
+
+class _Zone(NamedTuple):
+    """Items that may be in an ideal of a zone or not, and the nets near it that it may cut."""
+
+    work: Floats
+    tail: Ints
+    head: Ints
+    """Precedence among these items."""
+    cost: Floats
+    net: Ints
+    pin: Ints
+    """Net and item of each pin, or `IN`, `OUT`; the first one of each net writes it."""
+
+    def key(self) -> tuple[bytes, ...]:
+        """The same for zones that look the same."""
+        return tuple(a.tobytes() for a in self)
+
+
+def most_of_zones(
+    strip: Strip,
+    after: Ints,
+    until: Ints,
+    first: Ints,
+    last: Ints,
+    m: int,
+    rates: Sequence[tuple[int, int]],
+) -> Floats | None:
+    """f64[m + 1, R]: the most p * work(I) - q * x(I) over the ideals of each zone.
+
+    Nets are near the zones first..last - 1, i64[p] each. None: the zones hold too much together.
+    """
+    begun, ended = _zones_of_nets(strip, after, until)
+    tail, head = strip.items.tail, strip.items.head
+    tables = []
+    for start, end in (
+        (after, until),
+        (after[head], until[tail]),
+        (np.maximum(first, begun), np.minimum(last, ended)),
+    ):
+        table = _by_zone(start, np.minimum(end, m + 1), m)
+        if table is None:
+            return None
+        tables.append(table)
+    sure = np.cumsum(totals(until, strip.work, m + 2))[: m + 1]
+    worth = np.empty((m + 1, len(rates)))
+    solved: dict[tuple[bytes, ...], Floats] = {}
+    for i in range(m + 1):
+        items, edges, nets = (idx[ptr[i] : ptr[i + 1]] for ptr, idx in tables)
+        ptr, pins = csr_rows(strip.ptr, strip.pins, nets)
+        number = np.searchsorted(items, pins)
+        pin = np.where(until[pins] <= i, IN, np.where(after[pins] > i, OUT, number))
+        zone = _Zone(
+            strip.work[items],
+            np.searchsorted(items, tail[edges]),
+            np.searchsorted(items, head[edges]),
+            strip.cost[nets],
+            np.repeat(np.arange(len(nets)), np.diff(ptr)),
+            pin,
+        )
+        key = zone.key()
+        if key not in solved:
+            solved[key] = _solved(zone, rates)
+        worth[i] = solved[key] + [p * sure[i] for p, _ in rates]
+    return worth
+
+
+def _by_zone(start: Ints, end: Ints, m: int) -> tuple[Ints, Ints] | None:
+    """What stands in zones start..end - 1, by zone 0..m, ascending (CSR)."""
+    sizes = np.maximum(end - start, 0)
+    if sizes.sum() > MOST_ENTRIES:
+        return None
+    what = np.repeat(np.arange(len(sizes)), sizes)
+    zone = start[what] + np.arange(len(what)) - np.repeat(offsets(sizes)[:-1], sizes)
+    return csr(zone, what, m + 1)
+
+
+def _solved(zone: _Zone, rates: Sequence[tuple[int, int]]) -> Floats:
+    """f64[R]: the same without what is surely in."""
+    n, p = len(zone.work), len(zone.cost)
+    source, sink = n + p, n + p + 1
+    node = np.where(zone.pin == IN, source, np.where(zone.pin == OUT, sink, zone.pin))
+    writes = np.ones(len(zone.net), dtype=np.bool_)
+    writes[1:] = zone.net[1:] != zone.net[:-1]
+    reads = ~writes & (node != source)
+    parts = (
+        (np.full(n, source), np.arange(n), zone.work),
+        (node[writes], n + zone.net[writes], zone.cost),
+        (n + zone.net[reads], node[reads], np.inf),
+        (zone.head, zone.tail, np.inf),
+    )
+    ptr, heads, twin, capacity, places = lay_out(parts, sink + 1)
+    found = []
+    for little, much in rates:
+        factor = np.full(len(capacity), float(much))
+        factor[places[0]] = little
+        # Unlimited ones stay so; nothing is worth nothing.
+        scaled = np.where(np.isinf(capacity), np.inf, capacity * factor)
+        starts, ends, twins, residual = plain(ptr, heads, twin, scaled)
+        flow = max_flow(starts, ends, twins, residual, np.array([source]), np.inf)
+        found.append(little * float(zone.work.sum()) - float(flow))
+    return np.array(found)

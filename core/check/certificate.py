@@ -31,8 +31,7 @@ from dnnp.core.check.linked import linked_units
 from dnnp.core.check.together import same_block_units
 from dnnp.core.check.validity import STRENGTH
 from dnnp.core.check.violation import Violation, above
-from dnnp.core.check.zone_cuts import zone_cut_units
-from dnnp.core.check.zones import chain_units
+from dnnp.core.check.zones import chain_units, zone_cut_units
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from dnnp.core.check.fields import WORD, Budget, UnprovenError
+from dnnp.core.check.graph import tables_of
 from dnnp.core.check.load import node_memory
-from dnnp.core.check.tables import tables_of
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import ACTIVATION, INPUT, Graph

@@ -20,8 +20,97 @@ from typing import Any
 
 from dnnp.core.check.cuts import one_class
 from dnnp.core.check.exact import Exact
-from dnnp.core.check.fields import WORD, UnprovenError, field, of_kind, short, whole
-from dnnp.core.check.flow import SINK, SOURCE, Network
+from dnnp.core.check.fields import WORD, Budget, UnprovenError, field, of_kind, short, whole
+
+SOURCE, SINK = -1, -2
+
+
+class Network:
+    """Arcs with what they may still carry."""
+
+    def __init__(self) -> None:
+        self.arcs: dict[int, list[int]] = {SOURCE: [], SINK: []}
+        """Numbers of the arcs from each node; the reverse of arc i is i ^ 1."""
+        self.head: list[int] = []
+        self.left: list[int | None] = []
+        """None: unlimited."""
+
+    def add(self, tail: int, head: int, capacity: int | None) -> None:
+        """An arc; one that carries nothing is left out."""
+        if capacity == 0:
+            return
+        for a, b, room in ((tail, head, capacity), (head, tail, 0)):
+            self.arcs.setdefault(a, []).append(len(self.head))
+            self.head.append(b)
+            self.left.append(room)
+
+    def carries(self, wanted: int, budget: Budget) -> bool:
+        """Whether so much flows from the source to the sink."""
+        return self.flow(wanted, budget) >= wanted
+
+    def flow(self, wanted: int | None, budget: Budget) -> int:
+        """What flows from the source to the sink (Dinic); where it is as `wanted`, perhaps more."""
+        flow = 0
+        while wanted is None or flow < wanted:
+            level = self._levels(budget)
+            if SINK not in level:
+                return flow
+            at = dict.fromkeys(level, 0)
+            path: list[int] = []
+            node = SOURCE
+            while True:
+                budget.spend(1)
+                if node == SINK:
+                    flow += self._push(path)
+                    path, node = [], SOURCE
+                    continue
+                arc = self._next(node, level, at)
+                if arc is not None:
+                    path.append(arc)
+                    node = self.head[arc]
+                elif not path:
+                    break
+                else:
+                    level[node] = -1
+                    node = self.head[path.pop() ^ 1]
+                    at[node] += 1
+        return flow
+
+    def _levels(self, budget: Budget) -> dict[int, int]:
+        """Distance of what the source still reaches."""
+        level = {SOURCE: 0}
+        waiting = [SOURCE]
+        for node in waiting:
+            budget.spend(1)
+            for arc in self.arcs[node]:
+                if self.left[arc] != 0 and self.head[arc] not in level:
+                    level[self.head[arc]] = level[node] + 1
+                    waiting.append(self.head[arc])
+        return level
+
+    def _next(self, node: int, level: dict[int, int], at: dict[int, int]) -> int | None:
+        """An arc to the next level that carries more, if there is one."""
+        arcs = self.arcs[node]
+        for place in range(at[node], len(arcs)):
+            arc = arcs[place]
+            if self.left[arc] != 0 and level.get(self.head[arc], -1) == level[node] + 1:
+                at[node] = place
+                return arc
+        at[node] = len(arcs)
+        return None
+
+    def _push(self, path: Sequence[int]) -> int:
+        """Send what a path may carry; source and sink have limited arcs between them."""
+        rooms = [room for room in (self.left[arc] for arc in path) if room is not None]
+        if not rooms:
+            raise UnprovenError("nothing limits a flow")
+        amount = min(rooms)
+        for arc in path:
+            for changed, more in ((arc, -amount), (arc ^ 1, amount)):
+                room = self.left[changed]
+                if room is not None:
+                    self.left[changed] = room + more
+        return amount
 
 
 def halves_units(exact: Exact, certificate: Mapping[str, Any], units: int) -> int:
@@ -97,10 +186,8 @@ class _Case:
         exact.budget.spend(exact.n + len(exact.edges))
         for number, (tensor, (pins, always, _)) in enumerate(exact.nets.items()):
             exact.budget.spend(len(pins))
-            first = exact.n + 2 * number
-            (self._pay_always if always else self._pay_if_cut)(
-                first, pins, exact.cost(name, tensor)
-            )
+            cost = exact.cost(name, tensor)
+            self._pay_net(exact.n + 2 * number, pins, cost, always=always)
         return self.paid > limit or self.network.carries(limit + 1 - self.paid, exact.budget)
 
     def _is_open(self, item: int) -> bool:
@@ -118,36 +205,26 @@ class _Case:
             self.network.add(SOURCE, item, (self.behind - common) * work)
             self.network.add(item, SINK, (self.ahead - common) * work)
 
-    def _ends(self, pins: frozenset[int]) -> tuple[bool, bool, list[int]]:
-        """Whether pins are in, whether some are out, and the others."""
+    def _pay_net(self, first: int, pins: frozenset[int], cost: int, *, always: bool) -> None:
         has_in = any(self.inside >> v & 1 for v in pins)
         has_out = any(self.outside >> v & 1 for v in pins)
-        return has_in, has_out, [v for v in pins if self._is_open(v)]
-
-    def _pay_if_cut(self, first: int, pins: frozenset[int], cost: int) -> None:
-        has_in, has_out, others = self._ends(pins)
-        cost *= self.ahead + self.behind
-        if has_in and has_out:
-            self.paid += cost
-            return
-        self.network.add(SOURCE if has_in else first, SINK if has_out else first + 1, cost)
-        for v in others:
-            if not has_in:
-                self.network.add(v, first, None)
-            if not has_out:
-                self.network.add(first + 1, v, None)
-
-    def _pay_always(self, first: int, pins: frozenset[int], cost: int) -> None:
-        has_in, has_out, others = self._ends(pins)
-        if has_in:
-            self.paid += self.ahead * cost
+        if always:
+            if has_in:
+                self.paid += self.ahead * cost
+            else:
+                self.network.add(first, SINK, self.ahead * cost)
+            if has_out:
+                self.paid += self.behind * cost
+            else:
+                self.network.add(SOURCE, first + 1, self.behind * cost)
+        elif has_in and has_out:
+            self.paid += (self.ahead + self.behind) * cost
         else:
-            self.network.add(first, SINK, self.ahead * cost)
-        if has_out:
-            self.paid += self.behind * cost
-        else:
-            self.network.add(SOURCE, first + 1, self.behind * cost)
-        for v in others:
+            both = (self.ahead + self.behind) * cost
+            self.network.add(SOURCE if has_in else first, SINK if has_out else first + 1, both)
+        for v in pins:
+            if not self._is_open(v):
+                continue
             if not has_in:
                 self.network.add(v, first, None)
             if not has_out:

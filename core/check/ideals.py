@@ -20,10 +20,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dnnp.core.check.contract import lattices
+from dnnp.core.check.contract import Lattice, lattices
 from dnnp.core.check.exact import Exact, bits
 from dnnp.core.check.fields import Budget, UnprovenError
-from dnnp.core.check.lattice import Lattice
 
 Mix = tuple[int, ...]
 """Devices of each class that are in use."""

@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from dnnp.core.check.devices import Mesh
 from dnnp.core.check.exact import Exact
 from dnnp.core.check.fields import UncheckedError, UnprovenError
-from dnnp.core.check.mesh import Mesh
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import ACTIVATION, INPUT

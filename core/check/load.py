@@ -27,8 +27,8 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from dnnp.core.check.tables import Tables
-from dnnp.core.check.wires import Alone, StageWires
+from dnnp.core.check.devices import Alone, StageWires
+from dnnp.core.check.graph import Tables
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import ACTIVATION, CONSTANT, INPUT, PARAMETER
 from dnnp.core.model.plan import CostOptions

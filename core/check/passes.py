@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from dnnp.core.check.devices import split_name
-from dnnp.core.check.tables import shown
+from dnnp.core.check.graph import shown
 from dnnp.core.check.violation import TOLERANCE, Violation, above, same
 
 Record = Mapping[str, Any]
@@ -55,7 +55,7 @@ def check_passes(schedule: Record, records: Mapping[str, Sequence[Record]]) -> l
             owned[stage].append(number)
             found += _places(schedule["units"], row, stages[stage], subject)
     backward = {node["id"] for node in records.get("node", ()) if node.get("backward", False)}
-    training = any(row["kind"] != "forward" for row in _computing(schedule))
+    training = any(row["kind"] not in ("forward", "transfer") for row in schedule["passes"])
     makers: dict[int, list[int]] = {}
     for number, stage in sorted(stages.items()):
         mine = [(p, schedule["passes"][p]) for p in owned[number]]
@@ -69,11 +69,6 @@ def check_passes(schedule: Record, records: Mapping[str, Sequence[Record]]) -> l
             found += _times(stage, [row for _, row in mine], backward, training=training)
     found += _memory(schedule, records["plan"][0], list(stages.values()))
     return found + _reads(schedule, records.get("node", ()), makers)
-
-
-def _computing(schedule: Record) -> list[Record]:
-    """Passes that are no transfers."""
-    return [row for row in schedule["passes"] if row["kind"] != "transfer"]
 
 
 def _nodes(row: Record, stage: Record) -> Sequence[int]:

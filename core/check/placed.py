@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from dnnp.core.check.case import PlanCase, check_span
+from dnnp.core.check.devices import Mesh
 from dnnp.core.check.load import Cost
-from dnnp.core.check.mesh import Mesh
 from dnnp.core.check.violation import ROUNDING, TOLERANCE, Violation, early
 from dnnp.core.model.plan import Transfer
 

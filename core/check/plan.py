@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dnnp.core.check.case import make_case
+from dnnp.core.check.case import compute_of, make_case, units_of
 from dnnp.core.check.claims import (
     check_excess,
     check_objective,
@@ -17,16 +17,14 @@ from dnnp.core.check.claims import (
     fullest,
     together,
 )
-from dnnp.core.check.devices import Home, check_devices, clusters_of
+from dnnp.core.check.devices import Home, Wires, check_devices, clusters_of
+from dnnp.core.check.graph import Tables, on_a_cycle, shown, tables_of
 from dnnp.core.check.hybrid import hybrid_costs
 from dnnp.core.check.latency import check_latency
 from dnnp.core.check.load import Cost, cost_of
-from dnnp.core.check.tables import Tables, on_a_cycle, shown, tables_of
-from dnnp.core.check.units import compute_of, units_of
 from dnnp.core.check.validity import check_validity
 from dnnp.core.check.violation import Violation, above, same
 from dnnp.core.check.ways import check_predicted, check_ways
-from dnnp.core.check.wires import Wires
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph

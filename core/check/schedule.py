@@ -28,7 +28,7 @@ from dnnp.core.check.blocks import (
     steps,
     times_of,
 )
-from dnnp.core.check.tables import on_a_cycle
+from dnnp.core.check.graph import on_a_cycle
 from dnnp.core.check.violation import ROUNDING, TOLERANCE, Violation, above, same
 
 FURTHEST = 2.0**22

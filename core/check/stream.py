@@ -1,6 +1,7 @@
-"""Validate how the records of a stream hang together.
+"""Validate how the records of a stream hang together, what runs name, and what devices plans have.
 
-Everything here works on plain records, as decoded from JSON and already checked one by one.
+Everything here works on plain records, as decoded from JSON and already checked one by one: their
+numbers are finite and not negative. What was measured is taken as it is.
 """
 
 from __future__ import annotations
@@ -8,16 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dnnp.core.check.fields import printable
-from dnnp.core.check.offer import check_made
+from dnnp.core.check.graph import shown
 from dnnp.core.check.passes import check_passes
-from dnnp.core.check.runs import check_runs
-from dnnp.core.check.tables import shown
 from dnnp.core.check.validity import STRENGTH
-from dnnp.core.check.violation import Violation, above, same
+from dnnp.core.check.violation import Violation, above, same, wrong
 
 Record = Mapping[str, Any]
 
@@ -251,3 +250,139 @@ def _provenance(header: Record, records: Mapping[str, Sequence[Record]]) -> list
                 message = f"{tool} ran after {maker}, yet the {kind} records are still there"
                 found.append(Violation("provenance", "header", message, maker, tool))
     return found
+
+
+OPTIONS = {
+    "count": ("-k", "--cpus"),
+    "memory_bytes": ("--memory",),
+    "bandwidth_bytes_per_s": ("--bandwidth",),
+    "cluster_size": ("--cluster-size",),
+    "inner_bandwidth_bytes_per_s": ("--inner-bandwidth",),
+    "larger_clusters": ("--cluster-size", "--inner-bandwidth"),
+}
+"""What a plan takes from a device record -> options that override it."""
+
+
+def check_made(header: Record, plan: Record, devices: Sequence[Record]) -> list[Violation]:
+    """Return what a plan that a command made cannot state of its devices.
+
+    Its k counts the accelerators, and its devices are those of the device records but for what an
+    option asked for; records that were edited later have no effect on it. Where nothing says how it
+    was made, nothing is known.
+    """
+    made = [entry["arguments"] for entry in header["provenance"] if _makes_plans(entry)]
+    words = [word.partition("=")[0] for arguments in made for word in arguments]
+    if not made:
+        return []
+    found = []
+    count = sum(d.get("count", 0) for d in plan["devices"] if d["kind"] != "cpu")
+    if plan["k"] != count:
+        message = f"k is {plan['k']}, but {count} accelerators are offered"
+        found.append(Violation("stages", "plan", message, count, plan["k"]))
+    if "--devices" in words:
+        return found
+    mine = {device["class"]: device for device in plan["devices"]}
+    for record in devices:
+        device = mine.get(record["class"])
+        if device is None:
+            continue
+        if device["kind"] == "cpu" != record["kind"] and any(w.startswith("--cpus") for w in words):
+            continue  # counted as CPUs: what its record states of an accelerator does not hold
+        for name, options in OPTIONS.items():
+            free = any(word.startswith(options) for word in words)
+            absent = name == "count" and name not in record
+            inner = name.startswith("inner") and not record.get("cluster_size")
+            if free or absent or inner or device.get(name) == record.get(name):
+                continue
+            if name == "cluster_size" and not (device.get(name) or record.get(name)):
+                continue
+            message = f"was made for devices with {name} {device.get(name)!r}, "
+            message += f"the device record says {record.get(name)!r}"
+            found.append(Violation("digest", "plan", message, record.get(name), device.get(name)))
+    return found
+
+
+def _makes_plans(entry: Record) -> bool:
+    """Whether a command surely made a plan; without -k dnnp-bound may have found one, as it was."""
+    asked = any(word.startswith("-k") for word in entry["arguments"])
+    return entry["tool"] == "dnnp-partition" or (entry["tool"] == "dnnp-bound" and asked)
+
+
+SHARES = ("bubble", "taken", "share_predicted", "share_measured")
+"""Fields that are shares of a time."""
+
+COUNTS = ("threads", "k", "rounds")
+"""Fields that are at least 1."""
+
+
+def check_runs(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
+    """Return what does not hold about the run records of a stream.
+
+    Parameters
+    ----------
+    records
+        Record type -> its records: runs, the stages of the plan and its schedule are looked at.
+    """
+    found = []
+    for number, run in enumerate(records.get("run", ())):
+        subject = f"run {number}"
+        found += [*_ranges(run, subject), *_names(run, records, subject), *_errors(run, subject)]
+    return found
+
+
+def _ranges(run: Record, subject: str) -> Iterator[Violation]:
+    """Shares are at most 1, counts at least 1, and the whole model is one."""
+    for row in (run, *run.get("stages", ()), run.get("transfers", {})):
+        for name in SHARES:
+            if row.get(name, 0) > 1:
+                message = f"{name} is {row[name]!r}, above 1"
+                yield Violation("value", subject, message, 1, row[name])
+    for name in COUNTS:
+        if run.get(name, 1) < 1:
+            yield Violation("value", subject, f"{name} is {run[name]}", 1, run[name])
+    if run["mode"] == "whole" and run.get("k", 1) != 1:
+        yield wrong(subject, "k", run["k"], 1)
+
+
+def _names(
+    run: Record, records: Mapping[str, Sequence[Record]], subject: str
+) -> Iterator[Violation]:
+    """Stages, passes and other runs that a run names are there."""
+    entries: Sequence[Record] = run.get("stages", ())
+    shards = {stage["id"]: stage.get("shards", 1) for stage in records.get("stage", ())}
+    homes = sorted({(entry["stage"], entry.get("shard", 0)) for entry in entries})
+    for name, shard in homes if shards else ():
+        if shard >= shards.get(name, 0):
+            message = f"there is no stage {name}; there are {len(shards)}"
+            if name in shards:
+                message = f"there is no shard {shard} of stage {name}, which has {shards[name]}"
+            yield Violation("stages", subject, message, None, name)
+    for link in run.get("links", ()):
+        if link["from"] == link["to"] or max(link["from"], link["to"]) >= len(entries):
+            message = f"link {link['from']} to {link['to']} is none of its {len(entries)} stages"
+            yield Violation("stages", subject, message)
+    passes = [row["kind"] for one in records.get("schedule", ())[:1] for row in one["passes"]]
+    for move in run.get("transfers", {}).get("moves", ()):
+        if passes[move["pass"] : move["pass"] + 1] != ["transfer"]:
+            message = f"pass {move['pass']} of the schedule is no transfer, or there is none"
+            yield Violation("value", subject, message, None, move["pass"])
+    ran = {one["mode"] for one in records.get("run", ())}
+    choice = run.get("choice", {})
+    for mode in (choice.get("mode"), choice.get("second")):
+        if mode is not None and mode not in ran:
+            yield Violation("value", subject, f"the choice names {mode}, which did not run")
+
+
+def _errors(run: Record, subject: str) -> Iterator[Violation]:
+    """Errors are none together, and small where outputs are called equal."""
+    largest, relative = run.get("max_abs_error"), run.get("max_rel_error")
+    if largest is None or relative is None:
+        return
+    if (largest == 0) != (relative == 0):
+        message = f"max_abs_error is {largest!r}, max_rel_error {relative!r}: both are 0, or none"
+        yield Violation("value", subject, message, largest, relative)
+    if run.get("verified") and "rtol" in run and "atol" in run:
+        allowed = run["rtol"] + run["atol"]
+        if above(relative, allowed):
+            message = f"says that it is verified, but max_rel_error is {relative!r}, above "
+            yield Violation("value", subject, f"{message}{allowed!r}", allowed, relative)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dnnp.core.check.tables import Tables, on_a_cycle, shown
+from dnnp.core.check.graph import Tables, on_a_cycle, shown
 from dnnp.core.check.violation import Violation
 
 STRENGTH = {"free": 0, "convex": 1, "ordered": 2}

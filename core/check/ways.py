@@ -14,12 +14,11 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from dnnp.core.check.case import Units
+from dnnp.core.check.devices import Alone, Mesh
+from dnnp.core.check.graph import Tables
 from dnnp.core.check.load import Cost, Footprint, footprint_of, price
-from dnnp.core.check.mesh import Mesh
-from dnnp.core.check.tables import Tables
-from dnnp.core.check.units import Units
 from dnnp.core.check.violation import Violation, above, same
-from dnnp.core.check.wires import Alone
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import Plan, Way
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dnnp.core.coarsen.merge import NONE, lone_colors_freed, signatures
-from dnnp.core.model.components import strong
-from dnnp.core.model.graph import Bools, Graph, Ints, csr, distinct
+from dnnp.core.model.graph import Bools, Graph, Ints, csr, distinct, strong
 
 
 def acyclic_labels(graph: Graph, label: Ints) -> Ints:

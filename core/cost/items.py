@@ -9,7 +9,6 @@ order items too, mirrored, so that both passes of a split are contiguous.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,8 +16,7 @@ import numpy as np
 
 from dnnp.core.cost.validity import ordered_edges
 from dnnp.core.model.cluster import Clustering, contract
-from dnnp.core.model.components import connected, strong
-from dnnp.core.model.graph import Graph, Ints, csr, distinct
+from dnnp.core.model.graph import Graph, Ints, connected, distinct, kahn, strong
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,19 +33,7 @@ class Items:
     @cached_property
     def order(self) -> Ints:
         """Kahn order with the least item first; i64[count]."""
-        ptr, successors = csr(self.tail, self.head, self.count)
-        starts, targets = ptr.tolist(), successors.tolist()
-        indegree = np.bincount(self.head, minlength=self.count).tolist()
-        ready = [v for v in range(self.count) if indegree[v] == 0]
-        order: list[int] = []
-        while ready:
-            u = heapq.heappop(ready)
-            order.append(u)
-            for v in targets[starts[u] : starts[u + 1]]:
-                indegree[v] -= 1
-                if indegree[v] == 0:
-                    heapq.heappush(ready, v)
-        return np.array(order, dtype=np.int64)
+        return kahn(self.tail, self.head, self.count)[0]
 
 
 def items_of(graph: Graph, units: Clustering) -> Items:

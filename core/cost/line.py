@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dnnp.core.cost.given import Given
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.load import node_memory, transfer_times
+from dnnp.core.cost.machine import Given
 from dnnp.core.cost.memory import Steps, peak_reach, peak_steps, summed_steps
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass

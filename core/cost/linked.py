@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dnnp.core.cost.machine import Machine, device_numbers
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.graph import Floats, Graph, Ints, csr_rows, distinct
-from dnnp.core.model.link import Link
 from dnnp.core.model.plan import Block, CostOptions
 
 if TYPE_CHECKING:
-    from dnnp.core.cost.given import Given
+    from dnnp.core.cost.machine import Given
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.model.graph import Graph, Ints, csr, distinct
+from dnnp.core.model.graph import Graph, Ints, csr, distinct, kahn
 
 VALIDITIES = ("free", "convex", "ordered")
 """What a split can promise, weakest first."""
@@ -37,18 +37,8 @@ def _kahn(tail: Ints, head: Ints, n_blocks: int) -> Ints | None:
     """Kahn order of blocks over edges between them; None if cyclic."""
     apart = tail != head
     pairs = distinct(tail[apart] * n_blocks + head[apart])
-    ptr, successors = csr(pairs // n_blocks, pairs % n_blocks, n_blocks)
-    indegree = np.bincount(pairs % n_blocks, minlength=n_blocks).tolist()
-    ready = [b for b in range(n_blocks) if indegree[b] == 0]
-    order: list[int] = []
-    while ready:
-        least = ready.pop(ready.index(min(ready)))
-        order.append(least)
-        for b in successors[ptr[least] : ptr[least + 1]].tolist():
-            indegree[b] -= 1
-            if indegree[b] == 0:
-                ready.append(b)
-    return np.array(order, dtype=np.int64) if len(order) == n_blocks else None
+    order, _ = kahn(pairs // n_blocks, pairs % n_blocks, n_blocks)
+    return order if len(order) == n_blocks else None
 
 
 def validity_of(graph: Graph, block: Ints, n_blocks: int) -> str:

@@ -17,8 +17,8 @@ from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.load_kernel import load_of
 from dnnp.core.dp.lattice import Lattice
-from dnnp.core.dp.peak import peak_of
 from dnnp.core.dp.problem import memory_arrays
+from dnnp.core.dp.walk import peak_of
 from dnnp.core.model.graph import Floats, Graph, Ints, csr
 from dnnp.core.model.plan import CostOptions
 

@@ -26,8 +26,7 @@ import numpy as np
 
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line
-from dnnp.core.model.components import strong
-from dnnp.core.model.graph import Floats, Ints, distinct
+from dnnp.core.model.graph import Floats, Ints, distinct, strong
 from dnnp.core.model.plan import CostOptions
 
 MOST_ITEMS = 20_000

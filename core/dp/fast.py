@@ -12,7 +12,7 @@ import numpy as np
 
 from dnnp.core.cost.combine import MARGIN, ROUNDING, SUM
 from dnnp.core.cost.kernel import callee, inlined, lean, part
-from dnnp.core.dp.open import is_covered, is_open
+from dnnp.core.dp.blocks import is_covered, is_open
 from dnnp.core.dp.problem import NONE, IdealArrays
 from dnnp.core.model.graph import Floats, Ints
 

@@ -19,15 +19,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from math import ceil
 from typing import NamedTuple
 
 import numpy as np
 
 from dnnp.core.cost.kernel import plain
-from dnnp.core.dp.max_flow import max_flow, reached
-from dnnp.core.model.graph import Bools, Floats, Ints, csr
+from dnnp.core.dp.max_flow import lay_out, max_flow, reached
+from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.run import PLAIN, Run
 
 BITS = 44
@@ -106,19 +105,8 @@ def _network(of: TwoStages) -> _Network:
         (first[always], np.full(len(always), sink), 0.0),
         (np.full(len(always), source), second[always], 0.0),
     )
-    tail = np.concatenate([part[0] for part in parts])
-    head = np.concatenate([part[1] for part in parts])
-    capacity = np.concatenate([np.broadcast_to(part[2], len(part[0])) for part in parts])
-    arcs = len(tail)
-    ptr, order = csr(np.concatenate([tail, head]), np.arange(2 * arcs), sink + 1)
-    where = np.empty(2 * arcs, dtype=np.int64)
-    where[order] = np.arange(2 * arcs)
-    twin = where[np.where(order < arcs, order + arcs, order - arcs)]
-    ends = np.cumsum([len(part[0]) for part in parts])
-    filled = [where[a:b] for a, b in pairwise(ends[4:])]
-    heads = np.concatenate([head, tail])[order]
-    residual = np.concatenate([capacity, np.zeros(arcs)])[order]
-    return _Network(*plain(ptr, heads, twin, residual, *filled))
+    *network, places = lay_out(parts, sink + 1)
+    return _Network(*plain(*network, *places[5:]))
 
 
 @dataclass

@@ -19,11 +19,10 @@ from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.blocks import decide
+from dnnp.core.dp.blocks import Goal, decide
 from dnnp.core.dp.contract import chained, contract_items, joined
 from dnnp.core.dp.fast import decide_plain, is_plain, new_plain_walk
 from dnnp.core.dp.lattice import make_lattice
-from dnnp.core.dp.open import Goal
 from dnnp.core.dp.problem import (
     NONE,
     IdealArrays,

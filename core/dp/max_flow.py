@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dnnp.core.cost.kernel import kernel
+from dnnp.core.model.graph import Floats, Ints, csr
+
+
+def lay_out(
+    parts: Sequence[tuple[Ints, Ints, Floats | float]], nodes: int
+) -> tuple[Ints, Ints, Ints, Floats, list[Ints]]:
+    """Lay out a residual network (CSR).
+
+    Parameters
+    ----------
+    parts
+        Arcs: their tails, heads and capacities.
+
+    Returns
+    -------
+    (i64[nodes + 1], heads of the arcs and of their reverse ones, index of the reverse of each,
+    capacities, where the arcs of each part are)
+    """
+    tail, head = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    capacity = np.concatenate([np.broadcast_to(part[2], len(part[0])) for part in parts])
+    arcs = len(tail)
+    ptr, order = csr(np.concatenate([tail, head]), np.arange(2 * arcs), nodes)
+    where = np.empty(2 * arcs, dtype=np.int64)
+    where[order] = np.arange(2 * arcs)
+    twin = where[np.where(order < arcs, order + arcs, order - arcs)]
+    heads = np.concatenate([head, tail])[order]
+    residual = np.concatenate([capacity, np.zeros(arcs)])[order]
+    ends = np.cumsum([len(part[0]) for part in parts])
+    return ptr, heads, twin, residual, np.split(where[:arcs], ends[:-1])
 
 
 @kernel

@@ -18,7 +18,7 @@ from dnnp.core.hybrid.cover import (
     Swaps,
     Teams,
 )
-from dnnp.core.hybrid.price import degrees_of, replicas_of
+from dnnp.core.hybrid.problem import degrees_of, replicas_of
 from dnnp.core.model.graph import Bools, Floats, Ints, offsets
 from dnnp.core.model.hybrid import HybridProblem
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.given import Given
 from dnnp.core.cost.load import transfer_times
+from dnnp.core.cost.machine import Given
 from dnnp.core.hybrid.problem import degrees_in, node_bytes, node_times
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Bools, Ints, distinct

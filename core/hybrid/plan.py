@@ -12,12 +12,14 @@ import numpy as np
 from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.items import Items, item_choices
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.hybrid.price import costs_of, memory_of, value_of
 from dnnp.core.hybrid.problem import (
     check_hybrid,
+    costs_of,
     exchange_times,
     hybrid_problem,
+    memory_of,
     stage_weights,
+    value_of,
 )
 from dnnp.core.hybrid.search import plan_hybrid
 from dnnp.core.hybrid.shared import plan_shared

@@ -36,7 +36,7 @@ from dnnp.core.hybrid.family import (
     swaps_of,
     teams_of,
 )
-from dnnp.core.hybrid.price import block_cost, costs_of, in_flight
+from dnnp.core.hybrid.problem import block_cost, costs_of, in_flight
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Ints
 from dnnp.core.model.hybrid import HybridBlock, HybridProblem

@@ -19,7 +19,7 @@ import numpy as np
 from dnnp.core.cost.combine import MARGIN, ROOM
 from dnnp.core.hybrid.cover import AGAIN, PLAIN
 from dnnp.core.hybrid.family import all_ends, ends_of_orders
-from dnnp.core.hybrid.price import costs_of, memory_of, shared_memory, shared_time, value_of
+from dnnp.core.hybrid.problem import costs_of, memory_of, shared_memory, shared_time, value_of
 from dnnp.core.hybrid.search import (
     HybridSolution,
     Space,

@@ -6,13 +6,112 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dnnp.core.cost.invocations import POOL, Invocations
 from dnnp.core.cost.latency import LatencyProblem, Split
 from dnnp.core.cost.machine import device_numbers
-from dnnp.core.latency.blocks.homes import blocks_of_homes
 from dnnp.core.latency.lists.schedule import schedule_homes
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Ints, distinct
 from dnnp.core.model.plan import Block
+
+
+def blocks_of_homes(problem: LatencyProblem, home: Ints) -> Invocations:
+    """Blocks that run every task on its device, few of them, in an order in which they can run.
+
+    The split of an expert or of a graph partitioner need not be contiguous, so that a device
+    may need several blocks, even more than the options allow; `check_invocations` says so.
+
+    A device takes all of its tasks of one pass that are ready, and those that they make ready;
+    of several devices the one that can finish most of what is left of its part goes first, and
+    one that can finish all of it before any other. This is one block for each device and pass
+    where that is possible.
+
+    Parameters
+    ----------
+    home
+        i64[n], device of each task, or `POOL`.
+    """
+    run = _Done(problem, np.where(problem.machine.is_cpu[home] & (home >= 0), POOL, home))
+    while run.left:
+        run.pooled()
+        if run.left:
+            run.block()
+    return Invocations(np.array(run.device, dtype=np.int64), run.number)
+
+
+class _Done:
+    """The tasks that are done, and the blocks that did them."""
+
+    def __init__(self, problem: LatencyProblem, home: Ints) -> None:
+        tasks = problem.tasks
+        late = tasks.backward.tolist()
+        self.part = [(h, late[v]) if h >= 0 else (POOL, False) for v, h in enumerate(home.tolist())]
+        """Device and pass of each task."""
+        self.number = np.full(tasks.n, POOL, dtype=np.int64)
+        self.device: list[int] = []
+        self.after: list[list[int]] = [[] for _ in range(tasks.n)]
+        self.waits = [0] * tasks.n
+        for u, v in zip(*(ends.tolist() for ends in tasks.edges), strict=True):
+            self.after[u].append(v)
+            self.waits[v] += 1
+        self.left = tasks.n
+        self.todo: dict[tuple[int, bool], int] = {}
+        """Tasks of each part that are not done."""
+        self.ready: dict[tuple[int, bool], list[int]] = {}
+        for v in tasks.order.tolist():
+            self.todo[self.part[v]] = self.todo.get(self.part[v], 0) + 1
+            if not self.waits[v]:
+                self.ready.setdefault(self.part[v], []).append(v)
+        self.parts = sorted(self.todo)
+        self.reach: dict[tuple[int, bool], int] = {}
+        """Tasks that each part could do now; unknown where something it waits for was done."""
+
+    def pooled(self) -> None:
+        """Do whatever the pool can do."""
+        self.do(self.closure((POOL, False)))
+
+    def closure(self, part: tuple[int, bool]) -> list[int]:
+        """Tasks of a part that are ready, and those that become so by them alone."""
+        found = list(self.ready.get(part, ()))
+        less: dict[int, int] = {}
+        for u in found:
+            for v in self.after[u]:
+                if self.part[v] == part:
+                    less[v] = less.get(v, 0) + 1
+                    if less[v] == self.waits[v]:
+                        found.append(v)
+        return found
+
+    def do(self, some: list[int]) -> None:
+        """Mark tasks of one part as done."""
+        for u in some:
+            part = self.part[u]
+            self.todo[part] -= 1
+            for v in self.after[u]:
+                self.waits[v] -= 1
+                self.reach.pop(self.part[v], None)
+                if not self.waits[v]:
+                    self.ready.setdefault(self.part[v], []).append(v)
+        if some:
+            self.ready[self.part[some[0]]] = []
+            self.reach.pop(self.part[some[0]], None)
+        self.left -= len(some)
+
+    def block(self) -> None:
+        """Do the next block."""
+        best, share = None, -1.0
+        for part in self.parts:
+            if not self.ready.get(part):
+                continue
+            if part not in self.reach:
+                self.reach[part] = len(self.closure(part))
+            if self.reach[part] / self.todo[part] > share:
+                best, share = part, self.reach[part] / self.todo[part]
+        if best is not None:
+            some = self.closure(best)
+            self.number[some] = len(self.device)
+            self.device.append(best[0])
+            self.do(some)
 
 
 def homes_of_blocks(problem: LatencyProblem, label: Ints, blocks: Sequence[Block]) -> Ints:

@@ -7,10 +7,9 @@ so that help and completion come at once.
 from __future__ import annotations
 
 from dnnp.core.methods.bounds import BOUNDS, LATENCY_BOUNDS
-from dnnp.core.methods.latency import LATENCY
 from dnnp.core.methods.method import Method, lines, plain
 from dnnp.core.methods.schedules import RECIPES, SCHEDULES, SEARCHES
-from dnnp.core.methods.splits import SPLITS
+from dnnp.core.methods.splits import LATENCY, SPLITS
 
 __all__ = [
     "BOUNDS",

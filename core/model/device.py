@@ -1,4 +1,4 @@
-"""Device classes that a plan may use."""
+"""Classes of devices, and links between single ones."""
 
 from __future__ import annotations
 
@@ -81,3 +81,16 @@ def offered(devices: Sequence[DeviceClass]) -> str:
     """Devices in words: `2 x v100 of 16 GB`."""
     each = ((f"{d.count} x {d.name}", shown_bytes(d.memory_bytes, 6)) for d in devices)
     return ", ".join(name + f" of {size}" * (size != "-") for name, size in each)
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of a channel between two devices."""
+
+    source: str
+    """Device that sends: `v100/0`."""
+    target: str
+    """Device that receives."""
+    bandwidth_bytes_per_s: float
+    latency_s: float = 0.0
+    """Time that every transfer takes on top."""

@@ -106,22 +106,10 @@ class Graph:
         FormatError
             The graph has a cycle; the message names the nodes on one.
         """
-        tail, head = self.edges
-        ptr, succ = csr(tail, head, self.n)
-        indegree = np.bincount(head, minlength=self.n).tolist()
-        starts, targets = ptr.tolist(), succ.tolist()
-        ready = [v for v in range(self.n) if indegree[v] == 0]
-        order: list[int] = []
-        while ready:
-            u = heapq.heappop(ready)
-            order.append(u)
-            for v in targets[starts[u] : starts[u + 1]]:
-                indegree[v] -= 1
-                if indegree[v] == 0:
-                    heapq.heappush(ready, v)
+        order, indegree = kahn(*self.edges, self.n)
         if len(order) < self.n:
             raise FormatError(f"the graph has a cycle: {self._describe_cycle(indegree)}")
-        return np.array(order, dtype=np.int64)
+        return order
 
     @cached_property
     def rank(self) -> Ints:
@@ -294,3 +282,115 @@ def _producers(nodes: NodeColumns, tensors: TensorColumns) -> Ints:
         )
         raise FormatError(f"tensor {int(tensors.ids[t])} is of kind '{kind}' but has {fault}")
     return producer
+
+
+def kahn(tail: Ints, head: Ints, n: int) -> tuple[Ints, list[int]]:
+    """Kahn order of 0..n - 1 with the least first, and how many edges into each are left.
+
+    What is on a cycle, or behind one, is not in the order.
+    """
+    ptr, successors = csr(tail, head, n)
+    starts, targets = ptr.tolist(), successors.tolist()
+    indegree = np.bincount(head, minlength=n).tolist()
+    ready = [v for v in range(n) if indegree[v] == 0]
+    order: list[int] = []
+    while ready:
+        u = heapq.heappop(ready)
+        order.append(u)
+        for v in targets[starts[u] : starts[u + 1]]:
+            indegree[v] -= 1
+            if indegree[v] == 0:
+                heapq.heappush(ready, v)
+    return np.array(order, dtype=np.int64), indegree
+
+
+def connected(count: int, tail: Ints, head: Ints) -> Ints:
+    """Component of each of `count` vertices, edges taken both ways; i64[count].
+
+    Components are numbered by their least vertices. A few rounds of O(count + e).
+    """
+    least = np.arange(count, dtype=np.int64)
+    while True:
+        a, b = least[tail], least[head]
+        apart = a != b
+        if not apart.any():
+            return np.unique(least, return_inverse=True)[1].astype(np.int64)
+        tail, head, a, b = tail[apart], head[apart], a[apart], b[apart]
+        np.minimum.at(least, np.maximum(a, b), np.minimum(a, b))
+        while (least[least] != least).any():
+            least = least[least]
+
+
+def strong(count: int, tail: Ints, head: Ints) -> Ints:
+    """Strongly connected component of each of `count` vertices; i64[count].
+
+    Components are numbered in the order in which a depth-first search is done with them, so that
+    an edge leads to a number that is no greater; the search begins with the least vertex, and goes
+    to the greatest successor first. Tarjan (1972) without recursion, O(count + e).
+    """
+    sorted_ = np.argsort(head, kind="stable")
+    ptr, after = csr(tail[sorted_], head[sorted_], count)
+    targets, first, left = after.tolist(), ptr[:-1].tolist(), ptr[1:].tolist()
+    number = [-1] * count
+    # When each vertex, or the earliest one in no component yet that it is known to lead to, was
+    # reached: from 1. 0: not reached. Beyond all times: in a component.
+    low = [0] * count
+    beyond = count + 1
+    clock = found = 0
+    pending: list[int] = []  # done with, but in no component yet
+    for root in range(count):
+        if low[root]:
+            continue
+        path = [root]
+        reached: list[int] = []
+        while path:
+            u = path[-1]
+            if not low[u]:
+                clock += 1
+                low[u] = clock
+                reached.append(clock)
+            least = low[u]
+            end, at = first[u], left[u]
+            while at > end:
+                v = targets[at - 1]
+                if not low[v]:
+                    break
+                least = min(least, low[v])
+                at -= 1
+            low[u], left[u] = least, at
+            if at > end:  # this edge is seen again after v
+                path.append(v)
+                continue
+            path.pop()
+            if least < reached.pop():
+                pending.append(u)
+                continue
+            members = [u]
+            while pending and low[pending[-1]] >= least:
+                members.append(pending.pop())
+            for v in members:
+                low[v], number[v] = beyond, found
+            found += 1
+    return np.array(number, dtype=np.int64)
+
+
+GRADIENT = "Grad"
+"""What the types of backward operators end in, after that of the operator whose gradient it is."""
+
+
+def gradient_type(op: str) -> str:
+    """The type of what computes the gradient of an operator.
+
+    >>> gradient_type("MatMul")
+    'MatMulGrad'
+    """
+    return op + GRADIENT
+
+
+def forward_type(op: str) -> str:
+    """The operator type whose gradient one computes; of others, their own.
+
+    >>> forward_type("MatMulGrad"), forward_type("MatMul")
+    ('MatMul', 'MatMul')
+    """
+    return op.removesuffix(GRADIENT) or op

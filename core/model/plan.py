@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.hybrid import HybridOptions
 from dnnp.core.model.learned import PolicyUsed
-from dnnp.core.model.link import Link
 
 OBJECTIVES = {
     "throughput": "largest load",

@@ -3,6 +3,8 @@
 The decoder of MTPP Algorithm 2 in compiled form. Kahn's algorithm with priorities (Algorithm 3)
 gives an order; the order is laid out for the sweep of `dnnp.core.dp.sweep`, and the least
 bottleneck is searched. A candidate that cannot beat an incumbent is rejected by one sweep.
+
+Orders that are given, as a sequence of units or by priorities of them, are Kahn's, too.
 """
 
 from __future__ import annotations
@@ -15,13 +17,16 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from dnnp.core.cost.combine import COMM, ROUNDING
+from dnnp.core.cost.items import Items
 from dnnp.core.cost.kernel import callee, inlined, kernel, lean, plain
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.memory import no_steps
+from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.sweep import SweepProblem, decide_one, load_of_cut
-from dnnp.core.model.errors import UsageError
+from dnnp.core.model.cluster import Clustering, contract
+from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.graph import Floats, Ints, csr, offsets
-from dnnp.core.model.processors import search_threads
+from dnnp.core.model.processes import search_threads
 
 CHUNK_ITEMS, MOST_CHUNK = 20_000, 32
 """Items, and orders at most, that one thread takes at a time; for any number of threads."""
@@ -418,3 +423,45 @@ class Appraiser:
         for _ in self._pool.map(work, range(0, len(priorities), chunk)):
             pass
         return values
+
+
+def given_order(problem: SplitProblem, sequence: Ints) -> Ints:
+    """Order of the items by a sequence of units (i64[g]); an item comes where its first unit does.
+
+    What an item needs for its other units comes before it, too.
+
+    Raises
+    ------
+    FormatError
+        The sequence is not topological; the message names two units.
+    """
+    items, units = problem.items, problem.units
+    at = np.empty(units.g, dtype=np.int64)
+    at[sequence] = np.arange(units.g)
+    item = _item_of_unit(items, units)
+    tail, head = contract(problem.graph, units).edges
+    wrong = np.flatnonzero((at[tail] > at[head]) & (item[tail] != item[head]))
+    if len(wrong):
+        first, needs = units.group_ids[[head[wrong[0]], tail[wrong[0]]]]
+        raise FormatError(
+            f"the order is not topological: {first} comes before {needs}, which it needs"
+        )
+    place = np.full(items.count, units.g, dtype=np.int64)
+    np.minimum.at(place, item, at)
+    return kahn_with_priorities(items.tail, items.head, -place.astype(np.float64))
+
+
+def prioritised_order(problem: SplitProblem, priorities: Floats) -> Ints:
+    """Kahn's order of the items by priorities of the units, f64[g] (MTPP Algorithm 3).
+
+    An item has the largest priority of its units; ties go to the first item.
+    """
+    items = problem.items
+    best = np.full(items.count, -np.inf)
+    item = _item_of_unit(items, problem.units)
+    np.maximum.at(best, item, priorities)
+    return kahn_with_priorities(items.tail, items.head, best)
+
+
+def _item_of_unit(items: Items, units: Clustering) -> Ints:
+    return items.label[units.member_idx[units.member_ptr[:-1]]]

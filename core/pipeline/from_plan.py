@@ -19,9 +19,9 @@ from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
-from dnnp.core.cost.given import Given
 from dnnp.core.cost.linked import linked_stages
 from dnnp.core.cost.load import crossing_times, transfer_times
+from dnnp.core.cost.machine import Given
 from dnnp.core.cost.plan import surroundings
 from dnnp.core.cost.runnable import cut_into_parts
 from dnnp.core.model.cluster import Clustering

@@ -189,8 +189,8 @@ def _halved(
     problem: SplitProblem, blocks: list[Block], value: float, bound: float, run: Run
 ) -> tuple[list[Block], float, float]:
     """Search two stages by minimum cuts; split, value and bound, better or as they were."""
+    from dnnp.core.bound.claim import Known
     from dnnp.core.bound.halves import halves_claim
-    from dnnp.core.bound.known import Known
 
     claim = halves_claim(problem, Known("ordered", blocks, value, bound), run)
     bound = max(bound, min(claim.value, value))

@@ -18,7 +18,7 @@ from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_memory
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement, lazy_events
-from dnnp.core.latency.blocks.homes import blocks_of_homes
+from dnnp.core.latency.homes import blocks_of_homes
 from dnnp.core.model.errors import FormatError, InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block, without_memory

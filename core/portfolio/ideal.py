@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.bound.claim import LIMIT, REFUSED, SOLVED, Claim
-from dnnp.core.bound.known import Known
+from dnnp.core.bound.claim import LIMIT, REFUSED, SOLVED, Claim, Known
 from dnnp.core.bound.quantised import whole_of
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem

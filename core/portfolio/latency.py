@@ -10,8 +10,7 @@ import numpy as np
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement
-from dnnp.core.latency.critical_path import first_bound
-from dnnp.core.latency.possible import refuse_impossible
+from dnnp.core.latency.possible import first_bound, refuse_impossible
 from dnnp.core.latency.quick import quick, simple_bound
 from dnnp.core.methods import LATENCY
 from dnnp.core.model.asked import Asked

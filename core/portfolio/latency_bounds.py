@@ -12,9 +12,9 @@ from dnnp.core.cost.invocations import POOL, Invocations
 from dnnp.core.cost.latency import LatencyProblem, Split, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import TASK, Placement
-from dnnp.core.latency.critical_path import first_bound
 from dnnp.core.latency.exact import by_program
 from dnnp.core.latency.ideals.search import ARGUMENT, IdealProof, ideal_latency
+from dnnp.core.latency.possible import first_bound
 from dnnp.core.latency.quick import simple_bound
 from dnnp.core.methods import LATENCY_BOUNDS
 from dnnp.core.model.beside import beside

@@ -31,11 +31,11 @@ def slice_order(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Soluti
     """
     order: str | Ints = asked.order
     if asked.sequence is not None:
-        from dnnp.core.order.given import given_order
+        from dnnp.core.order.appraise import given_order
 
         order = given_order(problem, asked.sequence)
     elif asked.priorities is not None:
-        from dnnp.core.order.given import prioritised_order
+        from dnnp.core.order.appraise import prioritised_order
 
         order = prioritised_order(problem, asked.priorities)
     return Solution(best_slicing(problem, order, run), method="slice")

@@ -27,8 +27,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dnnp.core.model.gradient import forward_type
-from dnnp.core.model.graph import Bools, Floats, Graph, Ints
+from dnnp.core.model.graph import Bools, Floats, Graph, Ints, forward_type
 from dnnp.core.profile.families import (
     ANCHORS,
     FAMILIES,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnnp.core.model.errors import DnnpError
-from dnnp.core.model.processors import available_cores
+from dnnp.core.model.processes import available_cores
 from dnnp.core.runtime.choice import (
     MOST_ROUNDS,
     PIPELINE,

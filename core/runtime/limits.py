@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.orphan import die_with_parent
+from dnnp.core.model.processes import die_with_parent
 from dnnp.core.model.text import shown_bytes
 from dnnp.formats.files import any_unfinished
 

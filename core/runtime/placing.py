@@ -11,7 +11,7 @@ from typing import Any
 
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import Stage
-from dnnp.core.model.similar import instead
+from dnnp.core.model.text import instead
 from dnnp.core.runtime.providers import Left, Target, provider_name, short_name
 from dnnp.core.runtime.session import Place, SessionConfig, places
 from dnnp.core.runtime.steps import Step

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.plan import Stage
-from dnnp.core.model.processors import available_cores
+from dnnp.core.model.processes import available_cores
 from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.load import Watch

@@ -18,8 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnnp.core.model.errors import UnavailableError, UsageError
-from dnnp.core.model.similar import instead
-from dnnp.core.model.text import counted
+from dnnp.core.model.text import counted, instead
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnp.core.model.errors import InputFileError, UnavailableError, UsageError
-from dnnp.core.model.processors import available_cores
+from dnnp.core.model.processes import available_cores
 from dnnp.core.model.text import counted
 from dnnp.core.runtime.model_files import model_bytes, supplied_weights
 from dnnp.core.runtime.providers import (

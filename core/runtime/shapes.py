@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from dnnp.core.model.processors import available_cores
+from dnnp.core.model.processes import available_cores
 from dnnp.core.runtime.inputs import random_inputs
 from dnnp.core.runtime.limits import making_session, watched
 from dnnp.core.runtime.session import SessionConfig, make_session

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dnnp.core.model.processors import keep_on
+from dnnp.core.model.processes import keep_on
 from dnnp.core.runtime.limits import watched
 from dnnp.core.runtime.relay import Remote
 from dnnp.core.runtime.values import Values

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnnp.core.model.errors import UnavailableError
-from dnnp.core.model.processors import available_cores, keep_on
+from dnnp.core.model.processes import available_cores, keep_on
 from dnnp.core.runtime.channel import Channel, ClosedError
 from dnnp.core.runtime.providers import count_gpus, require_provider
 

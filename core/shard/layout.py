@@ -22,8 +22,7 @@ from functools import partial
 from typing import NamedTuple
 
 from dnnp.core.model.shards import WHOLE
-from dnnp.core.shard.rules import Rule
-from dnnp.core.shard.training_rules import ADDED, ON_ALL
+from dnnp.core.shard.rules import ADDED, ON_ALL, Rule
 
 COMPLETE, APART, ADDENDS = 0, 1, 2
 """What gradients of a tensor lack: nothing, parts that other devices have, or the sum."""

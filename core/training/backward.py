@@ -21,7 +21,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.gradient import gradient_type
+from dnnp.core.model.graph import gradient_type
 from dnnp.core.training.gradients import (
     BYTES,
     READS,

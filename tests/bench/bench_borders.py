@@ -15,7 +15,7 @@ from pathlib import Path
 
 import onnx
 
-from dnnp.core.model.processors import available_cores
+from dnnp.core.model.processes import available_cores
 from dnnp.core.runtime.execute import Pipeline
 from dnnp.core.runtime.inputs import Sample, random_inputs
 from dnnp.core.runtime.pipeline import run_pipeline

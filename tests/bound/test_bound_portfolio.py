@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim
-from dnnp.core.bound.known import Known
+from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import BOUNDS
 from dnnp.core.model.errors import InfeasibleError, UnavailableError, UsageError

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from dnnp.core.bound.chain import chain_claim
+from dnnp.core.bound.claim import Known
 from dnnp.core.bound.halves import halves_claim
-from dnnp.core.bound.known import Known
 from dnnp.core.bound.node_cut import node_cut_claim
 from dnnp.core.bound.pairs import pairs_claim
 from dnnp.core.bound.quantised import Whole, whole_of

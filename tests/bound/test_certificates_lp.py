@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from dnnp.core.bound.between import between_of
+from dnnp.core.bound.claim import Known
 from dnnp.core.bound.cover import cover_claim
-from dnnp.core.bound.known import Known
 from dnnp.core.bound.pairs import pair_costs
 from dnnp.core.bound.same_block import proven, same_block_claim
 from dnnp.core.bound.together import PARTS, Named, Together

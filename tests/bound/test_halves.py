@@ -8,9 +8,8 @@ from itertools import count
 
 import pytest
 
-from dnnp.core.bound.claim import Claim
+from dnnp.core.bound.claim import Claim, Known
 from dnnp.core.bound.halves import halves_claim
-from dnnp.core.bound.known import Known
 from dnnp.core.check.certificate import VERIFIED
 from dnnp.core.dp.ideal import ideal_search
 from dnnp.core.model.device import DeviceClass

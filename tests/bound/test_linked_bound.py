@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dnnp.core.bound.claim import REFUSED
-from dnnp.core.bound.known import Known
+from dnnp.core.bound.claim import REFUSED, Known
 from dnnp.core.bound.linked import linked_bound
 from dnnp.core.check.certificate import (
     NOT_CHECKABLE,
@@ -16,13 +15,13 @@ from dnnp.core.check.certificate import (
     CertificateReport,
     check_certificate,
 )
-from dnnp.core.check.wires import fastest_links
+from dnnp.core.check.devices import fastest_links
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import BOUNDS
 from dnnp.core.model.asked import Asked
+from dnnp.core.model.device import Link
 from dnnp.core.model.errors import InfeasibleError, UsageError
-from dnnp.core.model.link import Link
 from dnnp.core.model.plan import Plan
 from dnnp.core.portfolio.bounds import bound
 from dnnp.core.portfolio.solve import solve

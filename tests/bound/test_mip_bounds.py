@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dnnp.core.bound import exact, hierarchy
-from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED
+from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Known
 from dnnp.core.bound.exact import exact_bound, windows
 from dnnp.core.bound.hierarchy import (
     Call,
@@ -20,7 +20,6 @@ from dnnp.core.bound.hierarchy import (
     no_dag_bound,
     no_io_bound,
 )
-from dnnp.core.bound.known import Known
 from dnnp.core.bound.simple import simple_bound
 from dnnp.core.cost.items import items_of
 from dnnp.core.cost.plan import make_plan

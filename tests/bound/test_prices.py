@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from dnnp.core.bound.between import Between, between_of
-from dnnp.core.bound.field import Field, field_of
 from dnnp.core.bound.flows import Nets
 from dnnp.core.bound.pairs import pair_costs
-from dnnp.core.bound.prices import Aim, FoundSets, best_sets
+from dnnp.core.bound.prices import Aim, Field, FoundSets, best_sets, field_of
 from dnnp.core.bound.quantised import Whole, whole_of
 from dnnp.core.cost.kernel import plain
 from dnnp.core.model.graph import Bools, Floats

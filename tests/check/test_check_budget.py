@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from dnnp.core.check import fields, mesh
+from dnnp.core.check import devices, fields
 from dnnp.core.check.certificate import NOT_CHECKABLE, VERIFIED, check_certificate
-from dnnp.core.check.mesh import Mesh
-from dnnp.core.check.tables import tables_of
+from dnnp.core.check.devices import Mesh
+from dnnp.core.check.graph import tables_of
 from dnnp.core.check.validity import _first_left, _leaves_and_returns
 from dnnp.core.model.cluster import singletons
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import FormatError, LimitError
 from dnnp.core.model.graph import Graph
-from dnnp.core.model.link import Link
 from dnnp.core.model.plan import CostOptions, Plan
 from dnnp.formats import graph as graph_format
 from dnnp.formats.graph import graph_of
@@ -139,7 +138,7 @@ def test_paths_between_devices_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
         "0" * 64,
         tuple(links),
     )
-    monkeypatch.setattr(mesh, "MOST_STEPS", 40)
+    monkeypatch.setattr(devices, "MOST_STEPS", 40)
     ring = Mesh(plan)
     assert [ring.path(names[0], name).latency for name in names[1:]] == list(range(1, 9))
     with pytest.raises(LimitError, match="not checkable: it takes more than 40 steps"):

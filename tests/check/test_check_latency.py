@@ -16,10 +16,9 @@ from dnnp.core.cost.machine import machine_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement, lazy_events
 from dnnp.core.model.cluster import Clustering, clustering_of_labels, singletons
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Graph, Ints
-from dnnp.core.model.link import Link
 from dnnp.core.model.plan import CostOptions, Plan
 from dnnp.formats.graph import graph_of
 from dnnp.formats.plan import plan_of, plan_records

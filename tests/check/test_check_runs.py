@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dnnp.core.check.runs import check_runs
+from dnnp.core.check.stream import check_runs
 from dnnp.core.check.violation import KINDS
 
 Record = dict[str, Any]

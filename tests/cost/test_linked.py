@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.linked_loads import Home, LinkedLoads
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import FormatError, InfeasibleError
-from dnnp.core.model.link import Link
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.links import expand_links

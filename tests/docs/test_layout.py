@@ -70,7 +70,7 @@ EXCEPTIONS = (
     "core/cost/kernel_folders.py",  # says where these are
     "core/mip/child.py",  # starts and ends the process that solves integer programs
     "core/mip/worker.py",  # is that process
-    "core/model/processors.py",  # asks how many there are
+    "core/model/processes.py",  # asks how many there are
 )
 
 

@@ -16,9 +16,8 @@ from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.cluster import singletons
-from dnnp.core.model.device import DeviceClass, Level
+from dnnp.core.model.device import DeviceClass, Level, Link
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.link import Link
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.portfolio.hierarchy import hierarchy_split
 from dnnp.core.portfolio.solve import solve

@@ -14,7 +14,7 @@ import pytest
 
 from dnnp import choices
 from dnnp.core.model.errors import UsageError
-from dnnp.core.synthetic import families
+from dnnp.core.synthetic import regal
 from dnnp.core.synthetic.layered import layered_graph
 from dnnp.core.synthetic.regal import (
     FAMILIES,
@@ -99,7 +99,7 @@ def test_every_pair_is_as_likely() -> None:
     rng = np.random.default_rng(0)
     rounds = 8000
     for _ in range(rounds):
-        for u, v in families.erdos_renyi(6, rng).tolist():
+        for u, v in regal.erdos_renyi(6, rng).tolist():
             seen[u, v] += 1
     for u, v in itertools.combinations(range(6), 2):
         assert near(seen[u, v], rounds, 0.05)
@@ -108,15 +108,15 @@ def test_every_pair_is_as_likely() -> None:
 
 def test_numbers_of_pairs() -> None:
     expected = [(u, v) for v in range(60) for u in range(v)]
-    assert list(map(tuple, families._pairs(np.arange(len(expected))).tolist())) == expected
+    assert list(map(tuple, regal._pairs(np.arange(len(expected))).tolist())) == expected
     n = MOST_NODES
     last = np.array([math.comb(n - 1, 2) - 1, math.comb(n - 1, 2), math.comb(n, 2) - 1])
-    assert families._pairs(last).tolist() == [[n - 3, n - 2], [0, n - 1], [n - 2, n - 1]]
+    assert regal._pairs(last).tolist() == [[n - 3, n - 2], [0, n - 1], [n - 2, n - 1]]
 
 
 @pytest.mark.parametrize("n", [3, 4, 50, 2000])
 def test_barabasi_albert_degrees(n: int) -> None:
-    edges = families.barabasi_albert(n, np.random.default_rng(n))
+    edges = regal.barabasi_albert(n, np.random.default_rng(n))
     assert len(edges) == 2 * (n - 2)
     new, old = edges.T
     assert (np.bincount(new, minlength=n)[2:] == 2).all()
@@ -131,7 +131,7 @@ def test_barabasi_albert_degrees(n: int) -> None:
 
 def test_watts_strogatz_edges() -> None:
     n = 3000
-    edges = families.watts_strogatz(n, np.random.default_rng(4))
+    edges = regal.watts_strogatz(n, np.random.default_rng(4))
     assert len(edges) == 2 * n
     steps = (edges[:, 1] - edges[:, 0]) % n
     ring = np.isin(steps, (1, 2)).sum()
@@ -141,7 +141,7 @@ def test_watts_strogatz_edges() -> None:
     assert degree.mean() == 4
     # A whole graph has no other end for an edge.
     assert (
-        len({frozenset(e) for e in families.watts_strogatz(5, np.random.default_rng(0)).tolist()})
+        len({frozenset(e) for e in regal.watts_strogatz(5, np.random.default_rng(0)).tolist()})
         == 10
     )
 
@@ -150,7 +150,7 @@ def test_watts_strogatz_edges() -> None:
 def test_stochastic_block_edges(n: int, thinning: float) -> None:
     rounds, within, across = 10, 0, 0
     for seed in range(rounds):
-        edges = families.stochastic_block(n, np.random.default_rng(seed))
+        edges = regal.stochastic_block(n, np.random.default_rng(seed))
         block = edges * 4 // n
         within += int((block[:, 0] == block[:, 1]).sum())
         across += int((block[:, 0] != block[:, 1]).sum())
@@ -388,16 +388,16 @@ def test_table_of_samples() -> None:
             "seed": row["seed"],
         }
     assert TABLE["families"] == {
-        "erdos-renyi": {"edge_probability": families.EDGE_PROBABILITY},
-        "barabasi-albert": {"edges_of_a_new_node": families.ATTACHMENTS},
+        "erdos-renyi": {"edge_probability": regal.EDGE_PROBABILITY},
+        "barabasi-albert": {"edges_of_a_new_node": regal.ATTACHMENTS},
         "watts-strogatz": {
-            "nearest_neighbours": families.NEIGHBOURS,
-            "rewiring_probability": families.REWIRED,
+            "nearest_neighbours": regal.NEIGHBOURS,
+            "rewiring_probability": regal.REWIRED,
         },
         "stochastic-block": {
-            "blocks": families.BLOCKS,
-            "edge_probability_within": families.WITHIN,
-            "edge_probability_across": families.ACROSS,
+            "blocks": regal.BLOCKS,
+            "edge_probability_within": regal.WITHIN,
+            "edge_probability_across": regal.ACROSS,
         },
     }
 

@@ -9,7 +9,7 @@ import pytest
 
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.blocks.bound import blocks_bound
-from dnnp.core.latency.critical_path import critical_path
+from dnnp.core.latency.possible import critical_path
 from support.latency_brute import brute_blocks
 from support.latency_cases import random_problem
 

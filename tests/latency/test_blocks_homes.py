@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.invocations import POOL, time_invocations
-from dnnp.core.latency.blocks.homes import blocks_of_homes
 from dnnp.core.latency.blocks.items import block_items
 from dnnp.core.latency.blocks.starts import random_start, split_of
 from dnnp.core.latency.blocks.state import fixed_of
+from dnnp.core.latency.homes import blocks_of_homes
 from support.latency_cases import random_problem
 
 

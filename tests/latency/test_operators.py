@@ -1,5 +1,6 @@
 """Operator-level placement: kernels against the definition, annealing and bounds against brute
-force."""
+force.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ import pytest
 from dnnp.core.cost.latency import LatencyProblem, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement, lazy_events, simulate
-from dnnp.core.latency.critical_path import critical_path
 from dnnp.core.latency.lists.net import falling, net_of
 from dnnp.core.latency.operators.anneal import Listed, anneal_operators, inserted, placed
 from dnnp.core.latency.operators.bound import operators_bound
 from dnnp.core.latency.operators.kernel import make_board
 from dnnp.core.latency.operators.moves import new_search, start_state, sweep
 from dnnp.core.latency.operators.start import best_rank, packed
+from dnnp.core.latency.possible import critical_path
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError

@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from dnnp.core.model.components import connected, strong
+from dnnp.core.model.graph import connected, strong
 
 
 def drawn(seed: int) -> tuple[int, np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dnnp.core.model.processors import available_cores, search_threads
+from dnnp.core.model.processes import available_cores, search_threads
 
 
 @pytest.mark.parametrize(("said", "threads"), [("3", 3), ("0", 1), ("-2", 1)])

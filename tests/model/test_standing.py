@@ -6,8 +6,7 @@ from math import inf
 
 import pytest
 
-from dnnp.core.model.run import Run
-from dnnp.core.model.standing import Standing
+from dnnp.core.model.run import Run, Standing
 
 
 def test_nothing_gets_worse() -> None:

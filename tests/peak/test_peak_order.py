@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dnnp.core.check.graph import tables_of
 from dnnp.core.check.load import peak_memory
-from dnnp.core.check.tables import tables_of
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass

@@ -12,8 +12,7 @@ from threading import Event
 import pytest
 
 from dnnp.cmds.shell.context import Context
-from dnnp.core.bound.claim import LIMIT
-from dnnp.core.bound.known import Known
+from dnnp.core.bound.claim import LIMIT, Known
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.latency import latency_problem
 from dnnp.core.cost.latency_plan import make_latency_plan

@@ -14,9 +14,8 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.local.linked import heed_links
 from dnnp.core.methods import SPLITS
 from dnnp.core.model.asked import Asked, Solution
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.link import Link
 from dnnp.core.model.run import Run
 from dnnp.core.portfolio.solve import solve
 from support.linked_cases import least_over_links, linked_case

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnp.core.model.errors import UnavailableError
-from dnnp.core.model.processors import available_cores
+from dnnp.core.model.processes import available_cores
 from dnnp.core.profile.fit import fit_link
 from dnnp.core.runtime import transfers
 from dnnp.core.runtime.transfers import SIZES, Sweep, Transfer

@@ -14,7 +14,7 @@ from onnxruntime import get_available_providers
 
 from dnnp import measuring
 from dnnp.cmds.shell.context import Context
-from dnnp.core.model import processors
+from dnnp.core.model import processes
 from dnnp.core.runtime import in_situ, measure, session, waits
 from dnnp.core.runtime.report import summarize
 from dnnp.core.runtime.session import Place, SessionConfig
@@ -225,7 +225,7 @@ def test_measure_then_remember(
     tmp_path: Path, imported: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waits, "DISTURBED", 1.0)
-    monkeypatch.setattr(processors, "available_cores", lambda: (0, 1))
+    monkeypatch.setattr(processes, "available_cores", lambda: (0, 1))
     first = measured(tmp_path, imported)
     assert first.status == 0, first.err
     times = [r["time_s"]["cpu-core"] for r in first.records("node")]

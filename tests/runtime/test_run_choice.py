@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dnnp as python
-from dnnp.core.check.runs import check_runs
+from dnnp.core.check.stream import check_runs
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.runtime import compare, execute, prepare
 from dnnp.core.runtime.choice import MOST_ROUNDS, Choice, Offer, choose, is_clear, ordered

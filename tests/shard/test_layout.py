@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from dnnp.core.model.shards import WHOLE, axis_of, block_state, blocks_of
 from dnnp.core.shard.layout import ADDENDS, COMPLETE, Backward, choose, lacks
-from dnnp.core.shard.rules import Operator, Rule, rules, with_blocks
-from dnnp.core.shard.training_rules import ADDED
+from dnnp.core.shard.rules import ADDED, Operator, Rule, rules, with_blocks
 
 
 def brute(

@@ -15,8 +15,7 @@ from dnnp.core.cost.collectives import (
     moved_bytes,
 )
 from dnnp.core.model.shards import WHOLE
-from dnnp.core.shard.rules import Operator, Rule
-from dnnp.core.shard.training_rules import ADDED, OWNED, Mixtures, more_rules
+from dnnp.core.shard.rules import ADDED, OWNED, Mixtures, Operator, Rule, more_rules
 from dnnp.core.training.backward import train
 from dnnp.core.training.gradients import Optimizer
 from dnnp.samples import build

@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from dnnp.core.hybrid.price import costs_of, degrees_of, memory_of, replicas_of, value_of
+from dnnp.core.hybrid.problem import costs_of, degrees_of, memory_of, replicas_of, value_of
 from dnnp.core.hybrid.search import plan_hybrid
 from dnnp.core.hybrid.shared import plan_shared
 from dnnp.core.model.errors import InfeasibleError, LimitError

@@ -12,9 +12,8 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.tasks import Tasks
 from dnnp.core.cost.timeline import TASK
 from dnnp.core.model.cluster import singletons
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.graph import Ints
-from dnnp.core.model.link import Link
 from dnnp.core.model.plan import CostOptions
 from dnnp.formats.graph import graph_of
 from support.graphs import random_stream

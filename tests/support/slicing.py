@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from dnnp.core.check.graph import tables_of
 from dnnp.core.check.load import footprint_of, price
-from dnnp.core.check.tables import tables_of
 from dnnp.core.check.violation import above
 from dnnp.core.cost.items import items_of
 from dnnp.core.cost.line import Line, make_line

@@ -49,7 +49,7 @@ from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.order.given import prioritised_order
+from dnnp.core.order.appraise import prioritised_order
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.core.portfolio.solve import solve
 from support.ablation import no_contraction

@@ -10,7 +10,7 @@ from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.blocks.items import BlockItems, block_items, kind_of_each
 from dnnp.core.latency.blocks.path import Game, path_game, reaches
 from dnnp.core.latency.blocks.state import Fixed, fixed_of
-from dnnp.core.latency.critical_path import first_bound
+from dnnp.core.latency.possible import first_bound
 from dnnp.core.model.graph import Floats, Ints, csr, distinct, totals
 from dnnp.core.model.run import PLAIN, Run
 
@@ -39,15 +39,10 @@ def blocks_bound(
     if items.count > MOST_ITEMS or not items.count or run.stop():
         return bound, name
     fixed = fixed_of(items, problem.options.invocations)
-    value = float(game_values(items, fixed, run).max(initial=0.0))
+    value = float(play(items, fixed, run).game.value.max(initial=0.0))
     if value > bound:
         bound, name = value, "path of blocks"
     return min(bound, upper), name
-
-
-def game_values(items: BlockItems, fixed: Fixed, run: Run = PLAIN) -> Floats:
-    """Value of the path game from each item on; f64[c], 0 where it was stopped before."""
-    return play(items, fixed, run).game.value
 
 
 class Played(NamedTuple):

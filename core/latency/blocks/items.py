@@ -17,8 +17,7 @@ from dnnp.core.cost.invocations import host_times, pool_times
 from dnnp.core.cost.items import components
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.tasks import Tasks
-from dnnp.core.model.components import connected
-from dnnp.core.model.graph import Bools, Floats, Ints, csr, distinct, totals
+from dnnp.core.model.graph import Bools, Floats, Ints, connected, csr, distinct, totals
 
 
 @dataclass(frozen=True, eq=False)

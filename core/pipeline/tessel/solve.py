@@ -19,9 +19,8 @@ from time import perf_counter
 
 import numpy as np
 
-from dnnp.core.model.components import connected
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.graph import Bools, Floats, Ints, csr
+from dnnp.core.model.graph import Bools, Floats, Ints, connected, csr
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.pipeline.cycle import Arcs, least_period

@@ -18,7 +18,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from dnnp.core.model.orphan import die_with_parent
+from dnnp.core.model.processes import die_with_parent
 from dnnp.core.runtime.values import Values
 from dnnp.core.runtime.workers.messages import (
     Begin,

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnp.core.model.errors import InputFileError, LimitError, UnavailableError
-from dnnp.core.model.processors import available_cores
+from dnnp.core.model.processes import available_cores
 from dnnp.core.model.text import counted
 from dnnp.core.runtime.relay import Answer
 from dnnp.core.runtime.session import Place

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.processors import keep_on
+from dnnp.core.model.processes import keep_on
 from dnnp.core.runtime.providers import ort_errors
 from dnnp.core.runtime.session import Place, SessionConfig, open_session
 from dnnp.core.runtime.stages import CpuStage, make_stage

@@ -1,8 +1,9 @@
-"""Which processors there are for this process, and which of them its threads use."""
+"""Processes: which processors they may use, and how they end with the one that started them."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Collection
 from contextlib import suppress
 
@@ -26,3 +27,18 @@ def search_threads() -> int:
     with suppress(KeyError, ValueError):
         return max(int(os.environ["NUMBA_NUM_THREADS"]), 1)
     return len(available_cores())
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Have the system send this process a signal when its parent ends, however it does (Linux).
+
+    Whoever may be too late to ask looks at its parent afterwards. The parent is the thread that
+    started this process: a process that outlives that thread must not ask.
+    """
+    import ctypes
+
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
