@@ -232,12 +232,7 @@ def fill(m, first, end, into_cost, out_cost, counts, bound, best, came, how, scr
 
 
 def cut_chain(
-    m: Chain,
-    first: int,
-    end: int,
-    costs: tuple[Floats, Floats],
-    counts: Ints,
-    bound: float,
+    m: Chain, first: int, end: int, costs: tuple[Floats, Floats], counts: Ints, bound: float
 ) -> list[Stage] | None:
     """Best stages for the items first..end-1 with loads up to `bound`; None if there are none.
 

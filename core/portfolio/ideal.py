@@ -33,12 +33,7 @@ def ideal_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
         return _clusters(problem, run)
     better, value = _sliced(problem, known, run)
     run.stands(value=value)
-    found = ideal_search(
-        problem,
-        incumbent=value,
-        floor=known.floor,
-        run=run,
-    )
+    found = ideal_search(problem, incumbent=value, floor=known.floor, run=run)
     better = better if found.blocks is None else found.blocks
     size = f"{found.ideals} ideals" if found.ideals else "too many ideals"
     run.tell(

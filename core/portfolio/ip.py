@@ -26,11 +26,7 @@ def ip(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     begun, made = start(problem, asked, run)
     run.stands("integer program")
     result = solve_ip(
-        problem,
-        asked.validity or "ordered",
-        solver=asked.solver,
-        incumbent=begun,
-        run=run,
+        problem, asked.validity or "ordered", solver=asked.solver, incumbent=begun, run=run
     )
     if result.failure:
         run.warn(f"the solver {result.solver} failed ({result.failure}): the best split so far")

@@ -138,12 +138,7 @@ def _events(problem: LatencyProblem, plan: Plan, home: Ints, held: list[Ints]) -
 
 
 def latency_bound(
-    problem: LatencyProblem,
-    split: Split,
-    method: str,
-    *,
-    solver: str = "cbc",
-    run: Run = PLAIN,
+    problem: LatencyProblem, split: Split, method: str, *, solver: str = "cbc", run: Run = PLAIN
 ) -> LatencyProof:
     """Bound the latency of every split of this problem.
 
@@ -222,12 +217,7 @@ def _ideal(
 
 
 def _exact(
-    problem: LatencyProblem,
-    split: Split,
-    value: float,
-    known: LatencyProof,
-    solver: str,
-    run: Run,
+    problem: LatencyProblem, split: Split, value: float, known: LatencyProof, solver: str, run: Run
 ) -> tuple[float, LatencyProof]:
     """The integer program; the least latency known, too."""
     if not _open(value, known, run):
