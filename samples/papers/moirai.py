@@ -13,7 +13,6 @@ a run that was broken off goes on.
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import json
 import os
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dnnp.samples.arguments import seconds, status_of
+from dnnp.samples.papers.tables import write_csv
 
 
 class Printed(NamedTuple):
@@ -328,9 +328,7 @@ def show(title: str, rows: Rows, name: str, folder: Path | None) -> None:
         print("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip())
     print(flush=True)
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f"{name}.csv").open("w", newline="") as file:
-            csv.writer(file).writerows(rows)
+        write_csv(folder, name, rows)
 
 
 def tables(study: Study, options: argparse.Namespace) -> None:

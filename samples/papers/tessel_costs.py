@@ -140,6 +140,8 @@ MT5S = (
 )
 """Devices, layers, hidden size, heads, words (table III)."""
 
+ARCHITECTURES = {"GPT": (gpt, GPTS), "mT5": (mt5, MT5S)}
+
 PRINTED = {"GPT": (11, 24, 47, 77), "mT5": (1.8, 9.5, 43, 88)}
 """Billions of parameters (table III)."""
 
@@ -149,7 +151,7 @@ SCRIPTED_WORDS = {("mT5", 4): MILLION}
 
 def models(name: str) -> list[Model]:
     """The four sizes of GPT or mT5, as the authors ran them."""
-    make, rows = (gpt, GPTS) if name == "GPT" else (mt5, MT5S)
+    make, rows = ARCHITECTURES[name]
     return [make(*row[:4], SCRIPTED_WORDS.get((name, row[0]), row[4])) for row in rows]
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from dnnp.formats.placement import read_placement
 from dnnp.samples.papers import tessel_figures
-from dnnp.samples.papers.replay import replay
-from dnnp.samples.papers.tessel import main
+from dnnp.samples.papers.tessel import main, published
 from dnnp.samples.papers.tessel_costs import (
     FLOP_PER_S,
     GPTS,
@@ -31,10 +30,9 @@ from dnnp.samples.papers.tessel_costs import (
     times_s,
     transformer,
 )
-from dnnp.samples.papers.tessel_figures import moves_of
+from dnnp.samples.papers.tessel_figures import moves_of, replay
 from dnnp.samples.papers.tessel_plans import Stage, cut, placement
 from dnnp.samples.papers.tessel_runs import Answer, answer
-from dnnp.samples.papers.tessel_shapes import published
 from support.run import dnnp
 
 
