@@ -57,11 +57,6 @@ def equal_shares(line: Line, weight: Floats) -> Slicing:
     return _checked(line, bounds, np.array(slots[: len(bounds) - 1], dtype=np.int64))
 
 
-def uniform(line: Line) -> Slicing:
-    """The same number of items for every device."""
-    return equal_shares(line, np.ones(line.n))
-
-
 def by_parameters(graph: Graph, line: Line) -> Slicing:
     """The same number of parameter bytes for every device; a shared one counts at first use.
 
@@ -80,7 +75,7 @@ def by_parameters(graph: Graph, line: Line) -> Slicing:
     return equal_shares(line, totals(first[used], size, line.n))
 
 
-def single(line: Line) -> Slicing:
+def single(_: Graph, line: Line) -> Slicing:
     """Everything on the first device offered."""
     first = next(c for c, d in enumerate(line.devices) if d.count)
     return _checked(line, np.array([0, line.n], dtype=np.int64), np.array([first]))
@@ -100,9 +95,9 @@ def _checked(line: Line, bounds: np.ndarray, classes: np.ndarray) -> Slicing:
 
 
 CUTS: dict[str, Callable[[Graph, Line], Slicing]] = {
-    "uniform": lambda _, line: uniform(line),
+    "uniform": lambda _, line: equal_shares(line, np.ones(line.n)),
     "params": by_parameters,
-    "single": lambda _, line: single(line),
+    "single": single,
 }
 
 

@@ -82,7 +82,7 @@ LATENCY = by_name(
     Method(
         "max-load",
         "baseline: the split that is best for throughput, priced by its latency",
-        "dnnp.core.portfolio.by_throughput:max_load",
+        "dnnp.core.portfolio.latency:max_load",
         BOTH,
         ("effort", "order"),
         "2020 paper, 7",
@@ -92,7 +92,7 @@ LATENCY = by_name(
     Method(
         "scotch",
         "baseline: the parts of Scotch, priced by their latency",
-        "dnnp.core.portfolio.by_throughput:by_throughput",
+        "dnnp.core.portfolio.latency:by_throughput",
         BOTH,
         source="Scotch, Pellegrini 2009",
     ),

@@ -46,6 +46,11 @@ class LatencyProof(NamedTuple):
     tried: list[LatencyTrial]
     split: Split | None
 
+    def after(self, trial: LatencyTrial) -> LatencyProof:
+        """The same with one more argument tried."""
+        best = trial if trial.value > self.value else self
+        return self._replace(method=best.method, value=best.value, tried=[*self.tried, trial])
+
 
 def given_split(given: SplitProblem, plan: Plan) -> tuple[LatencyProblem, Split]:
     """The problem that a plan solves, as the solvers see it, and its split.
@@ -206,10 +211,7 @@ def _ideal(
     )
     status = "limit" if found.more or found.reason else "solved"
     spent = monotonic() - started
-    trial = LatencyTrial(ARGUMENT, status, found.bound, found.reason, spent)
-    known = known._replace(tried=[*known.tried, trial])
-    if found.bound > known.value:
-        known = known._replace(method=ARGUMENT, value=found.bound)
+    known = known.after(LatencyTrial(ARGUMENT, status, found.bound, found.reason, spent))
     if found.split is not None:
         value = problem.value(found.split)
         known = known._replace(split=found.split)
@@ -232,10 +234,7 @@ def _exact(
         raise FormatError(f"the solver says that nothing fits: {error}") from None
     status = "failed" if found.failure else "limit" if found.status != "optimal" else "solved"
     spent = monotonic() - started
-    trial = LatencyTrial("exact", status, found.bound, found.failure, spent)
-    known = known._replace(tried=[*known.tried, trial])
-    if found.bound > known.value:
-        known = known._replace(method="exact", value=found.bound)
+    known = known.after(LatencyTrial("exact", status, found.bound, found.failure, spent))
     if found.split is not None and found.value < value * (1 - CLOSED):
         value = found.value
         known = known._replace(split=found.split)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from dnnp.core.baselines.blocks import unplaceable
+from dnnp.core.baselines.blocks import interval_blocks, unplaceable
 from dnnp.core.cost.combine import WORTHWHILE
+from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line, steps_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import Slicing, slice_line
@@ -66,23 +67,44 @@ def best_slicing(
     InfeasibleError
         No slicing of these orders meets the capacities.
     """
-    graph, options = problem.graph, problem.options
-    items = problem.items
-    found: tuple[Line, Slicing] | None = None
-    failure: InfeasibleError | None = None
     if isinstance(order, str):
         orders = list(ORDERS.values()) if order == "best" else [order_named(order)]
     else:
         orders = [lambda items: order]
-    for ordered in orders:
+    line, _, best = sliced_orders(problem, problem.items, orders, run)
+    return interval_blocks(problem.graph, line, best.bounds, best.classes, problem.devices)
+
+
+def sliced_orders(
+    problem: SplitProblem,
+    items: Items,
+    orders: Iterable[Callable[[Items], Ints]],
+    run: Run,
+    stopped: str = "",
+) -> tuple[Line, Ints, Slicing]:
+    """The order of some items whose slicing is best: its line, itself, and the slicing.
+
+    `stopped` is what the run is warned of where not all orders are tried.
+
+    Raises
+    ------
+    InfeasibleError
+        No slicing of these orders meets the capacities.
+    """
+    options = problem.options
+    limited = any(np.isfinite(d.memory_bytes) for d in problem.devices)
+    streamed = options.memory_mode == "overflow" and limited
+    found: tuple[Line, Ints, Slicing] | None = None
+    failure: InfeasibleError | None = None
+    for make_order in orders:
         if found is not None and run.stop():
+            if stopped:
+                run.warn(stopped)
             break
-        line = problem.line(items, ordered(items))
-        streamed = options.memory_mode == "overflow" and any(
-            np.isfinite(d.memory_bytes) for d in line.devices
-        )
-        steps = steps_of(graph, line, options) if streamed else None
-        below = found[1].value * (1 - WORTHWHILE) if found else np.inf
+        order = make_order(items)
+        line = problem.line(items, order)
+        steps = steps_of(problem.graph, line, options) if streamed else None
+        below = found[2].value * (1 - WORTHWHILE) if found else np.inf
         # The first slicing takes a moment, unless there are classes or streams to tell apart.
         hasty = found is not None or streamed or len(problem.devices) > 1
         try:
@@ -90,12 +112,7 @@ def best_slicing(
         except InfeasibleError as error:
             failure = failure or unplaceable(problem, line) or error
         else:
-            found = found if better is None else (line, better)
+            found = found if better is None else (line, order, better)
     if found is None:
         raise failure or InfeasibleError("infeasible")
-    line, best = found
-    blocks = [line.nodes[line.node_ptr[a] : line.node_ptr[b]] for a, b in pairwise(best.bounds)]
-    if graph.backward.any():
-        # An item holds nodes of both passes, which run far apart in time.
-        blocks = [nodes[np.argsort(graph.rank[nodes])] for nodes in blocks]
-    return [Block(nodes, problem.devices[c]) for nodes, c in zip(blocks, best.classes, strict=True)]
+    return found
