@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dnnp.samples.arguments import seconds
 from dnnp.samples.papers.placement_runs import (
@@ -26,6 +26,7 @@ from dnnp.samples.papers.placement_runs import (
     Run,
     Runs,
     Workloads,
+    kahn,
     more_devices,
     process,
     published_order,
@@ -338,7 +339,10 @@ def cumulative(name: str, what: str, path: Path) -> Table:
             back[color] = back.get(color, 0.0) + node["fpgaLatency"]
     total = [0.0, 0.0]
     rows = []
-    for node in _in_order(ahead, document["edges"]):
+    by_id = {node["id"]: node for node in ahead}
+    pairs = [(edge["sourceId"], edge["destId"]) for edge in document["edges"]]
+    inside = [(u, v) for u, v in pairs if u in by_id and v in by_id]
+    for node in map(by_id.__getitem__, kahn(by_id, inside, last_first=False)):
         total[0] += node["fpgaLatency"]
         total[1] += back.pop(node.get("colorClass"), 0.0)
         rows.append((total[0], total[1]))
@@ -357,24 +361,6 @@ def _points(forward: float, backward: float) -> str:
     line[min(int(2 * BAR * backward), 2 * BAR - 1)] = "b"
     line[min(int(2 * BAR * forward), 2 * BAR - 1)] = "f"
     return "".join(line)
-
-
-def _in_order(nodes: list[dict[str, Any]], edges: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Nodes after those that they read from; of several, in the order of the file."""
-    left = {node["id"]: node for node in nodes}
-    waits = dict.fromkeys(left, 0)
-    after: dict[int, list[int]] = {}
-    for edge in edges:
-        if edge["sourceId"] in left and edge["destId"] in left:
-            after.setdefault(edge["sourceId"], []).append(edge["destId"])
-            waits[edge["destId"]] += 1
-    ready = [v for v in left if not waits[v]]
-    for v in ready:
-        for w in after.get(v, ()):
-            waits[w] -= 1
-            if not waits[w]:
-                ready.append(w)
-    return [left[v] for v in ready]
 
 
 def figure_9(study: Study) -> Iterator[Table]:

@@ -215,7 +215,7 @@ def published_order(path: Path, *, by_color: bool = False) -> list[int]:
             key = (0, v) if color is None else (1, color)
             first[item[v]] = min(key, first.get(item[v], key))
         edges = sorted(set(edges), key=lambda edge: (first[edge[0]], first[edge[1]]))
-    place = _last_first(item, edges)
+    place = kahn(item, edges, last_first=True)
     ahead = sorted(at, key=lambda v: place[item[at[v]]])
     back: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(sorted(late), ()))
     for u, v in every:
@@ -224,8 +224,13 @@ def published_order(path: Path, *, by_color: bool = False) -> list[int]:
     return ahead + list(back.static_order())
 
 
-def _last_first(items: Sequence[int], pairs: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """Place of each item where of those that are ready the one goes next that became so last."""
+def kahn(
+    items: Iterable[int], pairs: Iterable[tuple[int, int]], *, last_first: bool
+) -> dict[int, int]:
+    """Place of each item where of those that are ready the one goes next that became so last.
+
+    Or else the one that became so first.
+    """
     after: dict[int, list[int]] = {}
     waits = dict.fromkeys(items, 0)
     for u, v in pairs:
@@ -235,7 +240,7 @@ def _last_first(items: Sequence[int], pairs: Sequence[tuple[int, int]]) -> dict[
     ready = [v for v, left in waits.items() if not left]
     place: dict[int, int] = {}
     while ready:
-        u = ready.pop()
+        u = ready.pop(-1 if last_first else 0)
         place[u] = len(place)
         for v in after.get(u, ()):
             waits[v] -= 1
