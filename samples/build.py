@@ -256,16 +256,6 @@ def _count(number: int) -> str:
     return str(number)
 
 
-def _print_list(names: Sequence[str]) -> None:
-    print(f"{'name':<20} {'size':<6} {'nodes':>6} {'params':>7}  what it is")
-    for name in names:
-        entry = CATALOG[name]
-        print(
-            f"{name:<20} {entry.size:<6} {entry.nodes:>6} {_count(entry.parameters):>7}"
-            f"  {entry.description}"
-        )
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(
@@ -304,15 +294,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         size = f" of size {args.size}" if args.size else ""
         parser.error(f"no model called {error.args[0]!r}{size}; --list shows all")
     if args.list:
-        _print_list(names)
+        print(f"{'name':<20} {'size':<6} {'nodes':>6} {'params':>7}  what it is")
+        for name in names:
+            one = CATALOG[name]
+            counts = f"{one.nodes:>6} {_count(one.parameters):>7}"
+            print(f"{name:<20} {one.size:<6} {counts}  {one.description}")
         return 0
     for name in names:
         try:
             path = write(name, args.output, args.seed)
         except OSError as error:
-            print(
-                f"{parser.prog}: {error.filename or args.output}: {error.strerror}", file=sys.stderr
-            )
+            where = error.filename or args.output
+            print(f"{parser.prog}: {where}: {error.strerror}", file=sys.stderr)
             return 1
         total = sum(file.stat().st_size for file in (path, Path(f"{path}.data")) if file.exists())
         print(f"{path}  {total / 1e6:.1f} MB", flush=True)

@@ -96,7 +96,8 @@ def self_attention(
     b: Builder, x: Value, heads: int, mask: Value | None, *names: str, bias: bool = True
 ) -> Value:
     """Add attention without its last projection; `names` are those of query, key and value."""
-    return merge_heads(b, attend(b, *project_heads(b, x, heads, *names, bias=bias), mask))
+    query, key, value = project_heads(b, x, heads, *names, bias=bias)
+    return merge_heads(b, attend(b, query, key, value, mask))
 
 
 def padding_mask(b: Builder, present: Value, *axes: int) -> Value:

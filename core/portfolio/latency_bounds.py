@@ -152,7 +152,12 @@ def latency_bound(
     UsageError
         The method is not for latency, or not for this execution.
     """
-    _check(method, problem)
+    if method not in LATENCY_BOUNDS:
+        names = ", ".join(LATENCY_BOUNDS)
+        raise UsageError(f"method {method} is not for plans of the objective latency: {names}")
+    executions = LATENCY_BOUNDS[method].kinds
+    if problem.options.execution not in executions:
+        raise UsageError(f"method {method} is for plans of the execution {executions[0]}")
     known = LatencyProof("simple", 0.0, [], None)
     value = problem.value(split)
     run.stands(value=value)
@@ -164,16 +169,6 @@ def latency_bound(
         better = split if known.split is None else known.split
         value, known = _exact(problem, better, value, known, solver, run)
     return known._replace(value=min(known.value, value))
-
-
-def _check(method: str, problem: LatencyProblem) -> None:
-    """Raise UsageError where the method is not for this problem."""
-    if method not in LATENCY_BOUNDS:
-        known = ", ".join(LATENCY_BOUNDS)
-        raise UsageError(f"method {method} is not for plans of the objective latency: {known}")
-    executions = LATENCY_BOUNDS[method].kinds
-    if problem.options.execution not in executions:
-        raise UsageError(f"method {method} is for plans of the execution {executions[0]}")
 
 
 def _simple(problem: LatencyProblem, value: float, run: Run) -> LatencyProof:

@@ -129,16 +129,6 @@ def command(words: Sequence[str], data: bytes) -> Answer:
         return Answer(child.returncode, out.read(), err.read().decode(), used)
 
 
-def built(model: str, folder: Path) -> Path:
-    """The file of a giant sample; it is written once."""
-    path = folder / f"{model}.onnx"
-    if not path.exists():
-        from dnnp.samples import build
-
-        build.write(model, folder, seed=0)
-    return path
-
-
 class Study:
     """Runs the commands for the tables, and keeps what they say.
 
@@ -171,8 +161,13 @@ class Study:
         return path.read_bytes()
 
     def imported(self, model: str) -> bytes:
-        """The stream of a sample."""
-        return self.stream(model, ["dnnp-import", str(built(model, self.folder))])
+        """The stream of a sample, whose file is written once."""
+        path = self.folder / f"{model}.onnx"
+        if not path.exists():
+            from dnnp.samples import build
+
+            build.write(model, self.folder, seed=0)
+        return self.stream(model, ["dnnp-import", str(path)])
 
     def groups(self, model: str, rules: str) -> bytes:
         """The stream with groups by the rules of a backend."""

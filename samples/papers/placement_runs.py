@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -110,17 +110,13 @@ class Workloads:
         return self._first(f"expert, {name}", *places)
 
     def _first(self, what: str, *places: Path) -> Path | None:
+        # In any case: a file of the authors is spelt with a large L.
         for place in places:
-            for found in _alike(place):
-                return found
+            for found in place.parent.iterdir() if place.parent.is_dir() else ():
+                if found.name.lower() == place.name.lower():
+                    return found
         self.missing[what] = None
         return None
-
-
-def _alike(path: Path) -> Iterator[Path]:
-    """The file of a name in any case: one of the authors' is spelt with a large L."""
-    if path.parent.is_dir():
-        yield from (p for p in path.parent.iterdir() if p.name.lower() == path.name.lower())
 
 
 class Runs:

@@ -31,10 +31,6 @@ class Row(NamedTuple):
     pipedream: float | None = None
 
 
-def _row(nodes: str, ideals: str, time: str, *values: str) -> Row:
-    return Row(int(nodes), int(ideals), time, *map(float, values))
-
-
 _TABLE_1 = """\
 op_bert_l-3_inference        235  1428  1s  27.92  27.92  21.91  27.92  24.32  35.94
 op_bert_l-6_inference        418  1923  5s  29.58  29.58  28.33  29.58  42.52  49.80
@@ -53,7 +49,10 @@ layer_resnet50_training      354   242  1s  78.63  78.63  76.65  78.65  81.32  8
 layer_inceptionv3_training   652 36596 58m 122.76 123.35 117.72 123.93 122.80 128.32 213.65 128.32
 layer_gnmt_training          192 17914 42s 107.00 107.00  88.47 107.00  91.52 107.00 137.15 107.35
 """
-TABLE_1 = {name: _row(*cells) for name, *cells in map(str.split, _TABLE_1.splitlines())}
+TABLE_1 = {
+    name: Row(int(nodes), int(ideals), time, *map(float, values))
+    for name, nodes, ideals, time, *values in map(str.split, _TABLE_1.splitlines())
+}
 """Workload -> its row; the names are those of the authors' files, after what they are made of."""
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -150,8 +151,8 @@ def main() -> int:
     parser.add_argument("--csv", metavar="DIR", type=Path, help="folder for the table as CSV")
     args = parser.parse_args()
     names = MODELS if args.only is None else (args.only,)
-    work = lambda: show(table_of(names, args.devices, args.device), args.csv)  # noqa: E731
-    return status_of(parser.prog, work)
+    make = partial(table_of, names, args.devices, args.device)
+    return status_of(parser.prog, lambda: show(make(), args.csv))
 
 
 if __name__ == "__main__":

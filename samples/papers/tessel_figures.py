@@ -1,7 +1,7 @@
 """Table III and figures 13 to 17 of Tessel, simulated: no GPU runs here.
 
-Costs are by formula (`dnnp.samples.papers.tessel_costs`), placements as the paper describes them
-(`dnnp.samples.papers.tessel_plans`), schedules from dnnp-schedule, transfers by `replay`.
+Costs are by formula, placements as the paper describes them (`dnnp.samples.papers.tessel_plans`),
+schedules from dnnp-schedule, transfers by `replay`.
 
 A *blocking* transfer keeps all devices of both groups, from when the last of them has time for it,
 right after the block that it moves the result of; every device follows one order of blocks and
@@ -16,8 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dnnp.samples.papers.tables import Table
-from dnnp.samples.papers.tessel_costs import ARCHITECTURES, PRINTED, Model, flava, models, times_s
-from dnnp.samples.papers.tessel_plans import placement
+from dnnp.samples.papers.tessel_plans import (
+    ARCHITECTURES,
+    PRINTED,
+    Model,
+    flava,
+    models,
+    placement,
+    times_s,
+)
 from dnnp.samples.papers.tessel_runs import NONE, Runs, percent
 
 SAMPLES = 128

@@ -29,11 +29,12 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dnnp
+from dnnp import Graph
 from dnnp.samples.papers.placement_runs import Workloads
 from dnnp.samples.papers.tables import Table, show
 
 if TYPE_CHECKING:
-    from dnnp.graph import Graph
     from dnnp.samples.weights import Sample
 
 COUNTS = (2, 3, 4, 5, 6)
@@ -167,15 +168,11 @@ class Study:
 
     def theirs(self, pair: Pair) -> Graph | None:
         """The graph of the paper, if its file is there."""
-        import dnnp
-
         path = self.files.graph("throughput", pair.workload)
         return None if path is None else dnnp.load(path)
 
     def ours(self, pair: Pair) -> Graph:
         """The graph made from a model, without costs."""
-        import dnnp
-
         if pair.model not in self._made:
             path = self.folder / f"{len(self._made)}.onnx"
             _write(pair, path)
@@ -216,8 +213,6 @@ def _time(node: Mapping[str, Any]) -> float:
 
 def ratios(study: Study) -> Iterator[Table]:
     """Backward over forward."""
-    import dnnp
-
     rows = []
     for pair in PAIRS:
         theirs = study.theirs(pair)
@@ -239,8 +234,6 @@ def ratios(study: Study) -> Iterator[Table]:
 
 def classes(study: Study) -> Iterator[Table]:
     """ResNet50 by kind of operator: the file, our graph at its rates, and by its rules."""
-    import dnnp
-
     pair = PAIRS[-1]
     theirs = study.theirs(pair)
     if theirs is None:
@@ -322,8 +315,6 @@ def by_rules(graph: Graph, quirks: bool) -> Iterator[tuple[int, str, bool, float
 
 def borders(study: Study) -> Iterator[Table]:
     """Layers before each border between stages."""
-    import dnnp
-
     rows = []
     for pair in PAIRS:
         theirs = study.theirs(pair)
@@ -349,8 +340,6 @@ def borders(study: Study) -> Iterator[Table]:
 
 def _by_rules(priced: Graph) -> Graph:
     """The graph with times by the rules of the file of ResNet50, quirks included."""
-    import dnnp
-
     seconds: dict[int, float] = defaultdict(float)
     for v, _, _, taken in by_rules(priced, quirks=True):
         seconds[v] += taken
@@ -358,7 +347,7 @@ def _by_rules(priced: Graph) -> Graph:
     for record in lines:
         if record["type"] == "node":
             record["time_s"] = {FILE_RATES["name"]: seconds[record["id"]]}
-    return dnnp.Graph.from_bytes(b"\n".join(json.dumps(r).encode() for r in lines) + b"\n")
+    return Graph.from_bytes(b"\n".join(json.dumps(r).encode() for r in lines) + b"\n")
 
 
 def _borders(graph: Graph, anchor: Anchor, k: int) -> tuple[int, ...]:

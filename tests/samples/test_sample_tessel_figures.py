@@ -12,7 +12,8 @@ import pytest
 from dnnp.formats.placement import read_placement
 from dnnp.samples.papers import tessel_figures
 from dnnp.samples.papers.tessel import main, published
-from dnnp.samples.papers.tessel_costs import (
+from dnnp.samples.papers.tessel_figures import moves_of, replay
+from dnnp.samples.papers.tessel_plans import (
     FLOP_PER_S,
     GPTS,
     NETWORK_BYTES_PER_S,
@@ -21,17 +22,18 @@ from dnnp.samples.papers.tessel_costs import (
     ROOM_BYTES,
     Layer,
     Model,
+    Stage,
+    cut,
     flava,
     held,
     models,
     mt5,
+    placement,
     sending_s,
     summing_s,
     times_s,
     transformer,
 )
-from dnnp.samples.papers.tessel_figures import moves_of, replay
-from dnnp.samples.papers.tessel_plans import Stage, cut, placement
 from dnnp.samples.papers.tessel_runs import Answer, answer
 from support.run import dnnp
 
