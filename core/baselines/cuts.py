@@ -101,10 +101,6 @@ CUTS: dict[str, Callable[[Graph, Line], Slicing]] = {
 }
 
 
-Stages = list[tuple[int, int]]
-"""End and class of every stage, in order."""
-
-
 def greedy(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     """Contract colours and cycles, fix an order, fill accelerator after accelerator.
 
@@ -138,10 +134,11 @@ def greedy(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     return checked(problem, blocks)
 
 
-def _fill(line: Line, *, shared: bool) -> Stages | None:
+def _fill(line: Line, *, shared: bool) -> list[tuple[int, int]] | None:
     """Fill the devices in the order offered, CPUs last; None if items are left.
 
-    `shared`: a device stops at its share of the work that is left.
+    Returned are end and class of every stage. `shared`: a device stops at its share of the work
+    that is left.
     """
     fast = [c for c, d in enumerate(line.devices) if not d.is_cpu for _ in range(d.count)]
     slow = [c for c, d in enumerate(line.devices) if d.is_cpu for _ in range(d.count)]
@@ -152,7 +149,7 @@ def _fill(line: Line, *, shared: bool) -> Stages | None:
         else np.zeros(line.n + 1)
         for kind in (fast, slow)
     )
-    stages: Stages = []
+    stages: list[tuple[int, int]] = []
     at = 0
     while at < line.n:
         if fast and line.reach[fast[0], at] >= at:

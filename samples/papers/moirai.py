@@ -102,6 +102,9 @@ class Placed(NamedTuple):
     """Seconds of the processor: what others do on the machine changes these little."""
 
 
+MISSING = Placed(0.0, None)
+
+
 class Place(NamedTuple):
     """A cell of table V."""
 
@@ -298,16 +301,12 @@ def most_slower(found: dict[Place, Placed]) -> Rows:
             ratios = [
                 plan["value"] / moirai["value"]
                 for model in dict.fromkeys(place.model for place in found)
-                if (plan := _plan(found, Place(model, testbed, of, method)))
-                and (moirai := _plan(found, Place(model, testbed, of, "ip")))
+                if (plan := found.get(Place(model, testbed, of, method), MISSING).plan)
+                and (moirai := found.get(Place(model, testbed, of, "ip"), MISSING).plan)
             ]
             cells.append(f"{max(ratios):.2f}x ({printed}x)" if ratios else f"- ({printed}x)")
         rows.append((testbed, of, *cells))
     return rows
-
-
-def _plan(found: dict[Place, Placed], place: Place) -> dict[str, Any] | None:
-    return found[place].plan if place in found else None
 
 
 def _lines(found: dict[Place, Placed]) -> Iterator[tuple[str, str, str]]:

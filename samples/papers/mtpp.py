@@ -125,17 +125,12 @@ def measure(task: Task) -> list[dict[str, Any]]:
     results = []
     for k in task.counts:
         simple = dnnp.split(graph, k=k, method="slice")
-        if not _there(simple.plan).bound:
+        bound = _there(simple.plan).bound
+        if not bound:
             raise dnnp.FormatError("no node costs anything", task.path)
-        result = {
-            "version": installed(),
-            "graph": task.digest,
-            "row": task.row,
-            "k": k,
-            "nodes": len(graph.nodes),
-            "edges": edges,
-            "simple": _there(simple.plan).bound,
-        }
+        names = installed(), task.digest, task.row, k
+        result: dict[str, Any] = dict(zip(FIELDS, names, strict=True))
+        result |= {"nodes": len(graph.nodes), "edges": edges, "simple": bound}
         if task.row.startswith("bound-"):
             _, method, limit = task.row.split("-", 2)
             result |= _bounded(simple, method, float(limit))

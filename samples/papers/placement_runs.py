@@ -250,9 +250,9 @@ def _contracted(colors: Sequence[int | None], pairs: Sequence[tuple[int, int]]) 
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    names = {(c, -1) if c is not None else (-1, v): 0 for v, c in enumerate(colors)}
-    number = {name: i for i, name in enumerate(names)}
-    group = np.array([number[(c, -1) if c is not None else (-1, v)] for v, c in enumerate(colors)])
+    names = [(c, -1) if c is not None else (-1, v) for v, c in enumerate(colors)]
+    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    group = np.array([number[name] for name in names])
     tail, head = group[[a for a, _ in pairs]], group[[b for _, b in pairs]]
     edges = coo_array((np.ones(len(pairs)), (tail, head)), (len(number), len(number)))
     part: list[int] = connected_components(edges, connection="strong")[1][group].tolist()

@@ -7,9 +7,9 @@ times as much arithmetic and twice as many sums as a forward pass. Parameters co
 training (with gradients and two moments, all float16), as in the authors' program.
 
 Placements are files of dnnp-schedule. Stages of V are cut as Piper does (Tarnawski et al. 2021,
-without data parallelism): any cut into stages on groups of 1, 2, 4, ... devices within their memory,
-of the shortest largest time. Those of the other shapes run on four equal groups of devices; shared
-blocks on all devices.
+without data parallelism): any cut into stages on groups of 1, 2, 4, ... devices within their
+memory, of the shortest largest time. Those of the other shapes run on four equal groups of devices;
+shared blocks on all devices.
 """
 
 from __future__ import annotations
