@@ -34,12 +34,12 @@ class Entry:
     size: str
     """One of `SIZES`."""
     description: str
+    build: Callable[[int], Sample]
+    """Returns the model for a seed."""
     nodes: int
     """Nodes of the main graph."""
     parameters: int
     """Trained parameters, shared ones counted once."""
-    build: Callable[[int], Sample]
-    """Returns the model for a seed."""
     paper_parameters: float | None = None
     """Parameters stated by Table IV of the Moirai paper."""
     paper_operators: int | None = None
@@ -63,8 +63,8 @@ def _runnable(
 ) -> dict[str, Entry]:
     """Return the two entries of a family, each given by description, nodes and parameters."""
     return {
-        f"{family}-{size}": Entry(family, size, *facts, _builder(module, size.upper()))
-        for size, facts in (("small", small), ("full", full))
+        f"{family}-{size}": Entry(family, size, what, _builder(module, size.upper()), *counts)
+        for size, (what, *counts) in (("small", small), ("full", full))
     }
 
 
@@ -73,17 +73,10 @@ def _giants(
 ) -> dict[str, Entry]:
     """Return entries from rows of key, nodes, parameters, and the paper's two counts."""
     return {
-        f"{family}-{key}": Entry(
-            family,
-            "giant",
-            description,
-            nodes,
-            parameters,
-            _builder(family, "SIZES", key),
-            paper_parameters,
-            paper_operators,
+        f"{family}-{row[0]}": Entry(
+            family, "giant", description, _builder(family, "SIZES", row[0]), *row[1:]
         )
-        for key, nodes, parameters, paper_parameters, paper_operators in rows
+        for row in rows
     }
 
 
@@ -145,19 +138,19 @@ CATALOG: dict[str, Entry] = {
     ),
     "gpt-1m-vocab": Entry(
         "gpt", "giant", "GPT decoder of 24 layers of 4096, vocabulary of a million, 1024 tokens",
-        846, 8933318656, _builder("gpt", "VOCABULARY"),
+        _builder("gpt", "VOCABULARY"), 846, 8933318656,
     ),
     "gpt-1m-vocab-untied": Entry(
         "gpt", "giant", "the same, with an output projection of its own",
-        845, 13029318656, _builder("gpt", "UNTIED"),
+        _builder("gpt", "UNTIED"), 845, 13029318656,
     ),
     "mt5-1m-vocab": Entry(
         "mt5", "giant", "T5 of 24 + 24 layers of 3072, a table of a million words, 1024 tokens",
-        1972, 9414537216, _builder("mt5", "VOCABULARY"),
+        _builder("mt5", "VOCABULARY"), 1972, 9414537216,
     ),
     "flava-4096": Entry(
         "flava", "giant", "encoders of image and text, 12 layers of 4096 each, and 6 of both",
-        1125, 6205243392, _builder("flava", "LARGE"),
+        _builder("flava", "LARGE"), 1125, 6205243392,
     ),
     **_giants(
         "gpt3", "GPT-3 shape, one node for each head's operators, 2048 tokens, float16",
@@ -263,17 +256,8 @@ def _count(number: int) -> str:
     return str(number)
 
 
-def _print_list(names: Sequence[str]) -> None:
-    print(f"{'name':<20} {'size':<6} {'nodes':>6} {'params':>7}  what it is")
-    for name in names:
-        entry = CATALOG[name]
-        print(
-            f"{name:<20} {entry.size:<6} {entry.nodes:>6} {_count(entry.parameters):>7}"
-            f"  {entry.description}"
-        )
-
-
-def _parser() -> argparse.ArgumentParser:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m dnnp.samples.build", description="Write sample ONNX models."
     )
@@ -298,12 +282,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="seed of the weights (default: 0)"
     )
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
-    parser = _parser()
     args = parser.parse_args(arguments)
     if args.seed < 0:
         parser.error("--seed: must not be negative")
@@ -316,15 +294,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         size = f" of size {args.size}" if args.size else ""
         parser.error(f"no model called {error.args[0]!r}{size}; --list shows all")
     if args.list:
-        _print_list(names)
+        print(f"{'name':<20} {'size':<6} {'nodes':>6} {'params':>7}  what it is")
+        for name in names:
+            one = CATALOG[name]
+            counts = f"{one.nodes:>6} {_count(one.parameters):>7}"
+            print(f"{name:<20} {one.size:<6} {counts}  {one.description}")
         return 0
     for name in names:
         try:
             path = write(name, args.output, args.seed)
         except OSError as error:
-            print(
-                f"{parser.prog}: {error.filename or args.output}: {error.strerror}", file=sys.stderr
-            )
+            where = error.filename or args.output
+            print(f"{parser.prog}: {where}: {error.strerror}", file=sys.stderr)
             return 1
         total = sum(file.stat().st_size for file in (path, Path(f"{path}.data")) if file.exists())
         print(f"{path}  {total / 1e6:.1f} MB", flush=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import ArrayLike
-from onnx.helper import np_dtype_to_tensor_dtype, tensor_dtype_to_np_dtype
+from onnx.helper import make_attribute, np_dtype_to_tensor_dtype, tensor_dtype_to_np_dtype
 
 from dnnp.samples.shapes import ABSENT, BOOL, FLOAT, INT64, RULES, Shape, Value
 from dnnp.samples.weights import Fill, Sample, Weight, normal
@@ -22,25 +22,6 @@ Operand = Value | float
 """A tensor, or a number that becomes a constant of the other operand's type."""
 
 Body = Callable[[Sequence[Value]], Sequence[Value]]
-
-
-def _set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
-    attribute = node.attribute.add(name=name)
-    if isinstance(value, int):
-        attribute.type, attribute.i = onnx.AttributeProto.INT, value
-    elif isinstance(value, float):
-        attribute.type, attribute.f = onnx.AttributeProto.FLOAT, value
-    elif isinstance(value, str):
-        attribute.type, attribute.s = onnx.AttributeProto.STRING, value.encode()
-    elif isinstance(value, onnx.GraphProto):
-        attribute.type = onnx.AttributeProto.GRAPH
-        attribute.g.CopyFrom(value)
-    elif isinstance(value, onnx.TensorProto):
-        attribute.type = onnx.AttributeProto.TENSOR
-        attribute.t.CopyFrom(value)
-    else:
-        attribute.type = onnx.AttributeProto.INTS
-        attribute.ints.extend(value)
 
 
 def _set_type(info: onnx.ValueInfoProto, dtype: int, shape: Shape) -> None:
@@ -92,11 +73,8 @@ class Builder:
         planning: bool = False,
         constant_nodes: bool = False,
     ) -> None:
-        self.opset = opset
-        self.dtype = dtype
-        self.seed = seed
-        self.planning = planning
-        self.constant_nodes = constant_nodes
+        self.opset, self.dtype, self.seed = opset, dtype, seed
+        self.planning, self.constant_nodes = planning, constant_nodes
         self.values: dict[str, Value] = {}
         self.properties: dict[str, str] = {}
         self._model = onnx.ModelProto(ir_version=ir_version, producer_name="dnnp.samples")
@@ -163,7 +141,7 @@ class Builder:
             tensor = onnx.TensorProto(data_type=kind, dims=array.shape, raw_data=key[2])
             name = self._node_name("Constant")
             node = self._graphs[-1].node.add(op_type="Constant", name=name)
-            _set_attribute(node, "value", tensor)
+            node.attribute.append(make_attribute("value", tensor))
             node.output.append(f"{name}_output_0")
             return self._remember(Value(node.output[0], kind, array.shape, array))
         if key not in self._constants:
@@ -207,7 +185,7 @@ class Builder:
         graph = self._graphs[-1]
         node = graph.node.add(op_type=op, name=name, input=[value.name for value in inputs])
         for key, attribute in attributes.items():
-            _set_attribute(node, key, attribute)
+            node.attribute.append(make_attribute(key, attribute))
         values = []
         for position, (dtype, shape) in enumerate(results):
             value = Value(f"{name}_output_{position}", dtype, shape)

@@ -25,7 +25,18 @@ from dnnp.fitting import FitOptions, fit_device, write_device
 from dnnp.samples.arguments import count, seconds
 
 
-def _parser() -> argparse.ArgumentParser:
+def _tell(done: int, total: int, title: str) -> None:
+    """Where the measurement stands, on one line of a terminal, or every tenth of it."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[Kmeasuring {done} of {total}: {title}", end="", file=sys.stderr, flush=True)
+        if done == total:
+            print("\r\x1b[Kfitting", file=sys.stderr)
+    elif done * 10 // total > (done - 1) * 10 // total:
+        print(f"measured {done} of {total}", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m dnnp.samples.fit_device",
         description="Measure operators on this machine's CPU, and write a device file.",
@@ -59,22 +70,6 @@ def _parser() -> argparse.ArgumentParser:
         help="a few small points only, to try things: not for real models",
     )  # fmt: skip
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
-    return parser
-
-
-def _tell(done: int, total: int, title: str) -> None:
-    """Where the measurement stands, on one line of a terminal, or every tenth of it."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[Kmeasuring {done} of {total}: {title}", end="", file=sys.stderr, flush=True)
-        if done == total:
-            print("\r\x1b[Kfitting", file=sys.stderr)
-    elif done * 10 // total > (done - 1) * 10 // total:
-        print(f"measured {done} of {total}", file=sys.stderr, flush=True)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
-    parser = _parser()
     args = parser.parse_args(arguments)
     if args.name.split() != [args.name] or "/" in args.name:
         parser.error(f"--name {args.name!r}: not a name without spaces and slashes")

@@ -25,7 +25,8 @@ class _Said(dnnp.Caller):
         print(message, file=sys.stderr)
 
 
-def _parser() -> argparse.ArgumentParser:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m dnnp.samples.fit_links",
         description="Measure the links between the devices of this machine.",
@@ -61,12 +62,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="devices file to write (default: standard output)",
     )
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
-    parser = _parser()
     args = parser.parse_args(arguments)
     try:
         records = measured_links(

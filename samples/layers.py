@@ -7,8 +7,8 @@ from math import prod, sqrt
 import numpy as np
 
 from dnnp.samples.builder import Builder
-from dnnp.samples.shapes import Value
-from dnnp.samples.weights import centred, normal
+from dnnp.samples.shapes import FLOAT, INT64, Value
+from dnnp.samples.weights import Fill, centred, normal
 
 RELU_VARIANCE = 0.34
 """Variance of max(x, 0) for a standard normal x."""
@@ -78,6 +78,11 @@ def merge_heads(b: Builder, x: Value) -> Value:
     return b.reshape(b.transpose(x, 0, 2, 1, 3), [batch, length, heads * size])
 
 
+def project_heads(b: Builder, x: Value, heads: int, *names: str, bias: bool = True) -> list[Value]:
+    """Add projections of `x` that are as wide, one for each name, and split them into heads."""
+    return [split_heads(b, linear(b, x, x.shape[-1], name, bias=bias), heads) for name in names]
+
+
 def attend(b: Builder, query: Value, key: Value, value: Value, bias: Value | None) -> Value:
     """Add softmax(q k^T / sqrt(d) + bias) v for tensors of [batch, heads, length, d]."""
     scores = b.matmul(query, b.transpose(key, 0, 1, 3, 2))
@@ -85,6 +90,33 @@ def attend(b: Builder, query: Value, key: Value, value: Value, bias: Value | Non
     if bias is not None:
         scores = b.add(scores, bias)
     return b.matmul(b.softmax(scores), value)
+
+
+def self_attention(
+    b: Builder, x: Value, heads: int, mask: Value | None, *names: str, bias: bool = True
+) -> Value:
+    """Add attention without its last projection; `names` are those of query, key and value."""
+    query, key, value = project_heads(b, x, heads, *names, bias=bias)
+    return merge_heads(b, attend(b, query, key, value, mask))
+
+
+def padding_mask(b: Builder, present: Value, *axes: int) -> Value:
+    """Return 0 for a word, a large negative number for padding; `axes` are put in."""
+    return b.mul(b.sub(1.0, b.cast(b.unsqueeze(present, *axes), FLOAT)), -10000.0)
+
+
+def add_positions(
+    b: Builder, x: Value, rows: int, name: str = "weight", fill: Fill | None = None
+) -> Value:
+    """Add a learned vector for each place to [batch, length, width]; the table has `rows`."""
+    places = b.weight(name, (rows, x.shape[-1]), fill)
+    return b.add(x, b.gather(places, b.const(np.arange(x.shape[1])[None], INT64)))
+
+
+def patches(b: Builder, image: Value, width: int, size: int, name: str) -> Value:
+    """Cut an image into squares and project each: [1, squares, width]."""
+    x = conv(b, image, width, size, name, stride=size, padding=0, rectified=False)
+    return b.transpose(b.reshape(x, [1, width, -1]), 0, 2, 1)
 
 
 def conv(
@@ -95,7 +127,7 @@ def conv(
     name: str,
     *,
     stride: int = 1,
-    padding: int | tuple[int, int] = 0,
+    padding: int | None = None,
     group: int = 1,
     bias: bool = False,
     gain: float = 1.0,
@@ -103,10 +135,11 @@ def conv(
 ) -> Value:
     """Add a two-dimensional convolution that keeps the scale of its input.
 
-    `rectified` says that the input comes from a ReLU, `gain` multiplies the scale.
+    `rectified` says that the input comes from a ReLU, `gain` multiplies the scale. Without a stride
+    the default padding keeps the size.
     """
     window = (kernel, kernel) if isinstance(kernel, int) else kernel
-    edge = (padding, padding) if isinstance(padding, int) else padding
+    edge = [size // 2 if padding is None else padding for size in window]
     shape = (channels, x.shape[1] // group, *window)
     std = gain / sqrt(prod(shape[1:]) * (RELU_VARIANCE if rectified else 1.0))
     with b.scope(name):

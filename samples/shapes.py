@@ -56,24 +56,8 @@ def ints(value: Value) -> list[int]:
     return [int(item) for item in value.const.ravel()]
 
 
-def _same(inputs: Sequence[Value], attributes: Attributes) -> Result:
-    return [(inputs[0].dtype, inputs[0].shape)]
-
-
 def _elementwise(inputs: Sequence[Value], attributes: Attributes) -> Result:
     return [(inputs[0].dtype, broadcast(*(value.shape for value in inputs)))]
-
-
-def _compare(inputs: Sequence[Value], attributes: Attributes) -> Result:
-    return [(BOOL, broadcast(*(value.shape for value in inputs)))]
-
-
-def _where(inputs: Sequence[Value], attributes: Attributes) -> Result:
-    return [(inputs[1].dtype, broadcast(*(value.shape for value in inputs)))]
-
-
-def _cast(inputs: Sequence[Value], attributes: Attributes) -> Result:
-    return [(attributes["to"], inputs[0].shape)]
 
 
 def _matmul(inputs: Sequence[Value], attributes: Attributes) -> Result:
@@ -101,11 +85,6 @@ def _reshape(inputs: Sequence[Value], attributes: Attributes) -> Result:
     if prod(new) != prod(old):
         raise ValueError(f"Reshape of {old} to {new}")
     return [(inputs[0].dtype, tuple(new))]
-
-
-def _transpose(inputs: Sequence[Value], attributes: Attributes) -> Result:
-    shape = inputs[0].shape
-    return [(inputs[0].dtype, tuple(shape[axis] for axis in attributes["perm"]))]
 
 
 def _concat(inputs: Sequence[Value], attributes: Attributes) -> Result:
@@ -217,11 +196,6 @@ def _pool(inputs: Sequence[Value], attributes: Attributes) -> Result:
     return [(inputs[0].dtype, (*data[:2], *window))]
 
 
-def _global_pool(inputs: Sequence[Value], attributes: Attributes) -> Result:
-    data = inputs[0].shape
-    return [(inputs[0].dtype, (*data[:2], *(1 for _ in data[2:])))]
-
-
 def _lstm(inputs: Sequence[Value], attributes: Attributes) -> Result:
     (length, batch, _), hidden = inputs[0].shape, attributes["hidden_size"]
     directions = inputs[1].shape[0]
@@ -237,31 +211,28 @@ def _resize(inputs: Sequence[Value], attributes: Attributes) -> Result:
     return [(inputs[0].dtype, shape)]
 
 
-def _grid_sample(inputs: Sequence[Value], attributes: Attributes) -> Result:
-    data, grid = inputs[0].shape, inputs[1].shape
-    return [(inputs[0].dtype, (*data[:2], *grid[1:-1]))]
-
-
 RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ("Abs", "BatchNormalization", "Clip", "Erf", "Gelu", "Identity", "InstanceNormalization",
          "LayerNormalization", "Not", "Relu", "ScatterND", "Sigmoid", "Softmax", "Sqrt", "Tanh"),
-        _same,
+        lambda x, how: [(x[0].dtype, x[0].shape)],
     ),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Or", "And"), _elementwise),
-    **dict.fromkeys(("Equal", "Greater", "Less"), _compare),
+    **dict.fromkeys(
+        ("Equal", "Greater", "Less"), lambda x, how: [(BOOL, _elementwise(x, how)[0][1])]
+    ),
     **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceSum", "ReduceL2"), _reduce),
     **dict.fromkeys(("AveragePool", "MaxPool"), _pool),
     "ArgMax": _argmax,
-    "Cast": _cast,
+    "Cast": lambda x, how: [(how["to"], x[0].shape)],
     "Concat": _concat,
     "Conv": _conv,
     "Flatten": _flatten,
     "Gather": _gather,
     "GatherND": _gather_nd,
     "Gemm": _gemm,
-    "GlobalAveragePool": _global_pool,
-    "GridSample": _grid_sample,
+    "GlobalAveragePool": lambda x, how: [(x[0].dtype, (*x[0].shape[:2], 1, 1))],
+    "GridSample": lambda x, how: [(x[0].dtype, x[0].shape[:2] + x[1].shape[1:-1])],
     "LSTM": _lstm,
     "MatMul": _matmul,
     "Pad": _pad,
@@ -271,7 +242,7 @@ RULES: dict[str, Rule] = {
     "Split": _split,
     "Squeeze": _squeeze,
     "TopK": _top_k,
-    "Transpose": _transpose,
+    "Transpose": lambda x, how: [(x[0].dtype, tuple(x[0].shape[i] for i in how["perm"]))],
     "Unsqueeze": _unsqueeze,
-    "Where": _where,
+    "Where": lambda x, how: [(x[1].dtype, _elementwise(x, how)[0][1])],
 }  # fmt: skip

@@ -7,6 +7,7 @@ models never draw any.
 
 from __future__ import annotations
 
+import copy
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -134,8 +135,7 @@ def _declare(model: onnx.ModelProto, weight: Weight) -> onnx.TensorProto:
 
 def with_weights(sample: Sample) -> onnx.ModelProto:
     """Return the model with its weights drawn and stored inside."""
-    model = onnx.ModelProto()
-    model.CopyFrom(sample.proto)
+    model = copy.deepcopy(sample.proto)
     for index, weight in enumerate(sample.weights):
         _declare(model, weight).raw_data = weight.draw(sample.seed, index)
     return model
@@ -153,8 +153,7 @@ def _places(weights: Sequence[Weight]) -> list[int]:
 
 def with_external_weights(sample: Sample, location: str) -> onnx.ModelProto:
     """Return the model with its weights declared as external data in the file `location`."""
-    model = onnx.ModelProto()
-    model.CopyFrom(sample.proto)
+    model = copy.deepcopy(sample.proto)
     for weight, offset in zip(sample.weights, _places(sample.weights), strict=True):
         tensor = _declare(model, weight)
         tensor.data_location = onnx.TensorProto.EXTERNAL

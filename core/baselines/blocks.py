@@ -1,20 +1,24 @@
-"""From intervals or parts of items to blocks, for every method that splits items."""
+"""From orders, intervals or parts of items to blocks, for every method that splits items."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import numpy as np
 
+from dnnp.core.cost.combine import WORTHWHILE
 from dnnp.core.cost.items import Items
-from dnnp.core.cost.line import Line
+from dnnp.core.cost.line import Line, steps_of
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.dp.slice import Slicing, slice_line
 from dnnp.core.model.asked import Solution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Graph, Ints, distinct
 from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.text import shown_bytes
 
 
@@ -95,3 +99,46 @@ def unplaceable(problem: SplitProblem, line: Line) -> InfeasibleError | None:
     most = max(d.memory_bytes for d in runs)
     needed, there = shown_bytes(need, 6), shown_bytes(most, 6)
     return InfeasibleError(f"infeasible: {name} needs {needed}; the largest device has {there}")
+
+
+def sliced_orders(
+    problem: SplitProblem,
+    items: Items,
+    orders: Iterable[Callable[[Items], Ints]],
+    run: Run,
+    stopped: str = "",
+) -> tuple[Line, Ints, Slicing]:
+    """The order of some items whose slicing is best: its line, itself, and the slicing.
+
+    `stopped` is what the run is warned of where not all orders are tried.
+
+    Raises
+    ------
+    InfeasibleError
+        No slicing of these orders meets the capacities.
+    """
+    options = problem.options
+    limited = any(np.isfinite(d.memory_bytes) for d in problem.devices)
+    streamed = options.memory_mode == "overflow" and limited
+    found: tuple[Line, Ints, Slicing] | None = None
+    failure: InfeasibleError | None = None
+    for make_order in orders:
+        if found is not None and run.stop():
+            if stopped:
+                run.warn(stopped)
+            break
+        order = make_order(items)
+        line = problem.line(items, order)
+        steps = steps_of(problem.graph, line, options) if streamed else None
+        below = found[2].value * (1 - WORTHWHILE) if found else np.inf
+        # The first slicing takes a moment, unless there are classes or streams to tell apart.
+        hasty = found is not None or streamed or len(problem.devices) > 1
+        try:
+            better = slice_line(line, options.comm, steps, below, run if hasty else PLAIN)
+        except InfeasibleError as error:
+            failure = failure or unplaceable(problem, line) or error
+        else:
+            found = found if better is None else (line, order, better)
+    if found is None:
+        raise failure or InfeasibleError("infeasible")
+    return found

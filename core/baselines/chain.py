@@ -232,12 +232,7 @@ def fill(m, first, end, into_cost, out_cost, counts, bound, best, came, how, scr
 
 
 def cut_chain(
-    m: Chain,
-    first: int,
-    end: int,
-    costs: tuple[Floats, Floats],
-    counts: Ints,
-    bound: float,
+    m: Chain, first: int, end: int, costs: tuple[Floats, Floats], counts: Ints, bound: float
 ) -> list[Stage] | None:
     """Best stages for the items first..end-1 with loads up to `bound`; None if there are none.
 
@@ -251,22 +246,21 @@ def cut_chain(
     if not np.isfinite(best[end, state]):
         return None
     stride = np.concatenate([[1], np.cumprod(counts + 1)])
-    found: list[Stage] = []
+    parts = _traced(came, how, state, first, end, m.way_replicas * stride[m.way_class])
+    return [Stage(a, b, int(m.way_class[way]), int(m.way_replicas[way])) for a, b, way in parts]
+
+
+def _traced(
+    came: Ints, how: Ints, state: int, first: int, end: int, taken: Ints
+) -> list[tuple[int, int, int]]:
+    """First item, end and way of the parts of first..end-1; a way lowers the state by `taken`."""
+    parts: list[tuple[int, int, int]] = []
     while end > first:
         way, start = int(how[end, state]), int(came[end, state])
-        c, r = int(m.way_class[way]), int(m.way_replicas[way])
-        found.append(Stage(start, end, c, r))
-        state -= r * int(stride[c])
+        parts.append((start, end, way))
+        state -= int(taken[way])
         end = start
-    return found[::-1]
-
-
-class _LevelPart(NamedTuple):
-    """A segment or a stage of the outer level."""
-
-    first: int
-    end: int
-    way: int
+    return parts[::-1]
 
 
 @kernel
@@ -328,8 +322,8 @@ def cut_levels(
     inner = np.where(m.way_class == clustered, device.inner_factor, 1.0)
     m = m._replace(sync=m.sync * inner)  # no stage is in two clusters
     full, rest = divmod(device.count, device.cluster_size)
-    kinds = [(size, count) for size, count in ((device.cluster_size, full), (rest, 1)) if size]
-    kinds = [(size, count) for size, count in kinds if count]
+    pairs = ((device.cluster_size, full), (rest, 1))
+    kinds = [(size, count) for size, count in pairs if size and count]
     scratch = scratch_of(m)
     table = np.empty((len(kinds), n + 1, n + 1))
     sizes = np.array([size for size, _ in kinds], dtype=np.int64)
@@ -373,8 +367,8 @@ def cut_levels(
 
 def _cover(
     rows: Floats, digit: list[int], amount: list[int], counts: Ints, bound: float
-) -> list[_LevelPart] | None:
-    """Cut the chain by the loads rows[first, way, end]; None if no value up to `bound`."""
+) -> list[tuple[int, int, int]] | None:
+    """Parts (`_traced`) by the loads rows[first, way, end]; None if no value up to `bound`."""
     n = len(rows)
     stride = np.concatenate([[1], np.cumprod(counts + 1)]).astype(np.int64)
     best = np.full((int(stride[-1]), n + 1), np.inf)
@@ -393,10 +387,4 @@ def _cover(
     state = int(best[:, n].argmin())
     if best[state, n] == np.inf:
         return None
-    parts, end = [], n
-    while end > 0:
-        way, start = int(how[state, end]), int(came[state, end])
-        parts.append(_LevelPart(start, end, way))
-        state -= amount[way] * int(stride[digit[way]])
-        end = start
-    return parts[::-1]
+    return _traced(came.T, how.T, state, 0, n, np.array(amount) * stride[digit])

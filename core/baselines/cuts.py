@@ -57,11 +57,6 @@ def equal_shares(line: Line, weight: Floats) -> Slicing:
     return _checked(line, bounds, np.array(slots[: len(bounds) - 1], dtype=np.int64))
 
 
-def uniform(line: Line) -> Slicing:
-    """The same number of items for every device."""
-    return equal_shares(line, np.ones(line.n))
-
-
 def by_parameters(graph: Graph, line: Line) -> Slicing:
     """The same number of parameter bytes for every device; a shared one counts at first use.
 
@@ -80,7 +75,7 @@ def by_parameters(graph: Graph, line: Line) -> Slicing:
     return equal_shares(line, totals(first[used], size, line.n))
 
 
-def single(line: Line) -> Slicing:
+def single(_: Graph, line: Line) -> Slicing:
     """Everything on the first device offered."""
     first = next(c for c, d in enumerate(line.devices) if d.count)
     return _checked(line, np.array([0, line.n], dtype=np.int64), np.array([first]))
@@ -100,14 +95,10 @@ def _checked(line: Line, bounds: np.ndarray, classes: np.ndarray) -> Slicing:
 
 
 CUTS: dict[str, Callable[[Graph, Line], Slicing]] = {
-    "uniform": lambda _, line: uniform(line),
+    "uniform": lambda _, line: equal_shares(line, np.ones(line.n)),
     "params": by_parameters,
-    "single": lambda _, line: single(line),
+    "single": single,
 }
-
-
-Stages = list[tuple[int, int]]
-"""End and class of every stage, in order."""
 
 
 def greedy(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
@@ -143,10 +134,11 @@ def greedy(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     return checked(problem, blocks)
 
 
-def _fill(line: Line, *, shared: bool) -> Stages | None:
+def _fill(line: Line, *, shared: bool) -> list[tuple[int, int]] | None:
     """Fill the devices in the order offered, CPUs last; None if items are left.
 
-    `shared`: a device stops at its share of the work that is left.
+    Returned are end and class of every stage. `shared`: a device stops at its share of the work
+    that is left.
     """
     fast = [c for c, d in enumerate(line.devices) if not d.is_cpu for _ in range(d.count)]
     slow = [c for c, d in enumerate(line.devices) if d.is_cpu for _ in range(d.count)]
@@ -157,7 +149,7 @@ def _fill(line: Line, *, shared: bool) -> Stages | None:
         else np.zeros(line.n + 1)
         for kind in (fast, slow)
     )
-    stages: Stages = []
+    stages: list[tuple[int, int]] = []
     at = 0
     while at < line.n:
         if fast and line.reach[fast[0], at] >= at:

@@ -174,12 +174,8 @@ def scotch(
     tell_what_is_left(weighted, "scotch", run)
     part = np.zeros(weighted.vertices, dtype=np.int64)
     if weighted.parts > 1 and weighted.vertices > 1:
-        text = write_graph(
-            weighted.ptr.tolist(),
-            weighted.neighbors.tolist(),
-            weighted.edge_weights.tolist(),
-            weighted.weights.tolist(),
-        )
+        arrays = weighted.ptr, weighted.neighbors, weighted.edge_weights, weighted.weights
+        text = write_graph(*(array.tolist() for array in arrays))
         mapping = _run(program, weighted.parts, text, run.stop, time_limit_s)
         try:
             part[:] = read_mapping(mapping, weighted.vertices, weighted.parts, "its mapping")

@@ -14,15 +14,13 @@ import math
 
 import numpy as np
 
-from dnnp.core.baselines.blocks import checked, interval_blocks, unplaceable
+from dnnp.core.baselines.blocks import checked, interval_blocks, sliced_orders
 from dnnp.core.baselines.chain import Stage, chain_of, cut_chain, cut_levels
-from dnnp.core.cost.combine import MARGIN, WORTHWHILE
+from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.items import Items
-from dnnp.core.cost.line import Line, steps_of
+from dnnp.core.cost.line import Line
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.slice import Slicing, slice_line
 from dnnp.core.model.asked import Asked, Solution
-from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Bools, Ints, connected, csr, distinct, strong
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.order.orders import ORDERS
@@ -171,7 +169,8 @@ def pipedream(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution
     fine = problem.items
     line = problem.line(fine, np.arange(fine.count))
     chain = contract_branches(fine, line)
-    line, order, slicing = _best_slicing(problem, chain, run)
+    stopped = "pipedream: stopped before all orders of its chain were tried"
+    line, order, slicing = sliced_orders(problem, chain, ORDERS.values(), run, stopped)
     clusters = [c for c, d in enumerate(devices) if d.cluster_size and d.count]
     leveled = len(clusters) == 1 and not math.isnan(devices[clusters[0]].inner_factor)
     sliced = interval_blocks(graph, line, slicing.bounds, slicing.classes, devices)
@@ -202,32 +201,6 @@ def pipedream(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution
         for block, stage in zip(blocks, stages, strict=True)
     ]
     return checked(problem, blocks)
-
-
-def _best_slicing(problem: SplitProblem, chain: Items, run: Run) -> tuple[Line, Ints, Slicing]:
-    """The order whose slicing is best: its line, itself, and the slicing."""
-    options = problem.options
-    found: tuple[Line, Ints, Slicing] | None = None
-    failure: InfeasibleError | None = None
-    limited = any(math.isfinite(d.memory_bytes) for d in problem.devices)
-    for make_order in ORDERS.values():
-        if found is not None and run.stop():
-            run.warn("pipedream: stopped before all orders of its chain were tried")
-            break
-        order = make_order(chain)
-        line = problem.line(chain, order)
-        streamed = options.memory_mode == "overflow" and limited
-        steps = steps_of(problem.graph, line, options) if streamed else None
-        below = found[2].value * (1 - WORTHWHILE) if found else np.inf
-        try:
-            slicing = slice_line(line, options.comm, steps, below, run)
-        except InfeasibleError as error:
-            failure = failure or unplaceable(problem, line) or error
-        else:
-            found = found if slicing is None else (line, order, slicing)
-    if found is None:
-        raise failure or InfeasibleError("infeasible: no cut of the chain fits the devices")
-    return found
 
 
 def _cut(

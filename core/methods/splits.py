@@ -39,7 +39,7 @@ SPLITS = by_name(
         "the best that slicing, an evolved order, annealing and windows (a search close to the "
         "best split) find, without proof; for graphs that are too wide or too large for "
         "`exact`",
-        "dnnp.core.portfolio.heuristic:heuristic",
+        "dnnp.core.portfolio.improve:heuristic",
         ORDERED,
         ("order", "effort", "seed", "max-replicas"),
         heavy="dnnp.core.local.sweep:sweep",
@@ -112,7 +112,7 @@ SPLITS = by_name(
     Method(
         "ip",
         "integer program, solved by CBC or HiGHS: optimal, with proof, given time",
-        "dnnp.core.portfolio.ip:ip",
+        "dnnp.core.portfolio.exact:ip",
         ANY,
         ("order", "solver", "effort", "max-replicas"),
         "2020 paper, 5.1.3, Fig. 6; 5.2 for free splits",
@@ -122,7 +122,7 @@ SPLITS = by_name(
     Method(
         "anneal",
         "simulated annealing: random changes, worse ones less and less often",
-        "dnnp.core.portfolio.anneal:annealed",
+        "dnnp.core.portfolio.improve:annealed",
         ("free", "ordered"),
         ("order", "effort", "seed", "max-replicas"),
         heavy="dnnp.core.local.sweep:sweep",
@@ -276,7 +276,7 @@ LATENCY = by_name(
     Method(
         "max-load",
         "baseline: the split that is best for throughput, priced by its latency",
-        "dnnp.core.portfolio.by_throughput:max_load",
+        "dnnp.core.portfolio.latency:max_load",
         BOTH,
         ("effort", "order"),
         "2020 paper, 7",
@@ -286,7 +286,7 @@ LATENCY = by_name(
     Method(
         "scotch",
         "baseline: the parts of Scotch, priced by their latency",
-        "dnnp.core.portfolio.by_throughput:by_throughput",
+        "dnnp.core.portfolio.latency:by_throughput",
         BOTH,
         source="Scotch, Pellegrini 2009",
     ),

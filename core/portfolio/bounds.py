@@ -78,47 +78,25 @@ class Step(NamedTuple):
 
 
 AUTO = (
-    Step("chain"),
-    Step("zone-cut"),
-    Step("node-cut"),
-    Step("ideal", SMALL_EFFORT),
-    Step("pairs"),
-    Step("same-block"),
-    Step("cover"),
-    Step("ideal"),
-    Step("no-dag"),
-    Step("bottleneck"),
-    Step("guess"),
-    Step("exact"),
-)
+    Step("chain"), Step("zone-cut"), Step("node-cut"), Step("ideal", SMALL_EFFORT), Step("pairs"),
+    Step("same-block"), Step("cover"), Step("ideal"), Step("no-dag"), Step("bottleneck"),
+    Step("guess"), Step("exact"),
+)  # fmt: skip
 """What `auto` tries after `simple`, cheapest first."""
 
 FEW = 2
 FEW_AUTO = (
-    *AUTO[:4],
-    Step("halves"),
-    Step("pairs"),
-    Step("ideal"),
-    Step("exact", share=0.5),
-    Step("guess", share=0.4),
-    Step("no-dag", share=0.3),
-    Step("bottleneck", share=0.3),
-    Step("same-block", share=0.5),
-    Step("cover", share=1.0),
-)
+    *AUTO[:4], Step("halves"), Step("pairs"), Step("ideal"), Step("exact", share=0.5),
+    Step("guess", share=0.4), Step("no-dag", share=0.3), Step("bottleneck", share=0.3),
+    Step("same-block", share=0.5), Step("cover", share=1.0),
+)  # fmt: skip
 """The same for up to `FEW` devices, where integer programs for whole splits mostly end."""
 
 SMALL = 16
 SMALL_AUTO = (
-    *AUTO[:5],
-    Step("ideal"),
-    Step("cover", share=0.75),
-    Step("same-block", share=0.6),
-    Step("no-dag"),
-    Step("bottleneck"),
-    Step("guess"),
-    Step("exact"),
-)
+    *AUTO[:5], Step("ideal"), Step("cover", share=0.75), Step("same-block", share=0.6),
+    *AUTO[8:],
+)  # fmt: skip
 """The same for up to `SMALL` units a device, where sets of them that fit a stage are found fast."""
 
 LINKED = "links"
@@ -166,11 +144,6 @@ def bound(problem: SplitProblem, known: Known, method: str = "auto", run: Run = 
         if method != "auto" and judge.tried[-1].status == REFUSED:
             raise UsageError(f"--method {method}: {judge.tried[-1].reason}")
     return judge.proof()
-
-
-def _stopped() -> Claim:
-    """What an argument claims that was left alone."""
-    return Claim(0.0, LIMIT, "stopped")
 
 
 class _Judge:
@@ -241,7 +214,9 @@ class _Judge:
         started = monotonic()
         try:
             claim = beside(
-                lambda: argument.function()(problem, known, run), self.run.stop, _stopped
+                lambda: argument.function()(problem, known, run),
+                self.run.stop,
+                lambda: Claim(0.0, LIMIT, "stopped"),
             )
         except UsageError as error:
             claim = Claim(0.0, REFUSED, str(error))
@@ -261,7 +236,9 @@ class _Judge:
         if claim.blocks is not None:
             self._improve(name, claim.blocks)
         if claim.status != REFUSED and not claim.value <= self.value * (1 + CLOSED):
-            claim = self._refuted(name, claim)
+            claimed, found = (self.run.shown(value, 9) for value in (claim.value, self.value))
+            reason = f"it claims {claimed}, but there is a split of {found}"
+            claim = Claim(0.0, FAILED, reason)
         claim = replace(claim, value=min(claim.value, self.value))
         if claim.status == SOLVED and not claim.value and not claim.reason and self.held:
             claim = replace(claim, reason=f"nothing above {self.best()[0]}")
@@ -278,12 +255,6 @@ class _Judge:
         what = claim.status if shown is None else f"{self.run.shown(shown)}, {claim.status}"
         because = f" ({claim.reason})" if claim.reason else ""
         self.run.tell(f"{name}: {what}{because}, {seconds:.3f} s")
-
-    def _refuted(self, name: str, claim: Claim) -> Claim:
-        """What is left of a claim that a split contradicts."""
-        claimed, found = (self.run.shown(value, 9) for value in (claim.value, self.value))
-        reason = f"it claims {claimed}, but there is a split of {found}"
-        return Claim(0.0, FAILED, reason)
 
     def _unlinked_value(self, blocks: Sequence[Block] | None) -> float:
         """Objective of a split where no links are stated; inf: it is not known."""

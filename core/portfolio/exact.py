@@ -1,4 +1,4 @@
-"""The method `exact`, and what other methods start from.
+"""The methods `exact` and `ip`, and what other methods start from.
 
 A few orders are sliced, then the order ideals are searched with that incumbent: it prunes the
 exact search, which mostly ends with a proof. What the search cannot finish it leaves with a
@@ -86,6 +86,37 @@ def exact(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     return _searched(problem, asked, simple_bound(problem), run)
 
 
+def ip(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """The best split by an integer program, and its bound.
+
+    Raises
+    ------
+    InfeasibleError
+        It is proven that no split fits.
+    LimitError
+        A limit was reached before there was any split.
+    UnavailableError
+        The solver is not installed.
+    """
+    from dnnp.core.mip.split.solve import solve_ip
+
+    run = run.without_shares()
+    begun, made = start(problem, asked, run)
+    run.stands("integer program")
+    result = solve_ip(
+        problem, asked.validity or "ordered", solver=asked.solver, incumbent=begun, run=run
+    )
+    if result.failure:
+        run.warn(f"the solver {result.solver} failed ({result.failure}): the best split so far")
+    if result.blocks is None:
+        raise _nothing(run)
+    bound = max(simple_bound(problem), result.bound)
+    ran = result.asked
+    if result.failure and begun is not None:
+        ran = problem.value(result.blocks) < problem.value(begun)
+    return Solution(result.blocks, bound, "ip" if ran else made)
+
+
 def start(problem: SplitProblem, asked: Asked, run: Run) -> tuple[list[Block] | None, str]:
     """The best ordered split, found with little effort, and what made it."""
     if problem.clustered:
@@ -126,7 +157,7 @@ def quick_bound(problem: SplitProblem, floor: float, value: float) -> float:
     return max(floor, zone_cut_bound(problem, above=floor, below=value))
 
 
-def nothing(run: Run) -> LimitError:
+def _nothing(run: Run) -> LimitError:
     """No split is known, and it is not known whether there is one."""
     if run.stop():
         return LimitError("no split that fits was found before the search was stopped")
@@ -177,7 +208,7 @@ def _searched(problem: SplitProblem, asked: Asked, floor: float, run: Run) -> So
         if bound >= value * (1 - CLOSED) or (not found.ideals and not often):
             break
     if blocks is None:
-        raise nothing(run)
+        raise _nothing(run)
     if run.left() is not None and bound < value * (1 - CLOSED):
         from dnnp.core.portfolio.improve import improved
 

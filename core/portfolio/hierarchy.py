@@ -20,7 +20,6 @@ import numpy as np
 
 from dnnp.core.bound.simple import simple_bound
 from dnnp.core.cost.combine import ROUNDING, WORTHWHILE
-from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line, steps_of
 from dnnp.core.cost.load import transfer_times
 from dnnp.core.cost.problem import SplitProblem
@@ -82,7 +81,9 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block
     bound, left_out = np.inf, ""
     levels = _levels(case.accelerator)
     for items in problem.item_choices:
-        lines = _lines(case, items)
+        # Several topological orders, each once.
+        orders = {order.tobytes(): order for order in (make(items) for make in ORDERS.values())}
+        lines = [case.problem.line(items, order) for order in orders.values()]
         for line in lines:
             if best is not None and run.stop():
                 break
@@ -157,12 +158,6 @@ def _checked(problem: SplitProblem) -> list[DeviceClass]:
             "that is not below it, nor below that of a larger cluster"
         )
     return [*accelerators, *cpus]
-
-
-def _lines(case: ClusterCase, items: Items) -> list[Line]:
-    """The items in several topological orders, each once."""
-    orders = {order.tobytes(): order for order in (make(items) for make in ORDERS.values())}
-    return [case.problem.line(items, order) for order in orders.values()]
 
 
 def _sliced(case: ClusterCase, line: Line, best: ClusterSplit | None) -> ClusterSplit | None:

@@ -29,15 +29,14 @@ def ideal_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     if known.validity != "ordered":
         return Claim(0.0, REFUSED, "holds for ordered splits only")
     if problem.clustered:
-        return _clusters(problem, run)
+        from dnnp.core.portfolio.hierarchy import hierarchy_split
+
+        blocks, bound = hierarchy_split(problem, run)
+        certificate = {"argument": "ideal", "clusters": True, "checkable": False}
+        return Claim(bound, SOLVED, "", certificate, blocks)
     better, value = _sliced(problem, known, run)
     run.stands(value=value)
-    found = ideal_search(
-        problem,
-        incumbent=value,
-        floor=known.floor,
-        run=run,
-    )
+    found = ideal_search(problem, incumbent=value, floor=known.floor, run=run)
     better = better if found.blocks is None else found.blocks
     size = f"{found.ideals} ideals" if found.ideals else "too many ideals"
     run.tell(
@@ -83,11 +82,3 @@ def _sliced(problem: SplitProblem, known: Known, run: Run) -> tuple[list[Block] 
         return None, known.value
     better = value < known.value * (1 - ROUNDING)
     return (blocks, value) if better else (None, known.value)
-
-
-def _clusters(problem: SplitProblem, run: Run) -> Claim:
-    from dnnp.core.portfolio.hierarchy import hierarchy_split
-
-    blocks, bound = hierarchy_split(problem, run)
-    certificate = {"argument": "ideal", "clusters": True, "checkable": False}
-    return Claim(bound, SOLVED, "", certificate, blocks)

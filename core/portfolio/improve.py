@@ -1,8 +1,17 @@
-"""A better split from a given one, without a proof: orders, annealing, slices, windows.
+"""The methods `heuristic` and `anneal`: a better split from a given one, without a proof.
+
+There are evolved orders, annealing, slices and windows. The start is the best slicing of the usual
+orders, and the bound of `heuristic` one that costs little.
 
 Small graphs get an evolved order beside the split, large ones are split by levels. What is best
 then is annealed, sliced anew and searched through windows; as long as there is time, from other
 seeds.
+
+A level joins pairs of items of the level below. In a topological order, an item may join the
+last one it reads from: with it moved there the order stays topological, because all else that
+it reads comes earlier still. So any number of such pairs, each with an anchor that stays where
+it is, leave the graph acyclic; likewise an item may join the first one that reads it. The two
+kinds take turns; of the pairs that compete, those with the dearest tensors between them win.
 """
 
 from __future__ import annotations
@@ -12,17 +21,23 @@ from dataclasses import replace
 
 import numpy as np
 
+from dnnp.core.bound.simple import simple_bound
+from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.line import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import window_search
 from dnnp.core.local.anneal import anneal
 from dnnp.core.local.resplit import resplit
-from dnnp.core.model.asked import Evolution
+from dnnp.core.model.asked import Asked, Evolution, Solution
+from dnnp.core.model.cluster import Clustering, clustering_of_labels
 from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.graph import Ints, totals
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.portfolio.multilevel import multilevel
+from dnnp.core.order.orders import dfs_order
+from dnnp.core.portfolio.exact import SLICED, incumbent, quick_bound, start
 from dnnp.core.portfolio.orders import OrderSpace, evolved_order
-from dnnp.core.portfolio.slices import best_slicing
+from dnnp.core.portfolio.slices import best_slicing, slice_order
 
 LARGE = 10_000
 """Units from which a graph is split by levels, and not searched through windows."""
@@ -41,8 +56,81 @@ WIDTHS = (6, 10)
 EVOLVED, REFINED = 0.2, 0.9
 """Shares of the whole work at the ends of evolution, and of annealing; windows are the rest."""
 
+STARTED = 0.2
+"""Share of the whole work that `anneal` takes for the search for a split to start from."""
+
 ANNEALED = 0.95
 """Share of annealing in what is done to refine a split."""
+
+COARSEST = 1_000
+"""Units at which coarsening ends."""
+
+LEVEL_RATIO = 1.8
+"""Levels that are less coarse than the one before by this factor are searched; others not."""
+
+UNITS_PER_DEVICE = 8
+"""A pair may have at most this part of a device's share of the work."""
+
+LEVEL_EFFORT, LAST_EFFORT = 0.25, 0.5
+"""Effort of a level and of the graph itself, of the effort asked for."""
+
+
+def heuristic(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """All heuristics, and a bound that costs little.
+
+    Raises
+    ------
+    InfeasibleError
+        No split that fits was found.
+    """
+    try:
+        blocks = slice_order(problem, asked, run.begin("slicing", 0.0, SLICED)).blocks
+    except InfeasibleError:
+        begun = start(problem, asked, run.without_shares())[0]
+        if begun is None:
+            raise
+        blocks = begun
+    value = problem.value(blocks)
+    run.keep(blocks, value, "slice")
+    run.tell(f"start: {run.shown(value)}")
+    if run.stop():
+        return Solution(blocks, method="slice")
+    run.stands("bounding")
+    floor = quick_bound(problem, simple_bound(problem), value)
+    run.stands(bound=floor)
+    part = run.begin("evolving orders", SLICED, 1.0)
+    return Solution(improved(problem, blocks, value, floor * (1 + ROUNDING), part)[0], floor)
+
+
+def annealed(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
+    """The better of the best ordered split and what annealing makes of it.
+
+    Raises
+    ------
+    InfeasibleError
+        No split that fits was found.
+    LimitError
+        Too many devices for so many tensors, and no ordered split was found.
+    """
+    ordered = asked.validity == "ordered"
+    begun = run.begin("looking for a start", 0.0, STARTED)
+    if ordered:
+        first, made = incumbent(problem, asked, begun)[0], "slice"
+    else:
+        first, made = start(problem, asked, begun)
+    try:
+        part = run.begin("annealing", STARTED, 1.0)
+        blocks = anneal(problem, ordered=ordered, start=first, run=part)
+    except (InfeasibleError, LimitError) as error:
+        if first is None:
+            raise
+        if isinstance(error, LimitError):
+            run.warn(f"{error}; this is the best ordered split")
+        return Solution(first, method=made)
+    if first is not None and problem.value(first) < problem.value(blocks):
+        # It may have replicas, or need the order of a stage's nodes to fit.
+        return Solution(first, method=made)
+    return Solution(blocks, method="anneal")
 
 
 def refined(
@@ -176,3 +264,99 @@ def _sliced(problem: SplitProblem, order: np.ndarray, run: Run) -> tuple[list[Bl
     except InfeasibleError:
         return None
     return blocks, problem.value(blocks)
+
+
+def multilevel(problem: SplitProblem, blocks: Sequence[Block], run: Run = PLAIN) -> list[Block]:
+    """Split by levels; never worse than the ordered split `blocks`.
+
+    A graph with a backward pass has one level.
+    """
+    value = problem.value
+    best = list(blocks)
+    run.stands("joining units")
+    levels = _levels(problem, run)
+    # A round takes as long as there are units.
+    work = np.array([level.units.g * LEVEL_EFFORT for level in reversed(levels)])
+    work[-1] *= LAST_EFFORT / LEVEL_EFFORT
+    shares = np.append(0.0, np.cumsum(work) / max(work.sum(), 1.0)).tolist()
+    current: list[Block] | None = None
+    for number, level in enumerate(reversed(levels)):
+        if run.stop():
+            break
+        last = level is problem
+        try:
+            if last and (current is None or value(current) > value(best)):
+                current = best
+            start = current or best_slicing(level, run=run)
+            part = run.begin("annealing levels", *shares[number : number + 2])
+            one = replace(part, seed=run.seed + number)
+            one = one.scaled(LAST_EFFORT if last else LEVEL_EFFORT)
+            found = anneal(level, ordered=True, start=start, warm=number > 0, run=one)
+            current = found if value(found) < value(start) else start
+        except (InfeasibleError, LimitError):
+            continue
+        if value(current) < value(best):
+            best = current
+    return best
+
+
+def _levels(problem: SplitProblem, run: Run) -> list[SplitProblem]:
+    """The problem, and the same with ever fewer units."""
+    levels, level, late = [problem], problem, True
+    while not problem.graph.backward.any() and level.units.g > COARSEST and not run.stop():
+        coarser = replace(problem, units=coarsened(level, late=late))
+        if coarser.units.g > 0.95 * level.units.g:
+            break
+        level, late = coarser, not late
+        if levels[-1].units.g > LEVEL_RATIO * level.units.g:
+            levels.append(level)
+    return levels
+
+
+def coarsened(problem: SplitProblem, *, late: bool) -> Clustering:
+    """Join units in pairs: with the last one they read from if `late`, else the first reader."""
+    items, units = problem.items, problem.units
+    order = dfs_order(items)
+    of_item = np.empty(items.count, dtype=np.int64)
+    of_item[order] = _pairs(problem.line(items, order), late=late)
+    label = of_item[items.label[units.member_idx[units.member_ptr[:-1]]]]
+    merged = clustering_of_labels(problem.graph, label[units.label])
+    return replace(merged, times={c: totals(label, t, merged.g) for c, t in units.times.items()})
+
+
+def _pairs(line: Line, *, late: bool) -> Ints:
+    """Label of every position, 0..; pairs share one."""
+    n = line.n
+    if late:
+        anchor = np.full(n, -1, dtype=np.int64)
+        np.maximum.at(anchor, line.head, line.tail)
+        joining = np.flatnonzero(anchor >= 0)
+    else:
+        anchor = np.full(n, n, dtype=np.int64)
+        np.minimum.at(anchor, line.tail, line.head)
+        joining = np.flatnonzero(anchor < n)
+    anchor = anchor[joining]
+    tail, head = (anchor, joining) if late else (joining, anchor)
+    work = np.where(np.isfinite(line.work), line.work, 0.0).max(axis=0)
+    most = work.sum() / sum(d.count for d in line.devices) / UNITS_PER_DEVICE
+    gain = _bond(line, tail, head)
+    fits = np.flatnonzero(work[tail] + work[head] <= most)
+    mate = np.arange(n)
+    for i in fits[np.argsort(-gain[fits], kind="stable")].tolist():
+        u, v = tail[i], head[i]
+        if mate[u] == u and mate[v] == v:
+            mate[u], mate[v] = v, u
+    return np.unique(np.minimum(mate, np.arange(n)), return_inverse=True)[1]
+
+
+def _bond(line: Line, tail: Ints, head: Ints) -> np.ndarray:
+    """Cost of the tensors from `tail` to `head`, shared among their readers; f64[pairs]."""
+    sizes = np.diff(line.pin_ptr)
+    net = np.repeat(np.arange(len(sizes)), sizes)
+    key = line.source[net] * line.n + line.pins
+    order = np.argsort(key, kind="stable")
+    share = (line.cost.max(axis=0)[net] / np.maximum(sizes[net] - 1, 1))[order]
+    before = np.append(0.0, np.cumsum(share))
+    wanted = tail * line.n + head
+    low = np.searchsorted(key[order], wanted)
+    return before[np.searchsorted(key[order], wanted, side="right")] - before[low]

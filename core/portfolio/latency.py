@@ -1,24 +1,31 @@
-"""The methods of the objective latency, and which of them is tried when."""
+"""The methods of the objective latency, and which of them is tried when.
+
+`max-load` and `scotch` are splits for throughput (2020 paper, Section 7).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
+from dnnp.core.baselines.blocks import interval_blocks
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.timeline import Placement
+from dnnp.core.latency.homes import homes_of_blocks, split_of_homes
 from dnnp.core.latency.possible import first_bound, refuse_impossible
 from dnnp.core.latency.quick import quick, simple_bound
 from dnnp.core.methods import LATENCY
 from dnnp.core.model.asked import Asked
-from dnnp.core.model.beside import beside
+from dnnp.core.model.beside import Kept, beside
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
+from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.order.orders import PUBLISHED
 from dnnp.core.portfolio.first import FIRST_FIT, first_latency
-from dnnp.core.portfolio.problem import Kept
+from dnnp.core.portfolio.solve import solve
 
 BLOCKS, OPERATORS = "blocks", "operators"
 
@@ -32,15 +39,8 @@ STARTS = ("heft", "heft-congested", "m-etf", "single")
 """Methods that `auto` never falls behind, as long as there is time for them."""
 
 
-class LatencyMethod(Protocol):
-    """A method for latency.
-
-    It raises InfeasibleError where it is proven that nothing fits, LimitError where nothing was
-    found.
-    """
-
-    def __call__(self, problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
-        """Plan one sample."""
+LatencyMethod = Callable[[LatencyProblem, Asked, Run], LatencySolution]
+"""Plans one sample; raises InfeasibleError, where that is proven, or LimitError."""
 
 
 def check_method(name: str, execution: str) -> None:
@@ -130,3 +130,39 @@ def _listed(problem: LatencyProblem, asked: Asked, run: Run) -> Placement | None
         if isinstance(found, Placement) and value < least:
             best, least = found, value
     return best
+
+
+def max_load(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+    """The split of the least largest load; for the errors see `solve`.
+
+    In the order `published` it is the one of them that `asked.ties` takes; there is no other order.
+    The run is warned where no split is proven to have the least.
+    """
+    if asked.order not in ("best", PUBLISHED):
+        raise UsageError(f"method max-load knows --order {PUBLISHED}, not {asked.order}")
+    if asked.order == PUBLISHED and asked.ties is None:
+        raise UsageError(f"--order {PUBLISHED} of method max-load needs the ties of a program")
+    return by_throughput(problem, replace(asked, method="exact"), run)
+
+
+def by_throughput(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
+    """The split of a method for throughput; for the errors see `solve`."""
+    whole = problem.whole
+    if whole is None:
+        raise UsageError(f"method {asked.method} needs a graph, not only its tasks")
+    alone = whole.options.memory_model == "weights" and not whole.graph.backward.any()
+    counted = "peak" if alone else "sum"
+    options = replace(whole.options, objective="throughput", memory_model=counted)
+    whole = whole.with_options(options)
+    found = solve(whole, replace(asked, order="best"), run)
+    value = whole.value(found.blocks)
+    if asked.method == "exact" and value > found.bound * (1 + CLOSED):
+        least = run.shown(found.bound)
+        run.warn(f"max-load: the largest load {run.shown(value)} is not proven least ({least})")
+    blocks = found.blocks
+    if asked.method == "exact" and asked.order == PUBLISHED and asked.ties is not None:
+        line, bounds, classes = asked.ties(whole, value, run)
+        blocks = interval_blocks(whole.graph, line, bounds, classes, whole.devices)
+    blocks = [block for block in blocks if len(block.nodes)]
+    split = split_of_homes(problem, homes_of_blocks(problem, whole.units.label, blocks))
+    return LatencySolution(split, method="" if found.method == asked.method else found.method)

@@ -46,6 +46,11 @@ class LatencyProof(NamedTuple):
     tried: list[LatencyTrial]
     split: Split | None
 
+    def after(self, trial: LatencyTrial) -> LatencyProof:
+        """The same with one more argument tried."""
+        best = trial if trial.value > self.value else self
+        return self._replace(method=best.method, value=best.value, tried=[*self.tried, trial])
+
 
 def given_split(given: SplitProblem, plan: Plan) -> tuple[LatencyProblem, Split]:
     """The problem that a plan solves, as the solvers see it, and its split.
@@ -138,12 +143,7 @@ def _events(problem: LatencyProblem, plan: Plan, home: Ints, held: list[Ints]) -
 
 
 def latency_bound(
-    problem: LatencyProblem,
-    split: Split,
-    method: str,
-    *,
-    solver: str = "cbc",
-    run: Run = PLAIN,
+    problem: LatencyProblem, split: Split, method: str, *, solver: str = "cbc", run: Run = PLAIN
 ) -> LatencyProof:
     """Bound the latency of every split of this problem.
 
@@ -152,7 +152,12 @@ def latency_bound(
     UsageError
         The method is not for latency, or not for this execution.
     """
-    _check(method, problem)
+    if method not in LATENCY_BOUNDS:
+        names = ", ".join(LATENCY_BOUNDS)
+        raise UsageError(f"method {method} is not for plans of the objective latency: {names}")
+    executions = LATENCY_BOUNDS[method].kinds
+    if problem.options.execution not in executions:
+        raise UsageError(f"method {method} is for plans of the execution {executions[0]}")
     known = LatencyProof("simple", 0.0, [], None)
     value = problem.value(split)
     run.stands(value=value)
@@ -164,16 +169,6 @@ def latency_bound(
         better = split if known.split is None else known.split
         value, known = _exact(problem, better, value, known, solver, run)
     return known._replace(value=min(known.value, value))
-
-
-def _check(method: str, problem: LatencyProblem) -> None:
-    """Raise UsageError where the method is not for this problem."""
-    if method not in LATENCY_BOUNDS:
-        known = ", ".join(LATENCY_BOUNDS)
-        raise UsageError(f"method {method} is not for plans of the objective latency: {known}")
-    executions = LATENCY_BOUNDS[method].kinds
-    if problem.options.execution not in executions:
-        raise UsageError(f"method {method} is for plans of the execution {executions[0]}")
 
 
 def _simple(problem: LatencyProblem, value: float, run: Run) -> LatencyProof:
@@ -211,10 +206,7 @@ def _ideal(
     )
     status = "limit" if found.more or found.reason else "solved"
     spent = monotonic() - started
-    trial = LatencyTrial(ARGUMENT, status, found.bound, found.reason, spent)
-    known = known._replace(tried=[*known.tried, trial])
-    if found.bound > known.value:
-        known = known._replace(method=ARGUMENT, value=found.bound)
+    known = known.after(LatencyTrial(ARGUMENT, status, found.bound, found.reason, spent))
     if found.split is not None:
         value = problem.value(found.split)
         known = known._replace(split=found.split)
@@ -222,12 +214,7 @@ def _ideal(
 
 
 def _exact(
-    problem: LatencyProblem,
-    split: Split,
-    value: float,
-    known: LatencyProof,
-    solver: str,
-    run: Run,
+    problem: LatencyProblem, split: Split, value: float, known: LatencyProof, solver: str, run: Run
 ) -> tuple[float, LatencyProof]:
     """The integer program; the least latency known, too."""
     if not _open(value, known, run):
@@ -242,10 +229,7 @@ def _exact(
         raise FormatError(f"the solver says that nothing fits: {error}") from None
     status = "failed" if found.failure else "limit" if found.status != "optimal" else "solved"
     spent = monotonic() - started
-    trial = LatencyTrial("exact", status, found.bound, found.failure, spent)
-    known = known._replace(tried=[*known.tried, trial])
-    if found.bound > known.value:
-        known = known._replace(method="exact", value=found.bound)
+    known = known.after(LatencyTrial("exact", status, found.bound, found.failure, spent))
     if found.split is not None and found.value < value * (1 - CLOSED):
         value = found.value
         known = known._replace(split=found.split)

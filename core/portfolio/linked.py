@@ -24,11 +24,6 @@ PLANNED = 0.7
 METHOD = "links"
 """Name of that search, in records."""
 
-NOTICE = (
-    "method {} knows the best link of each class only: planned by that, then priced with the links"
-)
-
-
 Solve = Callable[[SplitProblem, Asked, Run], Solution]
 
 
@@ -47,7 +42,8 @@ def solve_linked(problem: SplitProblem, asked: Asked, run: Run, solve: Solve) ->
     found = solve(problem.unlinked, asked, part)
     blocks = problem.own(found.blocks)
     if not heeds:
-        run.warn(NOTICE.format(found.method))
+        known = f"method {found.method} knows the best link of each class only"
+        run.warn(f"{known}: planned by that, then priced with the links")
         return replace(found, blocks=blocks, planned_by="classes")
     run.keep(blocks, problem.value(blocks), found.method)
     planned = problem.value(blocks)

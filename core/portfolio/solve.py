@@ -10,12 +10,11 @@ from dnnp.core.bound.simple import simple_bound
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import SPLITS
 from dnnp.core.model.asked import Asked, Solution
-from dnnp.core.model.beside import beside
+from dnnp.core.model.beside import Kept, beside
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.portfolio.methods import check_options, method_asked, unplaceable_part
-from dnnp.core.portfolio.problem import Kept
 from dnnp.core.portfolio.slices import slice_order
 
 

@@ -27,21 +27,13 @@ from dnnp.core.portfolio.linked import METHOD as LINKS
 from dnnp.core.portfolio.methods import resolved, validity_asked
 from dnnp.core.portfolio.solve import solve, with_small_peak
 
-WHOLE, REPLICAS, PIPELINE, REPLICATED = WAYS = (
-    "whole",
-    "replicas",
-    "pipeline",
-    "replicated-pipeline",
-)
-"""Ways by name, the simplest first: at ties that is the better one."""
-
 SPOKEN = {
-    WHOLE: "whole model",
-    REPLICAS: "replicas",
-    PIPELINE: "pipeline",
-    REPLICATED: "replicated pipeline",
-}
-"""What people call them."""
+    "whole": "whole model", "replicas": "replicas", "pipeline": "pipeline",
+    "replicated-pipeline": "replicated pipeline",
+}  # fmt: skip
+"""Ways, the simplest first (at ties that is the better one), and what people call them."""
+
+WHOLE, REPLICAS, PIPELINE, REPLICATED = WAYS = tuple(SPOKEN)
 
 
 @dataclass(frozen=True)
@@ -205,12 +197,13 @@ class _Search:
     def searched(self) -> None:
         """Stages on a device each; then stages that may be replicated."""
         problem, asked = self.problem, self.asked
+        method = resolved(asked.method, validity_asked(asked.method, asked.validity))
         several = problem.options.max_replicas > 1
         single = problem.with_options(replace(problem.options, max_replicas=1))
         self.search(single, PIPELINE, self.run.part(0.5) if several else self.run)
         if not several:
             self.reasons[REPLICATED] = "no class has two devices"
-        elif "max-replicas" not in SPLITS[_method(asked)].heeds:
+        elif "max-replicas" not in SPLITS[method].heeds:
             self.reasons[REPLICATED] = f"method {asked.method} makes no replicas"
         elif self.found and self.found[self.best].value <= self.bound * (1 + ROUNDING):
             self.reasons[REPLICATED] = self.slower(proven=True)
@@ -265,8 +258,3 @@ class _Search:
         devices = sum(block.replicas for block in used)
         held_by = used[0].device.name if len(used) == 1 else ""
         return Way(name, value, len(used), devices, held_by)
-
-
-def _method(asked: Asked) -> str:
-    """The method that does the work."""
-    return resolved(asked.method, validity_asked(asked.method, asked.validity))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dnnp.samples.builder import Builder
-from dnnp.samples.layers import attend, gelu, layer_norm, linear, merge_heads, split_heads
-from dnnp.samples.shapes import FLOAT, INT64, Value
+from dnnp.samples.layers import gelu, layer_norm, linear, padding_mask, self_attention
+from dnnp.samples.shapes import INT64, Value
 from dnnp.samples.weights import Sample, normal
 
 
@@ -37,40 +37,23 @@ FULL = Size(layers=12, hidden=768, heads=12, vocabulary=30522, length=128)
 
 def _embeddings(b: Builder, size: Size, words: Value, kinds: Value) -> Value:
     with b.scope("embeddings"):
-        tables = [
-            ("word_embeddings", words, size.vocabulary, 1.0),
-            ("token_type_embeddings", kinds, 2, 0.5),
-            (
-                "position_embeddings",
-                b.const(np.arange(size.length)[None], INT64),
-                4 * size.length,
-                0.5,
-            ),
-        ]
-        total = None
-        for name, index, rows, std in tables:
+        places = b.const(np.arange(size.length)[None], INT64)
+        with b.scope("word_embeddings"):
+            total = b.gather(b.weight("weight", (size.vocabulary, size.hidden), normal(1.0)), words)
+        for name, index, rows in (
+            ("token_type_embeddings", kinds, 2),
+            ("position_embeddings", places, 4 * size.length),
+        ):
             with b.scope(name):
-                item = b.gather(b.weight("weight", (rows, size.hidden), normal(std)), index)
-            total = item if total is None else b.add(total, item)
-        if total is None:
-            raise ValueError("no embeddings")
+                item = b.gather(b.weight("weight", (rows, size.hidden), normal(0.5)), index)
+            total = b.add(total, item)
         return layer_norm(b, total, "LayerNorm", 1e-12)
-
-
-def _mask(b: Builder, mask: Value) -> Value:
-    """Return [1, 1, 1, length]: 0 for a word, a large negative number for padding."""
-    wide = b.cast(b.unsqueeze(mask, 1, 2), FLOAT)
-    return b.mul(b.sub(1.0, wide), -10000.0)
 
 
 def _layer(b: Builder, size: Size, x: Value, mask: Value) -> Value:
     with b.scope("attention"):
         with b.scope("self"):
-            query, key, value = (
-                split_heads(b, linear(b, x, size.hidden, name), size.heads)
-                for name in ("query", "key", "value")
-            )
-            context = merge_heads(b, attend(b, query, key, value, mask))
+            context = self_attention(b, x, size.heads, mask, "query", "key", "value")
         with b.scope("output"):
             x = b.add(linear(b, context, size.hidden, "dense"), x)
             x = layer_norm(b, x, "LayerNorm", 1e-12)
@@ -89,7 +72,7 @@ def build(size: Size, seed: int = 0) -> Sample:
     mask = b.input("attention_mask", shape, INT64, (0, 1))
     kinds = b.input("token_type_ids", shape, INT64, (0, 1))
     x = _embeddings(b, size, words, kinds)
-    bias = _mask(b, mask)
+    bias = padding_mask(b, mask, 1, 2)
     for index in range(size.layers):
         with b.scope("encoder", f"layer.{index}"):
             x = _layer(b, size, x, bias)

@@ -9,17 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
-import numpy as np
-
 from dnnp.samples.builder import Builder
 from dnnp.samples.layers import (
-    attend,
-    conv,
+    add_positions,
     gelu_tanh,
     layer_norm,
     linear,
-    merge_heads,
-    split_heads,
+    patches,
+    self_attention,
 )
 from dnnp.samples.shapes import INT64, Value
 from dnnp.samples.weights import Sample, normal
@@ -49,11 +46,7 @@ def _encoder(b: Builder, size: Size, layers: int, x: Value) -> Value:
         with b.scope("encoder", f"layer.{index}"):
             y = layer_norm(b, x, "layernorm_before")
             with b.scope("attention"):
-                query, key, value = (
-                    split_heads(b, linear(b, y, size.hidden, name), size.heads)
-                    for name in ("query", "key", "value")
-                )
-                context = merge_heads(b, attend(b, query, key, value, None))
+                context = self_attention(b, y, size.heads, None, "query", "key", "value")
                 x = b.add(x, linear(b, context, size.hidden, "dense", gain=1 / sqrt(2)))
             y = layer_norm(b, x, "layernorm_after")
             with b.scope("mlp"):
@@ -69,26 +62,17 @@ def build(size: Size, seed: int = 0) -> Sample:
     words = b.input("input_ids", (1, size.length), INT64, (0, size.vocabulary - 1))
     with b.scope("image_model"):
         with b.scope("embeddings"):
-            x = conv(
-                b, pixels, size.hidden, size.patch, "projection",
-                stride=size.patch, rectified=False,
-            )  # fmt: skip
-            x = b.transpose(b.reshape(x, [1, size.hidden, -1]), 0, 2, 1)
+            x = patches(b, pixels, size.hidden, size.patch, "projection")
             image = b.add(x, b.weight("position_embeddings", x.shape[1:], normal(0.3)))
         image = _encoder(b, size, size.layers, image)
     with b.scope("text_model"):
         with b.scope("embeddings"):
             x = b.gather(b.weight("words", (size.vocabulary, size.hidden), normal(1.0)), words)
-            places = b.weight("positions", (size.length, size.hidden), normal(0.3))
-            text = b.add(x, b.gather(places, b.const(np.arange(size.length)[None], INT64)))
+            text = add_positions(b, x, size.length, "positions", normal(0.3))
         text = _encoder(b, size, size.layers, text)
     with b.scope("multimodal_model"):
-        joined = b.concat(
-            [
-                linear(b, image, size.hidden, "image_projection"),
-                linear(b, text, size.hidden, "text_projection"),
-            ],
-            axis=1,
-        )
-        b.output("last_hidden_state", _encoder(b, size, size.joint, joined))
+        image = linear(b, image, size.hidden, "image_projection")
+        text = linear(b, text, size.hidden, "text_projection")
+        both = _encoder(b, size, size.joint, b.concat([image, text], axis=1))
+        b.output("last_hidden_state", both)
     return b.build()

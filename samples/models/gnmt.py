@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import sqrt
 
 from dnnp.samples.builder import Builder
-from dnnp.samples.layers import linear
-from dnnp.samples.shapes import FLOAT, INT64, Value
+from dnnp.samples.layers import linear, padding_mask
+from dnnp.samples.shapes import INT64, Value
 from dnnp.samples.weights import Sample, normal
 
 
@@ -95,7 +95,7 @@ def build(size: Size, seed: int = 0) -> Sample:
         with b.scope("embedder"):
             x = b.gather(table, b.transpose(source, 1, 0))
         memory = _encode(b, size, x)
-    mask = b.mul(b.sub(1.0, b.cast(b.unsqueeze(present, 1), FLOAT)), -10000.0)
+    mask = padding_mask(b, present, 1)
     with b.scope("decoder"):
         with b.scope("embedder"):
             x = b.gather(table, b.transpose(target, 1, 0))

@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
-import numpy as np
-
 from dnnp.samples.builder import Builder
-from dnnp.samples.layers import gelu_tanh, layer_norm, linear
+from dnnp.samples.layers import add_positions, gelu_tanh, layer_norm, linear
 from dnnp.samples.shapes import FLOAT16, INT64, Value
 from dnnp.samples.weights import Sample
 
@@ -70,8 +68,7 @@ def build(size: Size, seed: int = 0) -> Sample:
             embedding = b.weight("weight", (size.vocabulary, size.hidden))
             x = b.gather(embedding, words)
         with b.scope("wpe"):
-            places = b.weight("weight", (size.length, size.hidden))
-            x = b.add(x, b.gather(places, b.const(np.arange(size.length)[None], INT64)))
+            x = add_positions(b, x, size.length)
         mask = b.weight("causal_mask", (1, size.length, size.length), trained=False)
         for index in range(size.layers):
             with b.scope(f"h.{index}"):

@@ -6,6 +6,7 @@ Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", 2018.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from dnnp.samples.builder import Builder
 from dnnp.samples.layers import batch_norm, classify, conv
@@ -13,14 +14,9 @@ from dnnp.samples.shapes import Value
 from dnnp.samples.weights import Sample
 
 STAGES = (
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
+    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
     (6, 320, 1, 1),
-)
+)  # fmt: skip
 """Expansion, channels, blocks and stride of each stage (Table 2 of the paper)."""
 
 
@@ -48,27 +44,11 @@ def _channels(size: Size, count: int) -> int:
 
 
 def _conv_bn(
-    b: Builder,
-    x: Value,
-    channels: int,
-    kernel: int,
-    stride: int = 1,
-    group: int = 1,
-    rectified: bool = True,
+    b: Builder, x: Value, channels: int, kernel: int, stride: int = 1, **how: Any
 ) -> Value:
     """Add convolution, batch normalisation and ReLU6."""
-    x = conv(
-        b,
-        x,
-        channels,
-        kernel,
-        "0",
-        stride=stride,
-        padding=kernel // 2,
-        group=group,
-        rectified=rectified,
-    )
-    return b.op("Clip", batch_norm(b, x, "1"), b.const(0.0, x.dtype), b.const(6.0, x.dtype))
+    x = batch_norm(b, conv(b, x, channels, kernel, "0", stride=stride, **how), "1")
+    return b.op("Clip", x, b.const(0.0, x.dtype), b.const(6.0, x.dtype))
 
 
 def _inverted_residual(b: Builder, x: Value, channels: int, stride: int, expansion: int) -> Value:
@@ -78,7 +58,7 @@ def _inverted_residual(b: Builder, x: Value, channels: int, stride: int, expansi
             y = _conv_bn(b, y, hidden, 1, rectified=False)
         index = 1
     with b.scope("conv", f"{index}"):
-        y = _conv_bn(b, y, hidden, 3, stride, hidden)
+        y = _conv_bn(b, y, hidden, 3, stride, group=hidden)
     with b.scope("conv"):
         y = conv(b, y, channels, 1, f"{index + 1}")
         y = batch_norm(b, y, f"{index + 2}")

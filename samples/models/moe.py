@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from dnnp.samples.builder import Builder
-from dnnp.samples.layers import attend, gelu, layer_norm, linear, merge_heads, split_heads
+from dnnp.samples.layers import gelu, layer_norm, linear, self_attention
 from dnnp.samples.shapes import INT64, Value
 from dnnp.samples.weights import Sample, normal
 
@@ -37,11 +37,7 @@ FULL = Size(layers=12, hidden=768, heads=12, experts=8, capacity=96, vocabulary=
 def _attention(b: Builder, size: Size, x: Value) -> Value:
     with b.scope("attention"):
         y = layer_norm(b, x, "norm")
-        query, key, value = (
-            split_heads(b, linear(b, y, size.hidden, name, bias=False), size.heads)
-            for name in ("query", "key", "value")
-        )
-        y = merge_heads(b, attend(b, query, key, value, None))
+        y = self_attention(b, y, size.heads, None, "query", "key", "value", bias=False)
         return b.add(x, linear(b, y, size.hidden, "output", gain=1 / sqrt(2)))
 
 

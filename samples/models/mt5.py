@@ -13,7 +13,7 @@ from math import sqrt
 import numpy as np
 
 from dnnp.samples.builder import Builder
-from dnnp.samples.layers import gelu_tanh, layer_norm, linear, merge_heads, split_heads
+from dnnp.samples.layers import gelu_tanh, layer_norm, linear, merge_heads, project_heads
 from dnnp.samples.shapes import INT64, Value
 from dnnp.samples.weights import Sample, normal
 
@@ -36,11 +36,8 @@ VOCABULARY = Size(24, 3072, 24, vocabulary=1_000_000, length=1024)
 
 def _attention(b: Builder, size: Size, x: Value, source: Value, mask: Value | None) -> Value:
     """What words take from those of `source`."""
-    query = split_heads(b, linear(b, x, size.hidden, "q", bias=False), size.heads)
-    key, value = (
-        split_heads(b, linear(b, source, size.hidden, name, bias=False), size.heads)
-        for name in ("k", "v")
-    )
+    (query,) = project_heads(b, x, size.heads, "q", bias=False)
+    key, value = project_heads(b, source, size.heads, "k", "v", bias=False)
     scores = b.div(b.matmul(query, b.transpose(key, 0, 1, 3, 2)), sqrt(size.hidden // size.heads))
     if mask is not None:
         scores = b.op("Where", mask, scores, b.const(-3.4e38, x.dtype))

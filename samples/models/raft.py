@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 import numpy as np
 
@@ -41,13 +42,17 @@ SMALL = Size(divisor=4, height=128, width=160, iterations=4, radius=2)
 FULL = Size(divisor=1, height=368, width=496, iterations=12, radius=4)
 
 
+def _conv(
+    b: Builder, x: Value, channels: int, kernel: int | tuple[int, int], name: str, **how: Any
+) -> Value:
+    return conv(b, x, channels, kernel, name, bias=True, **how)
+
+
 class _Encoder:
     """Residual network to one eighth of the resolution; weights are shared by all calls."""
 
     def __init__(self, b: Builder, size: Size, kind: str) -> None:
-        self.b = b
-        self.size = size
-        self.kind = kind
+        self.b, self.size, self.kind = b, size, kind
 
     def _norm(self, x: Value, name: str) -> Value:
         if self.kind == "batch":
@@ -58,26 +63,22 @@ class _Encoder:
 
     def _residual(self, x: Value, channels: int, stride: int) -> Value:
         b = self.b
-        y = conv(b, x, channels, 3, "conv1", stride=stride, padding=1, bias=True)
-        y = b.op("Relu", self._norm(y, "norm1"))
-        y = conv(b, y, channels, 3, "conv2", padding=1, bias=True)
-        y = b.op("Relu", self._norm(y, "norm2"))
+        y = b.op("Relu", self._norm(_conv(b, x, channels, 3, "conv1", stride=stride), "norm1"))
+        y = b.op("Relu", self._norm(_conv(b, y, channels, 3, "conv2"), "norm2"))
         if stride > 1:
             with b.scope("downsample"):
-                x = self._norm(conv(b, x, channels, 1, "0", stride=stride, bias=True), "1")
+                x = self._norm(_conv(b, x, channels, 1, "0", stride=stride), "1")
         return b.op("Relu", b.add(x, y))
 
     def __call__(self, image: Value) -> Value:
         b, divisor = self.b, self.size.divisor
-        x = conv(
-            b, image, 64 // divisor, 7, "conv1", stride=2, padding=3, bias=True, rectified=False
-        )
+        x = _conv(b, image, 64 // divisor, 7, "conv1", stride=2, rectified=False)
         x = b.op("Relu", self._norm(x, "norm1"))
         for layer, (channels, stride) in enumerate(((64, 1), (96, 2), (128, 2))):
             for block in range(2):
                 with b.scope(f"layer{layer + 1}", f"{block}"):
                     x = self._residual(x, channels // divisor, 1 if block else stride)
-        return conv(b, x, 256 // divisor, 1, "conv2", bias=True)
+        return _conv(b, x, 256 // divisor, 1, "conv2")
 
 
 def _correlate(b: Builder, first: Value, second: Value) -> list[Value]:
@@ -115,19 +116,8 @@ def _lookup(b: Builder, size: Size, levels: list[Value], coords: Value) -> Value
 
 def _motion(b: Builder, size: Size, flow: Value, corr: Value) -> Value:
     def layer(x: Value, channels: int, kernel: int, name: str, rectified: bool = True) -> Value:
-        return b.op(
-            "Relu",
-            conv(
-                b,
-                x,
-                channels // size.divisor,
-                kernel,
-                name,
-                bias=True,
-                padding=kernel // 2,
-                rectified=rectified,
-            ),
-        )
+        y = _conv(b, x, channels // size.divisor, kernel, name, rectified=rectified)
+        return b.op("Relu", y)
 
     corr = layer(layer(corr, 256, 1, "convc1", False), 192, 3, "convc2")
     moved = layer(layer(flow, 128, 7, "convf1", False), 64, 3, "convf2")
@@ -139,17 +129,9 @@ def _gru(b: Builder, hidden: Value, x: Value) -> Value:
     """Add the separable convolutional GRU: one step along rows, one along columns."""
     channels = hidden.shape[1]
     for step, kernel in ((1, (1, 5)), (2, (5, 1))):
-        pad = (kernel[0] // 2, kernel[1] // 2)
 
-        def gate(
-            y: Value,
-            name: str,
-            act: str,
-            pad: tuple[int, int] = pad,
-            kernel: tuple[int, int] = kernel,
-        ) -> Value:
-            y = conv(b, y, channels, kernel, f"conv{name}", bias=True, padding=pad, rectified=False)
-            return b.op(act, y)
+        def gate(y: Value, name: str, act: str, kernel: tuple[int, int] = kernel) -> Value:
+            return b.op(act, _conv(b, y, channels, kernel, f"conv{name}", rectified=False))
 
         joined = b.concat([hidden, x], axis=1)
         update, reset = gate(joined, f"z{step}", "Sigmoid"), gate(joined, f"r{step}", "Sigmoid")
@@ -159,8 +141,8 @@ def _gru(b: Builder, hidden: Value, x: Value) -> Value:
 
 
 def _head(b: Builder, x: Value, hidden: int, channels: int, kernel: int) -> Value:
-    x = b.op("Relu", conv(b, x, hidden, 3, "conv1", padding=1, bias=True, rectified=False))
-    return conv(b, x, channels, kernel, "conv2", padding=kernel // 2, bias=True)
+    x = b.op("Relu", _conv(b, x, hidden, 3, "conv1", rectified=False))
+    return _conv(b, x, channels, kernel, "conv2")
 
 
 def _convex(b: Builder, size: Size, flow: Value, hidden: Value) -> Value:
@@ -185,15 +167,8 @@ def _convex(b: Builder, size: Size, flow: Value, hidden: Value) -> Value:
 
 def _bilinear(b: Builder, flow: Value) -> Value:
     scales = b.const(np.array([1, 1, SCALE, SCALE], np.float32))
-    wide = b.op(
-        "Resize",
-        flow,
-        ABSENT,
-        scales,
-        mode="linear",
-        coordinate_transformation_mode="align_corners",
-    )
-    return b.mul(wide, float(SCALE))
+    how = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+    return b.mul(b.op("Resize", flow, ABSENT, scales, **how), float(SCALE))
 
 
 def build(size: Size, seed: int = 0) -> Sample:
@@ -235,9 +210,7 @@ def build(size: Size, seed: int = 0) -> Sample:
     flow = b.sub(coords, start)
     with b.scope("upsample"):
         (result,) = b.if_(
-            convex,
-            lambda _: [_convex(b, size, flow, hidden)],
-            lambda _: [_bilinear(b, flow)],
+            convex, lambda _: [_convex(b, size, flow, hidden)], lambda _: [_bilinear(b, flow)]
         )
     b.output("flow", result)
     return b.build()

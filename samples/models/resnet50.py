@@ -31,7 +31,7 @@ FULL = Size(width=64, image=224, classes=1000)
 
 def _bottleneck(b: Builder, x: Value, width: int, stride: int) -> Value:
     y = b.op("Relu", batch_norm(b, conv(b, x, width, 1, "conv1"), "bn1"))
-    y = conv(b, y, width, 3, "conv2", stride=stride, padding=1)
+    y = conv(b, y, width, 3, "conv2", stride=stride)
     y = b.op("Relu", batch_norm(b, y, "bn2"))
     y = batch_norm(b, conv(b, y, 4 * width, 1, "conv3"), "bn3", gain=0.5)
     if x.shape != y.shape:
@@ -44,7 +44,7 @@ def build(size: Size, seed: int = 0) -> Sample:
     """Return the classifier."""
     b = Builder("resnet50", opset=17, ir_version=8, seed=seed)
     x = b.input("pixel_values", (1, 3, size.image, size.image))
-    x = conv(b, x, size.width, 7, "conv1", stride=2, padding=3, rectified=False)
+    x = conv(b, x, size.width, 7, "conv1", stride=2, rectified=False)
     x = b.op("Relu", batch_norm(b, x, "bn1"))
     x = b.op("MaxPool", x, kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2])
     for stage, blocks in enumerate(BLOCKS):

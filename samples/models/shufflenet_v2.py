@@ -42,7 +42,7 @@ def _pointwise(b: Builder, x: Value, channels: int, name: str, rectified: bool =
 def _depthwise(b: Builder, x: Value, stride: int, name: str) -> Value:
     channels = x.shape[1]
     with b.scope(name):
-        y = conv(b, x, channels, 3, "0", stride=stride, padding=1, group=channels)
+        y = conv(b, x, channels, 3, "0", stride=stride, group=channels)
         return batch_norm(b, y, "1")
 
 
@@ -71,7 +71,7 @@ def build(size: Size, seed: int = 0) -> Sample:
     b = Builder("shufflenet_v2", opset=13, ir_version=8, seed=seed)
     x = b.input("pixel_values", (1, 3, size.image, size.image))
     with b.scope("conv1"):
-        x = conv(b, x, 24, 3, "0", stride=2, padding=1, rectified=False)
+        x = conv(b, x, 24, 3, "0", stride=2, rectified=False)
         x = b.op("Relu", batch_norm(b, x, "1"))
     x = b.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     for stage, (channels, blocks) in enumerate(zip(size.channels, BLOCKS, strict=True)):

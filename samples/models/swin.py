@@ -136,18 +136,9 @@ def build(size: Size, seed: int = 0) -> Sample:
     x = b.input("pixel_values", (1, 3, size.image, size.image), FLOAT16)
     with b.scope("patch_embed"):
         kernel = (size.patch, size.patch)
-        weight = b.weight("weight", (size.hidden, 3, *kernel))
-        x = b.op(
-            "Conv",
-            x,
-            weight,
-            b.weight("bias", (size.hidden,)),
-            dilations=[1, 1],
-            group=1,
-            kernel_shape=kernel,
-            pads=[0, 0, 0, 0],
-            strides=kernel,
-        )
+        inputs = x, b.weight("weight", (size.hidden, 3, *kernel)), b.weight("bias", (size.hidden,))
+        window = {"kernel_shape": kernel, "pads": [0, 0, 0, 0], "strides": kernel}
+        x = b.op("Conv", *inputs, dilations=[1, 1], group=1, **window)
         x = layer_norm(b, b.transpose(x, 0, 2, 3, 1), "norm")
     for stage, depth in enumerate(size.depths):
         with b.scope(f"layers.{stage}"):

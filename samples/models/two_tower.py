@@ -13,16 +13,16 @@ import numpy as np
 
 from dnnp.samples.builder import Builder
 from dnnp.samples.layers import (
-    attend,
-    conv,
+    add_positions,
     gelu,
     layer_norm,
     linear,
-    merge_heads,
+    padding_mask,
+    patches,
     quick_gelu,
-    split_heads,
+    self_attention,
 )
-from dnnp.samples.shapes import FLOAT, INT64, Value
+from dnnp.samples.shapes import INT64, Value
 from dnnp.samples.weights import Sample, normal
 
 
@@ -57,11 +57,7 @@ FULL = Size(Tower(12, 768, 12), Tower(12, 512, 8), 224, 32, 49408, 77, 512, 3129
 def _block(b: Builder, tower: Tower, x: Value, bias: Value | None) -> Value:
     with b.scope("self_attn"):
         y = layer_norm(b, x, "layer_norm1")
-        query, key, value = (
-            split_heads(b, linear(b, y, tower.hidden, name), tower.heads)
-            for name in ("q_proj", "k_proj", "v_proj")
-        )
-        y = merge_heads(b, attend(b, query, key, value, bias))
+        y = self_attention(b, y, tower.heads, bias, "q_proj", "k_proj", "v_proj")
         x = b.add(x, linear(b, y, tower.hidden, "out_proj", gain=1 / sqrt(2)))
     with b.scope("mlp"):
         y = layer_norm(b, x, "layer_norm2")
@@ -83,10 +79,7 @@ def _normalise(b: Builder, x: Value) -> Value:
 def _vision(b: Builder, size: Size, pixels: Value) -> Value:
     hidden = size.vision.hidden
     with b.scope("embeddings"):
-        x = conv(
-            b, pixels, hidden, size.patch, "patch_embedding", stride=size.patch, rectified=False
-        )
-        x = b.transpose(b.reshape(x, [1, hidden, -1]), 0, 2, 1)
+        x = patches(b, pixels, hidden, size.patch, "patch_embedding")
         x = b.concat([b.weight("class_embedding", (1, 1, hidden), normal(1.0)), x], axis=1)
         x = b.add(x, b.weight("position_embedding", x.shape[1:], normal(0.3)))
     x = _encoder(b, size.vision, layer_norm(b, x, "pre_layrnorm"))
@@ -98,9 +91,8 @@ def _text(b: Builder, size: Size, words: Value, present: Value) -> Value:
     hidden, length = size.text.hidden, size.length
     with b.scope("embeddings"):
         x = b.gather(b.weight("token", (size.vocabulary, hidden), normal(1.0)), words)
-        places = b.weight("position", (length, hidden), normal(0.3))
-        x = b.add(x, b.gather(places, b.const(np.arange(length)[None], INT64)))
-    mask = b.mul(b.sub(1.0, b.cast(b.unsqueeze(present, 1, 2), FLOAT)), -10000.0)
+        x = add_positions(b, x, length, "position", normal(0.3))
+    mask = padding_mask(b, present, 1, 2)
     causal = b.const(np.triu(np.full((1, 1, length, length), -10000.0, np.float32), 1))
     x = _encoder(b, size.text, x, b.add(mask, causal))
     x = layer_norm(b, x, "final_layer_norm")

@@ -13,7 +13,6 @@ a run that was broken off goes on.
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import json
 import os
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dnnp.samples.arguments import seconds, status_of
+from dnnp.samples.papers.tables import write_csv
 
 
 class Printed(NamedTuple):
@@ -102,6 +102,9 @@ class Placed(NamedTuple):
     """Seconds of the processor: what others do on the machine changes these little."""
 
 
+MISSING = Placed(0.0, None)
+
+
 class Place(NamedTuple):
     """A cell of table V."""
 
@@ -127,16 +130,6 @@ def command(words: Sequence[str], data: bytes) -> Answer:
         err.seek(0)
         used = usage.ru_utime + usage.ru_stime
         return Answer(child.returncode, out.read(), err.read().decode(), used)
-
-
-def built(model: str, folder: Path) -> Path:
-    """The file of a giant sample; it is written once."""
-    path = folder / f"{model}.onnx"
-    if not path.exists():
-        from dnnp.samples import build
-
-        build.write(model, folder, seed=0)
-    return path
 
 
 class Study:
@@ -171,8 +164,13 @@ class Study:
         return path.read_bytes()
 
     def imported(self, model: str) -> bytes:
-        """The stream of a sample."""
-        return self.stream(model, ["dnnp-import", str(built(model, self.folder))])
+        """The stream of a sample, whose file is written once."""
+        path = self.folder / f"{model}.onnx"
+        if not path.exists():
+            from dnnp.samples import build
+
+            build.write(model, self.folder, seed=0)
+        return self.stream(model, ["dnnp-import", str(path)])
 
     def groups(self, model: str, rules: str) -> bytes:
         """The stream with groups by the rules of a backend."""
@@ -303,16 +301,12 @@ def most_slower(found: dict[Place, Placed]) -> Rows:
             ratios = [
                 plan["value"] / moirai["value"]
                 for model in dict.fromkeys(place.model for place in found)
-                if (plan := _plan(found, Place(model, testbed, of, method)))
-                and (moirai := _plan(found, Place(model, testbed, of, "ip")))
+                if (plan := found.get(Place(model, testbed, of, method), MISSING).plan)
+                and (moirai := found.get(Place(model, testbed, of, "ip"), MISSING).plan)
             ]
             cells.append(f"{max(ratios):.2f}x ({printed}x)" if ratios else f"- ({printed}x)")
         rows.append((testbed, of, *cells))
     return rows
-
-
-def _plan(found: dict[Place, Placed], place: Place) -> dict[str, Any] | None:
-    return found[place].plan if place in found else None
 
 
 def _lines(found: dict[Place, Placed]) -> Iterator[tuple[str, str, str]]:
@@ -328,9 +322,7 @@ def show(title: str, rows: Rows, name: str, folder: Path | None) -> None:
         print("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip())
     print(flush=True)
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f"{name}.csv").open("w", newline="") as file:
-            csv.writer(file).writerows(rows)
+        write_csv(folder, name, rows)
 
 
 def tables(study: Study, options: argparse.Namespace) -> None:

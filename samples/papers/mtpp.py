@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
+import json
 import os
 import signal
 import sys
@@ -33,7 +34,6 @@ from typing import Any, NamedTuple, TypeVar
 import dnnp
 from dnnp.samples.arguments import count, seconds
 from dnnp.samples.papers.bounds import mean
-from dnnp.samples.papers.journal import Journal
 from dnnp.samples.papers.rows import OURS, row, split_options
 
 ROWS = (
@@ -65,6 +65,50 @@ def installed() -> str:
 _T = TypeVar("_T")
 
 
+Key = tuple[Any, ...]
+
+
+class Journal:
+    """Results in a file, a line of JSON each, by the fields that name them.
+
+    What was broken off goes on where it was.
+    """
+
+    def __init__(self, path: Path, fields: Sequence[str]) -> None:
+        self._path = path
+        self._fields = fields
+        self.found: dict[Key, dict[str, Any]] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        for line in lines:
+            self._learn(line)
+        # A line that was broken off is not to swallow the next one.
+        if lines and not lines[-1].endswith(b"\n"):
+            with path.open("ab") as file:
+                file.write(b"\n")
+
+    def _learn(self, line: bytes) -> None:
+        try:
+            entry = json.loads(line)
+            self.found[self._key(entry)] = entry
+        except (ValueError, KeyError, TypeError):
+            return  # Broken off, or of another version.
+
+    def _key(self, entry: dict[str, Any]) -> Key:
+        return tuple(entry[field] for field in self._fields)
+
+    def add(self, entries: Sequence[dict[str, Any]]) -> None:
+        """Write results down, all in one piece."""
+        text = "".join(json.dumps(entry) + "\n" for entry in entries)
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            os.write(file, text.encode())
+        finally:
+            os.close(file)
+        for entry in entries:
+            self.found[self._key(entry)] = entry
+
+
 class Task(NamedTuple):
     """What a process does in one go: a row of a graph."""
 
@@ -81,17 +125,12 @@ def measure(task: Task) -> list[dict[str, Any]]:
     results = []
     for k in task.counts:
         simple = dnnp.split(graph, k=k, method="slice")
-        if not _there(simple.plan).bound:
+        bound = _there(simple.plan).bound
+        if not bound:
             raise dnnp.FormatError("no node costs anything", task.path)
-        result = {
-            "version": installed(),
-            "graph": task.digest,
-            "row": task.row,
-            "k": k,
-            "nodes": len(graph.nodes),
-            "edges": edges,
-            "simple": _there(simple.plan).bound,
-        }
+        names = installed(), task.digest, task.row, k
+        result: dict[str, Any] = dict(zip(FIELDS, names, strict=True))
+        result |= {"nodes": len(graph.nodes), "edges": edges, "simple": bound}
         if task.row.startswith("bound-"):
             _, method, limit = task.row.split("-", 2)
             result |= _bounded(simple, method, float(limit))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import dnnp
 from dnnp.samples.arguments import status_of
-from dnnp.samples.papers.tables import Table, text, write_csv
+from dnnp.samples.papers.tables import Table, show
 
 BANDWIDTH = 25 * 2**30
 
@@ -36,37 +36,29 @@ class Row(NamedTuple):
 
 
 INF = float("inf")
-NAMES = ("bert32a100", "resnet", "gnmt")
 HEAD = ("input", "k", "GiB", "Piper", "s", "dnnp", "s", "ratio", "gap %", "stages")
-ROWS = (
-    Row("bert32a100", 8, 1.0, INF, 0.1),
-    Row("bert32a100", 8, 2.0, INF, 0.1),
-    Row("bert32a100", 8, 8.0, 0.16585575, 0.1),
-    Row("bert32a100", 8, 80.0, 0.12200726935, 0.1),
-    Row("bert32a100", 32, 1.0, INF, 0.2),
-    Row("bert32a100", 32, 2.0, 0.0665495, 0.2),
-    Row("bert32a100", 32, 8.0, 0.0415154504417, 0.2),
-    Row("bert32a100", 32, 80.0, 0.0308440482088, 0.3),
-    Row("bert32a100", 64, 1.0, INF, 0.3),
-    Row("bert32a100", 64, 2.0, 0.0320300812349, 0.3),
-    Row("bert32a100", 64, 8.0, 0.0202005502945, 0.4),
-    Row("bert32a100", 64, 80.0, 0.0156501780186, 0.6),
-    Row("bert32a100", 128, 1.0, 0.03887175, 0.4),
-    Row("bert32a100", 128, 2.0, 0.0151464078563, 0.6),
-    Row("bert32a100", 128, 8.0, 0.0101208803239, 0.7),
-    Row("bert32a100", 128, 80.0, 0.00805324292352, 1.0),
-    Row("bert32a100", 512, 1.0, 0.00878004035815, 4.4),
-    Row("bert32a100", 512, 2.0, 0.00366752625994, 4.8),
-    Row("bert32a100", 512, 8.0, 0.00256112784601, 5.4),
-    Row("bert32a100", 512, 80.0, 0.00227252010888, 7.3),
-    Row("resnet", 8, 4.0, 73.4932860001, 4.8),
-    Row("resnet", 16, 1.5, INF, 8.4),
-    Row("resnet", 16, 2.0, 76.5213125, 9.0),
-    Row("resnet", 32, 2.0, 24.6258985217, 11.4),
-    Row("resnet", 8, 8.0, 63.4335366048, 6.1),
-    Row("resnet", 64, 1.0, INF, 15.7),
-    Row("gnmt", 2, 2.5, 263.354289062, 321.4),
-)
+_ROWS = {
+    "bert32a100": (
+        (8, 1.0, INF, 0.1), (8, 2.0, INF, 0.1), (8, 8.0, 0.16585575, 0.1),
+        (8, 80.0, 0.12200726935, 0.1), (32, 1.0, INF, 0.2), (32, 2.0, 0.0665495, 0.2),
+        (32, 8.0, 0.0415154504417, 0.2), (32, 80.0, 0.0308440482088, 0.3), (64, 1.0, INF, 0.3),
+        (64, 2.0, 0.0320300812349, 0.3), (64, 8.0, 0.0202005502945, 0.4),
+        (64, 80.0, 0.0156501780186, 0.6), (128, 1.0, 0.03887175, 0.4),
+        (128, 2.0, 0.0151464078563, 0.6), (128, 8.0, 0.0101208803239, 0.7),
+        (128, 80.0, 0.00805324292352, 1.0), (512, 1.0, 0.00878004035815, 4.4),
+        (512, 2.0, 0.00366752625994, 4.8), (512, 8.0, 0.00256112784601, 5.4),
+        (512, 80.0, 0.00227252010888, 7.3),
+    ),
+    "resnet": (
+        (8, 4.0, 73.4932860001, 4.8), (16, 1.5, INF, 8.4), (16, 2.0, 76.5213125, 9.0),
+        (32, 2.0, 24.6258985217, 11.4), (8, 8.0, 63.4335366048, 6.1), (64, 1.0, INF, 15.7),
+    ),
+    "gnmt": (
+        (2, 2.5, 263.354289062, 321.4),
+    ),
+}  # fmt: skip
+NAMES = tuple(_ROWS)
+ROWS = [Row(name, *row) for name, rows in _ROWS.items() for row in rows]
 
 
 class Found(NamedTuple):
@@ -80,8 +72,7 @@ class Found(NamedTuple):
 
 def compare(row: Row, folder: Path) -> Found:
     """Plan a row, and check the plan."""
-    path = next(p for p in (folder / "inputs", folder) if (p / f"{row.name}.json").exists())
-    graph = dnnp.load(path / f"{row.name}.json", kind="piper")
+    graph = dnnp.load(_files(folder, row.name)[0], kind="piper")
     began = time.process_time()
     try:
         planned = dnnp.split(
@@ -138,17 +129,15 @@ def main() -> int:
 
 
 def _show(args: argparse.Namespace) -> None:
-    missing = [n for n in NAMES if args.only in (None, n) and not _there(args.folder, n)]
+    missing = [n for n in NAMES if args.only in (None, n) and not _files(args.folder, n)]
     if missing:
         raise dnnp.UsageError(f"{args.folder} has no {missing[0]}.json")
-    table = table_of(args.folder, args.only)
-    print(*text(table), sep="\n")
-    if args.csv is not None:
-        write_csv(table, args.csv)
+    show(table_of(args.folder, args.only), args.csv)
 
 
-def _there(folder: Path, name: str) -> bool:
-    return any((at / f"{name}.json").exists() for at in (folder / "inputs", folder))
+def _files(folder: Path, name: str) -> list[Path]:
+    places = (at / f"{name}.json" for at in (folder / "inputs", folder))
+    return [path for path in places if path.exists()]
 
 
 if __name__ == "__main__":

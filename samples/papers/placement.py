@@ -5,48 +5,148 @@
 
 DIR holds the workloads: a clone of https://github.com/msr-fiddle/dnn-partitioning, or files as
 `dnnp.samples.papers.placement_runs` says. What is not there is left out, and named. Printed values
-(`dnnp.samples.papers.placement_values`) stand in parentheses.
+(`dnnp.samples.papers.placement_values`) stand in parentheses. Figures are bars and strips of
+characters.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from dnnp.samples.arguments import seconds
-from dnnp.samples.papers.placement_figures import bars, cumulative, side_by_side
 from dnnp.samples.papers.placement_runs import (
     Found,
     Job,
     Run,
     Runs,
     Workloads,
+    kahn,
     more_devices,
     process,
     published_order,
 )
-from dnnp.samples.papers.placement_study import (
-    FAR,
-    FAR_OVER,
-    METHODS,
-    MORE,
-    OVER,
-    PRICED,
-    Study,
-    beside,
-    marked,
-)
-from dnnp.samples.papers.placement_values import TABLE_1, TABLE_2, TABLE_4, label
-from dnnp.samples.papers.tables import Table, text, write_csv
+from dnnp.samples.papers.placement_values import TABLE_1, TABLE_4, label
+from dnnp.samples.papers.tables import Table, show
+
+PRICED = ("--memory-mode", "ignore")
+"""Splits that know no memory are priced, not refused."""
+
+OVER, FAR_OVER = "†", "‡"
+"""Marks of splits that exceed the memory of a device, and by more than a factor of three."""
+
+MORE = "*"
+"""Marks splits on more devices than there are."""
+
+FAR = 3.0
+
+
+BAR = 24
+"""Characters of a bar of length 1."""
+
+STRIP = 80
+"""Nodes in a line of a strip."""
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""Accelerators, in the order of their stages; a CPU is a dot."""
+
 
 NOTES = (
     f"{OVER} exceeds the memory of a device, {FAR_OVER} more than {FAR:g} times (OOM in the paper)",
     f"{MORE} on more devices than the workload offers, as the paper prices it, too",
     "in parentheses: as printed in the paper",
 )
+
+
+class Method(NamedTuple):
+    """A column of table 1."""
+
+    title: str
+    field: str
+    """The printed value, in `Row`."""
+    options: tuple[str, ...] = ()
+    exact: bool = False
+    """Whether the paper's value follows from the workload alone."""
+
+
+METHODS = (
+    Method("DP", "dp", (), True),
+    Method("IP", "ip", ("--method", "ip", "--validity", "convex")),
+    Method("any split", "free", ("--method", "anneal")),
+    Method("DPL", "linearised", ("--method", "slice"), True),
+    Method("expert", "expert", PRICED, True),
+    Method("local search", "local_search", ("--method", "local-search", *PRICED)),
+    Method("PipeDream", "pipedream", ("--method", "pipedream"), True),
+    Method("Scotch", "scotch", ("--method", "scotch", *PRICED)),
+)
+
+
+class Study:
+    """What is asked for, and what was found."""
+
+    def __init__(self, files: Workloads, runs: Runs, limit: float, program_s: float) -> None:
+        self.files, self.runs = files, runs
+        self.limit, self.program_s = limit, program_s
+        """Seconds for the latency of a workload, and for an integer program."""
+        self.only: frozenset[str] = frozenset()
+
+    def named(self, kind: str, names: Sequence[str]) -> dict[str, Path]:
+        """The files of some workloads, as far as they are there and asked for."""
+        wanted = [name for name in names if not self.only or name in self.only]
+        found = {name: self.files.graph(kind, name) for name in wanted}
+        return {name: path for name, path in found.items() if path is not None}
+
+    def throughput(self) -> dict[str, dict[str, Found]]:
+        """Workload -> title of the method -> answer, for table 1."""
+        jobs: dict[tuple[str, str], Job] = {}
+        for name, path in self.named("throughput", list(TABLE_1)).items():
+            self.runs.stream(path)  # refuses what is no workload
+            for method in METHODS:
+                options = self.options(method, name, path)
+                if options is not None:
+                    jobs[name, method.title] = Job(path, options)
+        self.runs.all(jobs.values())
+        found: dict[str, dict[str, Found]] = {}
+        for (name, title), job in jobs.items():
+            found.setdefault(name, {})[title] = self.runs.known[job]
+        return found
+
+    def options(self, method: Method, workload: str, path: Path) -> tuple[str, ...] | None:
+        """Options of dnnp-partition for a method; None: it has no such row."""
+        if method.title == "PipeDream" and workload.startswith("op_"):
+            return None  # of layers alone: a chain of operators is but a few items
+        if method.title == "DPL":
+            order = published_order(path, by_color=True)
+            sequence = self.runs.write(f"{workload}.json", order)
+            return (*method.options, "--sequence", str(sequence))
+        if method.title == "IP":
+            return (*method.options, "--time-limit", f"{self.program_s:g}")
+        if method.title == "expert":
+            split = self.files.expert(workload)
+            return None if split is None else ("--eval", str(split), *method.options)
+        return method.options
+
+
+def marked(found: Found | None) -> str:
+    """A value, with its mark."""
+    if found is None:
+        return "-"
+    if found.value is None:
+        return found.reason
+    mark = "" if found.excess <= 1 + 1e-9 else OVER if found.excess <= FAR else FAR_OVER
+    return f"{found.value:.2f}{mark}"
+
+
+def beside(ours: str, printed: object) -> str:
+    """A value of ours, and the printed one."""
+    if printed is None or printed == "-":
+        return ours
+    return f"{ours} ({printed:.2f})" if isinstance(printed, float) else f"{ours} ({printed})"
 
 
 def as_printed(value: float, printed: float) -> bool:
@@ -108,12 +208,13 @@ def gains(study: Study) -> dict[str, dict[str, float | None]]:
 
 
 def table_2(study: Study) -> Iterator[Table]:
-    """Throughput over that of the best contiguous split."""
+    """Throughput over that of the best contiguous split, printed values from table 1."""
     rows = []
     for name, ratios in gains(study).items():
-        cells = []
+        row, cells = TABLE_1[name], []
         for method in METHODS[1:]:
-            ours, printed = ratios.get(method.title), getattr(TABLE_2[name], method.field)
+            ours, value = ratios.get(method.title), getattr(row, method.field)
+            printed = None if value is None else round(row.dp / value, 2)
             cells.append(beside("-" if ours is None else f"{ours:.2f}x", printed))
         rows.append((label(name), "1.00x", *cells))
     header = ("workload", *(m.title for m in METHODS))
@@ -123,9 +224,17 @@ def table_2(study: Study) -> Iterator[Table]:
 
 
 def figure_8(study: Study) -> Iterator[Table]:
-    """The same, drawn."""
-    ratios = {label(name): row for name, row in gains(study).items()}
-    yield bars("figure-8", "Figure 8: table 2 as bars, the best contiguous split is 1", ratios)
+    """The same, drawn: a bar for each method of each workload, cut off at twice the unit."""
+    width = 2 * BAR + 1
+    rows = []
+    for name, methods in gains(study).items():
+        for method, ratio in methods.items():
+            if ratio is not None:
+                bar = "#" * round(BAR * min(ratio, 2.0)) + (">" if ratio > 2 else "")
+                rows.append((label(name), method, f"{ratio:.2f}", bar.ljust(width)))
+    header = ("workload", "method", "throughput", "bar".ljust(width))
+    title = "Figure 8: table 2 as bars, the best contiguous split is 1"
+    yield Table("figure-8", title, header, rows)
 
 
 def table_4(study: Study) -> Iterator[Table]:
@@ -143,8 +252,8 @@ def table_4(study: Study) -> Iterator[Table]:
         }
         split = study.files.expert(name)
         if split is not None:
-            more = more_devices(path, split)
-            ways["expert"] = ("--eval", str(split), *(("-k", f"{more}") if more else ()), *PRICED)
+            count = more_devices(path, split)
+            ways["expert"] = ("--eval", str(split), *(("-k", f"{count}") if count else ()), *PRICED)
         for way, options in ways.items():
             jobs[name, way] = Job(path, ("--objective", "latency", *options))
     study.runs.all(jobs.values())
@@ -152,8 +261,8 @@ def table_4(study: Study) -> Iterator[Table]:
     for name in files:
         printed = TABLE_4[name]
         found = {way: study.runs.known[job] for (n, way), job in jobs.items() if n == name}
-        expert = _by_experts(found.get("expert"), jobs.get((name, "expert")))
-        ours = found["ours"]
+        ours, by_experts = found["ours"], jobs.get((name, "expert"))
+        more = MORE if by_experts is not None and "-k" in by_experts.options else ""
         plan = ours.plan or {}
         rows.append(
             (
@@ -161,7 +270,7 @@ def table_4(study: Study) -> Iterator[Table]:
                 beside(marked(found["greedy"]), printed.greedy),
                 beside(marked(found["max-load"]), printed.max_load),
                 beside(marked(found["scotch"]), printed.scotch),
-                beside(expert, printed.expert),
+                beside(marked(found.get("expert")) + more, printed.expert),
                 beside(marked(ours), printed.ip),
                 f"{ours.seconds:.0f}s ({printed.ip_time})",
                 f"{100 * plan.get('gap', 1.0):.1f}% ({printed.ip_gap})",
@@ -174,11 +283,6 @@ def table_4(study: Study) -> Iterator[Table]:
         "against the IP",
     )  # fmt: skip
     yield Table("table-4", "Table 4: latency of one sample", header, rows)
-
-
-def _by_experts(found: Found | None, job: Job | None) -> str:
-    """What an expert's split takes, and whether it has the devices for it."""
-    return marked(found) + (MORE if job is not None and "-k" in job.options else "")
 
 
 def _gain(ours: Found, others: Sequence[Found | None]) -> str:
@@ -196,6 +300,67 @@ def _verdict(ours: Found, printed: float) -> str:
     if round(ours.value, 2) == round(printed, 2) or abs(ours.value - printed) < 0.06:
         return "equal"
     return f"{100 * (ours.value / printed - 1):+.1f}%"
+
+
+def side_by_side(name: str, what: str, contiguous: Found, free: Found) -> Iterator[Table]:
+    """Loads of the devices of two splits, and the device of every node, in order of the first."""
+    splits = {"contiguous": contiguous, "any": free}
+    rows, letters = [], dict[str, dict[int, str]]()
+    for split, found in splits.items():
+        letters[split] = {}
+        accelerators_first = sorted(found.stages, key=lambda stage: stage["class"] == "cpu")
+        for number, stage in enumerate(accelerators_first):
+            letter = "." if stage["class"] == "cpu" else LETTERS[number % len(LETTERS)]
+            letters[split] |= dict.fromkeys(stage["nodes"], letter)
+            count = f"{len(stage['nodes'])}"
+            rows.append((split, letter, stage["device"], count, f"{stage['load_s']:.2f}"))
+    title = f"Figure 9: the best splits of {what}, contiguous and not"
+    yield Table(name, title, ("split", "letter", "device", "nodes", "load"), rows)
+    order = [node for stage in contiguous.stages for node in stage["nodes"]]
+    strips = []
+    for first in range(0, len(order), STRIP):
+        some = order[first : first + STRIP]
+        for split in splits:
+            drawn = "".join(letters[split].get(node, "?") for node in some)
+            strips.append((f"{first}", split, drawn.ljust(STRIP)))
+    header = ("from", "split", "nodes, in the order of the contiguous split".ljust(STRIP))
+    yield Table(f"{name}-nodes", "The device of each node", header, strips)
+
+
+def cumulative(name: str, what: str, path: Path) -> Table:
+    """Times of the layers up to each, forward and backward; a backward layer has the colour of its
+    forward one."""
+    document = json.loads(path.read_bytes())
+    ahead = [node for node in document["nodes"] if not node.get("isBackwardNode")]
+    back: dict[object, float] = {}
+    for node in document["nodes"]:
+        if node.get("isBackwardNode"):
+            color = node.get("colorClass")
+            back[color] = back.get(color, 0.0) + node["fpgaLatency"]
+    total = [0.0, 0.0]
+    rows = []
+    by_id = {node["id"]: node for node in ahead}
+    pairs = [(edge["sourceId"], edge["destId"]) for edge in document["edges"]]
+    inside = [(u, v) for u, v in pairs if u in by_id and v in by_id]
+    for node in map(by_id.__getitem__, kahn(by_id, inside, last_first=False)):
+        total[0] += node["fpgaLatency"]
+        total[1] += back.pop(node.get("colorClass"), 0.0)
+        rows.append((total[0], total[1]))
+    most = max(max(row) for row in rows)
+    lines = [
+        (f"{i + 1}", f"{f:.2f}", f"{b:.2f}", _points(f / most, b / most))
+        for i, (f, b) in enumerate(rows)
+    ]
+    title = f"Figure 10: time of the layers 1 to i of {what}, forward (f) and backward (b)"
+    return Table(name, title, ("i", "forward", "backward", "f, b".ljust(2 * BAR)), lines)
+
+
+def _points(forward: float, backward: float) -> str:
+    """Two points in a line."""
+    line = [" "] * (2 * BAR)
+    line[min(int(2 * BAR * backward), 2 * BAR - 1)] = "b"
+    line[min(int(2 * BAR * forward), 2 * BAR - 1)] = "f"
+    return "".join(line)
 
 
 def figure_9(study: Study) -> Iterator[Table]:
@@ -217,34 +382,24 @@ def figure_10(study: Study) -> Iterator[Table]:
 
 
 PARTS: dict[str, Callable[[Study], Iterator[Table]]] = {
-    "table-1": table_1,
-    "table-2": table_2,
-    "figure-8": figure_8,
-    "figure-9": figure_9,
-    "figure-10": figure_10,
-    "table-4": table_4,
-}
-
-
-def parser() -> argparse.ArgumentParser:
-    """What the program takes."""
-    made = argparse.ArgumentParser(description="Repeat tables and figures of the 2020 paper.")
-    made.add_argument("folder", type=Path, metavar="DIR", help="the workloads")
-    made.add_argument("--part", nargs="+", default=[], metavar="PART", help=", ".join(PARTS))
-    made.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of the workloads")
-    made.add_argument("--csv", type=Path, metavar="FOLDER", help="write a CSV file of each, too")
-    made.add_argument(
-        "--full",
-        action="store_true",
-        help="20 minutes for an integer program and 5 for a latency, as against 10 and 60 seconds",
-    )
-    made.add_argument("--time-limit", type=seconds, metavar="S", help="for a latency")
-    return made
+    "table-1": table_1, "table-2": table_2, "figure-8": figure_8, "figure-9": figure_9,
+    "figure-10": figure_10, "table-4": table_4,
+}  # fmt: skip
 
 
 def main(run: Run = process, words: Sequence[str] | None = None) -> None:
     """Print the tables that are asked for."""
-    given = parser()
+    given = argparse.ArgumentParser(description="Repeat tables and figures of the 2020 paper.")
+    given.add_argument("folder", type=Path, metavar="DIR", help="the workloads")
+    given.add_argument("--part", nargs="+", default=[], metavar="PART", help=", ".join(PARTS))
+    given.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of the workloads")
+    given.add_argument("--csv", type=Path, metavar="FOLDER", help="write a CSV file of each, too")
+    given.add_argument(
+        "--full",
+        action="store_true",
+        help="20 minutes for an integer program and 5 for a latency, as against 10 and 60 seconds",
+    )
+    given.add_argument("--time-limit", type=seconds, metavar="S", help="for a latency")
     args = given.parse_args(words)
     unknown = {*args.part} - {*PARTS} | {*args.only} - {*TABLE_1}
     if unknown:
@@ -257,10 +412,8 @@ def main(run: Run = process, words: Sequence[str] | None = None) -> None:
     try:
         for name in args.part or PARTS:
             for table in PARTS[name](study):
-                if table.rows and args.csv is not None:
-                    write_csv(table, args.csv)
                 if table.rows:
-                    print(*text(table), "", sep="\n", flush=True)
+                    show(table, args.csv, "")
         for what in study.files.missing:
             print(f"left out, no file in {args.folder}: {what}")
         print(*NOTES, sep="\n", flush=True)

@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -110,17 +110,13 @@ class Workloads:
         return self._first(f"expert, {name}", *places)
 
     def _first(self, what: str, *places: Path) -> Path | None:
+        # In any case: a file of the authors is spelt with a large L.
         for place in places:
-            for found in _alike(place):
-                return found
+            for found in place.parent.iterdir() if place.parent.is_dir() else ():
+                if found.name.lower() == place.name.lower():
+                    return found
         self.missing[what] = None
         return None
-
-
-def _alike(path: Path) -> Iterator[Path]:
-    """The file of a name in any case: one of the authors' is spelt with a large L."""
-    if path.parent.is_dir():
-        yield from (p for p in path.parent.iterdir() if p.name.lower() == path.name.lower())
 
 
 class Runs:
@@ -215,7 +211,7 @@ def published_order(path: Path, *, by_color: bool = False) -> list[int]:
             key = (0, v) if color is None else (1, color)
             first[item[v]] = min(key, first.get(item[v], key))
         edges = sorted(set(edges), key=lambda edge: (first[edge[0]], first[edge[1]]))
-    place = _last_first(item, edges)
+    place = kahn(item, edges, last_first=True)
     ahead = sorted(at, key=lambda v: place[item[at[v]]])
     back: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(sorted(late), ()))
     for u, v in every:
@@ -224,8 +220,13 @@ def published_order(path: Path, *, by_color: bool = False) -> list[int]:
     return ahead + list(back.static_order())
 
 
-def _last_first(items: Sequence[int], pairs: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """Place of each item where of those that are ready the one goes next that became so last."""
+def kahn(
+    items: Iterable[int], pairs: Iterable[tuple[int, int]], *, last_first: bool
+) -> dict[int, int]:
+    """Place of each item where of those that are ready the one goes next that became so last.
+
+    Or else the one that became so first.
+    """
     after: dict[int, list[int]] = {}
     waits = dict.fromkeys(items, 0)
     for u, v in pairs:
@@ -235,7 +236,7 @@ def _last_first(items: Sequence[int], pairs: Sequence[tuple[int, int]]) -> dict[
     ready = [v for v, left in waits.items() if not left]
     place: dict[int, int] = {}
     while ready:
-        u = ready.pop()
+        u = ready.pop(-1 if last_first else 0)
         place[u] = len(place)
         for v in after.get(u, ()):
             waits[v] -= 1
@@ -249,9 +250,9 @@ def _contracted(colors: Sequence[int | None], pairs: Sequence[tuple[int, int]]) 
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    names = {(c, -1) if c is not None else (-1, v): 0 for v, c in enumerate(colors)}
-    number = {name: i for i, name in enumerate(names)}
-    group = np.array([number[(c, -1) if c is not None else (-1, v)] for v, c in enumerate(colors)])
+    names = [(c, -1) if c is not None else (-1, v) for v, c in enumerate(colors)]
+    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    group = np.array([number[name] for name in names])
     tail, head = group[[a for a, _ in pairs]], group[[b for _, b in pairs]]
     edges = coo_array((np.ones(len(pairs)), (tail, head)), (len(number), len(number)))
     part: list[int] = connected_components(edges, connection="strong")[1][group].tolist()

@@ -16,13 +16,14 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import dnnp
 from dnnp.samples import build
 from dnnp.samples.arguments import status_of
-from dnnp.samples.papers.tables import Table, text, write_csv
+from dnnp.samples.papers.tables import Table, show
 
 MODELS = ("gpt-1m-vocab", "gpt-1m-vocab-untied", "mt5-1m-vocab", "flava-4096")
 INFERENCE = ("flava-4096",)
@@ -148,14 +149,10 @@ def main() -> int:
     )
     parser.add_argument("--device", default="a100", help="class of devices (default: a100)")
     parser.add_argument("--csv", metavar="DIR", type=Path, help="folder for the table as CSV")
-    return status_of(parser.prog, lambda: _show(parser.parse_args()))
-
-
-def _show(args: argparse.Namespace) -> None:
-    table = table_of(MODELS if args.only is None else (args.only,), args.devices, args.device)
-    print(*text(table), sep="\n")
-    if args.csv is not None:
-        write_csv(table, args.csv)
+    args = parser.parse_args()
+    names = MODELS if args.only is None else (args.only,)
+    make = partial(table_of, names, args.devices, args.device)
+    return status_of(parser.prog, lambda: show(make(), args.csv))
 
 
 if __name__ == "__main__":

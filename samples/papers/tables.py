@@ -27,8 +27,15 @@ def text(table: Table) -> Iterator[str]:
         yield "  ".join((line[0].ljust(width[0]), *cells)).rstrip()
 
 
-def write_csv(table: Table, folder: Path) -> None:
+def show(table: Table, folder: Path | None, *more: str) -> None:
+    """Print a table and `more` lines, and write it as CSV where a folder is given."""
+    print(*text(table), *more, sep="\n", flush=True)
+    if folder is not None:
+        write_csv(folder, table.name, [table.header, *table.rows])
+
+
+def write_csv(folder: Path, name: str, rows: Sequence[tuple[str, ...]]) -> None:
     """Write `NAME.csv`; the folder is made where there is none."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{table.name}.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([table.header, *table.rows])
+    with (folder / f"{name}.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)

@@ -17,12 +17,14 @@ import math
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from dnnp.samples import arguments
-from dnnp.samples.papers import tessel_figures, tessel_shapes
-from dnnp.samples.papers.tables import Table, text, write_csv
+from dnnp.samples.papers import tessel_figures
+from dnnp.samples.papers.tables import Table, show
 from dnnp.samples.papers.tessel_runs import (
     LEAST_S,
     MOST_IN_REPETEND,
@@ -30,6 +32,7 @@ from dnnp.samples.papers.tessel_runs import (
     Answer,
     Run,
     Runs,
+    load,
     percent,
     repeating,
     schedule,
@@ -43,6 +46,14 @@ FEW = (2, 4, 8, 16, 32)
 """Micro-batches of the time-optimal search."""
 
 MOST_MEMORY = 8
+
+CASES = ("NN-eager", "multi-modal", "fine-tuning", "AlphaFold")
+"""Placements of the authors' program that the paper does not show."""
+
+SEARCHES = ("tessel", "tessel-fast", "auto")
+
+SPLIT = ("--backward-time", "2", "--split-backward", "0.5")
+"""Every block takes 1."""
 
 
 def table_2(runs: Runs) -> Table:
@@ -119,37 +130,96 @@ def searches(runs: Runs) -> Table:
         if ours.repetend is not None:
             limit = ("--memory", f"{ours.repetend['memory_bytes']:.17g}")
         tessel = runs.run(runs.words(name, "tessel", "-n", "1", *limit))
-        rows.append((name, *_found(tessel), *_found(ours)))
+        rows.append((name, *_timed(tessel), *_timed(ours)))
     each = ("period", "memory", "span", "time")
     header = ("shape", *(f"Tessel {c}" for c in each), *(f"ours {c}" for c in each))
     title = "Not in the paper: repetends at the least memory of the shortest period"
     return Table("searches", title, header, rows)
 
 
-def _found(found: Answer) -> tuple[str, str, str, str]:
-    """Period, memory, span and seconds."""
-    if found.repetend is None:
-        return NONE, NONE, NONE, NONE
-    numbers = (found.repetend[key] for key in ("period_s", "memory_bytes", "span_s"))
-    period, memory, span = (f"{number:g}" for number in numbers)
-    return period, memory, span, f"{found.seconds:.3f} s"
+def numbers(found: Answer) -> tuple[str, str, str]:
+    """Period, memory and span of a repetend."""
+    repetend = found.repetend
+    if repetend is None:
+        return NONE, NONE, NONE
+    period, memory, span = (f"{repetend[k]:g}" for k in ("period_s", "memory_bytes", "span_s"))
+    return period, memory, span
+
+
+def cases(runs: Runs) -> Table:
+    """Periods, memories and spans of the authors' further cases."""
+    rows = []
+    for name in CASES:
+        cells: list[str] = []
+        for method in SEARCHES:
+            (found,) = runs.repetends(name, method, [()])
+            cells += numbers(found)
+        rows.append((name, *cells))
+    columns = ("period", "memory", "span")
+    header = ("placement", *(f"{way} {c}" for way in ("Tessel", "fast", "ours") for c in columns))
+    title = "Not in the paper: further cases of its authors, memory without a limit"
+    return Table("cases", title, header, rows)
+
+
+def _timed(found: Answer) -> tuple[str, str, str, str]:
+    """The same and seconds."""
+    return (*numbers(found), NONE if found.repetend is None else f"{found.seconds:.3f} s")
+
+
+def published(method: str, devices: int, count: int) -> tuple[float, float]:
+    """Time and memory of N micro-batches as the papers' formulas have them, unit blocks.
+
+    ZB-H1: (D - 1)(F + B - W) above the load, D activations. ZB-V: no bubble but the way to the last
+    device, 2 D halves. DualPipe: (D / 2 - 1)(F&B + B - 3 W), D + 1, with F&B = F + B and B with its
+    weights.
+    """
+    if method == "zb-h1":
+        return 3 * count + devices - 1, devices
+    if method == "zb-v":
+        return 6 * count + devices - 1, 2 * devices
+    return 6 * count + 2 * (devices // 2 - 1), devices + 1
+
+
+def zero_bubble(runs: Runs) -> Table:
+    """Recipes for split backward passes, their formulas, and this project's search."""
+    rows = []
+    sizes = (4, 8) if runs.full else (runs.devices,)
+    for method, name in (("zb-h1", "V"), ("zb-v", "VV"), ("dualpipe", "X")):
+        for devices in sizes:
+            count = 3 * devices
+            fixed = ["--shape", name, "--devices", str(devices), *SPLIT, "-n", str(count)]
+            limit = ["--time-limit", f"{runs.seconds:g}"]
+            if method == "dualpipe" and devices % 2:
+                continue
+            found = runs.all([*fixed, *limit, "--method", way] for way in (method, "auto"))
+            formula = published(method, devices, count)
+            cells = [f"{formula[0]:g}", f"{formula[1]:g}"]
+            for one in found:
+                whole = None if one.record is None else _whole(one.record)
+                cells += [NONE] * 3 if whole is None else [f"{value:g}" for value in whole]
+            rows.append((f"{method}, {name}, D = {devices}, N = {count}", *cells))
+    each = ("makespan", "memory", "bubble")
+    header = ("recipe", "formula makespan", "memory", *each, *(f"ours {c}" for c in each))
+    title = "Not in the paper: recipes with split backward passes; all blocks take 1"
+    return Table("zero-bubble", title, header, rows)
+
+
+def _whole(record: dict[str, Any]) -> tuple[float, float, float]:
+    """Makespan, largest memory, and what the makespan is above the load."""
+    makespan = record["makespan_s"]
+    memory = max(unit["peak_bytes"] for unit in record["units"])
+    return makespan, memory, makespan - load(record) * record["micro_batches"]
 
 
 PARTS: dict[str, Callable[[Runs], Table]] = {
-    "table-2": table_2,
-    "table-3": tessel_figures.table_3,
-    "figure-9": figure_9,
-    "figure-11": figure_11,
-    "figure-12": figure_12,
-    "figure-13": tessel_figures.figure_13,
-    "figure-14": tessel_figures.figure_14,
-    "figure-15": tessel_figures.figure_15,
-    "figure-16": tessel_figures.figure_16,
+    "table-2": table_2, "table-3": tessel_figures.table_3, "figure-9": figure_9,
+    "figure-11": figure_11, "figure-12": figure_12,
+    "figure-13": partial(tessel_figures.throughput, 13, "GPT"),
+    "figure-14": partial(tessel_figures.throughput, 14, "mT5"),
+    "figure-15": tessel_figures.figure_15, "figure-16": tessel_figures.figure_16,
     "figure-17": tessel_figures.figure_17,
-    "searches": searches,
-    "cases": tessel_shapes.cases,
-    "zero-bubble": tessel_shapes.zero_bubble,
-}
+    "searches": searches, "cases": cases, "zero-bubble": zero_bubble,
+}  # fmt: skip
 
 
 def main(run: Run = schedule, words: Sequence[str] | None = None) -> None:
@@ -173,17 +243,9 @@ def main(run: Run = schedule, words: Sequence[str] | None = None) -> None:
         kept.mkdir(exist_ok=True)
         runs = Runs(run, args.devices, args.time_limit, args.full, kept)
         for number, name in enumerate(args.parts or PARTS):
-            _show(PARTS[name](runs), args.csv, first=not number)
-
-
-def _show(table: Table, folder: Path | None, *, first: bool) -> None:
-    """Print a table, and write it as CSV."""
-    if not first:
-        print()
-    for line in text(table):
-        print(line, flush=True)
-    if folder is not None:
-        write_csv(table, folder)
+            if number:
+                print()
+            show(PARTS[name](runs), args.csv)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,31 @@
 """Table III and figures 13 to 17 of Tessel, simulated: no GPU runs here.
 
-Costs are by formula (`dnnp.samples.papers.tessel_costs`), placements as the paper describes them
-(`dnnp.samples.papers.tessel_plans`), schedules from dnnp-schedule, transfers by
-`dnnp.samples.papers.replay`.
+Costs are by formula, placements as the paper describes them (`dnnp.samples.papers.tessel_plans`),
+schedules from dnnp-schedule, transfers by `replay`.
+
+A *blocking* transfer keeps all devices of both groups, from when the last of them has time for it,
+right after the block that it moves the result of; every device follows one order of blocks and
+transfers, that of the schedule (Tessel, IV-D). A *non-blocking* one keeps none, and one is under
+way between two groups at a time. A block starts when all transfers to it have ended.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dnnp.samples.papers import tessel_costs
-from dnnp.samples.papers.replay import replay
 from dnnp.samples.papers.tables import Table
-from dnnp.samples.papers.tessel_costs import PRINTED, Model, flava, models, times_s
-from dnnp.samples.papers.tessel_plans import placement
-from dnnp.samples.papers.tessel_runs import NONE, Answer, Runs, percent
+from dnnp.samples.papers.tessel_plans import (
+    ARCHITECTURES,
+    PRINTED,
+    Model,
+    flava,
+    models,
+    placement,
+    times_s,
+)
+from dnnp.samples.papers.tessel_runs import NONE, Runs, percent
 
 SAMPLES = 128
 """Global batch (VI.D)."""
@@ -25,12 +34,9 @@ OWN = {"GPT": "M", "mT5": "NN-eager"}
 """Shape that 1F1B+ and Tessel use for a model."""
 
 WAYS = (
-    ("1F1B", "1f1b"),
-    ("Chimera", "chimera"),
-    ("1F1B+", "1f1b+"),
-    ("Tessel", "tessel"),
+    ("1F1B", "1f1b"), ("Chimera", "chimera"), ("1F1B+", "1f1b+"), ("Tessel", "tessel"),
     ("ours", "auto"),
-)
+)  # fmt: skip
 """Name in the paper, and method."""
 
 SHAPES = {"1f1b": "V", "chimera": "X"}
@@ -52,7 +58,8 @@ class Trained(NamedTuple):
     """The global batch by one way."""
 
     seconds: float
-    answer: Answer
+    record: dict[str, Any]
+    blocks: Sequence[dict[str, Any]]
     plan: dict[str, Any]
 
     def pflop_per_s(self, model: Model) -> float:
@@ -83,7 +90,8 @@ def trained(runs: Runs, found: Sequence[Model]) -> dict[tuple[int, str], Trained
     for (devices, method, _, plan), answer in zip(jobs, runs.all(j[2] for j in jobs), strict=True):
         if answer.record is None:
             continue
-        one = Trained(answer.record["makespan_s"], answer, plan)
+        record = answer.record
+        one = Trained(record["makespan_s"], record, answer.blocks, plan)
         known = best.get((devices, method))
         if known is None or one.seconds < known.seconds:
             best[devices, method] = one
@@ -103,11 +111,7 @@ def table_3(runs: Runs) -> Table:
     rows = []
     for name, printed in PRINTED.items():
         scripted = [model.parameters / 1e9 for model in models(name)]
-        make, given = (
-            (tessel_costs.gpt, tessel_costs.GPTS)
-            if name == "GPT"
-            else (tessel_costs.mt5, tessel_costs.MT5S)
-        )
+        make, given = ARCHITECTURES[name]
         stated = [make(*row).parameters / 1e9 for row in given]
         for row, a, b, c in zip(given, printed, stated, scripted, strict=True):
             cells = (f"{name}, {row[0]} GPUs", *map(str, row[1:4]), f"{row[4] / 1e3:.0f}K")
@@ -119,7 +123,7 @@ def table_3(runs: Runs) -> Table:
     return Table("table-3", title, header, rows)
 
 
-def throughput(runs: Runs, number: int, name: str) -> Table:
+def throughput(number: int, name: str, runs: Runs) -> Table:
     """Figures 13 and 14: training throughput."""
     found = sizes(runs, name)
     best = trained(runs, found)
@@ -143,16 +147,6 @@ def throughput(runs: Runs, number: int, name: str) -> Table:
         f"{SIMULATED}; {NONE}: out of memory"
     )
     return Table(f"figure-{number}", title, header, rows)
-
-
-def figure_13(runs: Runs) -> Table:
-    """GPT."""
-    return throughput(runs, 13, "GPT")
-
-
-def figure_14(runs: Runs) -> Table:
-    """mT5."""
-    return throughput(runs, 14, "mT5")
 
 
 def figure_15(runs: Runs) -> Table:
@@ -197,23 +191,107 @@ def moves_of(plan: dict[str, Any]) -> dict[tuple[str, str], float]:
     }
 
 
-def figure_16(runs: Runs) -> Table:
-    """Time of blocks and of waiting on the busiest device."""
-    rows = []
+class Replayed(NamedTuple):
+    """What happened."""
+
+    makespan_s: float
+    busy_s: list[float]
+    """Of each device, with blocks."""
+
+
+def replay(
+    schedule: dict[str, Any],
+    blocks: Sequence[dict[str, Any]],
+    moves: Mapping[tuple[str, str], float],
+    *,
+    blocking: bool,
+) -> Replayed:
+    """Start everything as early as the order allows; `moves` says how long a result takes.
+
+    `schedule` and `blocks` are the records of dnnp-schedule; `moves` goes by the names of a pass
+    and of one that waits for it.
+    """
+    run = _Run(schedule, moves, blocking)
+    # What ends when another block starts moves first.
+    events = [(block["end_s"], 0, block) for block in blocks]
+    events += [(block["start_s"], 1, block) for block in blocks]
+    for _, kind, block in sorted(events, key=lambda event: event[:2]):
+        (run.start if kind else run.move)(block["pass"], block["micro_batch"])
+    return Replayed(run.end_s, run.busy)
+
+
+class _Run:
+    """The devices, and what has arrived on them."""
+
+    def __init__(
+        self, schedule: dict[str, Any], moves: Mapping[tuple[str, str], float], blocking: bool
+    ) -> None:
+        self.passes, self.moves, self.blocking = schedule["passes"], moves, blocking
+        self.free = [0.0] * len(schedule["units"])
+        self.busy = list(self.free)
+        self.roads: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
+        self.ended: dict[tuple[int, int], float] = {}
+        self.ready: dict[tuple[int, int], float] = {}
+        self.end_s = 0.0
+        self.readers: dict[int, list[int]] = {}
+        for i, each in enumerate(self.passes):
+            for wait in each["after"]:
+                self.readers.setdefault(wait["pass"], []).append(i)
+
+    def homes(self, number: int, batch: int) -> tuple[int, ...]:
+        """Devices of a pass for a micro-batch."""
+        homes = self.passes[number]["homes"]
+        return tuple(homes[batch % len(homes)])
+
+    def start(self, number: int, batch: int) -> None:
+        """Run a block."""
+        homes, time = self.homes(number, batch), self.passes[number]["time_s"]
+        end = max(self.ready.get((number, batch), 0.0), *(self.free[d] for d in homes)) + time
+        for d in homes:
+            self.free[d] = end
+            self.busy[d] += time
+        self.ended[number, batch] = end
+        self.end_s = max(self.end_s, end)
+
+    def move(self, number: int, batch: int) -> None:
+        """Move the result of a block to where it is waited for."""
+        homes, done = self.homes(number, batch), self.ended[number, batch]
+        for reader in self.readers.get(number, ()):
+            to = self.homes(reader, batch)
+            time = self.moves.get((self.passes[number]["name"], self.passes[reader]["name"]), 0.0)
+            arrival = done
+            if time and self.blocking:
+                group = {*homes, *to}
+                arrival = max(self.free[d] for d in group) + time
+                self.free = [arrival if d in group else t for d, t in enumerate(self.free)]
+            elif time:
+                arrival = max(done, self.roads.get((homes, to), 0.0)) + time
+                self.roads[homes, to] = arrival
+            key = reader, batch
+            self.ready[key] = max(self.ready.get(key, 0.0), arrival)
+
+
+def _all_trained(runs: Runs, ways: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, Trained]]:
+    """Model, way and what was trained, for all models that are simulated."""
     for name in OWN:
         found = sizes(runs, name)
         best = trained(runs, found)
         for model in found:
-            for way, method in WAYS:
-                one = best.get((model.devices, method))
-                if one is None or one.answer.record is None:
-                    continue
-                record = one.answer.record
-                moved = replay(record, one.answer.blocks, moves_of(one.plan), blocking=False)
-                busy = max(unit["busy_s"] for unit in record["units"])
-                waits = (1 - busy / record["makespan_s"], 1 - busy / moved.makespan_s)
-                label = f"{name}, {model.devices} GPUs, {way}"
-                rows.append((label, f"{busy:.1f}", *map(percent, waits)))
+            for way, method in ways:
+                if (model.devices, method) in best:
+                    label = f"{name}, {model.devices} GPUs"
+                    yield label, way, best[model.devices, method]
+
+
+def figure_16(runs: Runs) -> Table:
+    """Time of blocks and of waiting on the busiest device."""
+    rows = []
+    for label, way, one in _all_trained(runs, WAYS):
+        record = one.record
+        moved = replay(record, one.blocks, moves_of(one.plan), blocking=False)
+        busy = max(unit["busy_s"] for unit in record["units"])
+        waits = (1 - busy / record["makespan_s"], 1 - busy / moved.makespan_s)
+        rows.append((f"{label}, {way}", f"{busy:.1f}", *map(percent, waits)))
     header = ("model, way", "blocks, s", "waits, no transfers", "waits, transfers")
     title = (
         f"Figure 16: time of blocks on the busiest device for {SAMPLES} samples, and the part of\n"
@@ -225,22 +303,15 @@ def figure_16(runs: Runs) -> Table:
 def figure_17(runs: Runs) -> Table:
     """Blocking and non-blocking transfers of Tessel's schedules."""
     rows = []
-    for name in OWN:
-        found = sizes(runs, name)
-        best = trained(runs, found)
-        for model in found:
-            one = best.get((model.devices, "tessel"))
-            if one is None or one.answer.record is None:
-                continue
-            moves = moves_of(one.plan)
-            spans = [
-                replay(one.answer.record, one.answer.blocks, moves, blocking=blocking).makespan_s
-                for blocking in (True, False)
-            ]
-            label = f"{name}, {model.devices} GPUs"
-            longest = max(moves.values(), default=0.0)
-            numbers = (f"{1e3 * longest:.1f}", *(f"{s:.1f}" for s in (one.seconds, *spans)))
-            rows.append((label, *numbers, f"{spans[0] / spans[1]:.2f}"))
+    for label, _, one in _all_trained(runs, [("Tessel", "tessel")]):
+        moves = moves_of(one.plan)
+        spans = [
+            replay(one.record, one.blocks, moves, blocking=blocking).makespan_s
+            for blocking in (True, False)
+        ]
+        longest = max(moves.values(), default=0.0)
+        numbers = (f"{1e3 * longest:.1f}", *(f"{s:.1f}" for s in (one.seconds, *spans)))
+        rows.append((label, *numbers, f"{spans[0] / spans[1]:.2f}"))
     header = ("model", "longest, ms", "none, s", "blocking, s", "non-blocking, s", "gain")
     title = (
         f"Figure 17: {SAMPLES} samples by Tessel's schedule without transfers, with blocking and\n"

@@ -1,32 +1,219 @@
-"""Placements of the models of Tessel on V100s, as placement files of dnnp-schedule.
+"""What the models of Tessel (Lin et al. 2024, section VI) cost on V100s, and where they are placed.
 
-Stages of V are cut as Piper does (Tarnawski et al. 2021, without data parallelism): any cut into
-stages on groups of 1, 2, 4, ... devices within their memory, of the shortest largest time. Those of
-the other shapes run on four equal groups of devices; shared blocks on all devices.
+Arithmetic counts at half of the peak that `devices/v100.json` states for float16. Tensor
+parallelism adds up what its devices have by rings, within a server of eight over NVLink and between
+servers over 100 Gbps. Blocks are recomputed layer by layer, so that a backward pass takes three
+times as much arithmetic and twice as many sums as a forward pass. Parameters count four times in
+training (with gradients and two moments, all float16), as in the authors' program.
+
+Placements are files of dnnp-schedule. Stages of V are cut as Piper does (Tarnawski et al. 2021,
+without data parallelism): any cut into stages on groups of 1, 2, 4, ... devices within their
+memory, of the shortest largest time. Those of the other shapes run on four equal groups of devices;
+shared blocks on all devices.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from dnnp.samples.papers.tessel_costs import (
-    ROOM_BYTES,
-    STATES,
-    WORD,
-    Held,
-    Layer,
-    Model,
-    held,
-    sending_s,
-    times_s,
-)
+V100 = json.loads((Path(__file__).parents[1] / "devices" / "v100.json").read_text())
+
+FLOP_PER_S = 0.5 * V100["peak_flop_per_s"]["float16"]
+"""An assumption: about what large products of matrices reach."""
+
+READ_BYTES_PER_S = V100["memory_bandwidth_bytes_per_s"]
+NVLINK_BYTES_PER_S = V100["link_bandwidth_bytes_per_s"]
+NETWORK_BYTES_PER_S = 100e9 / 8
+"""Of a server (VI.A)."""
+
+PER_SERVER = 8
+RESERVED_BYTES = 2 * 2**30
+"""What libraries take of a device, as in the authors' program."""
+
+ROOM_BYTES = V100["memory_bytes"] - RESERVED_BYTES
+WORD = 2
+"""Bytes of a float16."""
+
+STATES = 4
+"""Copies of a parameter in training."""
 
 GROUPS = 4
 """Groups of devices of the shapes X, M, NN and K."""
+
+
+Ends = list[tuple[int, int]]
+"""Ends and widths of stages."""
+
+
+class Layer(NamedTuple):
+    """A layer, for one sample."""
+
+    flop: float
+    """Of its forward pass."""
+    parameters: float
+    summed_bytes: float
+    """What tensor parallelism adds up over its devices in a forward pass."""
+    output_bytes: float
+    """What goes to the next layer, and is kept for it until its backward pass."""
+    scratch_bytes: float
+    """Of its activations, all of which are there while it is recomputed."""
+
+
+class Model(NamedTuple):
+    """A model as the paper trains or serves it."""
+
+    name: str
+    devices: int
+    tables: tuple[Layer, ...]
+    """Look-ups in a large table that all of them share."""
+    parts: tuple[tuple[Layer, ...], ...]
+    """Of GPT its layers; of mT5 encoder and decoder; of Flava text, image and cross encoder."""
+    batch: int = 1
+    """Samples of a micro-batch in the authors' scripts."""
+    first_bytes: float = math.inf
+    """Most that parameters of the first stage of 1F1B may take there."""
+
+    @property
+    def parameters(self) -> float:
+        """Of all layers, the table once."""
+        layers = sum(layer.parameters for part in self.parts for layer in part)
+        return layers + (self.tables[0].parameters if self.tables else 0.0)
+
+    @property
+    def flop(self) -> float:
+        """Of the forward pass of a sample."""
+        return sum(layer.flop for part in self.parts for layer in part)
+
+
+def transformer(tokens: int, hidden: int, heads: int, reads: int = 0) -> Layer:
+    """Attention and feed-forward of four times the width; `reads` tokens of an encoder.
+
+    Activations as in Korthikanti et al. 2023, equation 1.
+    """
+    own = 24.0 * tokens * hidden**2 + 4.0 * tokens**2 * hidden
+    cross = 4.0 * (tokens + reads) * hidden**2 + 4.0 * tokens * reads * hidden if reads else 0.0
+    sums = 3 if reads else 2
+    return Layer(
+        flop=own + cross,
+        parameters=(16.0 if reads else 12.0) * hidden**2,
+        summed_bytes=sums * tokens * hidden * WORD,
+        output_bytes=(tokens + reads) * hidden * WORD,
+        scratch_bytes=tokens * hidden * (34 + 5 * heads * tokens / hidden),
+    )
+
+
+def look_up(tokens: int, hidden: int, words: int) -> Layer:
+    """An embedding; every device has a part of its table."""
+    moved = float(tokens * hidden * WORD)
+    return Layer(0.0, float(words) * hidden, moved, moved, 0.0)
+
+
+def gpt(devices: int, layers: int, hidden: int, heads: int, words: int) -> Model:
+    """2048 tokens; no output layer, as the authors fine-tune."""
+    layer = transformer(2048, hidden, heads)
+    table = look_up(2048, hidden, words)
+    return Model("GPT", devices, (table,), ((layer,) * layers,), first_bytes=21 * 2**30)
+
+
+def mt5(devices: int, layers: int, hidden: int, heads: int, words: int) -> Model:
+    """1024 tokens each for encoder and decoder, which have half of the layers each."""
+    table = look_up(1024, hidden, words)
+    encoder = transformer(1024, hidden, heads)
+    decoder = transformer(1024, hidden, heads, 1024)
+    parts = (encoder,) * (layers // 2), (decoder,) * (layers // 2)
+    return Model("mT5", devices, (table, table), parts, 4 if devices == 4 else 1, 28 * 2**30)
+
+
+def flava(layers: int = 24, hidden: int = 4096, heads: int = 32) -> Model:
+    """1024 tokens of text, 901 of an image of 480 pixels, half as many layers for both."""
+    text, image = transformer(1024, hidden, heads), transformer(901, hidden, heads)
+    both = transformer(1024 + 901, hidden, heads)
+    return Model("Flava", 4, (), ((text,) * layers, (image,) * layers, (both,) * (layers // 2)))
+
+
+THOUSAND, MILLION = 1000, 1000 * 1024
+"""K and M of vocabularies: M as in the authors' scripts."""
+
+GPTS = (
+    (4, 32, 4096, 32, MILLION),
+    (8, 40, 6144, 48, MILLION),
+    (16, 48, 8192, 64, MILLION),
+    (32, 80, 8192, 64, 1536 * THOUSAND),
+)
+MT5S = (
+    (4, 48, 1024, 16, 512 * THOUSAND),
+    (8, 48, 3072, 24, MILLION),
+    (16, 64, 6144, 48, 1536 * THOUSAND),
+    (32, 80, 8192, 64, 1536 * THOUSAND),
+)
+"""Devices, layers, hidden size, heads, words (table III)."""
+
+ARCHITECTURES = {"GPT": (gpt, GPTS), "mT5": (mt5, MT5S)}
+
+PRINTED = {"GPT": (11, 24, 47, 77), "mT5": (1.8, 9.5, 43, 88)}
+"""Billions of parameters (table III)."""
+
+SCRIPTED_WORDS = {("mT5", 4): MILLION}
+"""Where a script differs from table III; the number of parameters there is that of the script."""
+
+
+def models(name: str) -> list[Model]:
+    """The four sizes of GPT or mT5, as the authors ran them."""
+    make, rows = ARCHITECTURES[name]
+    return [make(*row[:4], SCRIPTED_WORDS.get((name, row[0]), row[4])) for row in rows]
+
+
+def summing_s(size_bytes: float, devices: int) -> float:
+    """Time to add up tensors of all devices of a group, by rings (Patarasuk and Yuan 2009)."""
+    inside = min(devices, PER_SERVER)
+    servers = -(-devices // PER_SERVER)
+    near = 2 * (inside - 1) / inside * size_bytes / NVLINK_BYTES_PER_S
+    return near + 2 * (servers - 1) / servers * size_bytes / NETWORK_BYTES_PER_S
+
+
+def sending_s(size_bytes: float, one: Sequence[int], other: Sequence[int]) -> float:
+    """Time to move a tensor from one group of devices to another."""
+    servers = {d // PER_SERVER for d in (*one, *other)}
+    return size_bytes / (NVLINK_BYTES_PER_S if len(servers) == 1 else NETWORK_BYTES_PER_S)
+
+
+def times_s(layers: Sequence[Layer], devices: int, batch: int) -> tuple[float, float]:
+    """Forward and backward time of layers on a group of devices."""
+    forward = backward = 0.0
+    for layer in layers:
+        work = max(
+            layer.flop * batch / devices / FLOP_PER_S,
+            layer.parameters * WORD / devices / READ_BYTES_PER_S if layer.flop else 0.0,
+        )
+        sums = summing_s(layer.summed_bytes * batch, devices)
+        forward += work + sums
+        # A look-up is not recomputed.
+        backward += 3 * work + (2 * sums if layer.flop else sums)
+    return forward, backward
+
+
+class Held(NamedTuple):
+    """Memory of a stage on each of its devices."""
+
+    always_bytes: float
+    each_bytes: float
+    """Of a micro-batch between its passes."""
+
+
+def held(layers: Sequence[Layer], devices: int, batch: int, *, training: bool = True) -> Held:
+    """Parameters in parts, inputs of layers as a whole."""
+    states = STATES if training else 1
+    parameters = sum(layer.parameters for layer in layers)
+    scratch = max((layer.scratch_bytes for layer in layers), default=0.0) * batch
+    kept = sum(layer.output_bytes for layer in layers if layer.flop) * batch if training else 0.0
+    return Held((parameters * WORD * states + scratch) / devices, kept)
 
 
 class Stage(NamedTuple):
@@ -82,13 +269,13 @@ class _Cuts:
         )
         return sorted(set(found))
 
-    def within(self, most: float) -> list[tuple[int, int]] | None:
+    def within(self, most: float) -> Ends | None:
         """Ends and widths of stages that take at most this time, the fewest stages there can be."""
         count, devices = len(self.layers), self.model.devices
         # Devices that stages from a layer on need, and what they are.
-        last: dict[int, tuple[int, list[tuple[int, int]]]] = {count: (0, [])}
+        last: dict[int, tuple[int, Ends]] = {count: (0, [])}
         for left in range(1, min(devices, count) + 1):
-            now: dict[int, tuple[int, list[tuple[int, int]]]] = {}
+            now: dict[int, tuple[int, Ends]] = {}
             for i, width in itertools.product(range(count), self.widths):
                 j = self._reach(i, width, left)
                 # As far as the time allows: fewer layers never need more devices.
@@ -138,8 +325,10 @@ class Plan:
         self.stages: dict[str, Stage] = {}
 
     def chain(self, stages: Sequence[tuple[str, Stage]], after: Sequence[str] = ()) -> list[str]:
-        """Forward blocks after one another; the name of the last."""
+        """Forward blocks after one another, and what their stages hold; the name of the last."""
         for name, stage in stages:
+            for d in stage.homes:
+                self.always[d] += self._held(stage).always_bytes
             after = [self._block("forward", name, stage, after)]
         return list(after)
 
@@ -147,12 +336,6 @@ class Plan:
         """Backward blocks the other way round."""
         for name, stage in reversed(stages):
             after = [self._block("backward", name, stage, after)]
-
-    def holds(self, stage: Stage) -> None:
-        """Count what a stage always holds."""
-        memory = self._held(stage)
-        for d in stage.homes:
-            self.always[d] += memory.always_bytes
 
     def file(self, name: str) -> dict[str, Any] | None:
         """The placement file; None: its parameters do not fit."""
@@ -204,17 +387,16 @@ def placement(
     plan = Plan(model, batch, training=training)
     whole = [layer for part in model.parts for layer in part]
     everywhere = tuple(range(model.devices))
+    # Of V and X the table, for all look-ups, is on the first stage.
+    table = (_all_look_ups(model.tables),) if model.tables else ()
     if shape == "K":
         _two_branches(plan, everywhere)
     elif shape == "V":
-        # The table, for all look-ups, on the first stage.
-        table = (_all_look_ups(model.tables),) if model.tables else ()
         stages = cut(model, [*table, *whole], batch, training)
         if stages is None:
             return None
         _there_and_back(plan, [(str(i), stage) for i, stage in enumerate(stages)])
     elif shape == "X":
-        table = (_all_look_ups(model.tables),) if model.tables else ()
         # Memory is looked at in the end: two stages share a device.
         stages = _equal([*table, *whole], model.devices, batch)
         for label, order in (("a", 1), ("b", -1)):
@@ -242,8 +424,6 @@ def _all_look_ups(tables: Sequence[Layer]) -> Layer:
 
 def _there_and_back(plan: Plan, stages: Sequence[tuple[str, Stage]]) -> None:
     """Forward and backward blocks of a chain."""
-    for _, stage in stages:
-        plan.holds(stage)
     last = plan.chain(stages)
     if plan.training:
         plan.back(stages, last)
@@ -283,9 +463,5 @@ def _two_branches(plan: Plan, everywhere: tuple[int, ...]) -> None:
             (f"{'ab'[b]}{i}", Stage(tuple(layers), everywhere[g * width : (g + 1) * width]))
             for i, (layers, g) in enumerate(((part[:half], 2 * b), (part[half:], 2 * b + 1)))
         ]
-        for _, stage in stages:
-            plan.holds(stage)
         ends += plan.chain(stages)
-    last = Stage(tuple(joint), everywhere)
-    plan.holds(last)
-    plan.chain([("s", last)], ends)
+    plan.chain([("s", Stage(tuple(joint), everywhere))], ends)

@@ -23,16 +23,18 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import product, zip_longest
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dnnp
+from dnnp import Graph
 from dnnp.samples.papers.placement_runs import Workloads
-from dnnp.samples.papers.tables import Table, text, write_csv
+from dnnp.samples.papers.tables import Table, show
 
 if TYPE_CHECKING:
-    from dnnp.graph import Graph
     from dnnp.samples.weights import Sample
 
 COUNTS = (2, 3, 4, 5, 6)
@@ -87,30 +89,23 @@ class Pair:
     """Samples in a batch, where the model is made for one; 0: as it is."""
 
 
-def _bert_24() -> Sample:
-    from dnnp.samples.models import bert
+def _built(family: str, **sizes: Any) -> Callable[[], Sample]:
+    """A builder of the full model but for some sizes; onnx is imported when it is called."""
 
-    return bert.build(bert.Size(24, 1024, 16, 30522, length=128, batch=8, masked=True))
+    def build() -> Sample:
+        models = import_module(f"dnnp.samples.models.{family}")
+        sample: Sample = models.build(replace(models.FULL, **sizes))
+        return sample
 
-
-def _bert_3() -> Sample:
-    """By the sizes of the tensors in the file: 24 samples, layers of 128 with 4,096 inside."""
-    from dnnp.samples.models import bert
-
-    size = bert.Size(3, 128, 8, 30528, length=128, inner=4096, batch=24, masked=True)
-    return bert.build(size)
+    return build
 
 
-def _gnmt() -> Sample:
-    from dnnp.samples.models import gnmt
-
-    return gnmt.build(replace(gnmt.FULL, batch=64))
-
-
-def _resnet50() -> Sample:
-    from dnnp.samples.models import resnet50
-
-    return resnet50.build(resnet50.FULL)
+BERT_24 = {"layers": 24, "hidden": 1024, "heads": 16, "batch": 8, "masked": True}
+BERT_3 = {
+    "layers": 3, "hidden": 128, "heads": 8, "vocabulary": 30528, "inner": 4096, "batch": 24,
+    "masked": True,
+}  # fmt: skip
+"""By the sizes of the tensors in the file: 24 samples, layers of 128 with 4,096 inside."""
 
 
 def _named(pattern: str, among: Sequence[int] = ()) -> Anchor:
@@ -144,19 +139,20 @@ _LSTM = (5, 7, 11, 16, 21, 26, 31, 36, 43, 51, 57, 64, 71, 78, 85, 92)
 
 PAIRS = (
     Pair(
-        "layer_bert24_training", "bert, 24 layers", _bert_24,
+        "layer_bert24_training", "bert, 24 layers", _built("bert", **BERT_24),
         _named(r"^node(\d+)$", range(5, 29)), lambda graph: _named(r"layer\.(\d+)/"), layers=True,
     ),
     Pair(
-        "layer_gnmt_training", "gnmt-full", _gnmt, _named(r"^node(\d+)$", _LSTM), _nth("LSTM"),
+        "layer_gnmt_training", "gnmt-full", _built("gnmt", batch=64),
+        _named(r"^node(\d+)$", _LSTM), _nth("LSTM"),
     ),
     Pair(
-        "op_bert_l-3_training", "bert, 3 layers, 24 samples", _bert_3,
+        "op_bert_l-3_training", "bert, 3 layers, 24 samples", _built("bert", **BERT_3),
         _named(r"^MatMul(\d+)$"), _nth("MatMul"),
     ),
     Pair(
-        "op_resnet50_training", "resnet50-full, 32 images", _resnet50, _named(r"^Conv(\d+)$"),
-        _nth("Conv"), images=IMAGES,
+        "op_resnet50_training", "resnet50-full, 32 images", _built("resnet50"),
+        _named(r"^Conv(\d+)$"), _nth("Conv"), images=IMAGES,
     ),
 )  # fmt: skip
 
@@ -172,15 +168,11 @@ class Study:
 
     def theirs(self, pair: Pair) -> Graph | None:
         """The graph of the paper, if its file is there."""
-        import dnnp
-
         path = self.files.graph("throughput", pair.workload)
         return None if path is None else dnnp.load(path)
 
     def ours(self, pair: Pair) -> Graph:
         """The graph made from a model, without costs."""
-        import dnnp
-
         if pair.model not in self._made:
             path = self.folder / f"{len(self._made)}.onnx"
             _write(pair, path)
@@ -221,8 +213,6 @@ def _time(node: Mapping[str, Any]) -> float:
 
 def ratios(study: Study) -> Iterator[Table]:
     """Backward over forward."""
-    import dnnp
-
     rows = []
     for pair in PAIRS:
         theirs = study.theirs(pair)
@@ -231,12 +221,9 @@ def ratios(study: Study) -> Iterator[Table]:
         forward, backward = _passes(theirs)
         known = backward / forward
         plain = study.ours(pair)
+        rates = str(study.rates)
         found = []
-        for graph, device in (
-            (dnnp.coarsen(plain), "v100"),
-            (plain, "v100"),
-            (plain, str(study.rates)),
-        ):
+        for graph, device in ((dnnp.coarsen(plain), "v100"), (plain, "v100"), (plain, rates)):
             ahead, back = _passes(dnnp.profile(graph, device=[device]))
             found.append(back / ahead)
         cells = [f"{ratio:.2f} ({100 * (ratio / known - 1):+.0f} %)" for ratio in found]
@@ -247,8 +234,6 @@ def ratios(study: Study) -> Iterator[Table]:
 
 def classes(study: Study) -> Iterator[Table]:
     """ResNet50 by kind of operator: the file, our graph at its rates, and by its rules."""
-    import dnnp
-
     pair = PAIRS[-1]
     theirs = study.theirs(pair)
     if theirs is None:
@@ -280,14 +265,9 @@ def classes(study: Study) -> Iterator[Table]:
 
 
 _FILE_KINDS = {
-    "BatchNormalization": "BatchNormalization",
-    "Conv": "Conv",
-    "Relu": "Relu",
-    "Sum": "Add",
-    "AccumulateGrad": "Add",
-    "MaxPool": "MaxPool",
-    "AveragePool": "GlobalAveragePool",
-}
+    "BatchNormalization": "BatchNormalization", "Conv": "Conv", "Relu": "Relu", "Sum": "Add",
+    "AccumulateGrad": "Add", "MaxPool": "MaxPool", "AveragePool": "GlobalAveragePool",
+}  # fmt: skip
 """Beginning of a name in the file of ResNet50 -> operator of ours."""
 
 
@@ -335,8 +315,6 @@ def by_rules(graph: Graph, quirks: bool) -> Iterator[tuple[int, str, bool, float
 
 def borders(study: Study) -> Iterator[Table]:
     """Layers before each border between stages."""
-    import dnnp
-
     rows = []
     for pair in PAIRS:
         theirs = study.theirs(pair)
@@ -362,8 +340,6 @@ def borders(study: Study) -> Iterator[Table]:
 
 def _by_rules(priced: Graph) -> Graph:
     """The graph with times by the rules of the file of ResNet50, quirks included."""
-    import dnnp
-
     seconds: dict[int, float] = defaultdict(float)
     for v, _, _, taken in by_rules(priced, quirks=True):
         seconds[v] += taken
@@ -371,7 +347,7 @@ def _by_rules(priced: Graph) -> Graph:
     for record in lines:
         if record["type"] == "node":
             record["time_s"] = {FILE_RATES["name"]: seconds[record["id"]]}
-    return dnnp.Graph.from_bytes(b"\n".join(json.dumps(r).encode() for r in lines) + b"\n")
+    return Graph.from_bytes(b"\n".join(json.dumps(r).encode() for r in lines) + b"\n")
 
 
 def _borders(graph: Graph, anchor: Anchor, k: int) -> tuple[int, ...]:
@@ -402,20 +378,14 @@ def _borders(graph: Graph, anchor: Anchor, k: int) -> tuple[int, ...]:
 PARTS = {"ratios": ratios, "classes": classes, "borders": borders}
 
 
-def parser() -> argparse.ArgumentParser:
-    """The words that this program takes."""
-    made = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    made.add_argument("folder", metavar="DIR", type=Path, help="the workloads")
-    made.add_argument("--csv", metavar="FOLDER", type=Path, help="write tables there as CSV")
-    made.add_argument(
-        "--part", nargs="+", choices=tuple(PARTS), default=tuple(PARTS), help="which tables"
-    )
-    return made
-
-
 def main(words: Sequence[str] | None = None) -> None:
     """Print the tables that are asked for."""
-    given = parser()
+    given = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    given.add_argument("folder", metavar="DIR", type=Path, help="the workloads")
+    given.add_argument("--csv", metavar="FOLDER", type=Path, help="write tables there as CSV")
+    given.add_argument(
+        "--part", nargs="+", choices=tuple(PARTS), default=tuple(PARTS), help="which tables"
+    )
     args = given.parse_args(words)
     if not args.folder.is_dir():
         given.error(f"{args.folder}: no such folder")
@@ -424,10 +394,8 @@ def main(words: Sequence[str] | None = None) -> None:
         study = Study(files, Path(scratch))
         for name in args.part:
             for table in PARTS[name](study):
-                if table.rows and args.csv is not None:
-                    write_csv(table, args.csv)
                 if table.rows:
-                    print(*text(table), "", sep="\n", flush=True)
+                    show(table, args.csv, "")
     for what in files.missing:
         print(f"left out, no file in {args.folder}: {what}")
 

@@ -21,7 +21,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.run import Run
-from dnnp.core.portfolio import by_throughput
+from dnnp.core.portfolio import latency
 from dnnp.core.portfolio.solve import solve
 from support.graphs import random_stream, to_bytes
 from support.problems import chain, problem_of
@@ -68,14 +68,14 @@ def test_max_load_that_is_not_proven_says_so(monkeypatch: pytest.MonkeyPatch) ->
     cpu = DeviceClass("cpu", "cpu", 1)
     whole = problem_of(chain(1.0, 2.0, 3.0), DEV, cpu).with_options(options)
     problem, said = latency_problem(whole), list[str]()
-    found = by_throughput.max_load(problem, Asked(method="max-load"), heard(said))
+    found = latency.max_load(problem, Asked(method="max-load"), heard(said))
     assert (found.method, said) == ("", [])
 
     def unproven(problem: SplitProblem, asked: Asked, run: Run) -> Solution:
         return replace(solve(problem, asked, run), bound=0.5, method="heuristic")
 
-    monkeypatch.setattr(by_throughput, "solve", unproven)
-    found = by_throughput.max_load(problem, Asked(method="max-load"), heard(said))
+    monkeypatch.setattr(latency, "solve", unproven)
+    found = latency.max_load(problem, Asked(method="max-load"), heard(said))
     assert found.method == "heuristic"
     assert len(said) == 1
     assert "is not proven least (0.5)" in said[0]

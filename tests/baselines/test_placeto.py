@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dnnp.core.baselines.placeto import groups as grouping
 from dnnp.core.baselines.placeto import policy as network
 from dnnp.core.baselines.placeto.method import PENALTY, Ground, ground_of, placeto, train
 from dnnp.core.baselines.placeto.policy import SURE, Network, first_weights
@@ -130,7 +129,7 @@ def test_relations_are_paths(seed: int) -> None:
 
 @pytest.mark.parametrize("most", [3, 10, 40])
 def test_many_operators_are_merged(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grouping, "MOST_GROUPS", most)
+    monkeypatch.setattr(network, "MOST_GROUPS", most)
     problem = layered(200, 1.0)
     where = ground(problem)
     assert 2 <= where.q <= most + 1

@@ -19,8 +19,8 @@ from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import CostOptions, Plan
 from dnnp.core.model.run import Run, Standing
 from dnnp.core.order.orders import ORDERS
-from dnnp.core.portfolio import multilevel as levels
-from dnnp.core.portfolio.multilevel import coarsened, multilevel
+from dnnp.core.portfolio import improve as levels
+from dnnp.core.portfolio.improve import coarsened, multilevel
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.core.portfolio.solve import solve
 from dnnp.core.synthetic.regal import FAMILIES, regal_graph

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dnnp.samples import build
 from dnnp.samples.build import CATALOG
 from dnnp.samples.papers import moirai
 from dnnp.samples.papers.moirai import METHODS, PAPER, RULES, SMALLEST, Answer, command, main
@@ -49,7 +50,7 @@ class Fake:
 @pytest.fixture(autouse=True)
 def no_models(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if "real" not in request.node.name:
-        monkeypatch.setattr(moirai, "built", lambda model, folder: folder / model)
+        monkeypatch.setattr(build, "write", lambda model, folder, seed: folder / model)
 
 
 def rows(text: str) -> list[list[str]]:

@@ -17,7 +17,7 @@ import pytest
 
 from dnnp.samples.build import write
 from dnnp.samples.papers import mtpp
-from dnnp.samples.papers.journal import Journal
+from dnnp.samples.papers.mtpp import Journal
 from dnnp.samples.papers.rows import split_options
 from support.project import ROOT
 from support.run import PATIENCE_S, dnnp

@@ -11,9 +11,9 @@ import pytest
 
 from dnnp.formats.placement import read_placement
 from dnnp.samples.papers import tessel_figures
-from dnnp.samples.papers.replay import replay
-from dnnp.samples.papers.tessel import main
-from dnnp.samples.papers.tessel_costs import (
+from dnnp.samples.papers.tessel import main, published
+from dnnp.samples.papers.tessel_figures import moves_of, replay
+from dnnp.samples.papers.tessel_plans import (
     FLOP_PER_S,
     GPTS,
     NETWORK_BYTES_PER_S,
@@ -22,19 +22,19 @@ from dnnp.samples.papers.tessel_costs import (
     ROOM_BYTES,
     Layer,
     Model,
+    Stage,
+    cut,
     flava,
     held,
     models,
     mt5,
+    placement,
     sending_s,
     summing_s,
     times_s,
     transformer,
 )
-from dnnp.samples.papers.tessel_figures import moves_of
-from dnnp.samples.papers.tessel_plans import Stage, cut, placement
 from dnnp.samples.papers.tessel_runs import Answer, answer
-from dnnp.samples.papers.tessel_shapes import published
 from support.run import dnnp
 
 

@@ -22,19 +22,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnp.core.baselines.placeto.groups import Groups, groups_of
 from dnnp.core.baselines.placeto.policy import (
-    HOPS,
     SURE,
-    WIDTH,
     Board,
+    Groups,
     Network,
-    first_weights,
+    groups_of,
     pytorch,
+    untrained,
 )
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
 from dnnp.core.latency.lists.net import Net, falling, net_of, upward_rank
-from dnnp.core.latency.lists.room import Room, repaired, room_of
+from dnnp.core.latency.lists.room import repaired, room_of
 from dnnp.core.latency.lists.schedule import follow, schedule_homes, schedule_order
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import UsageError
@@ -101,6 +100,7 @@ class Ground:
     net: Net
     order: Ints
     """i64[n], by upward rank."""
+    groups: Groups
     board: Board
     home: Ints
     """i64[q], the placement that episodes start from."""
@@ -108,11 +108,6 @@ class Ground:
     """Its latency, so that entropy weighs as much where transfers take long as elsewhere."""
     earned: deque[Floats] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     """f64[q] each, mean of a batch: what the cost fell from each step on."""
-
-    @property
-    def groups(self) -> Groups:
-        """What is placed."""
-        return self.board.groups
 
     @property
     def q(self) -> int:
@@ -157,7 +152,7 @@ def ground_of(torch: Any, problem: LatencyProblem, rng: np.random.Generator) -> 
     order = falling(net, upward_rank(problem, net))
     drawn = np.where(groups.able, rng.random(groups.able.shape), -1.0)
     home = np.argmax(drawn, axis=1).astype(np.int64)
-    made = Ground(problem, net, order, Board(torch, groups), home, 1.0)
+    made = Ground(problem, net, order, groups, Board(torch, groups), home, 1.0)
     return replace(made, unit=made.latency(home) or 1.0)
 
 
@@ -218,44 +213,33 @@ def placeto(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySolution:
         It is proven, or just so, that the tasks do not fit.
     """
     with pytorch() as torch:
-        room = room_of(problem)
+        room, training = room_of(problem), asked.training
         if not problem.tasks.n:
             return LatencySolution(schedule_homes(problem, net_of(problem).order))
-        return _placed(torch, problem, asked, run, room)
-
-
-def _placed(
-    torch: Any, problem: LatencyProblem, asked: Asked, run: Run, room: Room
-) -> LatencySolution:
-    training, colors = asked.training, len(room.memory)
-    policy = training.policy or _untrained(len(room.limit), run.seed)
-    _check(policy, problem, training.family)
-    # What is drawn depends on neither the family nor the number of episodes.
-    ground = ground_of(torch, problem, np.random.default_rng(run.seed))
-    grounds = [ground]
-    if training.family:
+        policy = training.policy or untrained(len(room.limit), run.seed)
+        _check(policy, problem, training.family)
+        # What is drawn depends on neither the family nor the number of episodes.
+        ground = ground_of(torch, problem, np.random.default_rng(run.seed))
         grounds = [
             ground_of(torch, other, np.random.default_rng([run.seed, 3, number]))
             for number, other in enumerate(training.family)
             if other.tasks.n
         ]
-    count = training.episodes
-    if count is None:
+        grounds = grounds if training.family else [ground]
         given = training.policy is not None and not training.family
-        count = 0 if given else _episodes(grounds, run.effort)
-    best, network = _Best(ground, run), Network(torch, policy)
-    done, graphs = train(grounds, network, count, run, best.take)
-    if done < count:
-        run.warn(f"placeto: training ended after {done} of {count} episodes")
-    rounds = best.apply(network)
+        count = training.episodes
+        if count is None:
+            count = 0 if given or not grounds else _episodes(grounds, run.effort)
+        best, network = _Best(ground, run), Network(torch, policy)
+        done, graphs = train(grounds, network, count, run, best.take)
+        if done < count:
+            run.warn(f"placeto: training ended after {done} of {count} episodes")
+        rounds = best.apply(network)
+    colors = len(room.memory)
     if ground.q < colors:
         run.warn(f"placeto: {colors} operators were merged to {ground.q} groups")
-    policy = replace(
-        policy,
-        weights=network.weights,
-        episodes=policy.episodes + done,
-        graphs=policy.graphs + graphs,
-    )
+    total = {"episodes": policy.episodes + done, "graphs": policy.graphs + graphs}
+    policy = replace(policy, weights=network.weights, **total)
     learned = Learned(policy, done, count, graphs, ground.q, colors, rounds)
     home, method = best.home[ground.groups.label], ""
     if best.value == inf:
@@ -264,12 +248,6 @@ def _placed(
         of_color[problem.tasks.together] = home
         home = repaired(room, of_color, run)[problem.tasks.together]
     return LatencySolution(schedule_homes(problem, home), method=method, learned=learned)
-
-
-def _untrained(devices: int, seed: int) -> Policy:
-    """A policy that has learned nothing."""
-    weights = first_weights(devices, WIDTH, np.random.default_rng([seed, 2]))
-    return Policy(devices, HOPS, WIDTH, weights)
 
 
 def _check(policy: Policy, problem: LatencyProblem, family: Sequence[LatencyProblem]) -> None:
@@ -286,8 +264,6 @@ def _check(policy: Policy, problem: LatencyProblem, family: Sequence[LatencyProb
 
 def _episodes(grounds: Sequence[Ground], effort: float) -> int:
     """Episodes of training by effort."""
-    if not grounds:
-        return 0
     work = np.mean([g.q * (g.problem.tasks.n + MESSAGES * g.q) for g in grounds])
     usual = min(max(WORK / float(work), LEAST), MOST)
     return max(BATCH, round(usual * effort))
@@ -316,9 +292,9 @@ class _Best:
         rng, shape = np.random.default_rng([self.run.seed, 4]), (ROUNDS - 1, self.ground.q)
         rounds = 0
         for drawn in (np.full((1, self.ground.q), SURE), rng.random(shape)):
+            rounds += len(drawn)
             for seen in self.ground.episodes(network, drawn):
                 self.take(self.ground, seen)
-                rounds += 1
                 if self.value == inf:
                     self.home = seen.last
             if self.run.stop():

@@ -1,5 +1,9 @@
 """The policy of Placeto on PyTorch: from a placement to the chance of each device (section 3.2).
 
+Placeto groups operators before it places them, those that must be together first (section 4).
+Here tasks of one colour are a group; where these are more than `MOST_GROUPS`, neighbours in a
+topological order are merged, so that all groups have about the same work.
+
 Features of every group go through a first network. Then messages pass along the edges, `hops`
 times, in both directions (Eq. 1): x' = x0 + g(sum of f(x) of the neighbours), x0 where there is
 none. For the group that is to be placed, all groups before it, after it and parallel to it are
@@ -17,14 +21,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnp.core.baselines.placeto.groups import Groups
+from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.latency.lists.net import Net, edge_moves, mean_times
+from dnnp.core.latency.lists.room import Room
 from dnnp.core.model.errors import UnavailableError
-from dnnp.core.model.graph import Floats, Ints
+from dnnp.core.model.graph import Bools, Floats, Ints, totals
 from dnnp.core.model.learned import Policy
+
+MOST_GROUPS = 128
+"""Groups above which neighbours are merged: an episode visits all, and each may be related to
+each."""
 
 WIDTH = 8
 """Numbers of a message, about as many as a group has features."""
@@ -71,14 +81,9 @@ def sizes_of(devices: int, width: int) -> list[tuple[int, int, int]]:
     The first; f and g from parents to children, then from children to parents; h' and h of the
     three pools, h' first; the one that chooses. Each has weights, biases, weights, biases.
     """
-    both = 2 * width
-    features = 2 * devices + 4  # as in `Board.states`
-    return [
-        (features, width, width),
-        *[(width, width, width)] * 4,
-        *[(both, both, both)] * 6,
-        (4 * both, HIDDEN, devices),
-    ]
+    both, features = 2 * width, 2 * devices + 4  # as in `Board.states`
+    inner = [(width, width, width)] * 4 + [(both, both, both)] * 6
+    return [(features, width, width), *inner, (4 * both, HIDDEN, devices)]
 
 
 def count_of(devices: int, width: int) -> int:
@@ -100,12 +105,108 @@ def first_weights(devices: int, width: int, rng: np.random.Generator) -> Floats:
     return np.concatenate(parts)
 
 
+def untrained(devices: int, seed: int) -> Policy:
+    """A policy that has learned nothing."""
+    weights = first_weights(devices, WIDTH, np.random.default_rng([seed, 2]))
+    return Policy(devices, HOPS, WIDTH, weights)
+
+
+class Groups(NamedTuple):
+    """`q` groups of `n` tasks on `D` devices."""
+
+    label: Ints
+    """i64[n], group of each task."""
+    features: Floats
+    """f64[q, D + 2]: time on each device; time to send what others read; memory."""
+    able: Bools
+    """bool[q, D]: the device runs all of the group, and holds it if it is empty."""
+    memory: Floats
+    """f64[q], bytes."""
+    limit: Floats
+    """f64[D], bytes that each device holds."""
+    reads: Floats
+    """f64[q, q], 1 where the row's group reads from the column's."""
+    related: Bools
+    """bool[3, q, q]: [p, v, u] is whether there is a path from u to v (p = 0; also on cycles), only
+    one from v to u (1), or neither (2)."""
+    visits: Ints
+    """i64[q], the order in which an episode visits them: topological as far as there is one."""
+
+
+def groups_of(problem: LatencyProblem, net: Net, room: Room) -> Groups:
+    """Group a problem; complexity O(q^3 log q + edges)."""
+    tasks = problem.tasks
+    colors = len(room.memory)
+    group_of = _merged(net, room) if colors > MOST_GROUPS else np.arange(colors)
+    label = group_of[tasks.together]
+    q = int(label.max(initial=-1)) + 1
+    memory = totals(group_of, room.memory, q)
+    time = np.array([totals(group_of, work, q) for work in room.work]).T
+    tail, head, move = edge_moves(problem)
+    apart = label[tail] != label[head]
+    mean = totals(label, mean_times(tasks.time), q)
+    send = totals(label[tail], np.where(apart, move, 0.0), q)
+    reads = np.zeros((q, q))
+    reads[label[head[apart]], label[tail[apart]]] = 1.0
+    scale = float(mean.mean()) if q and mean.any() else 1.0
+    known = np.where(np.isfinite(time), time, mean[:, None])
+    held = np.minimum(memory / max(float(room.limit.min()), 1.0), 1.0)
+    return Groups(
+        label=label,
+        features=np.column_stack([np.log1p(known / scale), np.log1p(send / scale), held]),
+        able=np.isfinite(time) & (memory[:, None] <= room.limit),
+        memory=memory,
+        limit=room.limit,
+        reads=reads,
+        related=_related(reads),
+        visits=_visits(label, net.order),
+    )
+
+
+def _visits(label: Ints, order: Ints) -> Ints:
+    """Groups by their first task in a topological order; i64[q]."""
+    found, first = np.unique(label[order], return_index=True)
+    return found[np.argsort(first)].astype(np.int64)
+
+
+def _merged(net: Net, room: Room) -> Ints:
+    """Group of each colour: runs of a topological order with about equal work; i64[c].
+
+    A run ends, too, where no device could take more of it.
+    """
+    work = np.where(np.isfinite(room.work), room.work, 0.0).mean(axis=0)
+    most = max(float(work.sum()) / MOST_GROUPS, 0.0)
+    each = max(len(work) // MOST_GROUPS, 1)
+    group_of = np.empty(len(work), dtype=np.int64)
+    group, done, members = 0, 0.0, 0
+    fits, held = np.ones(len(room.limit), dtype=bool), 0.0
+    for c in _visits(net.color, net.order).tolist():
+        both = fits & np.isfinite(room.work[:, c])
+        wide = (held + room.memory[c] <= room.limit / 2)[both].any()
+        full = done >= most * (group + 1) if most else members >= each
+        if members and (full or not wide):
+            group, members, held = group + 1, 0, 0.0
+            both = np.isfinite(room.work[:, c])
+        group_of[c], fits = group, both
+        members, done, held = members + 1, done + work[c], held + room.memory[c]
+    return group_of
+
+
+def _related(reads: Floats) -> Bools:
+    """Relations by paths of any length, as in `Groups`."""
+    reach = reads + np.eye(len(reads)) > 0
+    for _ in range(len(reads).bit_length()):  # the length of the paths doubles each time
+        reach = reach.astype(np.float64) @ reach > 0
+    before = reach & ~np.eye(len(reads), dtype=np.bool_)
+    after = before.T & ~before
+    return np.array([before, after, ~reach & ~reach.T])
+
+
 class Board:
     """Groups as PyTorch reads them."""
 
     def __init__(self, torch: Any, groups: Groups) -> None:
-        self.groups = groups
-        self.q = len(groups.visits)
+        self.groups, self.q = groups, len(groups.visits)
         self.rank = np.empty(self.q, dtype=np.int64)
         """i64[q], the step in which each group is visited."""
         self.rank[groups.visits] = np.arange(self.q)
@@ -150,25 +251,23 @@ class Network:
     @property
     def weights(self) -> Floats:
         """A copy of all weights; f64[p]."""
-        copied: Floats = self.flat.detach().numpy().copy()
-        return copied
+        return np.array(self.flat.detach().numpy())
 
     def layers(self) -> list[Layer]:
         """The first network; f, g of both directions; h', h of three pools; the last one."""
-        made: list[Layer] = []
-        at = 0
-        for first, count, kinds in ((0, 1, 1), (1, 4, 2), (5, 6, 2), (11, 1, 1)):
-            a, b, c = self.sizes[first]
-            end = at + count * (a * b + b + b * c + c)
-            rows = self.flat[at:end].view(count, -1).split([a * b, b, b * c, c], dim=1)
-            shapes = (a, b), (1, b), (b, c), (1, c)
-            part = [row.reshape(count, *s) for row, s in zip(rows, shapes, strict=True)]
-            if first == 1:  # f and g take turns
-                made += [tuple(x[kind::kinds] for x in part) for kind in range(kinds)]
-            else:
-                made += list(zip(*(x.chunk(kinds) for x in part), strict=True))
-            at = end
-        return made
+        each = [((a, b), (1, b), (b, c), (1, c)) for a, b, c in self.sizes]
+        parts = iter(self.flat.split([x * y for shapes in each for x, y in shapes]))
+        networks = [[next(parts).view(shape) for shape in shapes] for shapes in each]
+        kinds = (
+            slice(0, 1),
+            slice(1, 5, 2),
+            slice(2, 5, 2),
+            slice(5, 8),
+            slice(8, 11),
+            slice(11, 12),
+        )
+        stacks = (zip(*networks[kind], strict=True) for kind in kinds)
+        return [tuple(self.torch.stack(same) for same in stack) for stack in stacks]
 
     def chances(self, board: Board, layers: list[Layer], home: Ints, step: Ints) -> Any:
         """Logarithms of the chance of each device for the group that each state places; [S, D].
@@ -243,5 +342,4 @@ class Network:
             chosen = logs.gather(1, torch.from_numpy(taken.reshape(-1, 1)[some]))[:, 0]
             gains = torch.from_numpy(gain.reshape(-1)[some])
             ((chosen * gains).sum() + spread * entropy).backward()
-        slopes: Floats = self.flat.grad.numpy().copy()
-        return slopes
+        return np.array(self.flat.grad.numpy())

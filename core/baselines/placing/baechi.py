@@ -34,8 +34,6 @@ MOST_EDGES = 250_000
 PATIENCE_S = 1200.0
 """How long it may take; 200,000 edges of a random graph take some minutes."""
 
-THRESHOLD = 0.5
-
 
 def favourite_children(problem: LatencyProblem, run: Run = PLAIN) -> tuple[Ints, str]:
     """The favourite child of each task, or -1, i64[n]; and why the relaxation does not say so.
@@ -64,7 +62,7 @@ def relaxed_children(problem: LatencyProblem, run: Run = PLAIN) -> Ints | None:
         return None
     x = np.array(outcome.values[: len(tail)])
     # Exact ties at 1/2 are out, so that rounding keeps both sums.
-    near = x < THRESHOLD - 1e-6
+    near = x < 0.5 - 1e-6
     child[tail[near]] = head[near]
     return child
 

@@ -192,7 +192,8 @@ def program_of(problem: LatencyProblem, room: Room, *, integer: bool) -> tuple[S
     kinds, task = np.unique(label, return_index=True)
     label = np.searchsorted(kinds, label)
     owner = np.zeros(room.able.shape[1], dtype=np.int64)
-    owner[tasks.together] = np.where(_lone(tasks.together), label, len(kinds) + tasks.together)
+    alone = np.bincount(tasks.together, minlength=1)[tasks.together] == 1
+    owner[tasks.together] = np.where(alone, label, len(kinds) + tasks.together)
     groups, color, owner = np.unique(owner, return_index=True, return_inverse=True)
     many = np.bincount(owner, minlength=len(groups))
     made = Sparse()
@@ -213,12 +214,6 @@ def program_of(problem: LatencyProblem, room: Room, *, integer: bool) -> tuple[S
             size = max(float(room.limit[d]), 1e-300)
             made.put(made.rows(1, -np.inf, 1.0), share[d, mine], memory[mine] / size)
     return made.program(), share[:, owner]
-
-
-def _lone(together: Ints) -> Bools:
-    """Whether each task is the only one of its colour; bool[n]."""
-    alone: Bools = np.bincount(together, minlength=1)[together] == 1
-    return alone
 
 
 def _put_tasks(

@@ -47,34 +47,27 @@ def greedy_blocks(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySol
     count = int(item.max(initial=-1)) + 1
     accelerators = np.flatnonzero(~machine.is_cpu)
     memory = totals(item, tasks.memory, count)
-    limit = machine.capacity * SAFE_ROOM
+    limit, sizes = machine.capacity * SAFE_ROOM, memory.tolist()
     runs = np.array([totals(item, np.isinf(t), count) == 0 for t in tasks.time], dtype=np.bool_)
     able = (runs & (memory <= limit[:, None]))[accelerators]
     pool = totals(item, np.isinf(pool_times(tasks, machine)), count) == 0
     _refuse(problem, item, able, pool, memory)
     if asked.order != "best" or asked.sequence is not None:
         order = _strict_order(Items(item, count, tail, head), asked)
-        room = limit[accelerators].tolist()
-        block, devices = _fill_strictly(order, able, memory.tolist(), room, pool)
+        block, devices = _fill_strictly(order, able, sizes, limit[accelerators].tolist(), pool)
         used = accelerators[devices].tolist()
         return LatencySolution(_split(tasks, block[item], used, mirrored))
-    large = np.lexsort((np.arange(len(accelerators)), -limit[accelerators]))
+    most = problem.options.invocations
+    offered = np.arange(len(accelerators))
+    large = np.lexsort((offered, -limit[accelerators]))
     for squeeze in (False, True):
-        for order in (np.arange(len(accelerators)), large):
-            filled = _fill(
-                tail,
-                head,
-                able[order],
-                memory.tolist(),
-                limit[accelerators[order]].tolist(),
-                pool,
-                problem.options.invocations,
-                squeeze=squeeze,
-            )
+        for order in (offered, large):
+            room = limit[accelerators[order]].tolist()
+            filled = _fill(tail, head, able[order], sizes, room, pool, most, squeeze=squeeze)
             if filled is not None:
                 if squeeze:
                     run.warn("greedy: devices also skip what does not fit: else nothing fits")
-                elif (order != np.arange(len(accelerators))).any():
+                elif (order != offered).any():
                     run.warn("greedy: the largest devices are filled first: else nothing fits")
                 used = accelerators[order][filled[1]].tolist()
                 return LatencySolution(_split(tasks, filled[0][item], used, mirrored))
