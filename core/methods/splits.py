@@ -39,7 +39,7 @@ SPLITS = by_name(
         "the best that slicing, an evolved order, annealing and windows (a search close to the "
         "best split) find, without proof; for graphs that are too wide or too large for "
         "`exact`",
-        "dnnp.core.portfolio.improve:heuristic",
+        "dnnp.core.portfolio.heuristic:heuristic",
         ORDERED,
         ("order", "effort", "seed", "max-replicas"),
         heavy="dnnp.core.local.sweep:sweep",
@@ -122,7 +122,7 @@ SPLITS = by_name(
     Method(
         "anneal",
         "simulated annealing: random changes, worse ones less and less often",
-        "dnnp.core.portfolio.improve:annealed",
+        "dnnp.core.portfolio.heuristic:annealed",
         ("free", "ordered"),
         ("order", "effort", "seed", "max-replicas"),
         heavy="dnnp.core.local.sweep:sweep",

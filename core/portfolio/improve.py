@@ -1,7 +1,4 @@
-"""The methods `heuristic` and `anneal`: a better split from a given one, without a proof.
-
-There are evolved orders, annealing, slices and windows. The start is the best slicing of the usual
-orders, and the bound of `heuristic` one that costs little.
+"""A better split from a given one, without a proof: evolved orders, annealing, slices, windows.
 
 Small graphs get an evolved order beside the split, large ones are split by levels. What is best
 then is annealed, sliced anew and searched through windows; as long as there is time, from other
@@ -21,23 +18,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.bound.simple import simple_bound
-from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import window_search
 from dnnp.core.local.anneal import anneal
 from dnnp.core.local.resplit import resplit
-from dnnp.core.model.asked import Asked, Evolution, Solution
+from dnnp.core.model.asked import Evolution
 from dnnp.core.model.cluster import Clustering, clustering_of_labels
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Ints, totals
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.order.orders import dfs_order
-from dnnp.core.portfolio.exact import SLICED, incumbent, quick_bound, start
 from dnnp.core.portfolio.orders import OrderSpace, evolved_order
-from dnnp.core.portfolio.slices import best_slicing, slice_order
+from dnnp.core.portfolio.slices import best_slicing
 
 LARGE = 10_000
 """Units from which a graph is split by levels, and not searched through windows."""
@@ -56,9 +50,6 @@ WIDTHS = (6, 10)
 EVOLVED, REFINED = 0.2, 0.9
 """Shares of the whole work at the ends of evolution, and of annealing; windows are the rest."""
 
-STARTED = 0.2
-"""Share of the whole work that `anneal` takes for the search for a split to start from."""
-
 ANNEALED = 0.95
 """Share of annealing in what is done to refine a split."""
 
@@ -73,64 +64,6 @@ UNITS_PER_DEVICE = 8
 
 LEVEL_EFFORT, LAST_EFFORT = 0.25, 0.5
 """Effort of a level and of the graph itself, of the effort asked for."""
-
-
-def heuristic(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
-    """All heuristics, and a bound that costs little.
-
-    Raises
-    ------
-    InfeasibleError
-        No split that fits was found.
-    """
-    try:
-        blocks = slice_order(problem, asked, run.begin("slicing", 0.0, SLICED)).blocks
-    except InfeasibleError:
-        begun = start(problem, asked, run.without_shares())[0]
-        if begun is None:
-            raise
-        blocks = begun
-    value = problem.value(blocks)
-    run.keep(blocks, value, "slice")
-    run.tell(f"start: {run.shown(value)}")
-    if run.stop():
-        return Solution(blocks, method="slice")
-    run.stands("bounding")
-    floor = quick_bound(problem, simple_bound(problem), value)
-    run.stands(bound=floor)
-    part = run.begin("evolving orders", SLICED, 1.0)
-    return Solution(improved(problem, blocks, value, floor * (1 + ROUNDING), part)[0], floor)
-
-
-def annealed(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
-    """The better of the best ordered split and what annealing makes of it.
-
-    Raises
-    ------
-    InfeasibleError
-        No split that fits was found.
-    LimitError
-        Too many devices for so many tensors, and no ordered split was found.
-    """
-    ordered = asked.validity == "ordered"
-    begun = run.begin("looking for a start", 0.0, STARTED)
-    if ordered:
-        first, made = incumbent(problem, asked, begun)[0], "slice"
-    else:
-        first, made = start(problem, asked, begun)
-    try:
-        part = run.begin("annealing", STARTED, 1.0)
-        blocks = anneal(problem, ordered=ordered, start=first, run=part)
-    except (InfeasibleError, LimitError) as error:
-        if first is None:
-            raise
-        if isinstance(error, LimitError):
-            run.warn(f"{error}; this is the best ordered split")
-        return Solution(first, method=made)
-    if first is not None and problem.value(first) < problem.value(blocks):
-        # It may have replicas, or need the order of a stage's nodes to fit.
-        return Solution(first, method=made)
-    return Solution(blocks, method="anneal")
 
 
 def refined(
