@@ -14,7 +14,7 @@ from dnnp.core.model.asked import Asked, Evolution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.run import Run
-from dnnp.core.portfolio import improve
+from dnnp.core.portfolio import heuristic
 from dnnp.core.portfolio.latency import OPERATORS, method_of
 from dnnp.core.portfolio.orders import search_orders
 from dnnp.core.portfolio.solve import solve
@@ -126,10 +126,10 @@ def test_annealing_that_is_too_large_is_the_split_it_would_start_from(
     def refuse(*_: object, **__: object) -> None:
         raise LimitError("too many devices")
 
-    monkeypatch.setattr(improve, "anneal", refuse)
+    monkeypatch.setattr(heuristic, "anneal", refuse)
     said: list[str] = []
     problem = split_of(chain(4.0, 3.0, 5.0), DeviceClass("dev", count=2))
-    found = improve.annealed(
+    found = heuristic.annealed(
         problem, Asked(method="anneal", validity="ordered"), Run(warn=said.append)
     )
     assert found.method == "slice"

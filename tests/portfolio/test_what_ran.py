@@ -16,7 +16,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import DnnpError, InfeasibleError
 from dnnp.core.model.plan import Block, CostOptions
 from dnnp.core.model.run import Run
-from dnnp.core.portfolio import exact, improve, slices
+from dnnp.core.portfolio import exact, heuristic, slices
 from dnnp.core.portfolio.latency import solve_latency
 from dnnp.core.portfolio.solve import solve
 from support.problems import DEGENERATE, chain, problem_of
@@ -59,7 +59,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         seen.watch(monkeypatch, SolverProcess, kind, "ip" if kind == "solve" else "cpsat")
     seen.watch(monkeypatch, exact, "ideal_search", "exact")
     seen.watch(monkeypatch, slices, "best_slicing", "slice")
-    seen.watch(monkeypatch, improve, "annealed", "anneal")
+    seen.watch(monkeypatch, heuristic, "annealed", "anneal")
     return seen
 
 
