@@ -6,6 +6,7 @@ import hashlib
 import math
 import re
 from dataclasses import asdict, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,12 +14,14 @@ from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass, Level, Link, unnested
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.graph import Graph, Ints
-from dnnp.core.model.hybrid import HybridOptions
-from dnnp.core.model.learned import PolicyUsed
 from dnnp.core.model.plan import CostOptions, Plan, Stage, Transfer, Tried, Way
 from dnnp.formats.fields import MAX_NUMBER, shown
 from dnnp.formats.graph import digest_of, rows_of, units_of
 from dnnp.formats.stream import Record, Stream
+
+if TYPE_CHECKING:
+    from dnnp.core.model.hybrid import HybridOptions
+    from dnnp.core.model.learned import PolicyUsed
 
 
 def device_of(record: Record) -> DeviceClass:
@@ -168,11 +171,15 @@ def plan_of(stream: Stream, graph: Graph, *, check_digest: bool = True) -> Plan 
 
 def _hybrid(record: Record) -> HybridOptions:
     """What a parallel plan could use; fields that are not known say nothing."""
+    from dnnp.core.model.hybrid import HybridOptions
+
     names = [field.name for field in fields(HybridOptions)]
     return HybridOptions(**{name: record[name] for name in names if name in record})
 
 
 def _policy(record: Record) -> PolicyUsed:
+    from dnnp.core.model.learned import PolicyUsed
+
     return PolicyUsed(*(record[name] for name in PolicyUsed._fields))
 
 

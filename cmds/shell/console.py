@@ -9,11 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from time import monotonic
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from dnnp.caller import Bar
-from dnnp.core.model.run import Standing
 from dnnp.core.model.text import printable, shown_time
+
+if TYPE_CHECKING:
+    from dnnp.core.model.run import Standing
 
 
 def tell(console: TextIO, text: str) -> None:
@@ -89,6 +91,8 @@ class Progress(Bar):
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._name, self._console, self._writing = name, console, writing
+        from dnnp.core.model.run import Standing
+
         self._standing = Standing(doing)
         self._limit_s, self._clock = limit_s, clock
         self._drawn = draws(console)

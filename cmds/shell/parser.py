@@ -6,7 +6,6 @@ import argparse
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, NoReturn
@@ -28,6 +27,8 @@ class Help(argparse.HelpFormatter):
 
     def _row(self, line: str, width: int, indent: str) -> str:
         """A line whose second column, after two blanks, is filled beside the first."""
+        import textwrap
+
         first = re.match(r"\S+ {2,}", line)
         hanging = indent + " " * len(first[0] if first else "")
         return textwrap.fill(

@@ -6,17 +6,17 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.run import Standing as Standing
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what takes longer to import than `--help` to print
+    from pathlib import Path
     from typing import BinaryIO
 
     from onnx import ModelProto
 
+    from dnnp.core.model.run import Standing
     from dnnp.formats.stream import Stream
 
 

@@ -208,9 +208,6 @@ def check_stream(stream: Stream, options: CheckOptions) -> Findings:
 
 
 def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
-    from dnnp.core.check.certificate import check_certificate, check_proven
-    from dnnp.core.check.devices import fastest_links
-    from dnnp.core.check.fields import Budget
     from dnnp.core.check.graph import check_clustering, check_graph, check_layouts
     from dnnp.core.check.plan import check_choices, check_plan
     from dnnp.core.check.schedule import check_schedule
@@ -245,6 +242,10 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
         violations += report.violations
         violations += check_choices(graph, clustering, plan, stream.get("run"))
         if options.certificate:
+            from dnnp.core.check.certificate import check_certificate, check_proven
+            from dnnp.core.check.devices import fastest_links
+            from dnnp.core.check.fields import Budget
+
             bar.update(Standing("verifying the bound"))
             budget, devices = Budget(), fastest_links(plan)
             proofs = [

@@ -19,7 +19,6 @@ from dnnp.core.check.claims import (
 )
 from dnnp.core.check.devices import Home, Wires, check_devices, clusters_of
 from dnnp.core.check.graph import Tables, on_a_cycle, shown, tables_of
-from dnnp.core.check.hybrid import hybrid_costs
 from dnnp.core.check.latency import check_latency
 from dnnp.core.check.load import Cost, cost_of
 from dnnp.core.check.validity import check_validity
@@ -82,6 +81,8 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
     found += _colors(graph, tables, plan, blocks)
     found += check_devices(plan) + check_shared(plan)
     if plan.hybrid is not None:
+        from dnnp.core.check.hybrid import hybrid_costs
+
         stages, wrong = hybrid_costs(graph, tables, units, plan, blocks)
         return _report(plan, found + wrong, stages, validity)
     wires = Wires(plan, tables, blocks) if plan.links else None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.graph import Ints
-from dnnp.core.model.hybrid import HybridOptions
-from dnnp.core.model.learned import PolicyUsed
+
+if TYPE_CHECKING:
+    from dnnp.core.model.hybrid import HybridOptions
+    from dnnp.core.model.learned import PolicyUsed
 
 OBJECTIVES = {
     "throughput": "largest load",
