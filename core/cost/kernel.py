@@ -23,8 +23,8 @@ from dnnp.core.cost.kernel_folders import had_files, has_files, note_long, was_l
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-WARM_ROUNDS = 250_000
-"""Rounds after which to load compiled code: a third of what loading numba and it takes."""
+WARM_ROUNDS = 150_000
+"""Rounds after which to load compiled code: a fifth of what loading numba and it takes."""
 
 COLD_ROUNDS = 1250
 """Rounds after which to compile, for each byte of Python's code: about what compiling takes."""
