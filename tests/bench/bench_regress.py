@@ -182,11 +182,15 @@ class Version:
     def warmed(self, case: Case, stream: Path | None, out: Path) -> Run:
         """Run a command until it compiles nothing any more; what the last run found."""
         for _ in range(ROUNDS):
-            before = len(list(self.kernels.rglob("*")))
+            before = self.kept()
             run = self.run(case.command, stream, out)
-            if run.status or len(list(self.kernels.rglob("*"))) == before:
+            if run.status or self.kept() == before:
                 break
         return run
+
+    def kept(self) -> dict[Path, int]:
+        """Kernels, and notes of which to compile next: paths and sizes."""
+        return {path: path.stat().st_size for path in self.kernels.rglob("*") if path.is_file()}
 
 
 def git(*words: str) -> bytes:
