@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from math import isfinite
 
-_UNSAFE = re.compile(
+_UNSAFE = (
     "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: what terminals obey
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that turn the direction of writing
     "\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]"  # line breaks, and what XML does not admit
@@ -26,7 +26,7 @@ def printable(text: str) -> str:
     >>> print(printable("\x1b[31mred\x00 a\u202eb\n"))
     \x1b[31mred\x00 a\u202eb\n
     """
-    return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    return re.sub(_UNSAFE, lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def operator_name(op: str, domain: str) -> str:
