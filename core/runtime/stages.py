@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Condition
 from typing import Any, ClassVar
 
 import numpy as np
@@ -67,6 +70,37 @@ def _for_numpy_run(value: Any) -> Any:
     return to_ort_value(value) if boxed else value
 
 
+class _Gate:
+    """Lets the runs of a device go side by side, and some of them alone."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._inside = 0
+        self._alone = False
+
+    @contextmanager
+    def passed(self, alone: bool) -> Iterator[None]:
+        """Wait until a run may begin; it ends with the context."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._alone)
+            if alone:
+                self._alone = True
+                self._changed.wait_for(lambda: not self._inside)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                if alone:
+                    self._alone = False
+                self._changed.notify_all()
+
+
+_GATES: defaultdict[tuple[str, int], _Gate] = defaultdict(_Gate)
+"""Memory and number of a device -> what its runs pass through."""
+
+
 @dataclass
 class BoundStage:
     """Runs a session with inputs and outputs bound to a device.
@@ -74,7 +108,11 @@ class BoundStage:
     Outputs stay on the device, except those in `host`, which come to the CPU. An input that
     lies elsewhere, on the CPU or on another GPU, is copied when it is bound. Each session has a
     stream of its own, and a run ends when its stream is done: what another session, in another
-    thread, reads is there.
+    thread, reads is there. Nothing waits for the whole device, which others use too.
+
+    The first run with inputs of some shapes has the device for itself: cuDNN tries convolutions
+    then, by capturing graphs, which fails if another thread waits or allocates meanwhile, and by
+    timing them.
     """
 
     session: Any
@@ -83,6 +121,9 @@ class BoundStage:
     device: str = "cuda"
     device_id: int = 0
     _options: Any = field(init=False)
+    _gate: _Gate = field(init=False)
+    _known: set[tuple[tuple[int, ...], ...]] = field(default_factory=set)
+    """Shapes of inputs that were run."""
 
     @property
     def memory(self) -> Memory:
@@ -93,26 +134,31 @@ class BoundStage:
         import onnxruntime
 
         self._options = onnxruntime.RunOptions()
+        self._gate = _GATES[self.device, self.device_id]
 
     def __call__(self, feeds: Mapping[str, Any]) -> Values:
         """Run one sample; `InputFileError` with ONNX Runtime's reason if it fails."""
         try:
-            binding = self.session.io_binding()
             held = {name: to_ort_value(value) for name, value in feeds.items()}
-            for name, value in held.items():
-                binding.bind_ortvalue_input(name, value)
-            for name in self.outputs:
-                if name in self.host:
-                    binding.bind_output(name, "cpu")
-                else:
-                    binding.bind_output(name, self.device, self.device_id)
-            binding.synchronize_inputs()
-            self.session.run_with_iobinding(binding, self._options)
-            binding.synchronize_outputs()
-            values = binding.get_outputs()
+            shapes = tuple(tuple(value.shape()) for value in held.values())
+            with self._gate.passed(alone=shapes not in self._known):
+                values = self._run(held)
+            self._known.add(shapes)
         except ort_errors() as error:
             raise InputFileError(f"ONNX Runtime fails: {first_line(error)}") from None
         return dict(zip(self.outputs, values, strict=True))
+
+    def _run(self, held: Mapping[str, Any]) -> Sequence[Any]:
+        binding = self.session.io_binding()
+        for name, value in held.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in self.outputs:
+            if name in self.host:
+                binding.bind_output(name, "cpu")
+            else:
+                binding.bind_output(name, self.device, self.device_id)
+        self.session.run_with_iobinding(binding, self._options)
+        return binding.get_outputs()  # type: ignore[no-any-return]
 
     def stop(self) -> None:
         """Make a run that is under way end soon."""

@@ -24,14 +24,15 @@ Array = NDArray[Any]
 _BY_PRECISION = {
     "float64": (1e-7, 1e-9),
     "float32": (1e-4, 1e-5),
-    "tf32": (1e-2, 2e-3),
+    "tf32": (1e-2, 1e-2),
     "float16": (1e-2, 2e-3),
     "bfloat16": (5e-2, 1e-2),
     "quantized": (2e-2, 2e-2),
 }
 """(rtol, atol) by the coarsest arithmetic in a model: other kernels round elsewhere.
 
-TF32 rounds what it multiplies to the 11 bits of half precision."""
+TF32 rounds what it multiplies to the 11 bits of half precision, and does so in every product in a
+row: 53 convolutions were off by 0.6 % of the largest value."""
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulNBits")
 
 

@@ -489,7 +489,9 @@ def test_a_provider_of_unknown_memory_takes_tensors_from_the_host() -> None:
 
 
 def test_tolerance_of_tf32(gpus: None) -> None:
-    assert tolerance_for(network(), tf32=True) == tolerance_for(half())
+    tf32, coarse = tolerance_for(network(), tf32=True), tolerance_for(half())
+    assert tf32.rtol == coarse.rtol
+    assert tf32.atol > coarse.atol
     assert tolerance_for(network(), tf32=True).rtol > tolerance_for(network()).rtol
     on_gpu, on_cpu = [(Place(0, (), "cuda"),)], [(Place(0, (), "cpu"),)]
     assert may_use_tf32([*on_cpu, *on_gpu], SessionConfig())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
+import time
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -286,6 +288,43 @@ def test_bound_stages_hand_over_values_of_the_runtime() -> None:
     np.testing.assert_allclose(to_numpy(middle), samples[0]["x"] * [1, 2, 3, 4], rtol=1e-6)
     host = HostStage(whole.session, ("y",))
     np.testing.assert_array_equal(host(samples[0])["y"], whole(samples[0])["y"])
+
+
+def test_the_first_run_of_some_shapes_has_the_device_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inside: list[int] = []
+    most: dict[int, int] = {}
+
+    def run(stage: BoundStage, held: dict) -> list:
+        width = held["x"].shape()[0]
+        inside.append(width)
+        time.sleep(0.02)
+        most[width] = max(most.get(width, 0), len(inside))
+        inside.remove(width)
+        return [held["x"]]
+
+    monkeypatch.setattr(BoundStage, "_run", run)
+    one, other = (BoundStage(None, ("x",), frozenset(), "cpu", 7) for _ in range(2))
+
+    def both(*widths: int) -> None:
+        feeds = [{"x": np.zeros(width, np.float32)} for width in widths]
+        threads = [
+            threading.Thread(target=stage, args=(feed,))
+            for stage, feed in zip((one, other), feeds, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    both(1, 1)
+    assert most == {1: 1}
+    for _ in range(50):
+        both(1, 1)
+    assert most == {1: 2}
+    both(2, 1)
+    assert most[2] == 1
 
 
 def test_stages_are_bound_where_their_types_allow() -> None:
