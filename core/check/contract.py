@@ -196,10 +196,11 @@ class Draft:
         return found
 
     def _memory(self, vertex: Sequence[int], n: int) -> tuple[list[int], int]:
-        """Memory of vertices in whole parts of a byte, and how many there are; 0 if it is free."""
+        """Memory of vertices in whole parts of a byte, and how many there are; 0 if none count."""
         exact = self.exact
         limits = [d.memory_bytes for d in exact.devices.values() if not d.is_cpu]
-        if exact.options.memory_model != "sum" or min(limits, default=ENDLESS) == ENDLESS:
+        counted = exact.options.memory_model == "sum" and exact.options.memory_mode != "ignore"
+        if not counted or min(limits, default=ENDLESS) == ENDLESS:
             return [0] * n, 1
         held = [Fraction(0)] * n
         for item, v in enumerate(vertex):
