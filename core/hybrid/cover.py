@@ -21,10 +21,10 @@ from dnnp.core.cost.kernel import callee, kernel
 from dnnp.core.model.graph import Floats, Ints
 
 PLAIN, AGAIN, FASTEST = range(3)
-"""First axis of sums: forward passes are run once; again; or each item as it is fastest."""
+"""First axis of sums: forward passes are run once; again; or each part as it is fastest."""
 
 BRANCHES = 20_000
-"""Branches after which the search for items to run again gives up."""
+"""Branches after which the search for parts to run again gives up."""
 
 
 class Family(NamedTuple):
@@ -43,9 +43,11 @@ class Family(NamedTuple):
     fixed: Floats
     """f64[I, 3, D], sums over the items by `PLAIN`, `AGAIN` and `FASTEST`."""
     unfit: Ints
-    """i64[I, 3, D], items that cannot run so."""
+    """i64[I, 3, D], parts that cannot run so."""
     weight: Floats
     """f64[I, D]."""
+    ahead: Ints
+    """i64[I], items with something to run again."""
     cross_ptr: Ints
     cross: Ints
     """Nets with some pins in the set and some outside (CSR)."""
@@ -65,15 +67,18 @@ class Nets(NamedTuple):
 
 
 class Swaps(NamedTuple):
-    """Items that may be run otherwise than is fastest, to save memory."""
+    """Parts that may be run otherwise than is fastest, to save memory: `s` of them."""
 
+    part: Ints
+    item: Ints
+    """i64[s], the part, and its item."""
     cost: Floats
-    """f64[D, n], time that it takes more."""
+    """f64[D, s], time that it takes more."""
     fixed: Floats
     held: Floats
-    """f64[D, n], bytes that it saves, once and for each micro-batch under way."""
+    """f64[D, s], bytes that it saves, once and for each micro-batch under way."""
     order: np.ndarray
-    """i32[D, Y, n], items by cost over what they save with y + 1 micro-batches under way, those
+    """i32[D, Y, s], swaps by cost over what they save with y + 1 micro-batches under way, those
     that save nothing last; Y = 0 where there is no choice."""
 
 
@@ -96,8 +101,8 @@ class Rules(NamedTuple):
     devices: int
     most_replicas: int
     """Of all stages together."""
-    itemwise: bool
-    """Whether some items of a stage may run otherwise than is fastest: see `Swaps`."""
+    partwise: bool
+    """Whether some parts of a stage may run otherwise than is fastest: see `Swaps`."""
     first: int
     last: int
     """Kinds of sums to try: `PLAIN`, `AGAIN` or both; or `FASTEST`, and then swaps."""
@@ -163,14 +168,15 @@ def allowed(rules, limit, in_s, out_s, sync, replicas):  # type: ignore[no-untyp
 def feasible(need, budget, i, y, block, swaps, cost, save, took):  # type: ignore[no-untyped-def]
     """Whether some swaps save `need` bytes and take `budget` seconds at most; 1, 0, -1: unknown.
 
-    `block` is the bit set of the stage's items; `cost`, `save` (f64[n]) and `took` (i64[n]) are
-    work space. If it returns 1, the first element of `took` is the number of swaps, and those that
-    follow are their items.
+    `block` is the bit set of the stage's items; `cost`, `save` (f64[s]) and `took` (i64[2 s + 1])
+    are work space. If it returns 1, the first element of `took` is the number of swaps, which
+    follow.
     """
     n, count = swaps.order.shape[2], 0
     for r in range(n):
         v = swaps.order[i, y - 1, r]
-        if not (block[v >> 6] >> np.uint64(v & 63)) & np.uint64(1):
+        item = swaps.item[v]
+        if not (block[item >> 6] >> np.uint64(item & 63)) & np.uint64(1):
             continue
         saved = swaps.fixed[i, v] + y * swaps.held[i, v]
         if saved <= 0.0:
@@ -226,6 +232,12 @@ def feasible(need, budget, i, y, block, swaps, cost, save, took):  # type: ignor
 
 
 @callee
+def kind_in(family, small, large, kind):  # type: ignore[no-untyped-def]
+    """The kind of sums of a stage: what has nothing to run again runs once."""
+    return 0 if kind == 1 and family.ahead[large] == family.ahead[small] else kind
+
+
+@callee
 def most_in_flight(  # type: ignore[no-untyped-def]
     family, swaps, rules, limit, small, large, i, replicas, most, sums, block, cost, save, took
 ):
@@ -238,7 +250,8 @@ def most_in_flight(  # type: ignore[no-untyped-def]
     sync = rules.sync_s * weight * (replicas - 1) / replicas
     top = allowed(rules, limit, sums[0, i], sums[1, i], sync, replicas)
     found = 0
-    for kind in range(rules.first, rules.last + 1):
+    for asked in range(rules.first, rules.last + 1):
+        kind = kind_in(family, small, large, asked)
         if family.unfit[large, kind, i] > family.unfit[small, kind, i]:
             continue
         time = family.time[large, kind, i] - family.time[small, kind, i]
@@ -253,7 +266,7 @@ def most_in_flight(  # type: ignore[no-untyped-def]
             return most
         if held > 0.0 and held <= room:
             found = max(found, int(room / held))
-        if rules.itemwise:
+        if rules.partwise:
             low, high, unknown = found, most, False
             while low < high:
                 y = (low + high + 1) // 2
@@ -283,7 +296,7 @@ def cover(family, nets, swaps, teams, rules, limit):  # type: ignore[no-untyped-
     Returns
     -------
     i32[I, S + 1], S replicas at most, rules.devices + 1 where there is no way; and whether the
-    search for items to run again never gave up.
+    search for parts to run again never gave up.
     """
     sets, n = len(family.work), swaps.cost.shape[1]
     none = rules.devices + 1
@@ -319,7 +332,7 @@ def _cover(  # type: ignore[no-untyped-def]
                 if large <= small or not holds(family.words, small, large):
                     continue
                 gather(family, nets, small, large, sums)
-                if rules.itemwise:
+                if rules.partwise:
                     for w in range(len(block)):
                         block[w] = family.words[large, w] & ~family.words[small, w]
                 needed = (total - family.work[large] - rules.slack) / top
@@ -389,9 +402,9 @@ def _last_stage(  # type: ignore[no-untyped-def]
 
 @kernel
 def fewest_swaps(block, swaps, i, y, need, budget):  # type: ignore[no-untyped-def]
-    """Items of a stage to run otherwise so that `need` bytes are saved in `budget` seconds.
+    """Swaps in a stage so that `need` bytes are saved in `budget` seconds.
 
-    Returns 1, 0 or -1 as `feasible`, and the items.
+    Returns 1, 0 or -1 as `feasible`, and the swaps.
     """
     n = swaps.cost.shape[1]
     cost, save, took = np.zeros(n), np.zeros(n), np.zeros(2 * n + 1, np.int64)

@@ -18,7 +18,7 @@ from dnnp.core.hybrid.cover import (
     Swaps,
     Teams,
 )
-from dnnp.core.hybrid.problem import degrees_of, replicas_of
+from dnnp.core.hybrid.problem import degrees_of, replicas_of, summed
 from dnnp.core.model.graph import Bools, Floats, Ints, offsets
 from dnnp.core.model.hybrid import HybridProblem
 
@@ -28,16 +28,24 @@ AT_ONCE = 2_000_000
 
 def least_work(problem: HybridProblem) -> Floats:
     """Device-seconds that each item takes at least; f64[n], inf: no device can run it."""
-    kinds = {"none": [PLAIN], "full": [AGAIN]}.get(problem.options.recompute, [PLAIN, AGAIN])
+    first, last = kinds_of(problem)
+    time = summed(_kinds(problem, problem.time)[first : last + 1], problem.part, problem.n)
     degrees = degrees_of(problem)
-    share = problem.degrees[degrees, None] * problem.time[:, degrees, :][kinds]
+    share = problem.degrees[degrees, None] * time[:, degrees]
     least: Floats = share.min(axis=(0, 1), initial=np.inf)
     if problem.whole < 0:
         return least
     if problem.shared_only is not None:
         least = np.where(problem.shared_only, np.inf, least)
-    shared = problem.degrees[problem.whole] * problem.time[kinds, problem.whole, :]
+    shared = problem.degrees[problem.whole] * time[:, problem.whole]
     return np.minimum(least, shared.min(axis=0))
+
+
+def kinds_of(problem: HybridProblem) -> tuple[int, int]:
+    """The first and the last kind of sums that stages may have."""
+    auto = (FASTEST, FASTEST) if problem.partwise else (PLAIN, AGAIN)
+    choice = {"none": (PLAIN, PLAIN), "full": (AGAIN, AGAIN)}
+    return choice.get(problem.options.recompute, auto)
 
 
 def all_ends(problem: HybridProblem, most: int) -> Bools | None:
@@ -77,21 +85,18 @@ def family_of(problem: HybridProblem, member: Bools) -> Family:
     packed = np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
     values = [_kinds(problem, which) for which in (problem.time, problem.held, problem.fixed)]
     finite = np.isfinite(values[0])
+    by_part = [*(np.where(np.isfinite(v), v, 0.0) for v in values), ~finite]
+    by_item = [summed(v, problem.part, n).reshape(-1, n) for v in by_part]
     flat = np.concatenate(
-        [
-            least_work(problem)[None],
-            *(np.where(np.isfinite(v), v, 0.0).reshape(-1, n) for v in values),
-            (~finite).reshape(-1, n).astype(float),
-            problem.weight,
-        ]
+        [least_work(problem)[None], *by_item, problem.weight, problem.ahead[None]]
     ).T
     sums = np.empty((sets, flat.shape[1]))
     step = max(AT_ONCE // max(n, 1), 1)
     for at in range(0, sets, step):
         sums[at : at + step] = member[at : at + step].astype(float) @ flat
     count = len(problem.degrees)
-    cuts = np.cumsum([1, *[3 * count] * 4])
-    work, time, held, fixed, unfit, weight = np.split(sums, cuts, axis=1)
+    cuts = np.cumsum([1, *[3 * count] * 4, count])
+    work, time, held, fixed, unfit, weight, ahead = np.split(sums, cuts, axis=1)
     by_work = np.argsort(work[:, 0], kind="stable")
     cross_ptr, cross = _crossing(problem, member)
     return Family(
@@ -104,13 +109,14 @@ def family_of(problem: HybridProblem, member: Bools) -> Family:
         fixed=np.ascontiguousarray(fixed.reshape(sets, 3, count)),
         unfit=np.ascontiguousarray(np.rint(unfit).astype(np.int64).reshape(sets, 3, count)),
         weight=np.ascontiguousarray(weight),
+        ahead=np.rint(ahead[:, 0]).astype(np.int64),
         cross_ptr=cross_ptr,
         cross=cross,
     )
 
 
 def faster_again(problem: HybridProblem) -> Bools:
-    """Items that are as fast, or faster, if their forward pass is run again; bool[D, n].
+    """Parts that are as fast, or faster, if their forward pass is run again; bool[D, q].
 
     Of equally fast ways it is the one that holds less with one micro-batch under way.
     """
@@ -122,7 +128,7 @@ def faster_again(problem: HybridProblem) -> Bools:
 
 
 def _kinds(problem: HybridProblem, values: Floats) -> Floats:
-    """Values by `PLAIN`, `AGAIN` and `FASTEST`; f64[3, D, n]."""
+    """Values by `PLAIN`, `AGAIN` and `FASTEST`; f64[3, D, q]."""
     fastest = np.where(faster_again(problem), values[AGAIN], values[PLAIN])
     return np.stack([values[PLAIN], values[AGAIN], fastest])
 
@@ -159,22 +165,22 @@ def nets_for(problem: HybridProblem) -> Nets:
 
 
 def swaps_of(problem: HybridProblem, most: int) -> Swaps:
-    """Items that save memory if they do not run as is fastest, for 1 to `most` under way."""
+    """Parts that save memory if they do not run as is fastest, for 1 to `most` under way."""
     sign = np.where(faster_again(problem), -1.0, 1.0)
-    choice = problem.itemwise and problem.options.recompute == "auto"
-    if not choice:
-        empty = np.zeros((len(problem.degrees), problem.n))
-        return Swaps(empty, empty, empty, np.zeros((*empty.shape[:1], 0, problem.n), np.int32))
+    if kinds_of(problem)[0] != FASTEST:
+        none, empty = np.zeros(0, dtype=np.int64), np.zeros((len(problem.degrees), 0))
+        return Swaps(none, none, empty, empty, empty, np.zeros((len(empty), 0, 0), np.int32))
     with np.errstate(invalid="ignore"):
         cost = sign * (problem.time[AGAIN] - problem.time[PLAIN])
         fixed = sign * (problem.fixed[PLAIN] - problem.fixed[AGAIN])
         held = sign * (problem.held[PLAIN] - problem.held[AGAIN])
     possible = np.isfinite(cost)
-    cost, fixed, held = (np.where(possible, v, 0.0) for v in (cost, fixed, held))
-    fixed = np.where(possible, fixed, 0.0)
+    part = np.flatnonzero((possible & ((fixed > 0) | (held > 0))).any(axis=0))
+    cost, fixed, held = (np.where(possible, v, 0.0)[:, part] for v in (cost, fixed, held))
     saved = fixed[:, None] + np.arange(1, most + 1)[None, :, None] * held[:, None]
     key = np.where(saved > 0, cost[:, None] / np.where(saved > 0, saved, 1.0), np.inf)
-    return Swaps(cost, fixed, held, np.argsort(key, axis=2, kind="stable").astype(np.int32))
+    order = np.argsort(key, axis=2, kind="stable").astype(np.int32)
+    return Swaps(part, problem.part[part], cost, fixed, held, order)
 
 
 def teams_of(problem: HybridProblem) -> Teams:
@@ -192,16 +198,14 @@ def teams_of(problem: HybridProblem) -> Teams:
 def rules_of(problem: HybridProblem, scale: float) -> Rules:
     """How stages are priced and judged; `scale`: a time that no sum of them exceeds."""
     options = problem.options
-    first, last = {"none": (PLAIN, PLAIN), "full": (AGAIN, AGAIN)}.get(
-        options.recompute, (FASTEST, FASTEST) if problem.itemwise else (PLAIN, AGAIN)
-    )
+    first, last = kinds_of(problem)
     return Rules(
         devices=problem.devices,
         most_replicas=min(
             options.micro_batches,
             problem.devices + (options.shared_stages if problem.whole >= 0 else 0),
         ),
-        itemwise=first == FASTEST,
+        partwise=first == FASTEST,
         first=first,
         last=last,
         comm=problem.comm,

@@ -115,7 +115,7 @@ def make_hybrid_plan(problem: SplitProblem, found: _Found, bound: float, digest:
     for b, (block, cost) in enumerate(zip(blocks, costs, strict=True)):
         nodes, again = rows[b]
         once = float(exchanged[block.degree, nodes].sum())
-        twice = 0.0 if hybrid.itemwise else float(exchanged[block.degree, again].sum())
+        twice = 0.0 if hybrid.partwise else float(exchanged[block.degree, again].sum())
         stages.append(
             Stage(
                 device=f"{device.name}/{number[b]}",
@@ -166,8 +166,10 @@ def _nodes(problem: SplitProblem, found: _Found) -> list[tuple[Ints, Ints]]:
     rows = []
     for block in found.blocks:
         mine = _gathered(ptr, nodes, block.items, graph.rank)
-        again = _gathered(ptr, nodes, block.recomputed, graph.rank)
-        rows.append((mine, again if found.problem.itemwise else again[~graph.backward[again]]))
+        again = mine[np.isin(mine, block.recomputed)]
+        if not found.problem.partwise:
+            again = mine[~graph.backward[mine]] if len(block.recomputed) else mine[:0]
+        rows.append((mine, again))
     return rows
 
 

@@ -106,22 +106,27 @@ def hybrid_problem(
     band = device.bandwidth_bytes_per_s
     none = np.zeros((1, graph.m))
     coming, going = (none, none) if shards is None else (shards.in_bytes, shards.out_bytes)
-    itemwise = shards is not None and shards.again is not None
+    partwise = shards is not None and shards.again is not None
+
+    def parts(values: Floats) -> Floats:
+        return values if partwise else summed(values, where, n)
+
     only = None if shared_only is None or not shared_only.any() else shared_only[items.order]
     ahead = ~graph.backward[made]
     tail, head = place[items.tail], place[items.head]
     return HybridProblem(
         degrees=degrees,
-        time=_summed(np.stack([time, again]), where, n),
-        held=_summed(held, where, n),
-        fixed=_summed(fixed, where, n),
+        part=where if partwise else np.arange(n),
+        time=parts(np.stack([time, again])),
+        held=parts(held),
+        fixed=parts(fixed),
         weight=_weights(graph, where, n, len(degrees)),
         pin_ptr=pin_ptr,
         pins=pins,
         source=where[made],
         in_s=own + coming[:, tensor] / band,
         out_s=own + going[:, tensor] / band,
-        kept=np.where(ahead & (not itemwise), graph.tensor_bytes[tensor], 0.0),
+        kept=np.where(ahead & (not partwise), graph.tensor_bytes[tensor], 0.0),
         tail=tail,
         head=head,
         devices=usable,
@@ -129,7 +134,8 @@ def hybrid_problem(
         sync_s=WEIGHT_SYNC[options.weight_sync] / options.micro_batches / band,
         comm=COMM[given.options.comm],
         options=options,
-        itemwise=itemwise,
+        ahead=summed(~graph.backward | partwise, where, n) > 0,
+        partwise=partwise,
         whole=_whole(degrees, device.count) if options.shared_stages else -1,
         shared_only=only,
     )
@@ -265,8 +271,8 @@ def stage_weights(graph: Graph, nodes: Ints, i: int) -> float:
     return weight_bytes(graph, nodes) if graph.backward.any() else 0.0
 
 
-def _summed(values: Floats, where: Ints, n: int) -> Floats:
-    """Sums over the nodes of each item; f64[..., n]."""
+def summed(values: Floats | Bools, where: Ints, n: int) -> Floats:
+    """Sums over what is in each of `n` places; f64[..., n]."""
     flat = values.reshape(-1, values.shape[-1])
     return np.stack([totals(where, row, n) for row in flat]).reshape(*values.shape[:-1], n)
 
@@ -305,12 +311,12 @@ def block_cost(
     i, d = block.degree, block.replicas
     inside = np.zeros(problem.n, dtype=np.bool_)
     inside[block.items] = True
-    again = np.zeros(problem.n, dtype=np.int64)
+    again = np.zeros(len(problem.part), dtype=np.int64)
     again[block.recomputed] = 1
-    chosen = again[block.items]
+    parts = problem.parts(block.items)
 
     def total(values: Floats) -> float:
-        return float(values[chosen, i, block.items].sum())
+        return float(values[again[parts], i, parts].sum())
 
     compute = total(problem.time)
     enters, leaves = crossing(problem, inside)

@@ -276,15 +276,17 @@ def fastest(
 ) -> HybridBlock:
     """The stage with those forward passes run again that leave it fastest in `room` bytes."""
     problem, rules = space.problem, space.rules
-    if not rules.itemwise:
-        ways = [block._replace(recomputed=again) for again in (items[:0], items)]
+    every = problem.parts(items)
+    if not rules.partwise:
+        last = every if problem.ahead[items].any() else every[:0]
+        ways = [block._replace(recomputed=again) for again in (every[:0], last)]
         ways = ways[rules.first : rules.last + 1]
         costs = [block_cost(problem, way, later) for way in ways]
         fits = [c.load_s if c.memory_bytes <= room else np.inf for c in costs]
         return ways[int(np.argmin(fits))]
     i = block.degree
     fastest = faster_again(problem)[i]
-    start = block._replace(recomputed=items[fastest[items]])
+    start = block._replace(recomputed=every[fastest[every]])
     cost = block_cost(problem, start, later)
     need, y = cost.memory_bytes - room, in_flight(block.replicas, later)
     if need <= 0:
@@ -302,5 +304,5 @@ def fastest(
     if chosen is None:  # it was found before
         return start
     again = fastest.copy()
-    again[chosen] = ~again[chosen]
-    return block._replace(recomputed=items[again[items]])
+    again[space.swaps.part[chosen]] ^= True
+    return block._replace(recomputed=every[again[every]])

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.kernel import callee, kernel
-from dnnp.core.hybrid.cover import gather, holds, most_in_flight
+from dnnp.core.hybrid.cover import gather, holds, kind_in, most_in_flight
 from dnnp.core.model.graph import Floats, Ints
 
 
@@ -150,7 +150,8 @@ def _add_shared(  # type: ignore[no-untyped-def]
     labels, new, sums = board.labels, board.new, work.sums
     i, rest = share.degree, family.work[len(family.work) - 1] - family.work[large]
     room = True
-    for kind in range(share.first, share.last + 1):
+    for asked in range(share.first, share.last + 1):
+        kind = kind_in(family, small, large, asked)
         if family.unfit[large, kind, i] > family.unfit[small, kind, i]:
             continue
         compute = family.time[large, kind, i] - family.time[small, kind, i]
@@ -245,7 +246,7 @@ def _share(  # type: ignore[no-untyped-def]
                 return -1
             if share.only[large] > share.only[small]:
                 continue
-            if rules.itemwise:
+            if rules.partwise:
                 for w in range(len(work.block)):
                     work.block[w] = family.words[large, w] & ~family.words[small, w]
             answer = _add_own(family, swaps, teams, rules, share, limit, small, large, board, work)
@@ -262,7 +263,7 @@ def share_cover(family, nets, swaps, teams, rules, share, limit, most):  # type:
     Returns
     -------
     The arrays of `Labels`; how many there are; the first label of the set of all items, -1: none;
-    whether there was room for all; and whether the search for items to run again never gave up.
+    whether there was room for all; and whether the search for parts to run again never gave up.
     """
     n = swaps.cost.shape[1]
     labels = Labels(

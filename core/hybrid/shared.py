@@ -220,8 +220,7 @@ def _halve(box: _Box, bound: float, own: float, shared: float, state: _State) ->
 def _labels(space: Space, box: _Box, budget: float) -> tuple[Labels, Ints, bool] | None:
     """Labels of all items below the limits of a box, least shared time first; None: too many."""
     problem, rules = space.problem, space.rules
-    choice = {"none": (PLAIN, PLAIN), "full": (AGAIN, AGAIN)}
-    first, last = choice.get(problem.options.recompute, (PLAIN, AGAIN))
+    first, last = (PLAIN, AGAIN) if rules.partwise else (rules.first, rules.last)
     weighed = bool(np.isfinite(rules.room))
     holds = bool((problem.held > 0).any() or (problem.kept > 0).any())
     most = problem.devices + problem.options.shared_stages
@@ -272,7 +271,7 @@ def _blocks(space: Space, labels: Labels, end: int, box: _Box) -> list[HybridBlo
     for (small, large, team), after in zip(ways, later, strict=True):
         items, bits = items_between(space, small, large)
         if team < 0:
-            again = items if -1 - team == AGAIN else items[:0]
+            again = space.problem.parts(items if -1 - team == AGAIN else items[:0])
             blocks.append(HybridBlock(items, space.problem.whole, 1, again, shared=True))
             continue
         degree, replicas = int(space.teams.degree[team]), int(space.teams.replicas[team])

@@ -16,6 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from dnnp.core.model.graph import Bools, Floats, Ints
 
 RECOMPUTE = ("none", "full", "auto")
@@ -50,17 +52,20 @@ class HybridOptions:
 class HybridProblem:
     """`n` items to be split, `p` nets, `D` degrees; seconds (or the stream's unit) and bytes.
 
-    The first axis of `time`, `held` and `fixed` is whether the forward pass is run again.
+    The first axis of `time`, `held` and `fixed` is whether the forward pass is run again. That is a
+    choice of each of `q` parts of items, or of a stage; then there is one part an item.
     """
 
     degrees: Ints
     """i64[D], tensor-parallel degrees, ascending."""
+    part: Ints
+    """i64[q], the item of each part."""
     time: Floats
-    """f64[2, D, n], of one micro-batch, collectives included; inf: it cannot run so."""
+    """f64[2, D, q], of one micro-batch, collectives included; inf: it cannot run so."""
     held: Floats
-    """f64[2, D, n], bytes on each device for every micro-batch that is under way."""
+    """f64[2, D, q], bytes on each device for every micro-batch that is under way."""
     fixed: Floats
-    """f64[2, D, n], bytes on each device besides."""
+    """f64[2, D, q], bytes on each device besides."""
     weight: Floats
     """f64[D, n], bytes of weights on each device, which replicas synchronise."""
     pin_ptr: Ints
@@ -86,8 +91,10 @@ class HybridProblem:
     comm: int
     """How transfers and compute combine, one of `dnnp.core.cost.combine.COMM`."""
     options: HybridOptions
-    itemwise: bool = False
-    """Whether the choice to run forward passes again is one of each item, where nothing is kept of
+    ahead: Bools
+    """bool[n], items with something to run again; a stage without any does not."""
+    partwise: bool = False
+    """Whether the choice to run forward passes again is one of each part, where nothing is kept of
     what enters a stage; else it is one of a stage."""
     whole: int = -1
     """Position of the degree of shared stages, which is that of all devices; -1: there are none."""
@@ -97,7 +104,13 @@ class HybridProblem:
     @property
     def n(self) -> int:
         """Number of items."""
-        return self.time.shape[2]
+        return self.weight.shape[1]
+
+    def parts(self, items: Ints) -> Ints:
+        """Parts of some items, ascending."""
+        mine = np.zeros(self.n, dtype=np.bool_)
+        mine[items] = True
+        return np.flatnonzero(mine[self.part])
 
 
 class HybridBlock(NamedTuple):
@@ -109,7 +122,7 @@ class HybridBlock(NamedTuple):
     """Position of its tensor-parallel degree in `HybridProblem.degrees`."""
     replicas: int
     recomputed: Ints
-    """Items that run their forward pass again, ascending; a stage's choice: none, or all."""
+    """Parts that run their forward pass again, ascending; a stage's choice: none, or all."""
     shared: bool = False
     """Whether all devices hold it, besides stages of their own; it has one replica then."""
 

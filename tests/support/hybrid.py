@@ -16,7 +16,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.hybrid import WEIGHT_SYNC, HybridBlock, HybridOptions, HybridProblem
 
 
-def random_problem(seed: int, *, itemwise: bool | None = None, most: int = 6) -> HybridProblem:
+def random_problem(seed: int, *, most: int = 6) -> HybridProblem:
     """A problem of a few items; every second one with a choice of each item."""
     rng = random.Random(seed)
     n = rng.randint(1, most)
@@ -27,19 +27,25 @@ def random_problem(seed: int, *, itemwise: bool | None = None, most: int = 6) ->
             if rng.random() < 0.4:
                 tail.append(u)
                 head.append(v)
-    itemwise = seed % 2 == 0 if itemwise is None else itemwise
-    plain = np.array([[rng.randint(0, 20) for _ in range(n)] for _ in degrees], float)
-    longer = np.array([[rng.randint(-1, 9) for _ in range(n)] for _ in degrees])
+    partwise = seed % 2 == 0
+    part = np.arange(n)
+    if partwise:
+        part = np.array([*range(n), *(rng.randrange(n) for _ in range(rng.randint(0, 2)))])
+    q = len(part)
+    plain = np.array([[rng.randint(0, 20) for _ in part] for _ in degrees], float)
+    longer = np.array([[rng.randint(-1, 9) for _ in part] for _ in degrees])
     again = np.maximum(plain + longer, 0.0)
     for values in (plain, again):
-        for i, v in product(range(len(degrees)), range(n)):
+        for i, v in product(range(len(degrees)), range(q)):
             if len(degrees) > 1 and rng.random() < 0.05:
                 values[i, v] = np.inf
-    if not itemwise:
+    if not partwise:
         again = np.maximum(plain, again)
-    shape = (len(degrees), n)
-    held = np.array([rng.randint(0, 6) for _ in range(2 * n * len(degrees))], float)
-    fixed = np.array([rng.randint(0, 6) for _ in range(2 * n * len(degrees))], float)
+    shape = (len(degrees), q)
+    held = np.array([rng.randint(0, 6) for _ in range(2 * q * len(degrees))], float)
+    fixed = np.array([rng.randint(0, 6) for _ in range(2 * q * len(degrees))], float)
+    ahead = np.array([partwise or rng.random() < 0.7 for _ in range(n)])
+    again[:, ~ahead[part]] = plain[:, ~ahead[part]]
     source, pins, ptr = [], [], [0]
     for u in range(n):
         for _ in range(rng.randint(0, 2)):
@@ -63,16 +69,17 @@ def random_problem(seed: int, *, itemwise: bool | None = None, most: int = 6) ->
     more = np.array([[rng.randint(0, 5) for _ in range(p)] for _ in degrees], float)
     return HybridProblem(
         degrees=np.array(degrees),
+        part=part,
         time=np.stack([plain, again]),
         held=held.reshape(2, *shape),
         fixed=fixed.reshape(2, *shape),
-        weight=np.array([rng.randint(0, 9) for _ in range(n * len(degrees))], float).reshape(shape),
+        weight=np.array([[rng.randint(0, 9) for _ in range(n)] for _ in degrees], float),
         pin_ptr=np.array(ptr),
         pins=np.array(pins, dtype=np.int64),
         source=np.array(source, dtype=np.int64),
         in_s=some.reshape(len(degrees), p),
         out_s=more.reshape(len(degrees), p),
-        kept=np.zeros(p) if itemwise else np.array([float(rng.randint(0, 4)) for _ in range(p)]),
+        kept=np.zeros(p) if partwise else np.array([float(rng.randint(0, 4)) for _ in range(p)]),
         tail=np.array(tail, dtype=np.int64),
         head=np.array(head, dtype=np.int64),
         devices=rng.randint(1, 6),
@@ -80,7 +87,8 @@ def random_problem(seed: int, *, itemwise: bool | None = None, most: int = 6) ->
         sync_s=rng.choice((0.1, 0.5, 1.0)),
         comm=rng.choice((0, 0, 1, 2)),
         options=options,
-        itemwise=itemwise,
+        ahead=ahead,
+        partwise=partwise,
     )
 
 
@@ -226,12 +234,14 @@ def _best_stage(problem, stages, chosen, s) -> float:  # type: ignore[no-untyped
 
 def _ways(problem, items, *, whole: bool = False):  # type: ignore[no-untyped-def]
     """What a stage may run again; `whole`: all of it or nothing."""
-    if problem.itemwise and problem.options.recompute == "auto" and not whole:
-        return [items[np.array(b, dtype=bool)] for b in product((0, 1), repeat=len(items))]
+    every = np.flatnonzero(np.isin(problem.part, items))
+    if problem.partwise and problem.options.recompute == "auto" and not whole:
+        return [every[np.array(b, dtype=bool)] for b in product((0, 1), repeat=len(every))]
+    again = every if problem.ahead[items].any() else every[:0]
     return {
-        "none": [items[:0]],
-        "full": [items],
-        "auto": [items[:0], items],
+        "none": [every[:0]],
+        "full": [again],
+        "auto": [every[:0], again],
     }[problem.options.recompute]
 
 
