@@ -9,10 +9,11 @@ import math
 from dataclasses import dataclass
 
 from dnnp.core.check.case import Units
+from dnnp.core.check.devices import number_of
 from dnnp.core.check.graph import Tables
 from dnnp.core.check.load import Cost, combined, footprint_of, node_memory
 from dnnp.core.check.violation import Violation, same
-from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.device import DeviceClass, Level
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import Plan, Stage
 
@@ -89,18 +90,26 @@ class _Sharded:
         """A collective around a ring."""
         if degree == 1:
             return 0.0
-        band = self._band(degree)
+        level = self._cluster(degree)
+        band = (level or self.device).bandwidth_bytes_per_s
         share = size * (degree - 1) / degree / band
         if kind == "all-reduce":
             return 2 * share
         return share / degree if kind == "all-to-all" else share
 
-    def _band(self, degree: int) -> float:
-        """Bandwidth in a replica, which sits in a cluster where clusters can be filled so."""
+    def torn(self, stage: Stage) -> bool:
+        """Whether the shards of a replica are not in one cluster, but should be."""
+        t, first, level = stage.shards, number_of(stage) or 0, self._cluster(stage.shards)
+        starts = (first + j * t for j in range(max(stage.replicas, 1)))
+        return level is not None and any(
+            s // level.size != (s + t - 1) // level.size for s in starts
+        )
+
+    def _cluster(self, degree: int) -> Level | None:
+        """The clusters that replicas sit in, where they can be filled so."""
         nested = all(b % a == 0 for a, b in zip(self.degrees, self.degrees[1:], strict=False))
-        sizes = [(x.size, x.bandwidth_bytes_per_s) for x in self.device.levels if nested]
-        inside = [band for size, band in sizes if size % degree == 0]
-        return inside[0] if inside else self.device.bandwidth_bytes_per_s
+        inside = [x for x in self.device.levels if nested and x.size % degree == 0]
+        return inside[0] if inside else None
 
 
 def _factors(units: Units, whole: list[float], name: str) -> list[float]:
@@ -126,7 +135,9 @@ def hybrid_costs(
     -------
     The cost of each stage, and what does not hold besides what follows from that.
     """
-    found = _batch(plan)
+    stated = graph.shards is not None and graph.shards.again is not None
+    found = _unknown(plan, stated or tables.training) + _batch(plan)
+    found += _listed(tables, blocks)
     costs = []
     later = sum(max(stage.replicas, 1) for stage in plan.stages)
     for number, (stage, block) in enumerate(zip(plan.stages, blocks, strict=True)):
@@ -140,7 +151,10 @@ def hybrid_costs(
             found.append(Violation("support", subject, message, None, stage.shards))
             costs.append(Cost(0.0, math.inf, 0.0, 0.0, 0.0, math.inf, 0.0))
             continue
-        found += _again(graph, tables, plan, stage, block, subject, stated=sharded.stated)
+        found += _again(tables, plan, stage, block, subject, stated=stated)
+        if sharded.torn(stage):
+            message = "its shards are not in one cluster, whose links they are priced with"
+            found.append(Violation("device", subject, message))
         cost, collective, in_flight = _cost(sharded, plan, stage, block, later)
         costs.append(cost)
         if not math.isfinite(cost.compute_s):
@@ -175,8 +189,63 @@ def _batch(plan: Plan) -> list[Violation]:
     return found
 
 
+def _unknown(plan: Plan, again: bool) -> list[Violation]:
+    """What a parallel plan states that such plans do not know; `again`: there is a pass to repeat.
+
+    `dnnp-partition` refuses the same.
+    """
+    options = plan.options
+    repeats = plan.hybrid is not None and plan.hybrid.recompute != "none"
+    slower = any(x.bandwidth_bytes_per_s < d.bandwidth_bytes_per_s for d, x in _clusters(plan))
+    wrong = {
+        "devices": (
+            len(plan.devices) != 1 or plan.devices[0].is_cpu,
+            "they are of one class, without CPUs beside them",
+        ),
+        "links": (bool(plan.links), "they know the links of their class only"),
+        "inner_bandwidth_bytes_per_s": (slower, "no cluster has slower links inside"),
+        "objective": (options.objective != "throughput", "they are for throughput"),
+        "validity": (plan.validity != "ordered", "their stages are in the order of a pipeline"),
+        "memory_model": (options.memory_model != "sum", "they add memory up"),
+        "memory_mode": (options.memory_mode == "overflow", "what they hold is within capacity"),
+        "charge_io": (options.charge_io, "they do not charge inputs and outputs"),
+        "max_replicas": (options.max_replicas != 1, "that is data_parallel"),
+        "ways": (bool(plan.ways), "they are compared with no simpler ways"),
+        "planned_by": (bool(plan.planned_by), "they know the links of their class only"),
+        "parallel.recompute": (repeats and not again, "the graph has no backward pass"),
+    }
+    return [
+        Violation("parallel", "plan", f"{name} is not for parallel plans: {why}")
+        for name, (is_there, why) in wrong.items()
+        if is_there
+    ]
+
+
+def _clusters(plan: Plan) -> list[tuple[DeviceClass, Level]]:
+    return [(device, level) for device in plan.devices for level in device.levels]
+
+
+def _listed(tables: Tables, blocks: list[list[int]]) -> list[Violation]:
+    """Stages are listed in the order of the pipeline, which says how much is under way in each.
+
+    Forward edges go onward; backward edges go back, or all of them onward.
+    """
+    number = {v: s for s, block in enumerate(blocks) for v in block}
+    steps: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
+    for v, s in number.items():
+        for u in tables.producers(v):
+            if tables.backward[u] == tables.backward[v] and number.get(u, s) != s:
+                steps[tables.backward[v]].append((number[u], s))
+    wrong = [(a, b) for a, b in steps[False] if a > b]
+    late = [[(a, b) for a, b in steps[True] if (a < b) == onward] for onward in (True, False)]
+    wrong += min(late, key=len)
+    message = (
+        "stages are not listed in the order of the pipeline, where stage {} comes before stage {}"
+    )
+    return [Violation("order", "plan", message.format(*wrong[0]))] if wrong else []
+
+
 def _again(
-    graph: Graph,
     tables: Tables,
     plan: Plan,
     stage: Stage,
@@ -196,8 +265,9 @@ def _again(
         wrong = "runs its forward pass again, which the plan does not allow"
     elif again != forward and allowed == "full":
         wrong = "does not run all of its forward pass again"
-    elif again not in (set(), forward) and not stated:
-        wrong = "runs a part of its forward pass again; it is all or nothing for this graph"
+    elif again not in (set(), forward) and not (stated and not stage.shared):
+        what = "a shared stage" if stage.shared else "this graph"
+        wrong = f"runs a part of its forward pass again; it is all or nothing for {what}"
     return [Violation("load", subject, wrong)] if wrong else []
 
 
