@@ -78,7 +78,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
         found += wrong + check_objective(plan, latency)
         found += check_excess(plan, [case.memory(number) for number in range(len(blocks))])
         return PlanReport(tuple(found), latency, validity, tuple(times))
-    found += _colors(graph, tables, plan, blocks)
+    found += check_colors(graph, tables, plan, blocks)
     found += check_devices(plan) + check_shared(plan)
     if plan.hybrid is not None:
         from dnnp.core.check.hybrid import hybrid_costs
@@ -206,8 +206,11 @@ def _groups(
     return found
 
 
-def _colors(graph: Graph, tables: Tables, plan: Plan, blocks: list[list[int]]) -> list[Violation]:
-    """Nodes of one colour are in one stage, or in stages on the same devices."""
+def check_colors(
+    graph: Graph, tables: Tables, plan: Plan, blocks: list[list[int]]
+) -> list[Violation]:
+    """Nodes of one colour are in one stage, or apart in shared ones, as far as that may be."""
+    stage_of = {v: number for number, block in enumerate(blocks) for v in block}
     classes: dict[int, list[int]] = {}
     homes: dict[int, set[int]] = {}
     colors = graph.color.tolist()
@@ -220,11 +223,42 @@ def _colors(graph: Graph, tables: Tables, plan: Plan, blocks: list[list[int]]) -
     found = []
     for color, nodes in sorted(classes.items()):
         stages = sorted(homes.get(color, ())) if len(nodes) > 1 else []
-        if not together(plan, stages):
+        apart = len(stages) > 1
+        if not together(plan, stages) or (apart and not _may_part(graph, tables, nodes, stage_of)):
             message = f"nodes {shown([tables.ids[v] for v in nodes])} must share a device"
             message += f" but are in stages {shown(stages)}"
             found.append(Violation("color", f"color {color}", message, 1, len(stages)))
     return found
+
+
+def _may_part(
+    graph: Graph, tables: Tables, nodes: Sequence[int], stage_of: Mapping[int, int]
+) -> bool:
+    """Whether nodes of a colour may be in several shared stages.
+
+    On a path of the forward pass between two of them there is another node, and each backward node
+    is in the stage of the one that it is `of`.
+    """
+    twin = [-1] * tables.n if graph.twin is None else graph.twin.tolist()
+    ahead = {v for v in nodes if not tables.backward[v]}
+    late = set(nodes) - ahead
+    if any(twin[v] not in ahead or stage_of.get(twin[v]) != stage_of.get(v) for v in late):
+        return False
+    forward = [v for v in range(tables.n) if not tables.backward[v]]
+    before = {v: [u for u in tables.producers(v) if not tables.backward[u]] for v in forward}
+    after: dict[int, list[int]] = {v: [] for v in forward}
+    for v, producers in before.items():
+        for u in producers:
+            after[u].append(v)
+    met = []
+    for steps in (before, after):
+        waiting, seen = sorted(ahead), set(ahead)
+        for v in waiting:
+            new = [u for u in steps[v] if u not in seen]
+            seen.update(new)
+            waiting += new
+        met.append(seen)
+    return bool((met[0] & met[1]) - ahead)
 
 
 def _load(stage: Stage, cost: Cost, subject: str) -> list[Violation]:

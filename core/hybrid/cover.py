@@ -64,6 +64,8 @@ class Nets(NamedTuple):
     out_s: Floats
     kept: Floats
     """f64[p]."""
+    read: Floats
+    """f64[D, p]."""
 
 
 class Swaps(NamedTuple):
@@ -119,8 +121,8 @@ class Rules(NamedTuple):
 def gather(family, nets, small, large, sums):  # type: ignore[no-untyped-def]
     """Add up what enters and leaves a stage, for all degrees.
 
-    `sums` (f64[3, D]): time in, time out; and of the third row the first element, bytes that are
-    kept of what enters.
+    `sums` (f64[4, D]): time in, time out; of the third row the first element, bytes that are kept
+    of what enters; and bytes of weights that other items have.
     """
     sums[:, :] = 0.0
     words = family.words
@@ -144,6 +146,7 @@ def gather(family, nets, small, large, sums):  # type: ignore[no-untyped-def]
                     sums[1, i] += nets.out_s[i, net]
                 else:
                     sums[0, i] += nets.in_s[i, net]
+                    sums[3, i] += nets.read[i, net]
             if not mine:
                 sums[2, 0] += nets.kept[net]
 
@@ -246,7 +249,7 @@ def most_in_flight(  # type: ignore[no-untyped-def]
     `most`: more are not asked for. A negative answer -1 - y means y, and that of a larger number it
     is not known.
     """
-    weight = family.weight[large, i] - family.weight[small, i]
+    weight = family.weight[large, i] - family.weight[small, i] + sums[3, i]
     sync = rules.sync_s * weight * (replicas - 1) / replicas
     top = allowed(rules, limit, sums[0, i], sums[1, i], sync, replicas)
     found = 0
@@ -302,7 +305,7 @@ def cover(family, nets, swaps, teams, rules, limit):  # type: ignore[no-untyped-
     none = rules.devices + 1
     least = np.full((sets, rules.most_replicas + 1), none, np.int32)
     least[0, 0] = 0
-    sums = np.zeros((3, family.weight.shape[1]))
+    sums = np.zeros((4, family.weight.shape[1]))
     block = np.zeros(family.words.shape[1], np.uint64)
     cost, save, took = np.zeros(n), np.zeros(n), np.zeros(2 * n + 1, np.int64)
     known = _cover(family, nets, swaps, teams, rules, limit, least, sums, block, cost, save, took)
@@ -361,7 +364,7 @@ def last_stage(  # type: ignore[no-untyped-def]
     `replicas` are those of all its stages.
     """
     n = swaps.cost.shape[1]
-    sums = np.zeros((3, family.weight.shape[1]))
+    sums = np.zeros((4, family.weight.shape[1]))
     block = np.zeros(family.words.shape[1], np.uint64)
     cost, save, took = np.zeros(n), np.zeros(n), np.zeros(2 * n + 1, np.int64)
     return _last_stage(

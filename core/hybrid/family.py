@@ -161,6 +161,7 @@ def nets_for(problem: HybridProblem) -> Nets:
         np.ascontiguousarray(problem.in_s),
         np.ascontiguousarray(problem.out_s),
         problem.kept.astype(np.float64),
+        np.ascontiguousarray(problem.read),
     )
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.combine import ROOM
-from dnnp.core.cost.items import Items, item_choices
+from dnnp.core.cost.items import Items, components, item_choices
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.hybrid.problem import (
     check_hybrid,
@@ -18,7 +18,6 @@ from dnnp.core.hybrid.problem import (
     exchange_times,
     hybrid_problem,
     memory_of,
-    stage_weights,
     value_of,
 )
 from dnnp.core.hybrid.search import plan_hybrid
@@ -105,11 +104,7 @@ def make_hybrid_plan(problem: SplitProblem, found: _Found, bound: float, digest:
         number[b] = free
         free += degrees[blocks[b].degree] * blocks[b].replicas
     rows = _nodes(problem, found)
-    weights = [
-        stage_weights(problem.graph, nodes, block.degree)
-        for (nodes, _), block in zip(rows, blocks, strict=True)
-    ]
-    costs = costs_of(hybrid, blocks, weights)
+    costs = costs_of(hybrid, blocks)
     exchanged = exchange_times(problem.graph, device)
     stages = []
     for b, (block, cost) in enumerate(zip(blocks, costs, strict=True)):
@@ -203,7 +198,7 @@ def divided_choices(problem: SplitProblem) -> list[Divided]:
     """
     graph, units = problem.graph, problem.units
     found = [Divided(items) for items in problem.item_choices]
-    tied = tied_colors(graph, units, problem.items)
+    tied = tied_colors(graph, units)
     if len(tied) > MOST_TIED:
         raise UsageError(
             f"--shared-stages: {len(tied)} colours hold operators with others between them; at "
@@ -220,23 +215,29 @@ def divided_choices(problem: SplitProblem) -> list[Divided]:
     return found
 
 
-def tied_colors(graph: Graph, units: Clustering, items: Items) -> list[int]:
+def tied_colors(graph: Graph, units: Clustering) -> list[int]:
     """Colours with operators in several units of the forward pass, and others between them.
 
     Those of which it is not stated whose gradients their backward nodes compute are left out.
     """
     found = []
     ahead = ~graph.backward
+    tail, head = graph.edges
+    onward = ahead[tail] & ahead[head]
     for color in np.unique(graph.color[graph.color >= 0]).tolist():
         inside = graph.color == color
         mine = np.unique(units.label[inside & ahead])
         if len(mine) < 2:
             continue
         late = inside & graph.backward
-        if late.any() and (graph.twin is None or (graph.twin[late] < 0).any()):
+        twin = np.full(graph.n, -1) if graph.twin is None else graph.twin
+        if (twin[late] < 0).any() or not inside[twin[late]].all():
             continue
-        same = np.isin(items.label, np.unique(items.label[inside])) & ahead
-        if len(np.unique(units.label[same])) > len(mine):
+        label = np.arange(graph.n)
+        first = label[inside & ahead][0]
+        label[inside & ahead] = first
+        between = components(label, tail[onward], head[onward])
+        if (between[~inside] == between[first]).any():
             found.append(int(color))
     return found
 

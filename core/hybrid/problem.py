@@ -32,11 +32,21 @@ from dnnp.core.cost.collectives import collective_time
 from dnnp.core.cost.combine import COMM, combine
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import nets_of
-from dnnp.core.cost.load import node_memory, transfer_times, weight_bytes, weights_stated
+from dnnp.core.cost.load import node_memory, transfer_times, weights_stated
 from dnnp.core.cost.machine import Given
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, totals
+from dnnp.core.model.graph import (
+    PARAMETER,
+    Bools,
+    Floats,
+    Graph,
+    Ints,
+    csr,
+    distinct,
+    offsets,
+    totals,
+)
 from dnnp.core.model.hybrid import (
     WEIGHT_SYNC,
     HybridBlock,
@@ -104,8 +114,16 @@ def hybrid_problem(
     fixed = np.stack([memory[0] - held[0], memory[1] - held[1]])
     shards = graph.shards
     pin_ptr, pins, tensor, _ = nets_of(graph, where, given.options)
+    source = where[graph.producer[tensor]]
+    weight, readers, parameter = _weights(graph, where, n)
+    if options.data_parallel > 1 and len(parameter):
+        pin_ptr = offsets([*np.diff(pin_ptr), *map(len, readers)])
+        source = np.append(source, [row[0] for row in readers])
+        pins, tensor = np.concatenate([pins, *readers]), np.append(tensor, parameter)
     made = graph.producer[tensor]
-    own = transfer_times(graph, device)[tensor]
+    moves = made >= 0
+    unstated = ~stated_weights(graph)[:, None]
+    own = np.where(moves, transfer_times(graph, device)[tensor], 0.0)
     band = device.bandwidth_bytes_per_s
     none = np.zeros((1, graph.m))
     coming, going = (none, none) if shards is None else (shards.in_bytes, shards.out_bytes)
@@ -115,7 +133,7 @@ def hybrid_problem(
         return values if partwise else summed(values, where, n)
 
     only = None if shared_only is None or not shared_only.any() else shared_only[items.order]
-    ahead = ~graph.backward[made]
+    early = moves & ~graph.backward[made] & (not partwise)
     tail, head = place[items.tail], place[items.head]
     return HybridProblem(
         degrees=degrees,
@@ -123,13 +141,14 @@ def hybrid_problem(
         time=parts(np.stack([time, again])),
         held=parts(held),
         fixed=parts(fixed),
-        weight=_weights(graph, where, n, len(degrees)),
+        weight=np.where(unstated, weight, _stated_weight(graph, where, n)),
         pin_ptr=pin_ptr,
         pins=pins,
-        source=where[made],
-        in_s=own + coming[:, tensor] / band,
-        out_s=own + going[:, tensor] / band,
-        kept=np.where(ahead & (not partwise), graph.tensor_bytes[tensor], 0.0),
+        source=source,
+        in_s=own + moves * coming[:, tensor] / band,
+        out_s=own + moves * going[:, tensor] / band,
+        kept=np.where(early, graph.tensor_bytes[tensor], 0.0),
+        read=np.where(unstated & ~moves, graph.tensor_bytes[tensor], 0.0),
         tail=tail,
         head=head,
         devices=usable,
@@ -240,38 +259,29 @@ def stated_weights(graph: Graph) -> Bools:
     return np.asarray(~np.isnan(graph.shards.weight).any(axis=1))
 
 
-def _weights(graph: Graph, where: Ints, n: int, count: int) -> Floats:
-    """Weights of items; f64[D, n]. Where nodes do not say, the parameters that they read.
+def _stated_weight(graph: Graph, where: Ints, n: int) -> Floats:
+    """Weights of items as nodes state them, where all do at a degree; f64[D, n]."""
+    return summed(np.zeros((1, graph.n)) if graph.shards is None else graph.shards.weight, where, n)
 
-    A parameter that several items read counts for the first alone: so no stage has fewer.
+
+def _weights(graph: Graph, where: Ints, n: int) -> tuple[Floats, list[Ints], Ints]:
+    """Weights of items where nodes do not say: the parameters that they read, each once.
+
+    Those that several items read are the first one's: these items, and the tensors.
     """
-    own = np.zeros(n)
+    own, readers, shared = np.zeros(n), list[Ints](), list[int]()
     if graph.backward.any():
         memory = weights_stated(graph)
         own = totals(where[memory], graph.node_bytes[memory], n)
         reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
         wanted = (graph.tensor_kind[graph.in_idx] == PARAMETER) & ~memory[reader]
-        tensor, item = graph.in_idx[wanted], where[reader[wanted]]
-        first = np.full(graph.m, n)
-        np.minimum.at(first, tensor, item)
-        read = np.flatnonzero(first < n)
-        own += totals(first[read], graph.tensor_bytes[read], n)
-    stated = stated_weights(graph)
-    return np.stack(
-        [
-            totals(where, graph.shards.weight[i], n)
-            if graph.shards is not None and stated[i]
-            else own
-            for i in range(count)
-        ]
-    )
-
-
-def stage_weights(graph: Graph, nodes: Ints, i: int) -> float:
-    """Bytes of weights that the replicas of a stage of the i-th degree synchronise."""
-    if graph.shards is not None and stated_weights(graph)[i]:
-        return float(graph.shards.weight[i, nodes].sum())
-    return weight_bytes(graph, nodes) if graph.backward.any() else 0.0
+        pairs = distinct(graph.in_idx[wanted] * n + where[reader[wanted]])
+        ptr, item = csr(pairs // n, pairs % n, graph.m)
+        read = np.flatnonzero(np.diff(ptr))
+        own += totals(item[ptr[read]], graph.tensor_bytes[read], n)
+        shared = read[np.diff(ptr)[read] > 1].tolist()
+        readers = [item[ptr[t] : ptr[t + 1]] for t in shared]
+    return own, readers, np.array(shared, dtype=np.int64)
 
 
 def summed(values: Floats | Bools, where: Ints, n: int) -> Floats:
@@ -304,13 +314,8 @@ def crossing(problem: HybridProblem, inside: Bools) -> tuple[Bools, Bools]:
     return cut & ~mine & (problem.source >= 0), cut & mine
 
 
-def block_cost(
-    problem: HybridProblem, block: HybridBlock, later: int, weights: float | None = None
-) -> HybridCost:
-    """Cost of a stage on each of its devices; `later`: replicas of all later stages.
-
-    `weights`: bytes that its replicas synchronise, where they are more than those of its items.
-    """
+def block_cost(problem: HybridProblem, block: HybridBlock, later: int) -> HybridCost:
+    """Cost of a stage on each of its devices; `later`: replicas of all later stages."""
     i, d = block.degree, block.replicas
     inside = np.zeros(problem.n, dtype=np.bool_)
     inside[block.items] = True
@@ -324,8 +329,7 @@ def block_cost(
     compute = total(problem.time)
     enters, leaves = crossing(problem, inside)
     in_s, out_s = float(problem.in_s[i, enters].sum()), float(problem.out_s[i, leaves].sum())
-    if weights is None:
-        weights = float(problem.weight[i, block.items].sum())
+    weights = float(problem.weight[i, block.items].sum() + problem.read[i, enters].sum())
     sync = shared_sync(problem, weights, d)
     y = in_flight(d, later)
     held = total(problem.held)
@@ -336,17 +340,13 @@ def block_cost(
     return HybridCost(load, compute, in_s, out_s, sync, total(problem.fixed) + y * held, y)
 
 
-def costs_of(
-    problem: HybridProblem,
-    blocks: Sequence[HybridBlock],
-    weights: Sequence[float | None] | None = None,
-) -> list[HybridCost]:
-    """Cost of every stage of a plan, in the order of the pipeline; `weights` as in `block_cost`."""
+def costs_of(problem: HybridProblem, blocks: Sequence[HybridBlock]) -> list[HybridCost]:
+    """Cost of every stage of a plan, in the order of the pipeline."""
     later = sum(block.replicas for block in blocks)
     found = []
-    for b, block in enumerate(blocks):
+    for block in blocks:
         later -= block.replicas
-        found.append(block_cost(problem, block, later, None if weights is None else weights[b]))
+        found.append(block_cost(problem, block, later))
     return found
 
 

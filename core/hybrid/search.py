@@ -175,6 +175,7 @@ def space_of(problem: HybridProblem, member: Bools, *, complete: bool) -> Space:
         + problem.in_s.max(axis=0, initial=0.0).sum()
         + problem.out_s.max(axis=0, initial=0.0).sum()
         + problem.sync_s * problem.weight.max(axis=0).sum()
+        + problem.sync_s * problem.read.max(axis=0, initial=0.0).sum()
     )
     rules = rules_of(problem, top)
     return Space(

@@ -282,7 +282,7 @@ def share_cover(family, nets, swaps, teams, rules, share, limit, most):  # type:
     new[3], new[4] = -1, -1
     board = Board(labels, head, count, new)
     work = Work(
-        np.zeros((3, family.weight.shape[1])),
+        np.zeros((4, family.weight.shape[1])),
         np.zeros(family.words.shape[1], np.uint64),
         np.zeros(n),
         np.zeros(n),

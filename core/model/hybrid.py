@@ -67,12 +67,14 @@ class HybridProblem:
     fixed: Floats
     """f64[2, D, q], bytes on each device besides."""
     weight: Floats
-    """f64[D, n], bytes of weights on each device, which replicas synchronise."""
+    """f64[D, n], bytes of weights on each device, which replicas synchronise; what several items
+    read is the first one's."""
     pin_ptr: Ints
     pins: Ints
-    """Items of each net (CSR), ascending: who makes a tensor, and who reads it."""
+    """Items of each net (CSR), ascending: who makes a tensor, and who reads it; or who reads a
+    weight."""
     source: Ints
-    """i64[p], item that makes the tensor; -1: an input of the model, which costs nothing."""
+    """i64[p], item that makes the tensor, or the first that reads the weight."""
     in_s: Floats
     """f64[D, p], time when it enters a stage of such a degree."""
     out_s: Floats
@@ -80,6 +82,8 @@ class HybridProblem:
     kept: Floats
     """f64[p], bytes that a stage that runs its forward pass again holds of a tensor that enters it,
     for every micro-batch that is under way."""
+    read: Floats
+    """f64[D, p], bytes of weights of a stage that reads them without their first item."""
     tail: Ints
     head: Ints
     """Distinct precedence pairs between items, tail < head."""

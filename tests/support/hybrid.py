@@ -80,6 +80,9 @@ def random_problem(seed: int, *, most: int = 6) -> HybridProblem:
         in_s=some.reshape(len(degrees), p),
         out_s=more.reshape(len(degrees), p),
         kept=np.zeros(p) if partwise else np.array([float(rng.randint(0, 4)) for _ in range(p)]),
+        read=np.array([[float(rng.choice((0, 0, 4))) for _ in range(p)] for _ in degrees]).reshape(
+            len(degrees), p
+        ),
         tail=np.array(tail, dtype=np.int64),
         head=np.array(head, dtype=np.int64),
         devices=rng.randint(1, 6),

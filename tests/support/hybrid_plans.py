@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from dnnp.core.check.case import units_of
 from dnnp.core.check.graph import tables_of
 from dnnp.core.check.hybrid import hybrid_costs
-from dnnp.core.check.plan import check_plan
+from dnnp.core.check.plan import check_colors, check_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.hybrid.plan import solve_hybrid
 from dnnp.core.model.cluster import singletons
@@ -200,13 +200,9 @@ class _All:
         return best
 
     def colored(self, blocks: list[list[int]], teams: Sequence[tuple[int, int, bool]]) -> bool:
-        """Whether nodes of one colour are in one stage, or all in shared ones."""
-        homes: dict[int, set[int]] = {}
-        for s, block in enumerate(blocks):
-            for color in self.graph.color[block].tolist():
-                homes.setdefault(color, set()).add(s)
-        homes.pop(-1, None)
-        return all(len(at) == 1 or all(teams[s][2] for s in at) for at in homes.values())
+        """Whether the checker has nothing to say about where colours are."""
+        stages = [self.stage(b, team, ()) for b, team in zip(blocks, teams, strict=True)]
+        return not check_colors(self.graph, self.tables, self.plan(stages), blocks)
 
     def value(self, blocks: list[list[int]], teams: Sequence[tuple[int, int, bool]]) -> float:
         """The least value with these stages on these devices."""
