@@ -65,16 +65,13 @@ def check_hybrid(given: Given, options: HybridOptions) -> DeviceClass:
     Raises
     ------
     UsageError
-        What parallel plans do not know: several classes, links, slower ones inside a cluster, or
-        other models of memory.
+        What parallel plans do not know: several classes, links, or other models of memory.
     """
     classes = [d for d in given.devices if not d.is_cpu]
     if len(classes) != 1 or len(given.devices) > 1:
         raise UsageError("parallel plans are for devices of one class, without CPUs beside them")
     if given.links:
         raise UsageError("parallel plans know the links of a class only: no --link")
-    if any(x.bandwidth_bytes_per_s < classes[0].bandwidth_bytes_per_s for x in classes[0].levels):
-        raise UsageError("parallel plans know no clusters with slower links inside than outside")
     cost = given.options
     if cost.objective != "throughput":
         raise UsageError(f"parallel plans are for --objective throughput, not {cost.objective}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support import shapes
 from support.graphs import random_stream
 from support.run import dnnp
 
@@ -122,3 +123,108 @@ def test_what_is_changed_is_noticed(seed: int) -> None:
             changed = json.dumps({**record, name: 2 * record[name] + 1}).encode()
             forged = b"\n".join([*lines[:i], changed, *lines[i + 1 :]]) + b"\n"
             assert dnnp("check", stdin=forged).status != 0, (name, record)
+
+
+def trained(**device: Any) -> list[dict[str, Any]]:
+    """Records of a chain of two nodes and back, with its plan on four devices, two a stage."""
+    rows = [
+        {
+            "type": "node", "id": v, "name": f"n{v}", "op": "X", "inputs": [v], "outputs": [v + 1],
+            "time_s": {"a": 8.0}, "memory_bytes": 10.0, "held_bytes": 4.0 * (v == 0),
+            "color": min(v, 3 - v), **({"backward": True} if v > 1 else {}),
+            "shards": [{"devices": 2, "time_s": {"a": 4.0}, "memory_bytes": 10.0,
+                        "held_bytes": 4.0 * (v == 0),
+                        "collectives": [{"kind": "all-reduce", "bytes": 8.0}]}],
+        }
+        for v in range(4)
+    ]  # fmt: skip
+    tensors = [
+        {"type": "tensor", "id": t, "name": f"t{t}", "kind": "activation" if t else "input",
+         "size_bytes": 1.0}
+        for t in range(5)
+    ]  # fmt: skip
+    head = {
+        "type": "header", "format": "dnnp", "version": 1, "model": "m", "units": {"time": "s"},
+        "provenance": [], "training": True,
+    }  # fmt: skip
+    offer = {"type": "device", "class": "a", "kind": "accelerator", "count": 4, **device}
+    records = [head, offer, *tensors, *rows]
+    data = encoded([*records, {"type": "end", "records": len(records)}])
+    result = dnnp("partition", "-q", "--tensor-parallel", "2", "--micro-batches", "4", stdin=data)
+    assert result.status == 0, result.err
+    return [json.loads(line) for line in result.out.splitlines()]
+
+
+FAST = {"bandwidth_bytes_per_s": 2.0, "cluster_size": 2, "inner_bandwidth_bytes_per_s": 8.0}
+
+
+def edited(records: list[dict[str, Any]], kind: str, **fields: Any) -> bytes:
+    return encoded([r | fields if r["type"] == kind else r for r in records])
+
+
+LINKS = [
+    {"from": f"a/{i}", "to": f"a/{1 - i}", "bandwidth_bytes_per_s": 1e-3, "latency_s": 9.0}
+    for i in range(2)
+]
+OTHER = {"class": "b", "kind": "cpu", "count": 1}
+SLOW = {"class": "a", "kind": "accelerator", "count": 4, **FAST, "inner_bandwidth_bytes_per_s": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"memory_model": "peak"}, "memory_model"),
+        ({"memory_mode": "overflow"}, "memory_mode"),
+        ({"charge_io": True}, "charge_io"),
+        ({"validity": "free"}, "validity"),
+        ({"objective": "gpipe"}, "objective"),
+        ({"max_replicas": 2}, "max_replicas"),
+        ({"links": LINKS}, "links"),
+        ({"devices": [SLOW]}, "inner_bandwidth_bytes_per_s"),
+        ({"devices": [SLOW | FAST, OTHER]}, "devices"),
+    ],
+)
+def test_what_parallel_plans_do_not_know_is_named(fields: dict[str, Any], named: str) -> None:
+    records = trained(**FAST)
+    assert dnnp("check", stdin=encoded(records)).status == 0
+    result = dnnp("check", stdin=edited(records, "plan", **fields))
+    assert result.status != 0
+    assert f"{named} is not for parallel plans" in result.err
+
+
+def test_stages_are_listed_in_the_order_of_the_pipeline() -> None:
+    records = trained(**FAST)
+    first, second = (r for r in records if r["type"] == "stage")
+    assert (first["in_flight"], first["memory_bytes"]) == (2, 24.0)
+    # The other way round the first stage would hold one micro-batch only.
+    turned = {0: second | {"id": 0, "in_flight": 2}, 1: first | {"id": 1, "in_flight": 1}}
+    turned[1]["memory_bytes"] = 20.0
+    rows = [turned[r["id"]] if r["type"] == "stage" else r for r in records]
+    result = dnnp("check", stdin=encoded(rows))
+    assert result.status != 0
+    assert "not listed in the order of the pipeline" in result.err
+
+
+def test_shards_are_in_the_cluster_that_they_are_priced_with() -> None:
+    records = trained(**FAST)
+    (first, second) = (r for r in records if r["type"] == "stage")
+    assert (first["shards"], second["shards"]) == (2, 2)
+    rows = [r | {"device": "a/1"} if r is first else r for r in records if r is not second]
+    result = dnnp("check", stdin=encoded(rows))
+    assert "not in one cluster" in result.err
+
+
+def test_backward_nodes_are_in_the_shared_stage_of_what_they_are_of() -> None:
+    stream = shapes.shape_stream("NN", training=True, room=100.0)
+    result = dnnp("partition", "--shared-stages", "2", stdin=stream)
+    records = [json.loads(line) for line in result.out.splitlines()]
+    assert dnnp("check", stdin=encoded(records)).status == 0
+    of = {r["id"]: r["of"] for r in records if r["type"] == "node" and "of" in r}
+    shared = [r for r in records if r["type"] == "stage" and r.get("shared")]
+    (late,) = (v for v in shared[0]["nodes"] if v in of)
+    (other,) = (v for v in shared[1]["nodes"] if v in of)
+    swap = {late: other, other: late}
+    rows = [r | {"nodes": [swap.get(v, v) for v in r["nodes"]]} if r in shared else r
+            for r in records]  # fmt: skip
+    result = dnnp("check", stdin=encoded(rows))
+    assert "must share a device" in result.err

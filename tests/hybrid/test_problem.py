@@ -104,6 +104,56 @@ def test_recomputation_trades_time_for_memory() -> None:
     assert "recomputed" not in second
 
 
+def small(room: float, *nodes: dict[str, Any], size: float = 2.0) -> bytes:
+    """A forward node and a backward one that reads what it makes, on two devices."""
+    head = json.loads(stream().splitlines()[0])
+    device = {
+        "type": "device", "class": "gpu", "kind": "accelerator", "count": 2,
+        "memory_bytes": room, "bandwidth_bytes_per_s": 100.0,
+    }  # fmt: skip
+    tensors = [
+        {"type": "tensor", "id": i, "name": f"t{i}", "kind": kind, "size_bytes": size}
+        for i, kind in enumerate(("input", "activation", "activation"))
+    ]
+    rows = [
+        {"type": "node", "id": i, "name": f"n{i}", "op": "X", "inputs": [i], "outputs": [i + 1]}
+        | ({"backward": True} if i else {}) | node
+        for i, node in enumerate(nodes)
+    ]  # fmt: skip
+    records = [head, device, *tensors, *rows]
+    end = {"type": "end", "records": len(records)}
+    return b"".join(json.dumps(r).encode() + b"\n" for r in [*records, end])
+
+
+def test_a_stage_of_the_backward_pass_alone_has_nothing_to_run_again() -> None:
+    ahead = {"time_s": {"gpu": 1.0}, "memory_bytes": 7.0}
+    behind = {"time_s": {"gpu": 3.0}, "memory_bytes": 10.0, "held_bytes": 4.0}
+    # It keeps none of the 30 bytes that it reads for a pass that it has not got.
+    data = small(12.0, ahead, behind, size=30.0)
+    result = partition("--recompute", "full", data=data)
+    assert result.status == 0, result.err
+    _, rows = stages(result.out)
+    assert [(s["nodes"], s.get("recomputed"), s["memory_bytes"]) for s in rows] == [
+        ([0], [0], 7.0), ([1], None, 10.0),
+    ]  # fmt: skip
+    assert dnnp("check", stdin=result.out).status == 0
+
+
+def test_what_runs_again_is_a_choice_of_each_node() -> None:
+    def shard(time: float, memory: float, again: float, less: float) -> dict[str, Any]:
+        recomputed = {"time_s": {"gpu": again}, "memory_bytes": less}
+        times = {"time_s": {"gpu": time}, "memory_bytes": memory}
+        return {"color": 0, **times, "shards": [{"devices": 1, **times, "recomputed": recomputed}]}
+
+    # Of one colour, and so in one stage; 8 bytes hold them if the first alone runs again.
+    data = small(8.0, shard(2.0, 6.0, 3.0, 2.0), shard(5.0, 6.0, 9.0, 5.0))
+    result = partition("--recompute", "auto", data=data)
+    assert result.status == 0, result.err
+    plan, (only,) = stages(result.out)
+    assert (plan["value"], plan["status"], only["recomputed"]) == (8.0, "optimal", [0])
+    assert dnnp("check", stdin=result.out).status == 0
+
+
 def test_replicas_share_a_batch() -> None:
     result = partition("--data-parallel", "3", "--micro-batches", "300", "--weight-sync", "server")
     plan, (only,) = stages(result.out)
@@ -120,6 +170,9 @@ def test_replicas_share_a_batch() -> None:
         (("--objective", "gpipe"), "gpipe"),
         (("--memory-mode", "overflow"), "--memory-model sum"),
         (("--validity", "free"), "no --validity"),
+        (("--memory-model", "peak"), "--memory-model peak"),
+        (("--charge-io",), "no --charge-io"),
+        (("--cluster-size", "3", "--inner-bandwidth", "0.5"), "bandwidth inside a cluster"),
     ],
 )
 def test_what_parallel_plans_do_not_know(options: tuple[str, ...], words: str) -> None:

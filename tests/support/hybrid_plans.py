@@ -20,13 +20,13 @@ from dnnp.core.check.hybrid import hybrid_costs
 from dnnp.core.check.plan import check_colors, check_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.hybrid.plan import solve_hybrid
-from dnnp.core.model.cluster import singletons
+from dnnp.core.model.cluster import Clustering, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.hybrid import HybridOptions
 from dnnp.core.model.plan import CostOptions, Plan, Stage
 from dnnp.core.model.run import PLAIN
-from dnnp.formats.graph import graph_of
+from dnnp.formats.graph import clustering_of, graph_of
 from support.graphs import random_stream
 
 DEGREES = (1, 2, 4)
@@ -37,6 +37,7 @@ class Asked(NamedTuple):
 
     problem: SplitProblem
     options: HybridOptions
+    groups: Clustering | None
 
 
 def asked(seed: int, most: int, *, shared: bool) -> Asked:
@@ -49,7 +50,7 @@ def asked(seed: int, most: int, *, shared: bool) -> Asked:
     )  # fmt: skip
     nodes = stream.records["node"]
     degrees = DEGREES if shared else rng.choice((DEGREES, (2, 4), (2, 3), ()))
-    stated, given = rng.random() < 0.8, rng.random() < 0.4
+    stated, given = shared or rng.random() < 0.8, rng.random() < 0.4
     for node in nodes:
         if rng.random() < 0.9:
             node["memory_bytes"] = float(rng.randint(4, 20))
@@ -60,6 +61,11 @@ def asked(seed: int, most: int, *, shared: bool) -> Asked:
         if degrees and rng.random() < 0.3:
             moved = [{"devices": t, "in_bytes": 1.0 * t, "out_bytes": 2.0} for t in degrees]
             tensor["shards"] = moved
+    for node in (n for n in nodes if "backward" in n and "color" in n and rng.random() < 0.8):
+        ahead = [n["id"] for n in nodes if "backward" not in n and n.get("color") == node["color"]]
+        node |= {"of": rng.choice(ahead)} if ahead else {}
+    if rng.random() < 0.2:
+        stream.records["group"] = list(_groups(rng, nodes))
     graph = graph_of(stream)
     again = graph.backward.any() or (graph.shards is not None and graph.shards.again is not None)
     count = rng.choice((2, 4)) if shared else rng.randint(1, 5)
@@ -81,7 +87,21 @@ def asked(seed: int, most: int, *, shared: bool) -> Asked:
         overlap_sync=rng.random() < 0.3,
         shared_stages=rng.randint(1, 2) if shared else 0,
     )
-    return Asked(SplitProblem(graph, singletons(graph), (device,), cost), options)
+    groups = clustering_of(stream, graph)
+    problem = SplitProblem(graph, groups or singletons(graph), (device,), cost)
+    return Asked(problem, options, groups)
+
+
+def _groups(rng: random.Random, nodes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Groups of one or two nodes; some take less time than these."""
+    left = [node["id"] for node in nodes]
+    for number in range(len(left)):
+        if left:
+            mine = sorted([left.pop(0), *(left.pop(rng.randrange(len(left))) for _ in left[:1])])
+            time = sum(nodes[v]["time_s"]["dev"] for v in mine) * rng.choice((0.5, 1.0))
+            yield {
+                "type": "group", "id": number, "name": "g", "nodes": mine, "time_s": {"dev": time},
+            }  # fmt: skip
 
 
 def _shard(rng: random.Random, node: dict[str, Any], t: int, *, given: bool) -> dict[str, Any]:
@@ -109,10 +129,10 @@ class _All:
     """All plans of what is asked."""
 
     def __init__(self, what: Asked) -> None:
-        self.problem, self.options = what
+        self.problem, self.options, groups = what
         self.graph, (self.device,) = self.problem.graph, self.problem.devices
         self.tables = tables_of(self.graph)
-        self.units = units_of(self.graph, None, self.tables)
+        self.units = units_of(self.graph, groups, self.tables)
         self.known: dict[tuple[object, ...], list[tuple[float, float, float]]] = {}
         shards = self.graph.shards
         degrees = [1] if shards is None else shards.degrees.tolist()
@@ -144,6 +164,10 @@ class _All:
     def sequences(self) -> Iterator[list[list[int]]]:
         """Sets of nodes in an order to which the checker has nothing to say."""
         for blocks in _sequences(list(range(self.tables.n))):
+            home = {v: s for s, block in enumerate(blocks) for v in block}
+            whole = {(self.units.of_node[v], s) for v, s in home.items()}
+            if len(whole) > len(self.units.ids):
+                continue
             if not self.wrong(blocks, [(1, 1, False)] * len(blocks), {"order"}):
                 yield blocks
 
@@ -244,7 +268,7 @@ def plan_disagreement(seed: int, most: int = 4, *, shared: bool = False) -> tupl
         return "infeasible", "" if math.isinf(best) else f"{seed}: {best} is possible, but {error}"
     except UsageError as error:
         return f"refused: {error}"[:40], ""
-    report = check_plan(what.problem.graph, None, replace(plan, digest=""))
+    report = check_plan(what.problem.graph, what.groups, replace(plan, digest=""))
     if report.violations:
         return plan.status, f"{seed}: {'; '.join(map(str, report.violations))}"
     best = _All(what).least()

@@ -2,22 +2,31 @@
 
     python tests/tools/agree_hybrid.py --count 1000 --seed 0
 
-All ways to cut a graph of up to five items into stages, all tensor-parallel degrees and replicas of
-each, and all choices of what runs its forward pass again; then as many graphs of up to four items,
-where some stages may be shared by all devices, with all ways to choose them. The search finds the
-best value and proves it, or proves that nothing fits. Exits with 1 on any disagreement.
+Problems: all ways to cut a graph of up to five items into stages, all tensor-parallel degrees and
+replicas of each, and all choices of what runs its forward pass again; then as many graphs of up to
+four items, where some stages may be shared by all devices, with all ways to choose them.
+
+Graphs: the same of up to four nodes, with colours, groups, clusters, bytes held, parameters, a
+backward pass in either direction, all ways to combine loads and to synchronise weights, where
+whatever the checker has nothing against is a plan, at the checker's price; and it accepts the plan
+that is found.
+
+The search finds the best value and proves it, or proves that nothing fits. Prints what became of
+the plans; exits with 1 on any disagreement.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from support.hybrid import disagreement
+from support.hybrid_plans import plan_disagreement
 
 
 def main() -> int:
@@ -26,14 +35,19 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000, help="graphs (default: 1000)")
     parser.add_argument("--seed", type=int, default=0, help="first seed (default: 0)")
     args = parser.parse_args()
-    wrong = 0
+    wrong, counts = 0, Counter[str]()
     for shared in (False, True):
         for seed in range(args.seed, args.seed + args.count):
-            reason = disagreement(seed, 4 if shared else 5, shared=shared)
-            if reason:
-                wrong += 1
-                print("shared stages" if shared else "stages", reason)
-    print(f"{2 * args.count} graphs, {wrong} disagreements")
+            kind = "shared stages" if shared else "stages"
+            status, reason = plan_disagreement(seed, shared=shared)
+            counts[f"{kind}: {status}"] += 1
+            for why in (disagreement(seed, 4 if shared else 5, shared=shared), reason):
+                if why:
+                    wrong += 1
+                    print(kind, why, flush=True)
+    for name, count in sorted(counts.items()):
+        print(f"{name:28} {count}")
+    print(f"{4 * args.count} graphs, {wrong} disagreements")
     return 1 if wrong else 0
 
 
