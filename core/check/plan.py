@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dnnp.core.check.case import compute_of, make_case, units_of
+from dnnp.core.check.case import Units, compute_of, make_case, units_of
 from dnnp.core.check.claims import (
     check_excess,
     check_objective,
@@ -78,7 +78,7 @@ def check_plan(graph: Graph, clustering: Clustering | None, plan: Plan) -> PlanR
         found += wrong + check_objective(plan, latency)
         found += check_excess(plan, [case.memory(number) for number in range(len(blocks))])
         return PlanReport(tuple(found), latency, validity, tuple(times))
-    found += check_colors(graph, tables, plan, blocks)
+    found += check_colors(graph, tables, units, plan, blocks)
     found += check_devices(plan) + check_shared(plan)
     if plan.hybrid is not None:
         from dnnp.core.check.hybrid import hybrid_costs
@@ -207,7 +207,7 @@ def _groups(
 
 
 def check_colors(
-    graph: Graph, tables: Tables, plan: Plan, blocks: list[list[int]]
+    graph: Graph, tables: Tables, units: Units, plan: Plan, blocks: list[list[int]]
 ) -> list[Violation]:
     """Nodes of one colour are in one stage, or apart in shared ones, as far as that may be."""
     stage_of = {v: number for number, block in enumerate(blocks) for v in block}
@@ -224,7 +224,9 @@ def check_colors(
     for color, nodes in sorted(classes.items()):
         stages = sorted(homes.get(color, ())) if len(nodes) > 1 else []
         apart = len(stages) > 1
-        if not together(plan, stages) or (apart and not _may_part(graph, tables, nodes, stage_of)):
+        if not together(plan, stages) or (
+            apart and not _may_part(graph, tables, units, nodes, stage_of)
+        ):
             message = f"nodes {shown([tables.ids[v] for v in nodes])} must share a device"
             message += f" but are in stages {shown(stages)}"
             found.append(Violation("color", f"color {color}", message, 1, len(stages)))
@@ -232,11 +234,15 @@ def check_colors(
 
 
 def _may_part(
-    graph: Graph, tables: Tables, nodes: Sequence[int], stage_of: Mapping[int, int]
+    graph: Graph,
+    tables: Tables,
+    units: Units,
+    nodes: Sequence[int],
+    stage_of: Mapping[int, int],
 ) -> bool:
     """Whether nodes of a colour may be in several shared stages.
 
-    On a path of the forward pass between two of them there is another node, and each backward node
+    On a path of the forward pass between their units there is another one, and each backward node
     is in the stage of the one that it is `of`.
     """
     twin = [-1] * tables.n if graph.twin is None else graph.twin.tolist()
@@ -244,21 +250,23 @@ def _may_part(
     late = set(nodes) - ahead
     if any(twin[v] not in ahead or stage_of.get(twin[v]) != stage_of.get(v) for v in late):
         return False
-    forward = [v for v in range(tables.n) if not tables.backward[v]]
-    before = {v: [u for u in tables.producers(v) if not tables.backward[u]] for v in forward}
-    after: dict[int, list[int]] = {v: [] for v in forward}
-    for v, producers in before.items():
-        for u in producers:
-            after[u].append(v)
+    before: dict[int, set[int]] = {unit: set() for unit in range(len(units.ids))}
+    after: dict[int, set[int]] = {unit: set() for unit in before}
+    for v in range(tables.n):
+        for u in tables.producers(v):
+            if not tables.backward[u] and not tables.backward[v]:
+                before[units.of_node[v]].add(units.of_node[u])
+                after[units.of_node[u]].add(units.of_node[v])
+    mine = {units.of_node[v] for v in ahead}
     met = []
     for steps in (before, after):
-        waiting, seen = sorted(ahead), set(ahead)
-        for v in waiting:
-            new = [u for u in steps[v] if u not in seen]
-            seen.update(new)
+        seen, waiting = set(mine), list(mine)
+        while waiting:
+            new = steps[waiting.pop()] - seen
+            seen |= new
             waiting += new
         met.append(seen)
-    return bool((met[0] & met[1]) - ahead)
+    return bool((met[0] & met[1]) - mine)
 
 
 def _load(stage: Stage, cost: Cost, subject: str) -> list[Violation]:

@@ -222,8 +222,8 @@ def tied_colors(graph: Graph, units: Clustering) -> list[int]:
     """
     found = []
     ahead = ~graph.backward
-    tail, head = graph.edges
-    onward = ahead[tail] & ahead[head]
+    onward = ahead[graph.edges[0]] & ahead[graph.edges[1]]
+    tail, head = (units.label[ends[onward]] for ends in graph.edges)
     for color in np.unique(graph.color[graph.color >= 0]).tolist():
         inside = graph.color == color
         mine = np.unique(units.label[inside & ahead])
@@ -233,12 +233,11 @@ def tied_colors(graph: Graph, units: Clustering) -> list[int]:
         twin = np.full(graph.n, -1) if graph.twin is None else graph.twin
         if (twin[late] < 0).any() or not inside[twin[late]].all():
             continue
-        label = np.arange(graph.n)
-        first = label[inside & ahead][0]
-        label[inside & ahead] = first
-        between = components(label, tail[onward], head[onward])
-        if (between[~inside] == between[first]).any():
-            found.append(int(color))
+        label = np.arange(units.g)
+        label[mine] = mine[0]
+        joined = components(label, tail, head)
+        if (joined == joined[mine[0]]).sum() > len(mine):
+            found.append(color)
     return found
 
 

@@ -226,7 +226,7 @@ class _All:
     def colored(self, blocks: list[list[int]], teams: Sequence[tuple[int, int, bool]]) -> bool:
         """Whether the checker has nothing to say about where colours are."""
         stages = [self.stage(b, team, ()) for b, team in zip(blocks, teams, strict=True)]
-        return not check_colors(self.graph, self.tables, self.plan(stages), blocks)
+        return not check_colors(self.graph, self.tables, self.units, self.plan(stages), blocks)
 
     def value(self, blocks: list[list[int]], teams: Sequence[tuple[int, int, bool]]) -> float:
         """The least value with these stages on these devices."""
