@@ -237,8 +237,8 @@ def _listed(tables: Tables, blocks: list[list[int]]) -> list[Violation]:
             if tables.backward[u] == tables.backward[v] and number.get(u, s) != s:
                 steps[tables.backward[v]].append((number[u], s))
     wrong = [(a, b) for a, b in steps[False] if a > b]
-    late = [[(a, b) for a, b in steps[True] if (a < b) == onward] for onward in (True, False)]
-    wrong += min(late, key=len)
+    back, onward = ([e for e in steps[True] if (e[0] < e[1]) == up] for up in (False, True))
+    wrong += onward if len(onward) < len(back) else back
     message = (
         "stages are not listed in the order of the pipeline, where stage {} comes before stage {}"
     )
