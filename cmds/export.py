@@ -38,12 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", metavar="PATH", help="the ONNX model, if it is not where the stream says"
     )
     parser.add_argument(
-        "--link-weights",
-        action="store_true",
-        help="make hard links to the external weight files instead of copying into the folder of "
-        "each stage what it reads",
-    )
-    parser.add_argument(
         "--max-batch-size",
         type=count,
         default=0,

@@ -103,8 +103,8 @@ WEIGHTS = {
     "stage": Field("place", "stage that reads it, or the model", required=True, enum=(MODEL,)),
     "file": string("where it is"),
     "placed": string(
-        "copy: the bytes that are read, and no others; link: a hard link to a whole file of the "
-        "model; missing: the file was not there, and is expected at this place",
+        "copy: the bytes that are read, and no others; missing: the file was not there, and is "
+        "expected at this place; link: a hard link to the whole file, as earlier versions made",
         enum=("copy", "link", "missing"),
     ),
     "sources": many("string", "files of the model that its bytes are from", required=True),

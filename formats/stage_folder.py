@@ -81,7 +81,6 @@ def write_export(
     target: Path,
     *,
     extras: Extras | None = None,
-    link_weights: bool = False,
     watch: Callable[[Standing], None] = lambda standing: None,
 ) -> Weights:
     """Write models to the folder `target`, whole or not at all.
@@ -99,8 +98,6 @@ def write_export(
         File of the source model; weight files are looked for beside it.
     extras
         What else is written.
-    link_weights
-        Make hard links to the weight files instead of copying what each model reads.
     watch
         Told how far the copying is.
 
@@ -139,7 +136,7 @@ def write_export(
                 folder.mkdir(parents=True)
                 placed = place_weights(
                     unit.stage, unit.model, folder, originals,
-                    within=unit.folder, link=link_weights, copying=copying,
+                    within=unit.folder, copying=copying,
                 )  # fmt: skip
                 data = placed.model.SerializeToString(deterministic=True)
                 entries[unit.stage] = _write(inside, f"{unit.folder}/{MODEL_FILE}", data)

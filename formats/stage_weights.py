@@ -1,7 +1,8 @@
-"""Weight files of stages: each gets a file with the bytes that it reads, or links to the originals.
+"""Weight files of stages: each gets a file with the bytes that it reads.
 
 ONNX Runtime opens weight files only below the folder of the model, and follows no symbolic link
-out of it. So everything that a stage reads stands in a folder of its own, which can be moved.
+out of it. So everything that a stage reads stands in a folder of its own, which can be moved. Hard
+links would spare the copies, but onnx refuses data with several names, the user's own file too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import hashlib
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -47,8 +47,7 @@ class WeightFile:
     file: str
     """Path in the folder of the export."""
     how: str
-    """`copy` (of the bytes that the stage reads), `link` (a hard link to a whole file of the
-    model), or `missing` (it is expected there)."""
+    """`copy` (of the bytes that the stage reads), or `missing` (it is expected there)."""
     sources: tuple[Path, ...]
     """Files of the model that its bytes are from."""
     size_bytes: int = 0
@@ -133,14 +132,12 @@ def place_weights(
     originals: Originals,
     *,
     within: str = "",
-    link: bool,
     copying: Callable[[int], None] = lambda size_bytes: None,
 ) -> Placed:
     """Put the weights of a stage into its folder.
 
-    It gets one file with the bytes that it reads, each of them once. With `link` it gets hard
-    links to the original files instead, where the file system can make them; rows of a file that
-    lie apart are copied all the same. For what is missing it names the place where it is expected.
+    It gets one file with the bytes that it reads, each of them once. For what is missing it names
+    the place where it is expected.
 
     Parameters
     ----------
@@ -169,25 +166,17 @@ def place_weights(
     files: list[WeightFile] = []
     kept: dict[str, str] = {}
     present: dict[str, Path] = {}
-    joined = {span.location for span in spans if span.rows == 1}
     apart = {span.location for span in spans if span.rows > 1}
     for location, name in _names({span.location for span in spans}).items():
-        source, original = (originals.home / location,), originals.paths[location]
-        if original is None and location in apart:
-            raise InputFileError(
-                f"{source[0]}: no such file; shards take parts of the weights in it"
-            )
-        if original is None:
-            files.append(WeightFile(stage, f"{within}/{name}", "missing", source))
-            kept[location] = name
-        elif link and location in joined and _link(original, folder, name):
-            size = (folder / name).stat().st_size
-            files.append(WeightFile(stage, f"{within}/{name}", "link", source, size))
-            kept[location] = name
-        if original is not None and (location not in kept or location in apart):
+        source, original = originals.home / location, originals.paths[location]
+        if original is not None:
             present[location] = original
-    wanted = (s for s in spans if s.location in present and (s.rows > 1 or s.location not in kept))
-    runs = _packed(wanted)
+            continue
+        if location in apart:
+            raise InputFileError(f"{source}: no such file; shards take parts of the weights in it")
+        files.append(WeightFile(stage, f"{within}/{name}", "missing", (source,)))
+        kept[location] = name
+    runs = _packed(span for span in spans if span.location in present)
     if runs:
         size, digest = _write(runs, present, folder / DATA_FILE, copying)
         files.append(
@@ -231,20 +220,6 @@ def _names(locations: Collection[str]) -> dict[str, str]:
                 name = f"weights-{name}"
         names[location] = name
     return names
-
-
-def _link(original: Path, folder: Path, name: str) -> bool:
-    """Make a hard link; False, and nothing is left of it, where that is not possible."""
-    beside = folder / name
-    beside.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(original, beside)
-    except OSError:
-        for parent in beside.parents[: name.count("/")]:
-            with suppress(OSError):
-                parent.rmdir()
-        return False
-    return True
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:

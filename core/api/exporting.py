@@ -43,8 +43,6 @@ class ExportOptions(Options):
     `torch-plan`: where to split the module, and degrees of the stages."""
     model: str | None = option()
     """The ONNX model, if it is not where the graph says."""
-    link_weights: bool = option(False)
-    """Make hard links to external weight files instead of copying."""
     max_batch_size: int = option(0, least=0, most=MOST)
     """With `triton`: largest batch, along the first dimension of every tensor; 0: none."""
 
@@ -61,7 +59,6 @@ def export(
     *,
     to: str = "stages",
     model: str | None = None,
-    link_weights: bool = False,
     max_batch_size: int = 0,
     caller: Caller = CALLER,
 ) -> None:
@@ -81,9 +78,6 @@ def export(
         degrees of the stages.
     model
         The ONNX model, if it is not where the graph says.
-    link_weights
-        Make hard links to external weight files instead of copying into the folder of each stage
-        what it reads.
     max_batch_size
         With `triton`: largest batch, along the first dimension of every tensor; 0: none.
 
@@ -98,9 +92,7 @@ def export(
     """
     from dnnp.formats.files import atomic_output
 
-    options = ExportOptions(
-        to=to, model=model, link_weights=link_weights, max_batch_size=max_batch_size, caller=caller
-    )
+    options = ExportOptions(to=to, model=model, max_batch_size=max_batch_size, caller=caller)
     options.check()
     stream, name = graph.stream(), os.fspath(path)
     if to in FOLDERS:
@@ -185,12 +177,11 @@ def export_folder(stream: Stream, folder: str, options: ExportOptions) -> None:
                 source,
                 Path(folder),
                 extras=extras,
-                link_weights=options.link_weights,
                 watch=bar.update,
             )
     except FormatError as error:
         raise FormatError(error.reason, error.file or str(source)) from None
-    _report(caller, weights, folder, options.link_weights)
+    _report(caller, weights, folder)
     caller.note(f"wrote {counted(len(stages), 'stage')} to {folder}")
 
 
@@ -206,7 +197,7 @@ def _planned(stream: Stream) -> tuple[NodeGraph, Plan]:
     return graph, plan
 
 
-def _report(caller: Caller, weights: Weights, folder: str, link_weights: bool) -> None:
+def _report(caller: Caller, weights: Weights, folder: str) -> None:
     """Say what became of the weight files."""
     for source, files in _by_source(weights, "missing").items():
         others = len(files) - 1
@@ -214,18 +205,7 @@ def _report(caller: Caller, weights: Weights, folder: str, link_weights: bool) -
         caller.warn(
             f"{source}: no such file; the stages expect it at {folder}/{files[0]}{likewise}"
         )
-    for source in _by_source(weights, "link"):
-        caller.note(
-            f"{source}: hard-linked to the folders of the stages; while the links are there, "
-            "onnx.load refuses the stages and the original"
-        )
-    copies = _by_source(weights, "copy")
-    if copies and link_weights:
-        caller.warn(
-            f"{', '.join(copies)}: no hard link to {folder} is possible; what the stages read "
-            "is copied"
-        )
-    if copies:
+    if _by_source(weights, "copy"):
         shared = weights.repeated_bytes
         again = (
             f", {shown_bytes(shared)} of them again, as stages share parameters" if shared else ""

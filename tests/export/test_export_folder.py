@@ -13,6 +13,7 @@ import pytest
 
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.formats import export_folder
+from dnnp.formats.manifest import check_files, read_manifest
 from support.stage_folders import export, files, model_with
 
 INSIDE = ".dnnp-export-"
@@ -87,16 +88,27 @@ def test_copies_are_replaced_unless_changed(source: Path, tmp_path: Path) -> Non
     refused(source, out, r"'stage-1/model\.onnx\.data' is not as dnnp-export left it")
 
 
-def test_links_are_replaced_unless_they_are_the_last(source: Path, tmp_path: Path) -> None:
+def test_links_of_earlier_versions_are_replaced_unless_they_are_the_last(
+    source: Path, tmp_path: Path
+) -> None:
     """Both stages have a link: one of them does not keep the bytes when both are removed."""
     out = tmp_path / "out"
-    for _ in range(2):
-        export(model_with(), source, out, link_weights=True)
+    export(model_with(), source, out)
+    manifest = json.loads((out / "manifest.json").read_text())
+    for entry in manifest["weights"]:
+        (out / entry["file"]).unlink()
+        entry["file"] = f"stage-{entry['stage']}/w.bin"
+        os.link(source / "w.bin", out / entry["file"])
+        entry |= {"placed": "link", "size_bytes": (source / "w.bin").stat().st_size}
+        del entry["sha256"], entry["padding_bytes"]
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    check_files(out, read_manifest(out))
     (source / "w.bin").unlink()
     refused(source, out, r"'stage-0/w\.bin' is not as dnnp-export left it")
     os.link(out / "stage-0/w.bin", source / "w.bin")
     export(model_with(), source, out)
     assert not (out / "stage-0/w.bin").exists()
+    assert (source / "w.bin").stat().st_nlink == 1
 
 
 @pytest.mark.parametrize("placed", ["link", "copy"])
@@ -136,9 +148,8 @@ def test_weights_behind_links(source: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     (source / "w.bin").rename(secret)
     (source / "w.bin").symlink_to(secret)
-    for link in (False, True):
-        with pytest.raises(FormatError, match=r"w\.bin: a link out of the model's folder"):
-            export(model_with(), source, tmp_path / "out", link_weights=link)
+    with pytest.raises(FormatError, match=r"w\.bin: a link out of the model's folder"):
+        export(model_with(), source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     # A cache: the model and its weights are links to where the files of all versions stand.
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
@@ -147,10 +158,9 @@ def test_weights_behind_links(source: Path, tmp_path: Path) -> None:
     secret.rename(blobs / "1")
     (snapshot / "w.bin").symlink_to(blobs / "1")
     (snapshot / "m.onnx").symlink_to(blobs / "2")
-    for how in ("copy", "link"):
-        weights = export(model_with(), snapshot, tmp_path / "out", link_weights=how == "link")
-        assert {file.how for file in weights.files} == {how}
-        assert not any(path.is_symlink() for path in (tmp_path / "out").rglob("*"))
+    weights = export(model_with(), snapshot, tmp_path / "out")
+    assert {file.how for file in weights.files} == {"copy"}
+    assert not any(path.is_symlink() for path in (tmp_path / "out").rglob("*"))
 
 
 class KilledError(BaseException):

@@ -1,4 +1,4 @@
-"""Weights of exported stages: what each stage gets, links by choice, what is missing or wrong."""
+"""Weights of exported stages: what each stage gets, what is missing or wrong."""
 
 from __future__ import annotations
 
@@ -252,41 +252,15 @@ def test_weights_in_bodies_constants_and_functions(source: Path, tmp_path: Path)
     check_export(source, target.rename(tmp_path / "moved"))
 
 
-def test_links_by_choice(source: Path, tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    weights = export(model_with(), source, target, link_weights=True)
-    assert weights.repeated_bytes == 0
-    for i in range(2):
-        assert os.path.samefile(target / f"stage-{i}/w.bin", source / "w.bin")
-    assert entries(target) == [
-        {
-            "stage": i,
-            "file": f"stage-{i}/w.bin",
-            "placed": "link",
-            "sources": [str(source / "w.bin")],
-            "size_bytes": 16 * SIZE,
-        }
-        for i in range(2)
-    ]
-    stage = onnx.load(target / "stage-0/model.onnx", load_external_data=False)
-    assert list(stage.graph.initializer) == [external("A", "w.bin", 4096)]
-    check_export(source, target)
-    export(model_with(), source, target)
-    assert (source / "w.bin").stat().st_nlink == 1
-    onnx.load(source / "m.onnx")
-
-
-def test_copies_where_links_are_not_possible(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(stage_weights.os, "link", refuse)
-    weights = export(model_with("sub/v.bin"), source, tmp_path / "out", link_weights=True)
-    assert [file.how for file in weights.files] == ["copy", "copy"]
-    assert not (tmp_path / "out/stage-0/sub").exists()
-    check_export(source, tmp_path / "out")
+def test_the_model_is_still_read_while_an_export_exists(source: Path, tmp_path: Path) -> None:
+    """onnx refuses external data in files with several names, the user's own file too."""
+    before = (source / "w.bin").stat()
+    export(model_with(), source, tmp_path / "out")
+    after = (source / "w.bin").stat()
+    assert after.st_nlink == 1
+    assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+    for path in (source / "m.onnx", *(tmp_path / "out").rglob("model.onnx")):
+        onnx.load(path)
 
 
 def test_weights_in_folders_behind_links_and_with_awkward_names(
@@ -300,17 +274,10 @@ def test_weights_in_folders_behind_links_and_with_awkward_names(
         ["v.bin"],
         ["model.onnx.data", "v.bin"],
     ]
-    linked = export(model, source, tmp_path / "linked", link_weights=True)
-    assert [file.file for file in linked.files] == [
-        "stage-0/sub/v.bin",
-        "stage-1/weights-model.onnx.data",
-        "stage-1/sub/v.bin",
-    ]
     # ONNX Runtime's own rules for the original are stricter: no links.
     (source / "model.onnx.data").unlink()
     (source / "model.onnx.data").write_bytes((source / "else where\N{SNOWMAN}").read_bytes())
-    for name in ("copied", "linked"):
-        check_export(source, tmp_path / name)
+    check_export(source, tmp_path / "copied")
 
 
 def test_names_of_missing_files_are_not_mixed_up(source: Path, tmp_path: Path) -> None:
@@ -377,7 +344,7 @@ def test_weights_that_become_shorter(source: Path, tmp_path: Path) -> None:
     originals = find_originals([stage.model], source / "m.onnx")
     os.truncate(source / "w.bin", 10_000)
     with pytest.raises(InputFileError, match=r"w\.bin: became shorter while it was read"):
-        place_weights(0, stage.model, tmp_path, originals, link=False)
+        place_weights(0, stage.model, tmp_path, originals)
 
 
 def test_nothing_stays_of_an_export_that_cannot_be_written(source: Path, tmp_path: Path) -> None:
@@ -444,7 +411,7 @@ def test_any_places_keep_their_bytes(pieces: list[tuple[str, int, int, bool]]) -
         for location, content in data.items():
             (home / location).write_bytes(content)
         originals = find_originals([model], home / "m.onnx")
-        placed = place_weights(0, model, target, originals, link=False)
+        placed = place_weights(0, model, target, originals)
         copy = (target / "model.onnx.data").read_bytes()
     used = {
         (location, at)

@@ -118,10 +118,7 @@ def test_runs_in_processes_too(plan: bytes) -> None:
 
 
 @pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize("link", [False, True])
-def test_exported_models_compute_it(
-    large: bool, link: bool, model: Path, plan: bytes, tmp_path: Path
-) -> None:
+def test_exported_models_compute_it(large: bool, model: Path, plan: bytes, tmp_path: Path) -> None:
     """Weights in the model, or in a file of their own, of which each device gets its part."""
     path = model
     if large:
@@ -134,7 +131,7 @@ def test_exported_models_compute_it(
         ran = ok("run", "-n", "4", "--verify", stdin=plan)
         assert records(ran, "run")[0]["max_rel_error"] < 1e-4
     folder = tmp_path / "out"
-    ok("export", "--to", "stages", *["--link-weights"] * link, "-o", str(folder), stdin=plan)
+    ok("export", "--to", "stages", "-o", str(folder), stdin=plan)
     manifest = json.loads((folder / "manifest.json").read_text())
     assert {(s["device"], s["shard"], s["shards"]) for s in manifest["stages"]} == {
         ("cpu-core/0", 0, 2),
@@ -144,14 +141,10 @@ def test_exported_models_compute_it(
     np.testing.assert_allclose(got["y"], whole["y"], rtol=1e-4, atol=1e-4)
     size = 4 * (2 * WIDE * 2 * WIDE + WIDE * 129)
     copied = [w for w in manifest["weights"] if w["placed"] == "copy"]
-    if large and not link:
+    if large:
         held = sum(w["size_bytes"] - w["padding_bytes"] for w in copied)
         assert held == size
         assert max(w["size_bytes"] for w in copied) < 0.6 * size
-    if large and link:
-        # The first product by columns, the last by columns: their rows lie apart.
-        assert copied
-        assert any(w["placed"] == "link" for w in manifest["weights"])
 
 
 def test_missing_weights_are_named(model: Path, tmp_path: Path) -> None:
