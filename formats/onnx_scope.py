@@ -14,6 +14,13 @@ FunctionKey = tuple[str, str, str]
 """Domain, name and overload of a local function."""
 
 
+UNREPEATABLE = frozenset((
+    "Bernoulli", "BiasDropout", "BitmaskBiasDropout", "BitmaskDropout", "Dropout", "Multinomial",
+    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Sampling",
+))  # fmt: skip
+"""Operators that may draw numbers: what they make of the same inputs differs from run to run."""
+
+
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Bodies that a node holds: branches of `If`, bodies of `Loop` and `Scan`."""
     for attribute in node.attribute:
@@ -59,6 +66,13 @@ def nested_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     for node in nodes:
         yield node
         yield from inner_nodes(node)
+
+
+def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Every node of a model, those of bodies and of local functions too."""
+    yield from nested_nodes(model.graph.node)
+    for function in model.functions:
+        yield from nested_nodes(function.node)
 
 
 def inner_nodes(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:

@@ -11,16 +11,10 @@ from onnx import helper, numpy_helper
 
 from dnnp.core.model.shards import WHOLE, axis_of
 from dnnp.formats.onnx_graph import int64s
-from dnnp.formats.onnx_scope import domain_of, reads, subgraphs, writes
+from dnnp.formats.onnx_scope import UNREPEATABLE, domain_of, reads, subgraphs, writes
 from dnnp.formats.onnx_shard_ops import Change, Shape, Sight, UnfitError, change_of
 from dnnp.formats.onnx_types import TensorType, describe, find_types, without_weights
 from dnnp.formats.onnx_weights import Slice, slice_tensor
-
-UNREPEATABLE = frozenset((
-    "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-    "RandomUniformLike",
-))  # fmt: skip
-"""Operators that may give each device something else: the first one runs them for all."""
 
 
 class Layout(NamedTuple):
@@ -87,6 +81,7 @@ class Facts:
     def is_alone(self, node: onnx.NodeProto) -> bool:
         """Whether one device has to run a node for all: it may give each something else, has
         bodies, or is about sequences."""
+        # The first device runs what may give each something else, for all.
         if node.op_type in UNREPEATABLE or any(True for _ in subgraphs(node)):
             return True
         there = [name for name in (*reads(node), *writes(node)) if name in self._types]

@@ -218,6 +218,11 @@ RUN = {
     "max_rel_error": number("the same, relative to the largest value of its output", optional=True),
     "rtol": number("allowed error relative to each value", optional=True),
     "atol": number("allowed error relative to the largest value of an output", optional=True),
+    "self_rel_error": number(
+        "the same where outputs differ by more: how much the whole model differs from itself, with "
+        "other tensors handed out or without optimisation",
+        optional=True,
+    ),
     "interrupted": boolean("not all samples went through", optional=True),
     "stages": records(
         "predicted and measured load of each stage",

@@ -382,7 +382,7 @@ def _errors(run: Record, subject: str) -> Iterator[Violation]:
         message = f"max_abs_error is {largest!r}, max_rel_error {relative!r}: both are 0, or none"
         yield Violation("value", subject, message, largest, relative)
     if run.get("verified") and "rtol" in run and "atol" in run:
-        allowed = run["rtol"] + run["atol"]
+        allowed = run["rtol"] + max(run["atol"], run.get("self_rel_error", 0.0))
         if above(relative, allowed):
             message = f"says that it is verified, but max_rel_error is {relative!r}, above "
             yield Violation("value", subject, f"{message}{allowed!r}", allowed, relative)

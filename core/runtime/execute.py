@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from dnnp.core.model.errors import DnnpError
 from dnnp.core.model.plan import Stage
-from dnnp.core.runtime.inputs import Sample
 from dnnp.core.runtime.limits import making_session
 from dnnp.core.runtime.load import Load, Watch, widest
 from dnnp.core.runtime.pipeline import send
@@ -38,10 +37,13 @@ from dnnp.core.runtime.trace import Moved, Trace
 from dnnp.core.runtime.turns import Turns
 from dnnp.core.runtime.values import Values, to_numpy
 from dnnp.core.runtime.verify import (
+    Case,
+    Examiner,
     Tolerance,
     Verdict,
+    case_of_file,
+    drawing_nodes,
     exposed,
-    first_difference,
     verify_files,
     verify_outputs,
 )
@@ -202,36 +204,45 @@ class Pipeline:
         stopped = self.watch.interrupted
         if load.files is not None:
             files, went = load.files, load.files.went or ()
-            verdict = verify_files(went, files.read, whole.run, tolerance, stopped)
-            if not verdict.ok and verdict.bad_sample is not None:
-                bad = files.read(went[verdict.bad_sample].path)
-                verdict.fault += f"; {self._locate(bad, tolerance)}"
-            return verdict
-        reference = []
-        for sample in load.samples:
-            if stopped():
-                break
-            values = whole.run(dict(sample))
-            reference.append({name: to_numpy(values[name]) for name in self.outputs})
-        if len(reference) < len(load.samples):
-            return Verdict()
-        verdict = verify_outputs(reference, trace.outputs, tolerance)
-        if not verdict.ok and verdict.bad_sample is not None:
-            verdict.fault += f"; {self._locate(load.samples[verdict.bad_sample], tolerance)}"
+
+            def case_of(number: int) -> Case:
+                return case_of_file(went[number], files.read, whole.run)
+
+            verdict = verify_files(len(went), case_of, tolerance, stopped)
+        else:
+            reference = []
+            for sample in load.samples:
+                if stopped():
+                    return Verdict()
+                values = whole.run(dict(sample))
+                reference.append({name: to_numpy(values[name]) for name in self.outputs})
+            verdict = verify_outputs(reference, trace.outputs, tolerance)
+
+            def case_of(number: int) -> Case:
+                i = number % len(reference)
+                shown, sample = f"sample {number}", load.samples[i]
+                return Case(shown, sample, reference[i], trace.outputs[number])
+
+        if not verdict.ok and not stopped():
+            verdict.examine(case_of, self._examiner(tolerance))
         return verdict
 
-    def _locate(self, sample: Sample, tolerance: Tolerance) -> str:
-        open_model = exposed(self.made or self.model, [part.model for part in self.parts])
-        names = [value.name for value in open_model.graph.output]
+    def _examiner(self, tolerance: Tolerance) -> Examiner:
+        """What finds out why outputs differ."""
+        model = self.made or self.model
+        opened = exposed(model, [part.model for part in self.parts])
+        names = [value.name for value in opened.graph.output]
         config = reference_config(self.homes, self.config)
-        whole = self._worker(open_model, names, config, Place(), "the whole model")
-        found = first_difference(self.steps, whole.run, sample, tolerance)
-        return found or (
-            "every stage alone is right: tensors were mixed up between the stages"
-            if self.made is None
-            else "every part alone is right: sums of parts are rounded otherwise, or the model was "
-            "cut in a wrong way"
-        )
+
+        def run_by(config: SessionConfig) -> Callable[[Values], Values]:
+            return self._worker(opened, names, config, Place(), "the whole model").run
+
+        plain = None
+        if config.optimization != "disable":
+            with suppress(DnnpError):  # not every model runs without
+                plain = run_by(replace(config, optimization="disable"))
+        drawing, made = drawing_nodes(model), self.made is not None
+        return Examiner(self.steps, tolerance, run_by(config), plain, drawing, made)
 
     def whole(
         self, config: SessionConfig, place: Place, name: str, *, alone: bool = False

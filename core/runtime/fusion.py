@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dnnp.formats.onnx_scope import domain_of, reads, subgraphs, writes
+from dnnp.formats.onnx_scope import UNREPEATABLE, domain_of, reads, subgraphs, writes
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 _CAST_PREFIX = "InsertedPrecisionFreeCast_"
 """ONNX Runtime gives this to a tensor that it computes in another precision."""
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
-     "Bernoulli", "Dropout"}
-)  # fmt: skip
 _NO_OPS = frozenset({"Identity", "Dropout"})
 _COPIED = frozenset({"DequantizeLinear"})
 _SHAPES = frozenset({"Shape", "Size"})
@@ -195,7 +191,7 @@ class _Source:
         """What makes two nodes equal; None for what must run by itself."""
         if node.op_type == "Constant" and len(node.attribute) == 1:
             return _content(node.attribute[0].t)
-        if node.op_type in _RANDOM or any(True for _ in subgraphs(node)):
+        if node.op_type in UNREPEATABLE or any(True for _ in subgraphs(node)):
             return None
         given = tuple(sorted(map(_text_of, node.attribute)))
         operands = tuple(first.get(name, name) for name in node.input)
@@ -209,7 +205,7 @@ class _Source:
             if any(self.first.get(name, name) in alive for name in self.writes[v]):
                 continue
             if node.op_type in _SHAPES or (
-                node.op_type not in _RANDOM | _COPIED
+                node.op_type not in UNREPEATABLE | _COPIED
                 and constant.issuperset(self.reads[v])
                 and not any(True for _ in subgraphs(node))
             ):

@@ -153,7 +153,8 @@ class Outcome:
         limits = {} if tolerance is None else {"rtol": tolerance.rtol, "atol": tolerance.atol}
         # JSON has no infinity: an error beyond all measure is left out.
         finite = {name: error for name, error in errors.items() if math.isfinite(error)}
-        return {"verified": verdict.ok, **finite, **limits}
+        own = {"self_rel_error": verdict.self_error} if verdict.self_error else {}
+        return {"verified": verdict.ok, **finite, **limits, **own}
 
     def _stage_fields(self) -> list[dict[str, Any]]:
         """What was predicted and measured of each stage of the pipeline."""
@@ -243,6 +244,8 @@ class Outcome:
         limits = f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}" if tolerance else ""
         if not verdict.ok:
             return f"verified    NO: {verdict.fault} ({limits})"
+        if verdict.self_error:
+            limits += f", or as the whole model from itself: {verdict.self_error:.2g}"
         return (
             f"verified    yes: {verdict.samples} samples, largest error {verdict.max_abs:.2g}, "
             f"{verdict.max_rel:.2g} of the largest value ({limits})"
