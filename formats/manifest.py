@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -232,6 +234,8 @@ def _sum(names: Iterable[str], planned: Mapping[str, Planned]) -> Record:
 def read_manifest(folder: Path) -> Record:
     """The manifest of an export, checked: fields, who feeds whom, files inside the folder.
 
+    What stands in the folder may have been made by anybody: no link is followed out of it.
+
     Raises
     ------
     InputFileError
@@ -239,7 +243,15 @@ def read_manifest(folder: Path) -> Record:
     FormatError
         It is not a manifest of this version, or contradicts itself.
     """
-    path = folder / FILE
+    path, home = folder / FILE, os.path.realpath(folder)
+
+    def is_inside(name: str) -> bool:
+        with suppress(ValueError):  # no file name at all, which opening it says
+            return Path(os.path.realpath(folder / name)).is_relative_to(home)
+        return True
+
+    if not is_inside(FILE):
+        raise FormatError("a link out of the folder", str(path))
     found = parse_json(read_regular(path, LARGEST_BYTES, "no manifest is that large"), str(path))
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise FormatError(f"not a manifest: its 'format' is not '{FORMAT}'", str(path))
@@ -250,32 +262,71 @@ def read_manifest(folder: Path) -> Record:
     for kind in ("stages", "weights", "files"):
         for i, entry in enumerate(found.get(kind, [])):
             name = PurePosixPath(entry.get("file", ""))
+            reason = f"'{name}' is a link out of the folder"
             if name.is_absolute() or ".." in name.parts:
                 reason = f"'{name}' is not inside the folder"
-                raise FormatError(reason, str(path), None, f"{kind}[{i}].file")
+            elif is_inside(str(name)):
+                continue
+            raise FormatError(reason, str(path), None, f"{kind}[{i}].file")
     return found
 
 
 def _check_wiring(found: Record, path: str) -> None:
-    """Refuse stages out of order, and tensors that nothing has made by then."""
-    made: dict[str, int | str] = {tensor["name"]: MODEL for tensor in found["inputs"]}
+    """Refuse stages out of order, tensors that nothing has made by then, and links beside these."""
+    made: dict[str, int | str] = {}
+    readers: dict[str, list[int | str]] = {}
+    crossing: dict[tuple[int, int], list[str]] = {}
 
     def refuse(field: str, reason: str) -> None:
         raise FormatError(reason, path, None, field)
 
+    def make(field: str, tensors: Iterable[Record], maker: int | str) -> None:
+        for tensor in tensors:
+            if tensor["name"] in made:
+                refuse(field, f"'{tensor['name']}' has another maker already")
+            made[tensor["name"]] = maker
+
+    def read(field: str, tensors: Iterable[Record], reader: int | str, fault: str) -> None:
+        for tensor in tensors:
+            name = tensor["name"]
+            if made.get(name) != tensor["from"]:
+                refuse(field, f"'{name}' {fault}")
+            if reader in readers.setdefault(name, []):
+                refuse(field, f"'{name}' is there twice")
+            readers[name].append(reader)
+            if isinstance(tensor["from"], int) and isinstance(reader, int):
+                crossing.setdefault((tensor["from"], reader), []).append(name)
+
+    make("inputs", found["inputs"], MODEL)
     for i, stage in enumerate(found["stages"]):
         if stage["id"] != i:
             refuse(f"stages[{i}].id", f"{stage['id']} is not {i}, its position")
-        for tensor in stage["inputs"]:
-            if made.get(tensor["name"]) != tensor["from"]:
-                refuse(f"stages[{i}].inputs", f"'{tensor['name']}' is not there by then")
-        for tensor in stage["outputs"]:
-            if tensor["name"] in made:
-                refuse(f"stages[{i}].outputs", f"'{tensor['name']}' has another maker already")
-            made[tensor["name"]] = i
-    for tensor in found["outputs"]:
-        if made.get(tensor["name"]) != tensor["from"]:
-            refuse("outputs", f"'{tensor['name']}' is not made where it says")
+        read(f"stages[{i}].inputs", stage["inputs"], i, "is not there by then")
+        make(f"stages[{i}].outputs", stage["outputs"], i)
+    read("outputs", found["outputs"], MODEL, "is not made where it says")
+    for field, tensors in (
+        ("inputs", found["inputs"]),
+        *((f"stages[{i}].outputs", stage["outputs"]) for i, stage in enumerate(found["stages"])),
+    ):
+        for tensor in tensors:
+            known = readers.get(tensor["name"], [])
+            if sorted(map(str, tensor["to"])) != sorted(map(str, known)):
+                refuse(field, f"'{tensor['name']}': 'to' names others than those that read it")
+    for i, link in enumerate(found["links"]):
+        tail, head = link["from"], link["to"]
+        if max(tail, head) >= len(found["stages"]):
+            refuse(f"links[{i}]", f"there is no stage {max(tail, head)}")
+        if tail >= head:
+            refuse(f"links[{i}]", f"goes from stage {tail} back to stage {head}")
+        names = crossing.pop((tail, head), None)
+        if names is None or sorted(names) != sorted(link["tensors"]):
+            reason = f"is not what stage {head} reads from stage {tail}, or stands there twice"
+            refuse(f"links[{i}]", reason)
+    for tail, head in crossing:
+        refuse("links", f"none from stage {tail} to stage {head}, which reads from it")
+    for i, entry in enumerate(found["weights"]):
+        if isinstance(entry["stage"], int) and entry["stage"] >= len(found["stages"]):
+            refuse(f"weights[{i}].stage", f"there is no stage {entry['stage']}")
 
 
 def check_runs(folder: Path, manifest: Record) -> None:

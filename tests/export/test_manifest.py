@@ -15,6 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import dnnp
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.formats.fields import Field, describe_fault, fault
 from dnnp.formats.manifest import check_files, read_manifest
@@ -171,6 +172,18 @@ def set_to(*path: Any, to: Any) -> Callable[[Manifest], None]:
         (set_to("weights", 0, "file", to="/etc/passwd"), "'/etc/passwd' is not inside"),
         (set_to("outputs", 0, "name", to="z"), "field 'outputs': 'z' is not made"),
         (set_to("stages", 1, "outputs", 0, "name", to="x"), "'x' has another maker"),
+        (lambda found: found["inputs"].append(found["inputs"][0]), "'x' has another maker"),
+        (lambda found: found["outputs"].append(found["outputs"][0]), "'y' is there twice"),
+        (set_to("links", to=[]), "'links': none from stage 0 to stage 1, which reads"),
+        (lambda found: found["links"].append(found["links"][0]), r"'links\[1\]': is not what"),
+        (lambda found: found["links"].append({**found["links"][0], "tensors": []}), "is not what"),
+        (lambda found: found["links"][0].update({"from": 1, "to": 0}), "from stage 1 back to"),
+        (set_to("links", 0, "to", to=2), "there is no stage 2"),
+        (set_to("links", 0, "tensors", to=["a", "b"]), "is not what stage 1 reads from stage 0"),
+        (set_to("links", 0, "tensors", to=[]), "is not what stage 1 reads from stage 0"),
+        (set_to("stages", 0, "outputs", 0, "to", to=["model"]), "'a': 'to' names others"),
+        (set_to("inputs", 0, "to", to=[0, 1]), "'x': 'to' names others"),
+        (set_to("weights", 0, "stage", to=2), "there is no stage 2"),
     ],
 )
 def test_bad_manifests(
@@ -184,6 +197,26 @@ def test_bad_manifests(
         read_manifest(folder)
     assert "\n" not in str(caught.value)
     assert "manifest.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "stage-1/model.onnx", "stage-0"])
+def test_links_out_of_the_folder_are_not_followed(
+    name: str, manifest: tuple[Manifest, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any model is opened; within the folder, and to it, they may lead anywhere."""
+    _, folder = manifest
+    (tmp_path / "way").symlink_to(folder)
+    (folder / name).rename(folder / "inside")
+    (folder / name).symlink_to(folder / "inside")
+    assert dnnp.load_stages(tmp_path / "way").loaded == [0, 1]
+    (folder / "inside").rename(tmp_path / "outside")
+    (folder / name).unlink()
+    (folder / name).symlink_to(tmp_path / "outside")
+    monkeypatch.setattr("dnnp.formats.manifest.open_regular", pytest.fail)
+    monkeypatch.setattr("dnnp.formats.onnx_load.load_with_hash", pytest.fail)
+    with pytest.raises(FormatError, match="a link out of the folder") as caught:
+        dnnp.load_stages(tmp_path / "way", verify=False)
+    assert "\n" not in str(caught.value)
 
 
 def test_files_are_compared_with_their_digests(manifest: tuple[Manifest, Path]) -> None:
