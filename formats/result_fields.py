@@ -114,7 +114,11 @@ CHOICE = {
     ),
     "second": string("the next best; absent: there is none", enum=MODES, optional=True),
     "lead": number("throughput over that of the next best", optional=True),
-    "clear": boolean("the next best is slower by more than rounds differ, or there is none"),
+    "clear": boolean(
+        "the next best is slower by more than rounds differ, and others took no more than 10 % of "
+        "the time of anything that was compared; or there is none"
+    ),
+    "taken": number("the largest share that they took; absent: nothing to compare", optional=True),
     "reason": string("why, in words"),
     "ruled_out": records(
         "what did not run, since no device of the plan can hold the whole model",

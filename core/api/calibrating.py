@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dnnp.core.model.errors import InputFileError, UsageError
+from dnnp.core.model.errors import InputFileError, LimitError, UsageError
 from dnnp.core.model.text import counted, operator_name
 
 if TYPE_CHECKING:
@@ -37,12 +37,15 @@ def calibration_of(stream: Stream) -> CalibrationFile:
     ------
     UsageError
         There is no run, it was interrupted, or its stages are on devices of several classes.
+    LimitError
+        Other processes took too much from a stage.
     FormatError
         The plan, or the run, does not fit the stream.
     """
     from dnnp.core.model.calibration import CalibrationFile
 
     setting, run = _seen(stream)
+    _refuse_disturbed([run], stream.name)
     return CalibrationFile(setting, _calibrated([run], stream.name), (run,))
 
 
@@ -57,6 +60,15 @@ def refuse_several_classes(stream: Stream) -> None:
         )
 
 
+def _refuse_disturbed(runs: Iterable[RunSeen], source: str) -> None:
+    """Raise a LimitError if other processes took too much from a stage."""
+    from dnnp.core.runtime.steady import tells_nothing
+
+    taken = max((stage.taken for run in runs for stage in run.stages), default=0.0)
+    if reason := tells_nothing(taken):
+        raise LimitError(f"{source}: nothing is learned: {reason}")
+
+
 def save_calibration(path: str, stream: Stream, caller: Caller) -> None:
     """Write what the run of a stream tells, as a whole or not at all."""
     from dnnp.core.runtime.waits import DISTURBED
@@ -64,6 +76,9 @@ def save_calibration(path: str, stream: Stream, caller: Caller) -> None:
     from dnnp.formats.files import atomic_output
 
     found = calibration_of(stream)
+    run = next(record for record in stream.get("run") if record["mode"] == "pipeline")
+    if not any("taken" in stage for stage in run.get("stages", ())):
+        caller.warn("nobody knows what other processes took from the stages: factors may be wrong")
     taken = max(stage.taken for stage in found.runs[0].stages)
     if taken > DISTURBED:
         caller.warn(
@@ -104,6 +119,7 @@ def read_calibrations(paths: Sequence[str], caller: Caller) -> CalibrationFile:
             files.append(calibration_of(read_bytes(data, path)))
         else:
             files.append(parse_calibration(data, path))
+            _refuse_disturbed(files[-1].runs, path)
     first = files[0]
     for path, file in zip(paths, files, strict=True):
         for name, own, other in zip(

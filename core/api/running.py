@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, Concatenate, ParamSpec
 
-from dnnp.core.model.errors import InputFileError, UsageError, VerificationError
+from dnnp.core.model.errors import InputFileError, LimitError, UsageError, VerificationError
 from dnnp.core.model.run import Standing
 from dnnp.core.model.text import counted
 from dnnp.formats.header import stamped
@@ -59,7 +59,10 @@ def run_stream(stream: Stream, options: RunOptions) -> Outcome:
     outcome = _run(stream, options)
     stream.replace("run", outcome.records(plan_digest(stream.get("plan")[0], stream.get("stage"))))
     if options.calibrate and not outcome.interrupted:
-        save_calibration(options.calibrate, stream, options.caller)
+        try:
+            save_calibration(options.calibrate, stream, options.caller)
+        except LimitError as error:  # the stream is written all the same
+            outcome.unlearned = f"--calibrate: {error}"
     return outcome
 
 
@@ -81,6 +84,8 @@ def _public(kind: Callable[P, RunOptions]) -> Callable[Concatenate[Graph, P], Gr
             The provider is not there.
         VerificationError
             The split model does not compute what the whole model computes.
+        LimitError
+            Other processes took so much that nothing is chosen or learned.
         """
         options = kind(*args, **kwargs)
         options.check()
@@ -106,6 +111,8 @@ def judge(outcome: Outcome, caller: Caller) -> None:
         The outputs are not those of the whole model.
     InputFileError
         Some inputs failed, and the others went on.
+    LimitError
+        Other processes took so much that nothing is chosen or learned.
     """
     verdict = outcome.verdict
     for message in verdict.warnings if verdict is not None else ():
@@ -115,6 +122,10 @@ def judge(outcome: Outcome, caller: Caller) -> None:
     if outcome.files is not None and outcome.files.tally.failed:
         failed = counted(outcome.files.tally.failed, "input")
         raise InputFileError(f"{failed} failed, {outcome.files.tally.written} went through")
+    if outcome.choice is not None and outcome.choice.disturbed:
+        raise LimitError(f"--choose: nothing is clear: {outcome.choice.disturbed}")
+    if outcome.unlearned:
+        raise LimitError(outcome.unlearned)
 
 
 def save_files(options: RunOptions, outcome: Outcome, stream: Stream) -> None:

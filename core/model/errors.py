@@ -61,7 +61,7 @@ class InfeasibleError(DnnpError):
 
 
 class LimitError(DnnpError):
-    """A limit was reached before there was anything to show."""
+    """A limit was reached before there was anything to show, or anything that tells."""
 
     exit_status = 5
 

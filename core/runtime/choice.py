@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dnnp.core.runtime.report import Timing
+from dnnp.core.runtime.steady import tells_nothing
 
 MOST_ROUNDS = 9
 """Each way runs this often at most, in turn, where their order is not clear."""
@@ -56,7 +57,7 @@ class Choice:
     predicted: float | None
     """What was predicted of that; None: nothing."""
     clear: bool
-    """Whether the next best is slower by more than rounds differ."""
+    """Whether the next best is slower by more than rounds differ, and nobody disturbed that."""
     second: str = ""
     """The next best; empty: there is none."""
     lead: float = 1.0
@@ -64,6 +65,13 @@ class Choice:
     second_predicted: float | None = None
     """The predicted rate of the next best over that of the pipeline."""
     ruled_out: Mapping[str, str] = field(default_factory=dict)
+    taken: float = 0.0
+    """Largest share of its time that others took from what was compared."""
+
+    @property
+    def disturbed(self) -> str:
+        """Why the comparison tells nothing; empty: it does, or nothing had to be compared."""
+        return tells_nothing(self.taken) if self.second else ""
 
     def record(self) -> dict[str, Any]:
         """What the run record says of it."""
@@ -71,7 +79,7 @@ class Choice:
         if self.predicted is not None:
             fields["predicted_ratio"] = self.predicted
         if self.second:
-            fields |= {"second": self.second, "lead": self.lead}
+            fields |= {"second": self.second, "lead": self.lead, "taken": self.taken}
         fields["reason"] = self.reason()
         if self.ruled_out:
             fields["ruled_out"] = [
@@ -83,9 +91,10 @@ class Choice:
         """Why it is chosen."""
         if not self.second:
             return "no other way fits the memory of the devices"
-        return f"{_times(self.lead)} the rate of the {SPOKEN[self.second]}, measured" + (
-            "" if self.clear else ", which is too close to call"
-        )
+        said = f"{_times(self.lead)} the rate of the {SPOKEN[self.second]}, measured"
+        if self.disturbed:
+            return f"{said}, but {self.disturbed}"
+        return said + ("" if self.clear else ", which is too close to call")
 
     def line(self) -> str:
         """One sentence for people: what to deploy, and why."""
@@ -98,7 +107,7 @@ class Choice:
             if self.predicted is not None and before:
                 said += f" ({_times(self.predicted / before)} predicted)"
             if not self.clear:
-                said += ", too close to call"
+                said += f", but {self.disturbed}" if self.disturbed else ", too close to call"
         missing: dict[str, list[str]] = {}
         for mode, reason in self.ruled_out.items():
             missing.setdefault(reason, []).append(f"the {SPOKEN[mode]}")
@@ -159,13 +168,16 @@ def choose(
         return Choice(best[0], ratio, mine, clear=True, ruled_out=offer.ruled_out)
     second = timings[best[1]]
     noise = (first.spread_per_s + second.spread_per_s) / 2
+    taken = max((share for timing in timings.values() for share in timing.taken), default=0.0)
+    apart = first.throughput_per_s - second.throughput_per_s > noise
     return Choice(
         best[0],
         ratio,
         mine,
-        clear=first.throughput_per_s - second.throughput_per_s > noise,
+        clear=apart and not tells_nothing(taken),
         second=best[1],
         lead=first.throughput_per_s / second.throughput_per_s,
         second_predicted=predicted.get(best[1]),
         ruled_out=offer.ruled_out,
+        taken=taken,
     )

@@ -99,6 +99,8 @@ class Outcome:
     """The schedule that was followed."""
     warmup: int = 0
     """Samples of the trace that do not count."""
+    unlearned: str = ""
+    """Why no factors were learned, though that was asked for."""
 
     def timeline(self) -> Timeline:
         """When each device had which sample."""

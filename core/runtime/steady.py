@@ -26,6 +26,10 @@ PATIENCE_S = 4.0
 TRIES = 3
 """Measurements at most, the repeated ones included."""
 
+MOST_TAKEN = 0.1
+"""Nothing is concluded from a measurement if others took more from a stage, or a copy of the model:
+a share of its time, the largest of all."""
+
 Clock = Callable[[], float]
 
 
@@ -89,6 +93,13 @@ def count_for(rate_per_s: float, seconds: float, least: int) -> int:
 def is_disturbed(timing: Timing) -> bool:
     """Whether other processes took enough to matter."""
     return timing.lost > DISTURBED
+
+
+def tells_nothing(taken: float) -> str:
+    """Why nothing is concluded where others took such a share; empty: it may be."""
+    if taken <= MOST_TAKEN:
+        return ""
+    return f"other processes or the host took {taken:.0%} of the processors, above {MOST_TAKEN:.0%}"
 
 
 def worth_repeating(timing: Timing, tries: int, spent_s: float) -> bool:

@@ -14,6 +14,7 @@ from dnnp.calibrating import operators_of, refuse_several_classes
 from dnnp.core.model.calibration import Calibration, CalibrationFile, RunSeen, Setting, StageSeen
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.profile.calibrate import LEFT, factor_of
+from dnnp.core.runtime import steady
 from dnnp.formats.calibration import calibration_bytes, parse_calibration
 from dnnp.formats.stream import read_bytes
 from dnnp.samples import build
@@ -280,5 +281,34 @@ def test_disturbed_runs_are_pointed_out(
     )
     monkeypatch.setattr("dnnp.calibrating.calibration_of", lambda stream: loud)
     planned = dnnp("partition", "-k", "1", stdin=dnnp("profile", stdin=groups).out)
-    result = dnnp("run", "-n", "1", "--calibrate", tmp_path / "c.json", stdin=planned.out)
+    path = tmp_path / "c.json"
+    result = dnnp("run", "-n", "1", "--calibrate", path, stdin=planned.out)
     assert "other processes took up to 50% of a stage's time" in result.err
+    assert path.exists()
+
+
+def test_nothing_is_learned_from_runs_that_others_disturbed(
+    ran: Result, groups: bytes, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by the run, nor from its stream, nor from a file; the stream is there."""
+    lines, path = ran.out.splitlines(keepends=True), tmp_path / "c.json"
+    at = next(line for line in lines if b'"type":"run"' in line)
+    run = json.loads(at)
+    run["stages"][1]["taken"] = 0.79
+    loud = tmp_path / "loud.dnnp"
+    loud.write_bytes(ran.out.replace(at, json.dumps(run).encode() + b"\n"))
+    file = json.loads((folder / "runs.json").read_text())
+    file["runs"][0]["stages"][0]["taken"] = 0.79
+    (tmp_path / "loud.json").write_text(json.dumps(file))
+    monkeypatch.setattr(steady, "MOST_TAKEN", 0.1)
+    reason = "nothing is learned: other processes or the host took 79% of the processors, above 10%"
+    for source in (loud, tmp_path / "loud.json"):
+        fails(5, reason, "--from-run", source, stdin=groups)
+    monkeypatch.setattr(steady, "MOST_TAKEN", -1.0)
+    result = dnnp("run", "-q", "-n", "1", "--calibrate", path, stdin=ran.out)
+    assert result.status == 5
+    assert result.err.count("\n") == 1
+    assert "dnnp-run: --calibrate: " in result.err
+    assert "nothing is learned: other processes or the host took" in result.err
+    assert result.one("run")["stages"][0]["taken"] >= 0
+    assert not path.exists()

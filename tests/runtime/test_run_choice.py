@@ -13,7 +13,7 @@ import pytest
 import dnnp as python
 from dnnp.core.check.stream import check_runs
 from dnnp.core.model.text import shown_bytes
-from dnnp.core.runtime import compare, execute, prepare
+from dnnp.core.runtime import compare, execute, prepare, steady
 from dnnp.core.runtime.choice import MOST_ROUNDS, Choice, Offer, choose, is_clear, ordered
 from dnnp.core.runtime.compare import ROUNDS
 from dnnp.core.runtime.report import Timing, median_timing
@@ -21,6 +21,7 @@ from support.run import Result, dnnp
 from support.running import SPLIT, network, planned
 
 FREE = Offer()
+Patch = pytest.MonkeyPatch
 
 
 def timing(rate: float, spread: float = 0.0) -> Timing:
@@ -71,8 +72,41 @@ def test_the_fastest_is_chosen() -> None:
         "predicted_ratio": 1.1,
         "second": "pipeline",
         "lead": 1.25,
+        "taken": 0.0,
         "reason": "1.25 times the rate of the pipeline, measured",
     }
+
+
+def test_nothing_is_clear_where_others_took_much(monkeypatch: Patch) -> None:
+    """Of anything that was compared; where nothing had to be, it is clear all the same."""
+    monkeypatch.setattr(steady, "MOST_TAKEN", 0.1)
+    loud = replace(timing(100), taken=(0.02, 0.87))
+    timings = {"pipeline": loud, "whole": timing(50)}
+    found = choose(timings, FREE, {})
+    assert found is not None
+    took = "other processes or the host took 87% of the processors, above 10%"
+    assert found.line().endswith(f"2.00 times the rate of the whole model, but {took}")
+    record = found.record()
+    assert (record["clear"], record["taken"]) == (False, 0.87)
+    assert record["reason"].endswith(f", measured, but {took}")
+    quiet = choose({**timings, "pipeline": replace(loud, taken=(0.1,))}, FREE, {})
+    assert quiet is not None
+    assert (quiet.clear, quiet.disturbed) == (True, "")
+    alone = choose({"pipeline": loud}, FREE, {})
+    assert alone is not None
+    assert (alone.clear, alone.disturbed) == (True, "")
+
+
+def test_a_disturbed_comparison_ends_with_a_status(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(steady, "MOST_TAKEN", -1.0)
+    stream = planned(network(), tmp_path, [SPLIT[0], SPLIT[1] + SPLIT[2]])
+    result = dnnp("run", "-q", "--choose", "-n", "4", "--warmup", "1", stdin=stream)
+    assert result.status == 5
+    assert result.err.count("\n") == 1
+    assert "--choose: nothing is clear: other processes or the host took" in result.err
+    choice = result.records("run")[0]["choice"]
+    assert not choice["clear"]
+    assert choice["taken"] >= 0
 
 
 def test_a_pipeline_beside_the_next_best() -> None:
@@ -111,9 +145,6 @@ def test_what_is_predicted() -> None:
     assert offer.predicted("whole", 1, as_planned=True) == pytest.approx(0.8)
     assert offer.predicted("whole", 1, as_planned=False) is None
     assert offer.predicted("replicas", 3, as_planned=True) is None
-
-
-Patch = pytest.MonkeyPatch
 
 
 def sleeping(monkeypatch: Patch, stage_s: float, whole_s: Callable[[], float]) -> None:

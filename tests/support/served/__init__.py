@@ -3,7 +3,8 @@
 The folder `served() / "bin"` has programs `dnnp-NAME` like those of the installation, for PATH; one
 of them is `program(NAME)`. They do the same: statuses, signals, outputs and the processes of a
 command are what they are elsewhere. Only the locale, the limits of resources and the process group
-are those of the server; where `PYTHON*` or `NUMBA_*` variables differ, a command starts afresh.
+are those of the server, and no measurement is too disturbed to count; where `PYTHON*` or `NUMBA_*`
+variables differ, a command starts afresh.
 
 Where starting itself is tested, or imports, memory, crashes, threads, or which process is whose,
 tests run what `support.run.executable` names.
