@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import json
+import os
+import stat
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +20,7 @@ from dnnp.core.model.errors import LimitError
 from dnnp.core.runtime.workers.ray_staff import Seat, seats
 from dnnp.core.runtime.workers.staff import Post
 from support.faults import Case, check
-from support.run import dnnp
+from support.run import PATIENCE_S, dnnp
 from support.running import SPLIT, network, planned
 
 needs_ray = pytest.mark.skipif(
@@ -136,3 +142,95 @@ def test_two_nodes_compute_what_the_whole_model_computes(
 @pytest.mark.usefixtures("cluster")
 def test_actors_that_fail_or_are_lost(how: str) -> None:
     assert not check(Case("ray", how))
+
+
+HELD = """
+import json, os, sys, time
+from pathlib import Path
+from dnnp.core.runtime.workers.ray_staff import connected
+from dnnp.core.runtime.workers.staff import Rules
+
+def listening():
+    "Addresses where this process, and those that it started, listen."
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            pass
+    mine, more = set(), {os.getpid()}
+    while more:
+        mine |= more
+        more = {child for child, parent in parents.items() if parent in more} - mine
+    sockets = set()
+    for folder in (f"/proc/{number}/fd" for number in mine):
+        try:
+            sockets |= {os.readlink(f"{folder}/{name}") for name in os.listdir(folder)}
+        except OSError:
+            pass
+    rows = [row.split() for kind in ("tcp", "tcp6") for row in open(f"/proc/net/{kind}")]
+    rows = [row for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
+    return sorted({row[1][-13:-5] for row in rows})
+
+for _ in range(2):  # each with a token of its own
+    with connected(None, Rules()) as ray:
+        found = ray.get(ray.remote(lambda: os.environ["RAY_AUTH_TOKEN"]).remote())
+        told = [listening(), found, [node["NodeManagerAddress"] for node in ray.nodes()]]
+        print(json.dumps(told), flush=True)
+        sys.stdin.readline()
+print([name for name in os.environ if name.startswith("RAY_AUTH")])
+"""
+
+
+def seen_by_another(folder: Path) -> list[str]:
+    """What a user who is not this one can list in a folder, and in those in it."""
+    program = """
+import os, sys
+os.setgroups([])
+os.setuid(65534)
+names = [(top, name) for top, *both in os.walk(sys.argv[1]) for some in both for name in some]
+print([os.path.join(*name) for name in names])
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program, folder], capture_output=True, text=True, check=True
+    )
+    return ast.literal_eval(done.stdout)
+
+
+@needs_ray
+def test_a_cluster_of_this_machine_is_for_this_user_alone(tmp_path: Path) -> None:
+    """Its folder, its ports and its token, while it runs; nothing is left in the home folder."""
+    home = tmp_path / "home"
+    home.mkdir()
+    with tempfile.TemporaryDirectory(prefix="x", dir="/tmp") as place:
+        Path(place).chmod(0o755)
+        env = {name: v for name, v in os.environ.items() if not name.startswith("RAY_")}
+        process = subprocess.Popen(
+            [sys.executable, "-c", HELD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**env, "HOME": str(home), "TMPDIR": place},
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        tokens = []
+        for _ in range(2):
+            addresses, token, nodes = json.loads(process.stdout.readline())
+            tokens.append(token)
+            assert set(addresses) == {"0100007F"}
+            assert nodes == ["127.0.0.1"]
+            (folder,) = Path(place).iterdir()
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            files = [path for path in folder.rglob("*") if path.is_file() or path.is_socket()]
+            assert len(files) > 4
+            assert not any(path.stat().st_mode & 0o077 for path in files)
+            if os.getuid() == 0:  # who alone may become another
+                assert seen_by_another(Path(place)) == [str(folder)]
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert process.communicate(timeout=PATIENCE_S)[0] == "[]\n"
+        assert process.returncode == 0
+        assert not list(Path(place).iterdir())
+    assert len({*tokens}) == 2
+    assert not list(home.rglob("*"))

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import pickle
+import secrets
 import signal
 import sys
 import tempfile
@@ -200,8 +201,13 @@ class RayStaff(RemoteStaff[Stored, RayWorker]):
 DEVICE, KIND = "dnnp-device", "dnnp-class"
 """Labels of nodes: the one device, or the kind of devices, whose stages belong there."""
 
-_LONGEST = 24
+_LONGEST = 22
 """Letters of a folder for temporary files; names of sockets in it must not be too long."""
+_HERE = "127.0.0.1"
+_MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
+_WIDE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Variable that, if false, lets Ray take the address of the loopback interface for this machine's,
+which it otherwise does on other systems alone."""
 
 
 @contextmanager
@@ -227,9 +233,10 @@ def connected(address: str | None, rules: Rules) -> Iterator[Any]:
         yield ray
         return
     logging.getLogger("ray").setLevel(logging.CRITICAL)
-    with _handlers_kept(), _silent(ray), _folder() as folder:
+    with _handlers_kept(), _silent(ray), _folder() as folder, ExitStack() as stack:
         try:
             if address is None:
+                stack.enter_context(_loopback(ray))
                 _start(ray, folder, rules)
             else:
                 ray.init(address=address, **_QUIET)
@@ -251,8 +258,44 @@ def _start(ray: Any, folder: str, rules: Rules) -> None:
     store = {}
     if rules.memory_bytes < math.inf:
         store["object_store_memory"] = int(min(max(rules.memory_bytes, 80e6), _default_store()))
-    cores = len(available_cores())
-    ray.init(num_cpus=cores, include_dashboard=False, _temp_dir=folder, **store, **_QUIET)
+    store |= {"num_cpus": len(available_cores()), "include_dashboard": False}
+    # Ray lets everybody write to its folder: ours around it is shut, and so are files in it.
+    inner, mask = os.path.join(folder, "r"), os.umask(0o077)
+    try:
+        ray.init(_temp_dir=inner, _node_ip_address=_HERE, **store, **_QUIET)
+    finally:
+        os.umask(mask)
+
+
+@contextmanager
+def _loopback(ray: Any) -> Iterator[None]:
+    """Let a cluster listen on the loopback interface alone, with a token that no file holds.
+
+    Versions of Ray that know no tokens ignore it.
+    """
+    before = {name: os.environ.get(name) for name in (_MODE, _TOKEN, _WIDE)}
+    constants: Any = getattr(getattr(ray, "_private", None), "ray_constants", None)
+    wide = getattr(constants, "ENABLE_RAY_CLUSTER", None)
+    os.environ |= {_TOKEN: secrets.token_hex(16), _WIDE: "0"}
+    if wide is not None:
+        constants.ENABLE_RAY_CLUSTER = False
+    _forget_token(ray)
+    try:
+        yield
+    finally:
+        if wide is not None:
+            constants.ENABLE_RAY_CLUSTER = wide
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        _forget_token(ray)
+
+
+def _forget_token(ray: Any) -> None:
+    """Let Ray read the token anew; it keeps the one that it read first."""
+    with suppress(Exception):
+        ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _default_store() -> float:
