@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -388,9 +389,7 @@ class Examiner:
         if beyond:
             return _worst(beyond, case.shown, self._growth(beyond))
         if len(steady) < len(faults):
-            who = ", ".join(self.drawing[:_NAMED]) or "no operator that is known to draw"
-            cause = f"cannot be verified: the whole model draws other numbers each time ({who})"
-            return _worst(faults, case.shown, cause)
+            return _worst(faults, case.shown, self._draws("the whole model"))
         for name, found in steady.items():
             relative = self.floors.get(name, 0.0) * found.max_rel / (found.max_abs or 1.0)
             self.self_error = max(self.self_error, relative)
@@ -418,24 +417,31 @@ class Examiner:
         self, number: int, case: Case, truth: Mapping[str, Any], drawn: Collection[str]
     ) -> str:
         """Name the first stage that is wrong, or say that tensors were mixed up; empty: neither."""
-        values = {**case.sample, **truth}
+        values, cause = {**case.sample, **truth}, ""
         for step in self.steps:
             for worker in step.workers:
-                got = worker.run({name: values[name] for name in step.inputs})
+                feeds = {name: values[name] for name in step.inputs}
+                got, unsteady = self._twice(worker.run, feeds)
                 for name in (n for n in step.outputs if n in truth and n not in drawn):
-                    if compare_values(truth[name], to_numpy(got[name]), self._of(name)).fault:
+                    if not compare_values(truth[name], got[name], self._of(name)).fault:
+                        continue
+                    if name not in unsteady:
                         return f"{worker.name} is the first to differ, in tensor '{name}'"
-        one, two = (self._chain(number, case.sample) for _ in range(2))
+                    cause = cause or self._draws(worker.name)
+        one, unsteady = self._twice(partial(self._chain, number), case.sample)
         for name, value in case.got.items():
-            floor = compare_values(one[name], two[name], self.tolerance).max_abs
-            limit = replace(self.tolerance, floor=floor)
-            if name not in drawn and compare_values(one[name], value, limit).fault:
+            steady = name not in drawn and name not in unsteady
+            if steady and compare_values(one[name], value, self.tolerance).fault:
                 return "every stage alone is right: tensors were mixed up between the stages"
-        return ""
+        return cause
 
-    def _chain(self, number: int, sample: Mapping[str, Any]) -> Values:
+    def _draws(self, who: str) -> str:
+        named = ", ".join(self.drawing[:_NAMED]) or "no operator that is known to draw"
+        return f"cannot be verified: {who} draws other numbers each time ({named})"
+
+    def _chain(self, number: int, sample: Values) -> Values:
         """Run the stages one after the other, each with what those before it made."""
-        values, left = dict(sample), list(self.steps)
+        values, left = sample, list(self.steps)
         while left:
             step = next(s for s in left if all(name in values for name in s.inputs))
             left.remove(step)

@@ -253,6 +253,9 @@ def test_operators_that_draw_are_named(op: str) -> None:
     verdict = verdict_of(*ready(parts, model))
     assert not verdict.ok
     assert "cannot be verified: the whole model draws other numbers each time (" in verdict.fault
+    if op == "Dropout":  # it is taken out of the whole model, but not at the begin of a stage
+        verdict = verdict_of(*ready([[0], [*range(1, count - 1)], [count - 1]], model))
+        assert "cannot be verified: stage 1 draws other numbers each time (" in verdict.fault
     assert f"({op} '" in verdict.fault
     assert "idle" not in verdict.fault
     assert "output 'y'" in verdict.fault
