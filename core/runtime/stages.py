@@ -158,7 +158,7 @@ class BoundStage:
             else:
                 binding.bind_output(name, self.device, self.device_id)
         self.session.run_with_iobinding(binding, self._options)
-        return binding.get_outputs()  # type: ignore[no-any-return]
+        return binding.get_outputs()
 
     def stop(self) -> None:
         """Make a run that is under way end soon."""
