@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Check a stream: 0 if all holds, 4 if but memory, 6 if only a proof is missing, else 3."""
+    """Check a stream; see `dnnp.checking.Findings.status`."""
     from dnnp.checking import Findings, check_stream
     from dnnp.cmds.shell.context import options_of
     from dnnp.core.check.violation import Violation

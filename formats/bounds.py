@@ -10,6 +10,7 @@ from typing import Any
 from dnnp.core.model.plan import CLOSED
 from dnnp.formats.fields import MAX_ID
 from dnnp.formats.plan import plan_digest
+from dnnp.formats.plan_fields import PARALLEL
 from dnnp.formats.stream import Record
 
 
@@ -52,6 +53,8 @@ def bound_digest(plan: Record, stages: list[Record]) -> str:
                 for x in plan.get("links", ())
             ]
         )
+    if "parallel" in plan:
+        content.append([plan["parallel"].get(name, 0) for name in PARALLEL])
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -41,7 +41,7 @@ _FATAL = (signal.SIGTERM, signal.SIGHUP)
 _QUIET = (*_FATAL, signal.SIGINT, signal.SIGPIPE)
 """Of these a command dies without a word."""
 
-_DOCUMENTED = (*range(9), INTERRUPTED)
+_DOCUMENTED = (*range(10), INTERRUPTED)
 """Statuses with which commands end."""
 
 Listen = Callable[[Callable[[], None]], None]

@@ -6,7 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from dnnp.core.model.errors import FormatError, GateError, InfeasibleError, VerificationError
+from dnnp.core.model.errors import (
+    FormatError,
+    GateError,
+    InfeasibleError,
+    UncheckableError,
+    VerificationError,
+)
 from dnnp.core.model.run import Standing
 from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.gates import CheckOptions, Gate, Recomputed, gates_of, in_words, require
@@ -62,20 +68,21 @@ class Findings:
 
     @property
     def status(self) -> int:
-        """Of dnnp-check: 0 if all holds, 4 if but memory, 6 if only a proof is missing, else 3."""
+        """Of dnnp-check: 0 if all holds, 9 if all that can be checked; else 4 if but memory is
+        wrong, 6 if only a proof is missing, 3."""
         from dnnp.core.check.plan import INFEASIBLE
 
-        kinds = {violation.kind for violation in self.violations}
+        kinds = {violation.kind for violation in self.violations} - {"unchecked"}
         if not kinds:
-            return 0
+            return UncheckableError.exit_status if self.violations else 0
         if kinds <= {"certificate", "unverified"}:
             return VerificationError.exit_status
         return (InfeasibleError if kinds <= set(INFEASIBLE) else FormatError).exit_status
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is wrong; something may not be verified."""
-        return all(violation.kind == "unverified" for violation in self.violations)
+        """Whether nothing is wrong; something may not be verified, or not checkable."""
+        return {violation.kind for violation in self.violations} <= {"unverified", "unchecked"}
 
     @property
     def bound(self) -> float | None:
@@ -122,7 +129,8 @@ class Findings:
             if plan.status == "infeasible":
                 parts.append(f"infeasible by {shown_bytes(plan.excess_bytes)}")
             gap = self.gap
-            parts.append("gap not verified" if gap is None else f"gap {gap:.3g}")
+            stated = " (bound stated, not checked)" if self.proofs is None else ""
+            parts.append("gap not verified" if gap is None else f"gap {gap:.3g}{stated}")
         parts += [f"bound {proof.verdict} ({proof.argument})" for proof in self.proofs or ()]
         if schedule is not None and schedule.makespan is not None and schedule.bubble is not None:
             number = self.micro_batches

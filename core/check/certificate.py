@@ -13,6 +13,7 @@ from typing import Any
 
 from dnnp.core.check.cover import cover_units
 from dnnp.core.check.cuts import node_cut_units, pairs_units
+from dnnp.core.check.declared import beyond_certificate
 from dnnp.core.check.exact import Exact, weights_of
 from dnnp.core.check.fields import (
     Budget,
@@ -77,7 +78,8 @@ def check_certificate(
     budget
         How much work this may be; where that is not enough it is not checkable.
     plan
-        States the links, for the argument `links`; `devices` are those at their best links.
+        What it bounds. It states the links, for the argument `links`; `devices` are those at their
+        best links.
     """
     certificate = record.get("certificate")
     if certificate is None:
@@ -90,7 +92,11 @@ def check_certificate(
         return CertificateReport(NOT_CHECKABLE, printable(argument, 40), _vouched(certificate))
     problem = graph, clustering, devices, options
     try:
+        if plan is not None and plan.hybrid is not None and argument not in PARALLEL:
+            raise UncheckedError("it is not for parallel plans")
         _verify(problem, record, certificate, plan, budget or Budget())
+        for name, _ in beyond_certificate(certificate, [argument]):
+            raise UncheckedError(f"no check covers its field '{printable(name, 80)}'")
     except UnprovenError as reason:
         return _refuted(argument, str(reason))
     except UncheckedError as reason:
@@ -102,7 +108,7 @@ def check_proven(plan: Plan, proof: CertificateReport) -> list[Violation]:
     """What a plan and its bound record claim beyond what the certificate proves."""
     if proof.verdict == NOT_CHECKABLE:
         message = f"the bound is not verified: its certificate ({proof.argument}) is not checkable"
-        return [Violation("unverified", "bound", f"{message}; {proof.detail}")]
+        return [Violation("unchecked", "bound", f"{message}; {proof.detail}")]
     if proof.verdict != VERIFIED or not above(plan.bound, proof.proven):
         return []
     claim = "that it is optimal" if plan.status == "optimal" else f"its bound {plan.bound!r}"
@@ -160,7 +166,11 @@ def _simple_units(exact: Exact, certificate: Mapping[str, Any], units: int) -> i
     parts = field(certificate, "parts", list)
     if [field(part, "pass", str) for part in parts] != wanted.get(exact.options.objective):
         raise UnprovenError("its parts are not those of the objective")
-    return sum(_part_units(exact, part) for part in parts)
+    proven = [_part_units(exact, part) for part in parts]
+    for part, least in zip(parts, proven, strict=True):
+        if whole(part.get("units", 0), "the units of a part") > least:
+            raise UnprovenError(f"a part proves {short(least)} quanta, less than it says")
+    return sum(proven)
 
 
 def _part_units(exact: Exact, part: Mapping[str, Any]) -> int:
@@ -205,3 +215,6 @@ ARGUMENTS: dict[str, Callable[[Exact, Mapping[str, Any], int], int]] = {
 
 LINKED = "links"
 """The argument that knows the links of a plan."""
+
+PARALLEL: tuple[str, ...] = ()
+"""Arguments that cover parallel plans: stages on several devices at once."""

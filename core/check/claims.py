@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from dnnp.core.check.devices import check_devices, number_of
 from dnnp.core.check.load import combined
-from dnnp.core.check.violation import Violation, above, same
+from dnnp.core.check.violation import Violation, above, fits, same
 from dnnp.core.model.plan import Plan, Stage
 
 
@@ -94,15 +94,15 @@ def check_excess(plan: Plan, memory: Sequence[float]) -> list[Violation]:
             mine = 0.0 if stage.shared else needed
             held[stage.device] = held.get(stage.device, shared) + mine
             room[stage.device] = device.memory_bytes
-    over = {name: held[name] - room[name] for name in held if above(held[name], room[name])}
+    over = {name: held[name] - room[name] for name in held if not fits(held[name], room[name])}
     most = max(over.values(), default=0.0)
     found = []
     if not same(plan.excess_bytes, most, max(held.values(), default=0.0)):
         message = f"excess_bytes is {plan.excess_bytes!r}, its devices lack {most!r}"
         found.append(Violation("load", "plan", message, most, plan.excess_bytes))
     if (plan.status == "infeasible") != bool(over):
-        fits = f"{max(over, key=lambda name: over[name])} lacks memory" if over else "all fits"
-        message = f"the status is {plan.status!r}, but {fits}"
+        truth = f"{max(over, key=lambda name: over[name])} lacks memory" if over else "all fits"
+        message = f"the status is {plan.status!r}, but {truth}"
         expected = "infeasible" if over else "feasible"
         found.append(Violation("status", "plan", message, expected, plan.status))
     return found

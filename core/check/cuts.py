@@ -22,10 +22,12 @@ from typing import Any
 
 from dnnp.core.check.exact import Exact, bits
 from dnnp.core.check.fields import WORD, UnprovenError, field, of_kind, rows, short, whole
+from dnnp.core.check.violation import MEMORY
 from dnnp.core.model.plan import CostOptions
 
-FITS = Fraction(1) + Fraction(2, 10**9)
-"""A memory up to this share of a capacity may pass for one that fits."""
+FITS = Fraction(1 + 2 * MEMORY)
+"""Share of a capacity that no memory exceeds which fits, however its own sums were rounded: an
+argument may call what is more too much."""
 
 
 def cut_bound(

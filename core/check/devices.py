@@ -23,7 +23,7 @@ from typing import NamedTuple
 from dnnp.core.check.graph import Tables
 from dnnp.core.check.violation import Violation
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.errors import LimitError
+from dnnp.core.model.errors import UncheckableError
 from dnnp.core.model.plan import Plan, Stage
 
 
@@ -226,7 +226,7 @@ class Mesh:
     def _spend(self, steps: int) -> None:
         self._left -= steps
         if self._left < 0:
-            raise LimitError(
+            raise UncheckableError(
                 f"not checkable: it takes more than {MOST_STEPS} steps to find the paths between "
                 "the devices"
             )

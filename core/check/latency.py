@@ -18,7 +18,7 @@ from dnnp.core.check.devices import number_of
 from dnnp.core.check.graph import shown
 from dnnp.core.check.load import Cost
 from dnnp.core.check.placed import check_operators
-from dnnp.core.check.violation import Violation, above, same
+from dnnp.core.check.violation import Violation, fits, same
 from dnnp.core.model.graph import ACTIVATION, INPUT, Graph
 from dnnp.core.model.text import shown_bytes
 
@@ -71,7 +71,7 @@ def _capacities(case: PlanCase) -> list[Violation]:
         if device is None or device.is_cpu or stage.device not in total:
             continue
         needed = total.pop(stage.device)
-        if above(needed, device.memory_bytes):
+        if not fits(needed, device.memory_bytes):
             there = shown_bytes(device.memory_bytes, 6)
             message = f"{stage.device} needs {shown_bytes(needed, 6)}, it has {there}"
             subject = f"stage {number}"

@@ -19,19 +19,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from dnnp.core.check.cuts import FITS
 from dnnp.core.check.devices import Mesh
 from dnnp.core.check.exact import Exact
 from dnnp.core.check.fields import UncheckedError, UnprovenError
 from dnnp.core.model.device import DeviceClass
-from dnnp.core.model.errors import LimitError
+from dnnp.core.model.errors import UncheckableError
 from dnnp.core.model.graph import ACTIVATION, INPUT
 from dnnp.core.model.plan import Plan
 
 MOST_IDEALS = 2_000
 """Ideals that are walked."""
-
-ROOM = 1 + 1e-12
-"""Share of a capacity that may be in use: memory is added up in floating point."""
 
 Used = tuple[int, ...]
 """Devices of each kind that are in use."""
@@ -57,7 +55,7 @@ def linked_units(exact: Exact, plan: Plan | None, units: int) -> int:
         )
     try:
         walk = _Walk(exact, plan, units - 1)
-    except LimitError as error:
+    except UncheckableError as error:
         raise UncheckedError(str(error)) from None
     if walk.reaches_end():
         raise UnprovenError("stages of smaller loads may get to the end over the links")
@@ -202,7 +200,7 @@ class _Walk:
         if options.memory_mode == "ignore":
             return 0
         if options.memory_mode == "hard":
-            return 0 if held <= Fraction(device.memory_bytes * ROOM) else None
+            return 0 if held <= Fraction(device.memory_bytes) * FITS else None
         above = max(held - Fraction(device.memory_bytes), Fraction(0))
         return self._quanta(above / Fraction(device.bandwidth_bytes_per_s))
 

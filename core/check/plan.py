@@ -22,7 +22,7 @@ from dnnp.core.check.graph import Tables, on_a_cycle, shown, tables_of
 from dnnp.core.check.latency import check_latency
 from dnnp.core.check.load import Cost, cost_of
 from dnnp.core.check.validity import check_validity
-from dnnp.core.check.violation import Violation, above, same
+from dnnp.core.check.violation import Violation, above, fits, same
 from dnnp.core.check.ways import check_predicted, check_ways
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
@@ -317,7 +317,7 @@ def _capacity(plan: Plan, cost: Cost, device: DeviceClass, subject: str) -> list
     """Memory against the device's capacity, where nothing may overflow."""
     if device.is_cpu or plan.options.memory_mode != "hard":
         return []
-    if not above(cost.memory_bytes, device.memory_bytes):
+    if fits(cost.memory_bytes, device.memory_bytes):
         return []
     needed, there = shown_bytes(cost.memory_bytes, 6), shown_bytes(device.memory_bytes, 6)
     message = f"needs {needed}, '{device.name}' has {there}"

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dnnp.core.check.declared import check_declared
 from dnnp.core.check.fields import printable
 from dnnp.core.check.graph import shown
 from dnnp.core.check.passes import check_passes
@@ -42,7 +43,7 @@ def check_stream(
     graph_digest: str | None,
     plan_digest: str | None,
 ) -> list[Violation]:
-    """Return what does not hold between the records of a stream.
+    """Return what does not hold between the records of a stream, or is not checkable.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ def check_stream(
     plan_digest
         Digest of the plan as it stands, or None if there is none.
     """
-    found = _present(records)
+    found = check_declared(records) + _present(records)
     found += _digests(records, graph_digest, plan_digest)
     found += _numbers(records)
     found += _work(records)
@@ -121,6 +122,13 @@ def _digests(
     return found
 
 
+PARALLEL = (
+    "tensor_parallel", "data_parallel", "micro_batches", "recompute", "weight_sync", "overlap_sync",
+    "shared_stages",
+)  # fmt: skip
+"""What a parallel plan could use, as a bound's digest lists it; none is 0."""
+
+
 def _bound_digest(plan: Record, plan_digest: str) -> str:
     """Digest of all that a bound depends on (`dnnp-graph(5)`)."""
     content: list[Any] = [plan_digest]
@@ -151,6 +159,8 @@ def _bound_digest(plan: Record, plan_digest: str) -> str:
             speed, delay = float(link["bandwidth_bytes_per_s"]), float(link["latency_s"])
             rows.append([link["from"], link["to"], speed, delay])
         content.append(rows)
+    if "parallel" in plan:
+        content.append([plan["parallel"].get(name, 0) for name in PARALLEL])
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
 

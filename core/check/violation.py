@@ -8,6 +8,10 @@ from dataclasses import dataclass
 TOLERANCE = 1e-9
 """Relative difference up to which two recomputed numbers count as equal."""
 
+MEMORY = 1e-12
+"""Share of a capacity by which memory may exceed it and fit: what the order of additions is worth,
+as the search has it (`core.cost.combine`)."""
+
 ROUNDING = 2.0**-48
 """What times may be off by where they were added up, relative to the time since the first one."""
 
@@ -51,6 +55,7 @@ KINDS = {
     "gap": "the gap does not follow from value and bound",
     "status": "the status claims more than value and bound prove, or more or less than fits",
     "certificate": "a certificate does not prove the bound that it comes with",
+    "unchecked": "a record says something that no check covers",
     "unverified": "a plan or a bound claims more than a certificate that can be checked proves",
     "digest": "a record was computed from something else than this stream holds",
     "records": "a kind of record is present without what it depends on",
@@ -75,6 +80,11 @@ def same(a: float, b: float, scale: float = 0.0) -> bool:
 def above(a: float, b: float) -> bool:
     """Whether `a` exceeds `b` by more than `TOLERANCE`."""
     return a > b and not same(a, b)
+
+
+def fits(memory: float, capacity: float) -> bool:
+    """Whether so many bytes fit into a device's memory."""
+    return memory <= capacity * (1 + MEMORY)
 
 
 def early(start: float, ready: float, length: float) -> bool:

@@ -18,7 +18,7 @@ from dnnp.core.check.case import Units
 from dnnp.core.check.devices import Alone, Mesh
 from dnnp.core.check.graph import Tables
 from dnnp.core.check.load import Cost, Footprint, footprint_of, price
-from dnnp.core.check.violation import Violation, above, same
+from dnnp.core.check.violation import Violation, above, fits, same
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import Plan, Way
 
@@ -243,4 +243,4 @@ class _Whole:
     def holds(self, device: DeviceClass, memory: float) -> bool:
         """Whether a device has so much memory, or may stream what is above it."""
         free = device.is_cpu or self.plan.options.memory_mode == "overflow"
-        return free or not above(memory, device.memory_bytes)
+        return free or fits(memory, device.memory_bytes)

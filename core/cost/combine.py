@@ -34,10 +34,13 @@ this holds, and what is more by this than a capacity does not fit, in whatever o
 WORTHWHILE = 1e-9
 """Relative gain below which a better load is not worth a search."""
 
-ROOM = 1 + ROUNDING
+MEMORY = ROUNDING
+"""Share of a capacity by which memory may exceed it and fit; the checker has the same."""
+
+ROOM = 1 + MEMORY
 """Factor of a capacity that is still within it."""
 
-SAFE_ROOM = 1 + ROUNDING / 2
+SAFE_ROOM = 1 + MEMORY / 2
 """Factor of a capacity for those who fill it: what keeps within it is within `ROOM` however its
 memory is added up."""
 

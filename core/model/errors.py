@@ -82,3 +82,9 @@ class GateError(DnnpError):
     """A plan, its schedule or a run is worse than somebody allows."""
 
     exit_status = 8
+
+
+class UncheckableError(LimitError):
+    """A stream says something that no check covers, or that is too much to be checked."""
+
+    exit_status = 9
