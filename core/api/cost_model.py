@@ -75,6 +75,8 @@ def latency_options(
             raise UsageError(f"--execution blocks has one pool of CPUs, not {', '.join(cpus)}")
         if options.congestion is not None:
             raise UsageError("--congestion is for --execution operators")
+        if links:
+            raise UsageError("--execution blocks moves all through the host: links do not count")
     else:
         if options.invocations is not None:
             raise UsageError("--invocations is for --execution blocks")

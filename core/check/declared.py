@@ -103,14 +103,14 @@ _STREAMS: dict[str, Any] = {"memory_mode": ("hard", "overflow"), **WAYS}
 STAGES = [
     Case("", _OWN | chosen | memory, stage, facts)
     for chosen, stage, facts, memories in (
-        (_SUM, _PASSES, {}, ({}, _STREAMS)),
-        (_PEAK, _PEAKS, _FORWARD, ({}, _STREAMS)),
-        (_GPIPE, _PASSES, _FREELY, ({}, _STREAMS)),
+        (_SUM, _PASSES, {}, (_STREAMS, {})),
+        (_PEAK, _PEAKS, _FORWARD, (_STREAMS, {})),
+        (_GPIPE, _PASSES, _FREELY, (_STREAMS, {})),
         (
             _GPIPE,
             _PASSES,
             _TRAINS,
-            ({"memory_mode": ("hard", "ignore")}, {"memory_mode": ("hard",), **WAYS}),
+            ({"memory_mode": ("hard",), **WAYS}, {"memory_mode": ("hard", "ignore")}),
         ),
     )
     for memory in memories
@@ -263,7 +263,7 @@ def cases_of(plan: Record) -> Sequence[Case]:
     if "parallel" in plan:
         return PARALLEL
     if plan["objective"] != "latency":
-        return STAGES
+        return [case for case in STAGES if plan["objective"] in case.plan["objective"]]
     return BLOCKS if plan.get("execution") == "blocks" else OPERATORS
 
 

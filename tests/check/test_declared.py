@@ -1,0 +1,321 @@
+"""Nothing is agreed to that no check covers: every field and mode, and what goes together."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import product
+from typing import Any
+
+import pytest
+
+from dnnp.core.check import declared
+from dnnp.core.check.violation import MEMORY
+from dnnp.core.cost import combine
+from dnnp.formats.fields import Field
+from dnnp.formats.records import RECORDS
+from support import seeds, shapes, training
+from support.forgery import KINDS, records_in
+from support.run import dnnp
+
+UNREACHED = {
+    ("plan", "status", "interrupted"),
+    ("plan", "tried.status", "interrupted"),
+    ("plan", "tried.status", "unavailable"),
+    ("plan", "tried.status", "limit"),
+    ("plan", "tried.status", "infeasible"),
+    ("bound", "status", "interrupted"),
+    ("bound", "tried.status", "failed"),
+    ("bound", "tried.status", "limit"),
+    ("schedule", "status", "interrupted"),
+    ("schedule", "repetend.status", "interrupted"),
+    ("schedule", "repetend.status", "feasible"),
+    ("plan", "devices.fitted", True),
+}
+"""Kind, field and value that no command writes, or a signal, a limit or a missing solver alone."""
+
+
+def fields_of(fields: Mapping[str, Field], within: str = "") -> Iterator[tuple[str, Field]]:
+    """All fields of a kind of record, those of objects inside too."""
+    for name, spec in fields.items():
+        yield within + name, spec
+        inner = spec if spec.items is None else spec.items
+        yield from fields_of(inner.fields, f"{within}{name}.")
+
+
+def modes_of(spec: Field) -> tuple[Any, ...]:
+    """Values of a mode; whatever may be absent is not written where it is false."""
+    if spec.type == "bool":
+        return (False, True) if spec.required else (True,)
+    return spec.enum
+
+
+def trees() -> dict[str, list[declared.Tree]]:
+    """What is declared of each kind of record."""
+    parts = (declared.STAGES, declared.PARALLEL, declared.BLOCKS, declared.OPERATORS)
+    cases = [case for part in parts for case in part]
+    return {
+        "plan": [case.plan for case in cases],
+        "stage": [case.stage for case in cases],
+        "bound": [declared.BOUND],
+        "schedule": [declared.SCHEDULE],
+        "block": [declared.BLOCK],
+    }
+
+
+def leaves(tree: declared.Tree, within: str = "") -> Iterator[tuple[str, Any]]:
+    for name, known in tree.items():
+        yield within + name, None if isinstance(known, Mapping) else known
+        if isinstance(known, Mapping):
+            yield from leaves(known, f"{within}{name}.")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_and_mode_of_the_format_is_declared(kind: str) -> None:
+    """A new field, or value of one, is refused until a check covers it; then it is declared."""
+    known: dict[str, set[Any]] = {}
+    for tree in trees()[kind]:
+        for name, values in leaves(tree):
+            known.setdefault(name, set()).update(values or ("any",))
+    written = dict(fields_of(RECORDS[kind]))
+    written.pop("certificate.argument", None)
+    assert set(known) - {"type"} == set(written)
+    for name, spec in written.items():
+        free = known[name] == {"any"} and name in ("devices.fitted",)
+        assert free or set(modes_of(spec)) <= known[name], name
+
+
+def test_every_argument_has_its_certificate_declared() -> None:
+    from dnnp.core.check.certificate import ARGUMENTS, LINKED
+
+    assert set(declared.CERTIFICATES) == {*ARGUMENTS, LINKED}
+
+
+def test_one_tolerance_of_memory() -> None:
+    assert MEMORY == combine.MEMORY
+    assert combine.ROOM == 1 + MEMORY
+
+
+GRAPH = seeds.encode(seeds.graph_records())
+TRAINING = seeds.encode(training.graph_records())
+FLAT = seeds.encode(
+    [
+        {k: v for k, v in r.items() if k not in ("cluster_size", "inner_bandwidth_bytes_per_s")}
+        for r in training.graph_records()
+    ]
+)
+CHAIN, WIDE, WIDER = (
+    dnnp("import", "-q", "--synthetic", kind, "--nodes", n, "--seed", seed).out
+    for kind, n, seed in (("layered", 6, 1), ("erdos-renyi", 10, 1), ("erdos-renyi", 14, 4))
+)
+LINKS = "--link acc/0,acc/1=9,1s --link acc/1,acc/2=3 --link acc/2,acc/0=6"
+
+
+def options(**choices: tuple[str, ...]) -> list[str]:
+    """All ways to choose one value of each option; one without a value is left out."""
+    return [
+        " ".join(f"--{name} {value}" for name, value in zip(choices, row, strict=True) if value)
+        for row in product(*choices.values())
+    ]
+
+
+@cache
+def written() -> list[tuple[str, bytes]]:
+    """Streams by all commands that write these records, in all modes of their options."""
+    comm = ("sum", "overlap", "duplex")
+    cases: list[tuple[bytes, str, tuple[str, ...]]] = []
+    for words in options(
+        **{
+            "memory-model": ("", "sum", "peak"),
+            "memory-mode": ("hard", "overflow", "ignore"),
+            "comm": comm,
+            "memory": ("", "120"),
+        }
+    ):
+        cases.append((GRAPH, f"-k 2 {words}", ()))
+        cases.append((TRAINING, f"-k 3 --max-replicas 2 {words}", ()))
+    for words in options(objective=("gpipe",), **{"memory-mode": ("hard", "overflow", "ignore")}):
+        for memory in ("", "--memory 100"):
+            cases.append((FLAT, f"-k 3 {words} {memory}", ("bound", "schedule -n 2")))
+            cases.append((FLAT, f"-k 3 --allow-replicas {words} {memory}", ()))
+    for words in options(
+        **{
+            "tensor-parallel": ("1",),
+            "data-parallel": ("1", "2"),
+            "recompute": ("none", "full", "auto"),
+            "weight-sync": ("ring", "server"),
+            "comm": comm,
+            "memory-mode": ("hard", "ignore", "overflow"),
+        }
+    ):
+        cases.append((FLAT, f"-k 3 --micro-batches 4 {words}", ()))
+    cases.append((FLAT, "-k 3 --micro-batches 4 --overlap-sync", ("schedule -n 2",)))
+    for words in options(
+        execution=("blocks", "operators"),
+        transfers=("tensor", "edge"),
+        congestion=("", "device", "channel", "none"),
+        **{"memory-model": ("sum", "weights"), "memory-mode": ("hard", "ignore")},
+    ):
+        late = f"--objective latency --effort 0.1 -k 2 {words}"
+        cases += [(GRAPH, late + more, ()) for more in ("", " --charge-io", f" -k 3 {LINKS}")]
+    cases += [
+        (GRAPH, "-k 2", ("bound", "schedule -n 2 --pareto")),
+        (WIDE, "-k 3 --bandwidth 100 --method anneal,slice", ("bound", "schedule -n 2")),
+        (WIDER, "-k 4 --bandwidth 1e5 --method anneal,slice --effort 0.1", ("bound --method simple",)),
+        (GRAPH, f"-k 3 {LINKS} --charge-io", ("bound --method links", "schedule -n 2")),
+        (GRAPH, f"-k 3 --allow-replicas {LINKS}", ("bound",)),
+        (GRAPH, f"-k 3 --method exact {LINKS}", ()),
+        (GRAPH, "-k 3 --allow-replicas --bandwidth 1e9", ()),
+        (GRAPH, "-k 3 --method slice,greedy,placeto --effort 0.01 --memory 90", ()),
+        (GRAPH, "-k 3 --method slice,exact", ("schedule -n 2 --transfers non-blocking",)),
+        (TRAINING, "-k 3", ("bound", "schedule -n 3 --split-backward")),
+        (CHAIN, "--objective latency --execution operators", ("bound",)),
+        (CHAIN, "-k 2 --method placeto --effort 0.01", ("bound --method simple",)),
+    ]
+    found = []
+    for graph, words, later in cases:
+        data = graph
+        for command in (f"partition {words}", *later):
+            name, *rest = command.split()
+            result = dnnp(name, "-q", *rest, stdin=data)
+            if result.status:
+                break
+            data = result.out
+        if data is not graph:
+            found.append((f"{words} {later}", data))
+    shared = dnnp("partition", "-q", "--shared-stages", "2", stdin=shapes.shape_stream("M"))
+    found.append(("shared", dnnp("schedule", "-q", "-n", "3", stdin=shared.out).out))
+    shape = dnnp("schedule", "-q", "--shape", "V", "--devices", "2", "-n", "3", "--transfers",
+                 "blocking", "--split-backward", "--pareto")  # fmt: skip
+    return [*found, ("shape", shape.out)]
+
+
+def test_all_that_commands_write_is_covered() -> None:
+    """And their streams have every mode of the format in them, but for what brings about itself."""
+    seen = set()
+    for words, data in written():
+        result = dnnp("check", "-q", stdin=data)
+        assert result.status in (0, 4), (words, result.err)
+        for record in records_in(data):
+            if record["type"] in KINDS:
+                seen |= {(record["type"], *one) for one in modes_in(record)}
+    wanted = {
+        (kind, name, mode)
+        for kind in KINDS
+        for name, spec in fields_of(RECORDS[kind])
+        for mode in modes_of(spec)
+    }
+    assert wanted - seen - UNREACHED == set()
+
+
+def modes_in(record: Any, within: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in record.items():
+        for row in value if isinstance(value, list) else [value]:
+            if isinstance(row, str | bool):
+                yield within + name, row
+            elif isinstance(row, dict):
+                yield from modes_in(row, f"{within}{name}.")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_fields_are_named_and_not_checkable(kind: str) -> None:
+    """Of a record and of every object inside; those that begin with x_ are free."""
+    for where, data in written():
+        if not any(mark in where for mark in ("bound", "shape", "shared", "operators", "slice,")):
+            continue
+        records = records_in(data)
+        number = next((i for i, r in enumerate(records) if r["type"] == kind), None)
+        if number is None:
+            continue
+        for path in set(objects_in(records[number])):
+            if path[:1] == ("certificate",) and "checkable" in records[number]["certificate"]:
+                continue
+            if path == ("certificate", "weights"):  # by the names of devices
+                continue
+            assert with_field(records, number, path, "x_note").status in (0, 4), (where, path)
+            result = with_field(records, number, path, "spill")
+            assert result.status in (4, 9), (where, path)
+            field = ".".join((*path, "spill"))
+            assert f"not checkable: no check covers the field '{field}'" in result.err
+
+
+def objects_in(record: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Paths to the objects of a record, the first of each list."""
+    yield path
+    for name, value in record.items():
+        row = value[0] if isinstance(value, list) and value else value
+        if isinstance(row, dict):
+            yield from objects_in(row, (*path, name))
+
+
+def with_field(records: list[Any], number: int, path: tuple[str, ...], name: str) -> Any:
+    """What dnnp-check says where the object at a path has a field more."""
+    changed = copy.deepcopy(records)
+    place = changed[number]
+    for step in path:
+        place = place[step][0] if isinstance(place[step], list) else place[step]
+    place[name] = {"deep": [1, "two"]}
+    return dnnp("check", "-q", stdin=seeds.encode(changed))
+
+
+def test_records_of_other_types_are_free() -> None:
+    records = [*records_in(written()[0][1]), {"type": "note", "text": "mine"}]
+    assert dnnp("check", stdin=seeds.encode(records)).status == 0
+
+
+TOGETHER = {
+    "links": {"links": [{"from": "acc/0", "to": "acc/1", "bandwidth_bytes_per_s": 1.0,
+                         "latency_s": 9.0}]},
+    "ways": {"ways": [{"way": "whole", "reason": "none"}]},
+    "memory_mode": {"memory_mode": "overflow"},
+    "memory_model": {"memory_model": "peak"},
+    "charge_io": {"charge_io": True},
+    "objective": {"objective": "gpipe"},
+    "execution": {"execution": "blocks"},
+    "max_replicas": {"max_replicas": 2},
+    "planned_by": {"planned_by": "classes"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", TOGETHER)
+def test_what_parallel_plans_do_not_price_is_not_checkable(field: str) -> None:
+    """Each field is one of the format, and of other plans; with status 9, or 3 where false, too."""
+    made = dnnp("partition", "-q", "-k", "3", "--micro-batches", "4", stdin=FLAT)
+    records = [{**r, **TOGETHER[field]} if r["type"] == "plan" else r for r in records_in(made.out)]
+    result = dnnp("check", "-q", stdin=seeds.encode(records))
+    assert result.status in (3, 9)
+    assert f"no check covers the field '{field}'" in result.err
+    assert "of a parallel plan" in result.err
+
+
+@pytest.mark.parametrize(
+    ("graph", "words", "changes"),
+    [
+        (TRAINING, "-k 2", {"memory_model": "peak"}),
+        (GRAPH, "-k 2", {"memory_model": "weights"}),
+        (GRAPH, "-k 2", {"bound_method": "simple"}),
+        (FLAT, "-k 3 --objective gpipe --memory 200", {"memory_mode": "overflow"}),
+        (GRAPH, "-k 2 --objective latency --execution operators", {"comm": "duplex"}),
+        (GRAPH, "-k 2 --objective latency --execution blocks", {"congestion": "none"}),
+        (GRAPH, "-k 2 --objective latency --execution blocks", {"max_replicas": 2}),
+        (GRAPH, "-k 2 --objective latency --execution operators", {"charge_io": True}),
+    ],
+)
+def test_what_others_do_not_price(graph: bytes, words: str, changes: dict[str, Any]) -> None:
+    made = dnnp("partition", "-q", *words.split(), stdin=graph)
+    assert made.status == 0, made.err
+    records = [{**r, **changes} if r["type"] == "plan" else r for r in records_in(made.out)]
+    result = dnnp("check", "-q", stdin=seeds.encode(records))
+    assert result.status in (3, 9)
+    assert f"no check covers the field '{next(iter(changes))}'" in result.err
+
+
+def test_fields_of_stages_of_other_plans_are_not_checkable() -> None:
+    records = records_in(dnnp("partition", "-q", "-k", "2", stdin=GRAPH).out)
+    for field, value in {"shards": 2, "in_flight": 3, "begin_s": 0.0, "recomputed": []}.items():
+        changed = [{**r, field: value} if r["type"] == "stage" else r for r in records]
+        result = dnnp("check", "-q", stdin=seeds.encode(changed))
+        assert f"no check covers the field '{field}'" in result.err
+        assert result.status == 9
+        assert len(result.err.splitlines()) == 1
