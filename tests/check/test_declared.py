@@ -109,6 +109,7 @@ CHAIN, WIDE, WIDER = (
     dnnp("import", "-q", "--synthetic", kind, "--nodes", n, "--seed", seed).out
     for kind, n, seed in (("layered", 6, 1), ("erdos-renyi", 10, 1), ("erdos-renyi", 14, 4))
 )
+SIMPLE = "bound --method simple"
 LINKS = "--link acc/0,acc/1=9,1s --link acc/1,acc/2=3 --link acc/2,acc/0=6"
 
 
@@ -162,7 +163,7 @@ def written() -> list[tuple[str, bytes]]:
     cases += [
         (GRAPH, "-k 2", ("bound", "schedule -n 2 --pareto")),
         (WIDE, "-k 3 --bandwidth 100 --method anneal,slice", ("bound", "schedule -n 2")),
-        (WIDER, "-k 4 --bandwidth 1e5 --method anneal,slice --effort 0.1", ("bound --method simple",)),
+        (WIDER, "-k 4 --bandwidth 1e5 --effort 0.1 --method anneal,slice", (SIMPLE,)),
         (GRAPH, f"-k 3 {LINKS} --charge-io", ("bound --method links", "schedule -n 2")),
         (GRAPH, f"-k 3 --allow-replicas {LINKS}", ("bound",)),
         (GRAPH, f"-k 3 --method exact {LINKS}", ()),
@@ -171,7 +172,7 @@ def written() -> list[tuple[str, bytes]]:
         (GRAPH, "-k 3 --method slice,exact", ("schedule -n 2 --transfers non-blocking",)),
         (TRAINING, "-k 3", ("bound", "schedule -n 3 --split-backward")),
         (CHAIN, "--objective latency --execution operators", ("bound",)),
-        (CHAIN, "-k 2 --method placeto --effort 0.01", ("bound --method simple",)),
+        (CHAIN, "-k 2 --method placeto --effort 0.01", (SIMPLE,)),
     ]
     found = []
     for graph, words, later in cases:
@@ -231,7 +232,7 @@ def test_other_fields_are_named_and_not_checkable(kind: str) -> None:
         for path in set(objects_in(records[number])):
             if path[:1] == ("certificate",) and "checkable" in records[number]["certificate"]:
                 continue
-            if path == ("certificate", "weights"):  # by the names of devices
+            if path[-1:] == ("weights",):  # by the names of devices
                 continue
             assert with_field(records, number, path, "x_note").status in (0, 4), (where, path)
             result = with_field(records, number, path, "spill")
