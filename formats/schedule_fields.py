@@ -20,7 +20,10 @@ PASS = {
         enum=("forward", "backward", "weight", "transfer"),
     ),
     "stage": integer("stage of the plan that it is a pass of; absent: none", optional=True),
-    "nodes": ids("nodes of its stage that it runs, in order; absent: all of them", optional=True),
+    "nodes": ids(
+        "nodes of its stage that it runs, in order; absent: all, of its direction when training",
+        optional=True,
+    ),
     "homes": Field(
         "list",
         "positions of its units; micro-batch n runs on all of entry n modulo their number",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dnnp.core.check.devices import check_devices, number_of
+from dnnp.core.check.devices import check_devices, number_of, split_name
 from dnnp.core.check.load import combined
 from dnnp.core.check.violation import Violation, above, fits, same
 from dnnp.core.model.plan import Plan, Stage
@@ -39,6 +39,24 @@ def check_offer(plan: Plan) -> list[Violation]:
     if plan.k > offered:
         message = f"k is {plan.k}, but its devices are {offered}"
         found.append(Violation("stages", "plan", message, offered, plan.k))
+    return found + _links(plan)
+
+
+def _links(plan: Plan) -> list[Violation]:
+    """Links join devices of the plan, two at a time, and each pair once a direction."""
+    counts = {device.name: device.count for device in plan.devices}
+    found, seen = [], set()
+    for link in plan.links:
+        for end in (link.source, link.target):
+            owner, number = split_name(end)
+            if number is None or number >= counts.get(owner, 0):
+                message = f"a link names '{end}', which is not among its devices"
+                found.append(Violation("device", "plan", message, None, end))
+        pair = link.source, link.target
+        if link.source == link.target or pair in seen:
+            message = f"a link from '{link.source}' to '{link.target}' is stated twice, or is none"
+            found.append(Violation("device", "plan", message, None, link.target))
+        seen.add(pair)
     return found
 
 

@@ -270,6 +270,8 @@ def cases_of(plan: Record) -> Sequence[Case]:
 def beyond(tree: Tree, record: Record, within: str = "") -> Iterator[tuple[str, Any]]:
     """Fields of a record that are not in a tree, with None, and those with other values."""
     for name, value in record.items():
+        if name.startswith(FREE):
+            continue
         if name in tree or "*" in tree:
             known = tree.get(name, tree.get("*"))
             rows = value if isinstance(value, list) else [value]
@@ -279,7 +281,7 @@ def beyond(tree: Tree, record: Record, within: str = "") -> Iterator[tuple[str, 
                         yield from beyond(known, row, f"{within}{name}.")
             elif known is not None:
                 yield from ((within + name, row) for row in rows if row not in known)
-        elif not name.startswith(FREE):
+        else:
             yield within + name, None
 
 

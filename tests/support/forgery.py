@@ -7,15 +7,24 @@ would; all else stays. What `dnnp-check` still accepts is a forgery that nobody 
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.errors import DnnpError
+from dnnp.core.model.plan import Block
+from dnnp.core.portfolio.given import given_plan
 from dnnp.formats.bounds import bound_digest, gap_of
-from dnnp.formats.plan import plan_digest
+from dnnp.formats.graph import graph_of, units_of
+from dnnp.formats.plan import plan_digest, plan_of
+from dnnp.formats.stream import read_bytes
 from support import seeds
+from support.brute import brute_force
 from support.run import dnnp
 
 Record = dict[str, Any]
@@ -264,9 +273,9 @@ def forge(
                 yield Forgery(name, kind, field, mutation, value, after, accepted, reason)
 
 
-def accepts(records: Sequence[Record]) -> bool:
+def accepts(records: Sequence[Record], *options: str) -> bool:
     """Whether `dnnp-check` finds nothing wrong with a stream."""
-    result = dnnp("check", "-q", stdin=seeds.encode(list(records)))
+    result = dnnp("check", "-q", *options, stdin=seeds.encode(list(records)))
     if "Traceback" in result.err:
         raise AssertionError(result.err)
     return result.status == 0
@@ -275,3 +284,240 @@ def accepts(records: Sequence[Record]) -> bool:
 def records_in(stream: bytes) -> list[Record]:
     """The records of a stream without its end."""
     return [orjson.loads(line) for line in stream.splitlines()][:-1]
+
+
+STRUCTURE: dict[str, str] = {
+    "removed": "a field that is gone",
+    "added": "a field of another plan, which this record does not have",
+    "swapped": "the values of two fields, or of one field in two records",
+    "taken": "the value that the field has in another plan of the same graph",
+}
+"""Changes of structure, by name."""
+
+ORIGIN = (
+    "method", "effort", "spread", "policy", "planned_by", "bound_method", "made_by", "reason",
+    "time_s", "tried", "name", "fitted", "fast_memory_bytes",
+)  # fmt: skip
+"""Fields that say how something was found, or what it is called: nothing follows from them."""
+
+CLAIMS = ("bound", "gap", "status", "bound_s", "rate_bound_s", "peak_bound_bytes", "certificate")
+"""Fields that state a bound, which the checker calls a claim until it is verified."""
+
+DEFAULTS: dict[str, Any] = {
+    "replicas": 1, "shards": 1, "sync_s": 0.0, "collective_s": 0.0, "shared": False,
+    "recomputed": [], "count": 0, "cluster_size": 0, "max_replicas": 1, "shared_stages": 0,
+    "excess_bytes": 0.0, "memory_bytes": 0.0, "fixed_bytes": 0.0, "delay_s": 0.0, "link": False,
+    "links": [], "larger_clusters": [], "execution": "operators", "invocations": 1,
+    "transfers": "tensor", "congestion": "device", "receives": [],
+}  # fmt: skip
+"""What a field means where it is absent."""
+
+
+def meaning(value: Any) -> Any:
+    """A record without what is absent by default, what nothing follows from, and claims."""
+    if isinstance(value, dict):
+        return {
+            name: meaning(inner)
+            for name, inner in value.items()
+            if name not in ORIGIN + CLAIMS and (name not in DEFAULTS or inner != DEFAULTS[name])
+        }
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    return [meaning(inner) for inner in value] if isinstance(value, list) else value
+
+
+def restructured(
+    records: Sequence[Record], others: Sequence[Sequence[Record]], rng: random.Random
+) -> Iterator[tuple[str, str, str, list[Record]]]:
+    """(kind, field, change, records) of every field of results, changed in each way.
+
+    `others` are streams with other plans of the same graph. Digests and gaps are made to fit.
+    """
+    for position, record in enumerate(records):
+        kind = record["type"]
+        if kind not in KINDS:
+            continue
+        pool = [r for other in others for r in other if r["type"] == kind]
+        mates = [r for i, r in enumerate(records) if r["type"] == kind and i != position]
+        for path in objects(record):
+            here = at(record, path)
+            strangers = [at(r, path) for r in pool if at(r, path) is not None]
+            where = ".".join("[]" if isinstance(s, int) else s for s in path)
+            rows: list[tuple[str, str, Record]] = []
+            for name, value in here.items():
+                if name == "type" and not path:
+                    continue
+                rest = {k: v for k, v in here.items() if k != name}
+                rows.append((name, "removed", rest))
+                twins = [k for k in rest if k != "type" and type(rest[k]) is type(value)]
+                for twin in rng.sample(twins, min(2, len(twins))):
+                    rows.append((name, "swapped", {**here, name: here[twin], twin: value}))
+                values = [s[name] for s in strangers if s.get(name, value) != value]
+                for taken in rng.sample(values, min(2, len(values))):
+                    rows.append((name, "taken", {**here, name: taken}))
+                if not path and mates and name != "id":
+                    mate = rng.choice(mates)
+                    if mate.get(name, value) != value:
+                        rows.append((name, "swapped", {**here, name: mate[name]}))
+            for stranger in strangers:
+                for name in stranger.keys() - here.keys():
+                    rows.append((name, "added", {**here, name: stranger[name]}))
+            for name, change, content in rows:
+                field = f"{where}.{name}".replace(".[]", "[]").lstrip(".")
+                result = list(records)
+                result[position] = put(record, path, content)
+                yield kind, field, change, result
+
+
+def objects(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Paths to a record and the objects in it, the first two of each list."""
+    if isinstance(value, dict):
+        yield path
+        for name, inner in value.items():
+            yield from objects(inner, (*path, name))
+    elif isinstance(value, list):
+        for i, inner in enumerate(value[:2]):
+            yield from objects(inner, (*path, i))
+
+
+def at(record: Any, path: Path) -> Any:
+    """The object at a path; None: there is none."""
+    for step in path:
+        known = isinstance(record, dict) and step in record
+        known |= isinstance(record, list) and isinstance(step, int) and step < len(record)
+        record = record[step] if known else None
+    return record if isinstance(record, dict) else None
+
+
+def put(record: Any, path: Path, content: Record) -> Any:
+    """The record with another object at a path."""
+    if not path:
+        return content
+    copied = record.copy()
+    copied[path[0]] = put(record[path[0]], path[1:], content)
+    return copied
+
+
+def resealed(records: Sequence[Record]) -> list[Record]:
+    """The records with digests and gaps that fit them, as far as they are sound."""
+    result = list(records)
+    plan = next((r for r in result if r["type"] == "plan"), None)
+    if plan is None:
+        return result
+    try:
+        return forged(result, Leaf(result.index(plan), ("id",), "id"), 0)
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError):
+        return result
+
+
+def why_true(before: Sequence[Record], after: Sequence[Record]) -> str:
+    """Why what an accepted stream says is no false statement; empty: nothing shows that.
+
+    It means the same; or the search's own cost model, which shares no code with the checker, comes
+    to all numbers of its plan, and no bound with a certificate is above the best split of all.
+    """
+    kinds = [r for r in KINDS if meaning(_of(before, r)) != meaning(_of(after, r))]
+    if not kinds:
+        return "it means the same"
+    if kinds == ["bound"]:
+        return proven(after)
+    return priced(after) or allowed(before, after) if set(kinds) <= {"plan", "stage"} else ""
+
+
+def allowed(before: Sequence[Record], after: Sequence[Record]) -> str:
+    """Whether a plan that the checker knows alone states the same stages as before, but for the
+    numbers of devices and the order of nodes, and allows what they use: they fit, and replicas
+    have nothing to synchronise.
+    """
+    (old,), (new,) = _of(before, "plan"), _of(after, "plan")
+    own = [
+        [{**s, "device": s["class"], "nodes": sorted(s["nodes"])} for s in _of(rows, "stage")]
+        for rows in (before, after)
+    ]
+    free = {"memory_mode", "devices", "parallel", "invocations"}
+    differ = {
+        name for name in old.keys() | new.keys() if meaning(old.get(name)) != meaning(new.get(name))
+    }
+    if meaning(own[0]) != meaning(own[1]) or not differ <= free | {*ORIGIN, *CLAIMS}:
+        return ""
+    size = {d["class"]: d.get("memory_bytes", float("inf")) for d in new["devices"]}
+    fits = all(s["memory_bytes"] <= size.get(s["class"], 0.0) for s in own[1])
+    parallel = new.get("parallel", {})
+    used = [max(s.get("replicas", 1) for s in own[1]), max(s.get("shards", 1) for s in own[1])]
+    most = [parallel.get(f"{name}_parallel", 1) for name in ("data", "tensor")]
+    enough = not parallel or (used[0] <= most[0] and used[1] <= most[1])
+    alone = "parallel" not in differ or used[0] == 1 or not any(s.get("sync_s") for s in own[1])
+    again = parallel.get("recompute") != "none" or not any(s.get("recomputed") for s in own[1])
+    return "it may use what it uses" if fits and enough and alone and again else ""
+
+
+LESS = ("repetend", "pareto", "pareto[].starts_s", "passes[].stage", "ways", "tried", "rate_s")
+"""Statements that may be left out; the stage of a pass only of a transfer."""
+
+
+def _of(records: Sequence[Record], kind: str) -> list[Record]:
+    """Records of a kind without digests; passes name all nodes that they run."""
+    return [
+        {k: _named(v, records) if k == "passes" else v for k, v in r.items() if k != "digest"}
+        for r in records
+        if r["type"] == kind
+    ]
+
+
+def _named(passes: Sequence[Record], records: Sequence[Record]) -> list[Record]:
+    """Passes with the nodes of their stages of their direction, where they name none."""
+    late = {r["id"] for r in records if r["type"] == "node" and r.get("backward")}
+    nodes = {r["id"]: r["nodes"] for r in records if r["type"] == "stage"}
+    return [
+        {"nodes": [v for v in nodes[p["stage"]] if (v in late) == (p["kind"] == "backward")], **p}
+        if p.get("stage") in nodes and p.get("kind") in ("forward", "backward")
+        else p
+        for p in passes
+    ]
+
+
+def proven(records: Sequence[Record]) -> str:
+    """Whether no split is better than a bound says, of all that there are."""
+    stream = read_bytes(seeds.encode(list(records)))
+    graph = graph_of(stream)
+    plan = plan_of(stream, graph, check_digest=False)
+    assert plan is not None
+    problem = SplitProblem(graph, units_of(stream, graph), plan.devices, plan.options)
+    (bound,) = stream.get("bound")
+    if plan.links or graph.n > 9:
+        return ""
+    best = brute_force(problem, bound["validity"])[0]
+    return "no split is better" if bound["value"] <= best * (1 + 1e-9) else ""
+
+
+def priced(records: Sequence[Record]) -> str:
+    """Whether the cost model of the searches comes to all that a plan says."""
+    stream = read_bytes(seeds.encode(list(records)))
+    graph = graph_of(stream)
+    plan = plan_of(stream, graph, check_digest=False)
+    assert plan is not None
+    if plan.hybrid is not None or plan.objective == "latency":
+        return ""
+    problem = SplitProblem(graph, units_of(stream, graph), plan.devices, plan.options, plan.links)
+    try:
+        given_plan(problem, plan)
+    except DnnpError:
+        return ""
+    position = {node: v for v, node in enumerate(graph.node_ids.tolist())}
+    devices = {d.name: d for d in plan.devices}
+    blocks = [
+        Block(
+            np.array([position[n] for n in s.nodes], dtype=np.int64),
+            devices[s.device_class],
+            s.replicas,
+            int(s.device.rpartition("/")[2]),
+        )
+        for s in plan.stages
+    ]
+    again = {stage.nodes: stage for stage in problem.plan(blocks).stages}
+    for stage in plan.stages:
+        for name in ("load_s", "in_s", "compute_s", "overflow_s", "out_s", "memory_bytes"):
+            mine, stated = getattr(again[stage.nodes], name), getattr(stage, name)
+            if abs(mine - stated) > 2e-9 * max(abs(mine), abs(stated)):
+                return ""
+    return "the search prices it alike"

@@ -1,6 +1,6 @@
 """Change every number of plans, stages, bounds, schedules and blocks; see what is accepted.
 
-    python tests/tools/forge.py --count 20 --seed 0 [--most 3] [--only plan,stage]
+    python tests/tools/forge.py --count 20 --seed 0 [--most 3] [--only plan,stage] [--structure]
 
 Streams of every kind are made by the commands themselves: throughput, training, replicas, shared
 stages, ways to use the devices, latency of blocks and of operators, schedules of plans and of
@@ -10,6 +10,10 @@ shapes with transfers, repetends and trade-offs.
 all of it but what is no false statement, or what nothing in the stream contradicts; those are
 listed with their reasons in `support.forgery.HARMLESS`.
 
+With `--structure` fields are removed, added, swapped with a sibling's, or taken from another plan
+of the same graph, instead. What is accepted must mean the same, or be true: the cost model of the
+searches, and the best of all splits, say so (`support.forgery.why_true`).
+
 Prints for each type and field how many forgeries were made and accepted, and why (after Ctrl-C
 those so far); exits with 1 if any was accepted without a reason.
 """
@@ -17,6 +21,7 @@ those so far); exits with 1 if any was accepted without a reason.
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from collections import Counter
@@ -89,6 +94,72 @@ def streams(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
     yield "gpipe", piped(seeds.encode(flat), f"{cut} --objective gpipe", "bound", "schedule -n 5")
 
 
+def plans_of_a_graph(seed: int) -> Iterator[tuple[str, bytes]]:
+    """Names and bytes of plans of all kinds, of a small graph, and of one that trains."""
+    graph = piped(b"", f"import --synthetic erdos-renyi --nodes {6 + seed % 3} --seed {seed}")
+    comm = ("sum", "overlap", "duplex")[seed % 3]
+    small = f"partition -k 3 --bandwidth 10 --comm {comm}"
+    links = "--link unit/0,unit/1=9,1s --link unit/1,unit/2=3 --link unit/2,unit/0=6,500ms"
+    late = "partition --objective latency -k 2 --effort 0.1 --execution"
+    for name, *commands in (
+        ("split", small, "bound", "schedule -n 3 --pareto"),
+        ("uniform", f"{small} --method uniform", "bound --method simple", "schedule -n 2"),
+        ("two", "partition -k 2 --method slice,greedy --charge-io", "bound --method pairs"),
+        ("replicas", "partition -k 3 --bandwidth 10 --max-replicas 2", "schedule -n 4"),
+        ("ways", "partition -k 3 --bandwidth 100 --allow-replicas", "bound"),
+        ("links", f"partition -k 3 {links}", "bound --method links"),
+        ("ignore", f"{small} --memory-model sum --memory 60 --memory-mode ignore", "bound"),
+        ("overflow", f"{small} --memory-model sum --memory 60 --memory-mode overflow", "bound"),
+        ("parallel", f"{small} --data-parallel 2 --micro-batches 4", "schedule -n 4"),
+        ("operators", f"{late} operators", "bound"),
+        ("blocks", f"{late} blocks --bandwidth 10"),
+    ):
+        yield name, piped(graph, *commands)
+    flat = [{k: v for k, v in r.items() if k not in CLUSTERS} for r in training.graph_records()]
+    cut, data = "partition -k 4 --bandwidth 8", seeds.encode(flat)
+    for name, *commands in (
+        ("training", cut, "bound", "schedule -n 3"),
+        ("gpipe", f"{cut} --objective gpipe", "bound", "schedule -n 2"),
+        ("hybrid", f"{cut} --data-parallel 2 --micro-batches 4 --recompute auto", "schedule -n 4"),
+        ("full", f"{cut} --data-parallel 1 --micro-batches 2 --recompute full --overlap-sync"),
+        ("copies", f"{cut} --max-replicas 2"),
+    ):
+        yield f"training: {name}", piped(data, *commands)
+
+
+def structures(count: int, seed: int, most: int, kinds: list[str]) -> int:
+    """Forge by structure, count, report; 1 if anything false was accepted."""
+    made, taken, false = Counter[str](), Counter[str](), Counter[str]()
+    for number in range(seed, seed + count):
+        rng = random.Random(number)
+        plans = [(n, forgery.records_in(s)) for n, s in plans_of_a_graph(number) if s]
+        for name, records in plans:
+            if not forgery.accepts(records):
+                print(f"# {name} {number}: refused as it is", file=sys.stderr)
+                continue
+            same = [r for n, r in plans if n != name and (":" in n) == (":" in name)]
+            rows = [row for row in forgery.restructured(records, same, rng) if row[0] in kinds]
+            for kind, field, change, content in rng.sample(rows, min(most, len(rows))):
+                made[f"{kind} {change}"] += 1
+                options = ["--certificate"] if kind == "bound" else []
+                sealed = forgery.resealed(content)
+                if not forgery.accepts(sealed, *options):
+                    continue
+                reason = forgery.why_true(records, sealed)
+                if not reason and change == "removed" and field in forgery.LESS:
+                    reason = "it says less"
+                if not reason and (kind, field) in forgery.HARMLESS:
+                    reason = forgery.HARMLESS[kind, field][1]
+                taken[reason or "FALSE"] += 1
+                if not reason:
+                    false[f"{name} {number}: {kind} {field} {change}"] += 1
+    for counter in (made, taken, false):
+        for text, times in sorted(counter.items()):
+            print(f"{times:6} {text}")
+    print(f"{made.total()} forgeries, {taken.total()} accepted, {false.total()} false")
+    return 1 if false else 0
+
+
 def main() -> int:
     """Forge, count, report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -97,8 +168,11 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=10**9, help="numbers of a field (default: all)")
     parser.add_argument("--only", help="types of records, with commas (default: all)")
     parser.add_argument("--show", type=int, default=10, help="forgeries shown (default: 10)")
+    parser.add_argument("--structure", action="store_true", help="change fields, not numbers")
     args = parser.parse_args()
     kinds = forgery.KINDS if args.only is None else args.only.split(",")
+    if args.structure:
+        return structures(args.count, args.seed, args.most, list(kinds))
     began, made, taken = time.monotonic(), Counter[str](), Counter[tuple[str, str]]()
     records, numbers = Counter[str](), 0
     bad: list[Forgery] = []
