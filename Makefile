@@ -87,6 +87,7 @@ gpu-check: $(if $(WHEELS),,$(READY)) ## check everything on a GPU, and write tes
 
 attack: $(READY) ## forge the numbers of plans and schedules, end every command by 400 signals, and workers in 200 ways; two hours
 	$(BIN)/python tests/tools/forge.py --count 29
+	$(BIN)/python tests/tools/forge.py --structure --count 12 --most 130
 	$(BIN)/python tests/tools/signals.py --count 100
 	$(BIN)/python tests/tools/faults.py --count 200
 

@@ -13,6 +13,7 @@ import pytest
 from dnnp.core.check import declared
 from dnnp.core.check.violation import MEMORY
 from dnnp.core.cost import combine
+from dnnp.formats.bounds import bound_digest
 from dnnp.formats.fields import Field
 from dnnp.formats.records import RECORDS
 from support import seeds, shapes, training
@@ -320,3 +321,101 @@ def test_fields_of_stages_of_other_plans_are_not_checkable() -> None:
         assert f"no check covers the field '{field}'" in result.err
         assert result.status == 9
         assert len(result.err.splitlines()) == 1
+
+
+def resealed(records: list[Any], **changes: Any) -> bytes:
+    """The stream with other fields in its bound, and a digest that fits."""
+    plan = next(r for r in records if r["type"] == "plan")
+    stages = [r for r in records if r["type"] == "stage"]
+    digest = {"digest": bound_digest(plan, stages)}
+    return seeds.encode(
+        [{**r, **digest, **changes} if r["type"] == "bound" else r for r in records]
+    )
+
+
+SHARDED = [
+    {"devices": 1, "time_s": {"acc": 1.0}},
+    {"devices": 2, "time_s": {"acc": 0.1}},
+]
+
+
+@cache
+def parallel_bound() -> tuple[Any, ...]:
+    """Two nodes that take 0.1 s each on two devices, split without, and a bound of such splits."""
+    records = [
+        seeds.header(),
+        {"type": "device", "class": "acc", "kind": "accelerator", "bandwidth_bytes_per_s": 1e9},
+        seeds.tensor(0, "input", 8),
+        seeds.tensor(1, "activation", 8),
+        seeds.tensor(2, "activation", 8),
+        *(seeds.node(i, [i], [i + 1], 1.0, shards=SHARDED) for i in (0, 1)),
+    ]
+    plain = dnnp("partition", "-q", "-k", "2", stdin=seeds.encode(records))
+    (bound,) = (
+        r
+        for r in records_in(dnnp("bound", "-q", "--method", "simple", stdin=plain.out).out)
+        if r["type"] == "bound"
+    )
+    made = dnnp("partition", "-q", "-k", "2", "--micro-batches", "4", stdin=seeds.encode(records))
+    plan = records_in(made.out)
+    for record in plan:
+        if record["type"] == "plan":
+            record |= {"bound": bound["value"], "status": "feasible"}
+            record["gap"] = (record["value"] - bound["value"]) / record["value"]
+            record["parallel"] |= {"tensor_parallel": 2}
+            bound |= {"gap": record["gap"], "status": "proven"}
+    return (*plan, bound)
+
+
+def test_certificates_that_know_no_parallel_plans_are_not_accepted_for_them() -> None:
+    data = resealed(list(parallel_bound()))
+    result = dnnp("check", stdin=data)
+    assert result.status == 0, result.err
+    assert "(bound stated, not checked)" in result.err
+    result = dnnp("check", "--certificate", stdin=data)
+    assert result.status == 9
+    assert "its certificate (simple) is not checkable; it is not for parallel plans" in result.err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tensor_parallel": 4},
+        {"micro_batches": 8},
+        {"weight_sync": "server"},
+        {"recompute": "auto"},
+    ],
+)
+def test_a_bound_is_of_what_parallel_plans_may_use(change: dict[str, Any]) -> None:
+    records = records_in(resealed(list(parallel_bound())))
+    for record in records:
+        if record["type"] == "plan":
+            record["parallel"] |= change
+    result = dnnp("check", "-q", stdin=seeds.encode(records))
+    assert result.status == 3
+    assert "bound: was proven for another plan" in result.err
+
+
+@pytest.mark.parametrize("over", [1e-13, 1e-11, 1e-10])
+def test_memory_fits_for_the_checker_as_for_the_search(over: float) -> None:
+    """What a search may not fill, nobody may: else a bound is above a split that is accepted."""
+    need = 100.0
+    records = [
+        seeds.header(),
+        {"type": "device", "class": "acc", "kind": "accelerator", "count": 2,
+         "memory_bytes": need / (1 + over), "bandwidth_bytes_per_s": 1.0},
+        seeds.tensor(0, "activation", 9.0),
+        seeds.node(0, [], [0], 1.0, memory_bytes=need / 2),
+        seeds.node(1, [0], [], 1.0, memory_bytes=need / 2),
+    ]  # fmt: skip
+    found, free = (
+        records_in(dnnp("partition", "-q", "--memory-mode", mode, stdin=seeds.encode(records)).out)
+        for mode in ("hard", "ignore")
+    )
+    fits = sum(r["type"] == "stage" for r in found) == 1
+    assert fits == (over < MEMORY)
+    (plan,) = (r for r in free if r["type"] == "plan")
+    assert fits == ("excess_bytes" not in plan) == (plan["status"] == "optimal")
+    plan.pop("excess_bytes", None)
+    plan |= {"memory_mode": "hard", "status": "optimal", "bound": plan["value"], "gap": 0.0}
+    assert dnnp("check", stdin=seeds.encode(free)).status == (0 if fits else 4)
