@@ -160,7 +160,7 @@ def hybrid_costs(
         if not math.isfinite(cost.compute_s):
             message = f"a node cannot run on {stage.shards} devices of '{stage.device_class}'"
             found.append(Violation("support", subject, message))
-        if not same(stage.collective_s if stage.shards > 1 else 0.0, collective):
+        if not same(stage.collective_s, collective):
             message = f"collective_s is {stage.collective_s!r}, recomputed {collective!r}"
             found.append(Violation("load", subject, message, collective, stage.collective_s))
         if stage.in_flight != in_flight:

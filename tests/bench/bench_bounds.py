@@ -121,7 +121,7 @@ def verdict_of(stream: bytes) -> str:
         capture_output=True,
     )
     said = json.loads(done.stdout)
-    if {v["kind"] for v in said["violations"]} - {"certificate", "unverified"}:
+    if {v["kind"] for v in said["violations"]} - {"certificate", "unchecked", "unverified"}:
         raise SystemExit(f"dnnp-check: {done.stderr.decode()}")
     return said["certificates"][0]["verdict"]
 

@@ -419,3 +419,13 @@ def test_memory_fits_for_the_checker_as_for_the_search(over: float) -> None:
     plan.pop("excess_bytes", None)
     plan |= {"memory_mode": "hard", "status": "optimal", "bound": plan["value"], "gap": 0.0}
     assert dnnp("check", stdin=seeds.encode(free)).status == (0 if fits else 4)
+
+
+def test_what_a_stage_on_one_device_does_not_exchange_is_not_stated() -> None:
+    made = dnnp("partition", "-q", "-k", "3", "--data-parallel", "2", stdin=FLAT)
+    records = [
+        {**r, "collective_s": 5.0} if r["type"] == "stage" else r for r in records_in(made.out)
+    ]
+    result = dnnp("check", "-q", stdin=seeds.encode(records))
+    assert result.status == 3
+    assert "collective_s is 5.0, recomputed 0" in result.err

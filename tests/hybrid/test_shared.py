@@ -166,11 +166,14 @@ def test_a_plan_says_how_many_stages_may_be_shared() -> None:
     assert "2 stages are shared, the plan allows 1" in result.err
 
 
-def test_fields_that_are_not_known_say_nothing() -> None:
+def test_fields_that_are_not_known_say_nothing_but_are_not_checkable() -> None:
     plan = planned("M")
     (record,) = records(plan, "plan")
     more = changed(plan, "plan", 0, parallel={**record["parallel"], "later": 1})
-    assert dnnp("check", stdin=more).status == 0
+    assert dnnp("schedule", "-n", "2", stdin=more).status == 0
+    result = dnnp("check", "-q", stdin=more)
+    assert result.status == 9
+    assert "no check covers the field 'parallel.later' of a parallel plan" in result.err
 
 
 def test_nodes_say_what_they_take_on_all_devices() -> None:

@@ -110,7 +110,7 @@ def plans_of_a_graph(seed: int) -> Iterator[tuple[str, bytes]]:
         ("links", f"partition -k 3 {links}", "bound --method links"),
         ("ignore", f"{small} --memory-model sum --memory 60 --memory-mode ignore", "bound"),
         ("overflow", f"{small} --memory-model sum --memory 60 --memory-mode overflow", "bound"),
-        ("parallel", f"{small} --data-parallel 2 --micro-batches 4", "schedule -n 4"),
+        ("parallel", "partition -k 3 --bandwidth 10 --data-parallel 2", "schedule -n 4"),
         ("operators", f"{late} operators", "bound"),
         ("blocks", f"{late} blocks --bandwidth 10"),
     ):
@@ -125,6 +125,13 @@ def plans_of_a_graph(seed: int) -> Iterator[tuple[str, bytes]]:
         ("copies", f"{cut} --max-replicas 2"),
     ):
         yield f"training: {name}", piped(data, *commands)
+    wide, shape = "partition --tensor-parallel 4 --data-parallel 2 --micro-batches 8", "M"
+    for name, *commands in (
+        ("shards", wide, "schedule -n 8"),
+        ("shared", "partition --shared-stages 2", "schedule -n 4"),
+        ("again", f"{wide} --recompute auto --weight-sync server"),
+    ):
+        yield f"{shape}: {name}", piped(shapes.shape_stream(shape, room=40.0), *commands)
 
 
 def structures(count: int, seed: int, most: int, kinds: list[str]) -> int:
@@ -137,7 +144,8 @@ def structures(count: int, seed: int, most: int, kinds: list[str]) -> int:
             if not forgery.accepts(records):
                 print(f"# {name} {number}: refused as it is", file=sys.stderr)
                 continue
-            same = [r for n, r in plans if n != name and (":" in n) == (":" in name)]
+            graph = name.rpartition(":")[0]
+            same = [r for n, r in plans if n != name and n.rpartition(":")[0] == graph]
             rows = [row for row in forgery.restructured(records, same, rng) if row[0] in kinds]
             for kind, field, change, content in rng.sample(rows, min(most, len(rows))):
                 made[f"{kind} {change}"] += 1
