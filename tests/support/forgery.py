@@ -435,6 +435,8 @@ def allowed(before: Sequence[Record], after: Sequence[Record]) -> str:
         for rows in (before, after)
     ]
     free = {"memory_mode", "devices", "parallel", "invocations"}
+    if not any(s[name] for s in own[1] for name in ("in_s", "overflow_s", "out_s")):
+        free.add("comm")
     differ = {
         name for name in old.keys() | new.keys() if meaning(old.get(name)) != meaning(new.get(name))
     }
@@ -443,7 +445,8 @@ def allowed(before: Sequence[Record], after: Sequence[Record]) -> str:
     size = {d["class"]: d.get("memory_bytes", float("inf")) for d in new["devices"]}
     fits = all(s["memory_bytes"] <= size.get(s["class"], 0.0) for s in own[1])
     parallel = new.get("parallel", {})
-    used = [max(s.get("replicas", 1) for s in own[1]), max(s.get("shards", 1) for s in own[1])]
+    alone_on = [s for s in own[1] if not s.get("shared")]
+    used = [max(s.get(name, 1) for s in alone_on) for name in ("replicas", "shards")]
     most = [parallel.get(f"{name}_parallel", 1) for name in ("data", "tensor")]
     enough = not parallel or (used[0] <= most[0] and used[1] <= most[1])
     alone = "parallel" not in differ or used[0] == 1 or not any(s.get("sync_s") for s in own[1])
@@ -468,12 +471,14 @@ def _named(passes: Sequence[Record], records: Sequence[Record]) -> list[Record]:
     """Passes with the nodes of their stages of their direction, where they name none."""
     late = {r["id"] for r in records if r["type"] == "node" and r.get("backward")}
     nodes = {r["id"]: r["nodes"] for r in records if r["type"] == "stage"}
-    return [
-        {"nodes": [v for v in nodes[p["stage"]] if (v in late) == (p["kind"] == "backward")], **p}
-        if p.get("stage") in nodes and p.get("kind") in ("forward", "backward")
-        else p
-        for p in passes
-    ]
+    found = []
+    for row in passes:
+        mine = row.get("nodes", ())
+        if not mine and row.get("stage") in nodes and row.get("kind") in ("forward", "backward"):
+            back = row["kind"] == "backward"
+            mine = [v for v in nodes[row["stage"]] if (v in late) == back]
+        found.append({**row, "nodes": sorted(mine)})
+    return found
 
 
 def proven(records: Sequence[Record]) -> str:
