@@ -33,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "several)",
     )
     parser.add_argument(
+        "--raw",
+        action="store_true",
+        help="with --as csv, tsv or md: texts as they are, also where a spreadsheet would take "
+        "them for formulas, or Markdown for HTML and links",
+    )
+    parser.add_argument(
         "--picture",
         choices=VIEW_PICTURES,
         help="with --as svg: what loads are made of, the schedule, or the graph in the colours of "
@@ -60,6 +66,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     options = ViewOptions(
         as_=args.as_ or view_of(args.output, args.plot),
         table=args.table,
+        raw=args.raw,
         plot=args.plot,
         picture=args.picture,
         model=args.model,

@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any
 
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.text import instead
+from dnnp.core.model.text import instead, unguarded
 from dnnp.formats.checked_json import Fields, parse_json
 from dnnp.formats.fields import MAX_NUMBER, shown
 from dnnp.formats.files import what_it_is
@@ -160,7 +160,7 @@ def read_table(data: bytes, path: str) -> tuple[GivenCost, ...]:
     seen: dict[tuple[str, str], int] = {}
     try:
         for row in rows:
-            cells = [cell.strip() for cell in row]
+            cells = [unguarded(cell.strip()) for cell in row]
             if not any(cells):
                 continue
             line = rows.line_num

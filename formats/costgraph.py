@@ -14,6 +14,7 @@ from dnnp.core.model.errors import FormatError
 from dnnp.formats.acyclic import find_cycle
 from dnnp.formats.fields import MAX_NUMBER
 from dnnp.formats.header import new_header
+from dnnp.formats.limits import Room
 from dnnp.formats.stream import Record, Stream
 from dnnp.formats.textproto import Message, parse_text
 
@@ -61,7 +62,7 @@ def read_costgraph(
     if not nodes:
         raise FormatError("not a CostGraphDef: there are no nodes", file)
     keys = _keys(nodes)
-    builder = _Builder(nodes, keys, one_tensor)
+    builder = _Builder(nodes, keys, one_tensor, Room(file, len(data)))
     records, tensors = builder.build()
     cycle = find_cycle(builder.edges, len(nodes))
     if cycle:
@@ -97,8 +98,11 @@ def _keys(nodes: list[Message]) -> list[_Key]:
 class _Builder:
     """Turns nodes into records."""
 
-    def __init__(self, nodes: list[Message], keys: list[_Key], one_tensor: bool) -> None:
+    def __init__(
+        self, nodes: list[Message], keys: list[_Key], one_tensor: bool, room: Room
+    ) -> None:
         self._nodes = nodes
+        self._room = room
         self._one_tensor = one_tensor
         self._keys = keys
         self._positions = {key: i for i, key in enumerate(keys)}
@@ -128,6 +132,7 @@ class _Builder:
             if port and self._one_tensor:
                 ports.append(ports[0])
                 continue
+            self._room.take(len(name), output.line)
             tensor: Record = {
                 "type": "tensor",
                 "id": len(self._tensors),
@@ -202,13 +207,14 @@ class _Builder:
 
     def _size_aliases(self, position: int, inputs: list[int]) -> None:
         node = self._nodes[position]
+        entries = node.messages("input_info")
         for port, output in enumerate(node.messages("output_info")):
             if port and self._one_tensor:
                 break
             alias = output.integer("alias_input_port", -1, -1)
             tensor = self._tensors[self._ports[position][port]]
-            if 0 <= alias < len(node.all("input_info")) and not tensor["size_bytes"]:
-                entry = node.messages("input_info")[alias]
+            if 0 <= alias < len(entries) and not tensor["size_bytes"]:
+                entry = entries[alias]
                 key = self._keys[position][0], entry.integer("preceding_node")
                 source = self._ports[self._positions[key]][entry.integer("preceding_port")]
                 tensor["size_bytes"] = self._tensors[source]["size_bytes"]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.text import did_you_mean, printable
 from dnnp.formats.fields import MAX_ID, MAX_NUMBER, shown
+from dnnp.formats.limits import Room
 
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no", "")
 _HINTED = 10_000
@@ -75,6 +76,8 @@ class Drawn:
 
     file: str
     """For messages."""
+    room: Room = field(default_factory=Room)
+    """What is left of it; a graph in memory has no limit."""
     nodes: dict[Hashable, Item] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
     _seen: dict[Hashable, Item] = field(default_factory=dict)

@@ -29,7 +29,8 @@ TRANSFERS = ("transfer_s", "transfer")
 PLAIN = ("name", "op", "flop", "bytes", "layer", "scope", "color_class", "backward")
 """Attributes of nodes that have one name."""
 
-_LISTED = 6
+_LISTED, _HINTED = 6, 100
+"""Attributes that mean nothing: those that are named, those that are looked at for a hint."""
 
 
 class _Names(NamedTuple):
@@ -117,6 +118,7 @@ def _nodes(drawn: Drawn, names: _Names) -> list[Record]:
     """Records of nodes, without their tensors."""
     numbers = {"flop": "flop", "bytes": "bytes", "memory_bytes": names.memory}
     colors: dict[str, int] = {}
+    place = {name: i for i, name in enumerate(names.classes)}
     records = []
     for i, (key, item) in enumerate(drawn.nodes.items()):
         record: Record = {
@@ -124,7 +126,8 @@ def _nodes(drawn: Drawn, names: _Names) -> list[Record]:
             "inputs": [], "outputs": [],
         }  # fmt: skip
         record |= {to: item.number(name) for to, name in numbers.items() if name in item.values}
-        times = {of: item.number(n) for n, of in names.classes.items() if n in item.values}
+        stated = sorted(place.keys() & item.values.keys(), key=place.__getitem__)
+        times = {names.classes[name]: item.number(name) for name in stated}
         if times:
             record["time_s"] = times
         record |= {name: item.text(name) for name in ("layer", "scope") if name in item.values}
@@ -164,6 +167,7 @@ def _tensors(drawn: Drawn, names: _Names, nodes: list[Record]) -> list[Record]:
     for key, edges in leaving.items():
         for name, part in _parts(names, record_of, record_of[key]["name"], edges):
             record = _tensor(names, len(tensors), name, part)
+            drawn.room.take(len(name), part[0].item.line)
             record_of[key]["outputs"].append(record["id"])
             for edge in part:
                 record_of[edge.head]["inputs"].append(record["id"])
@@ -232,7 +236,9 @@ def _unread(what: str, there: Iterable[str], used: set[str], known: tuple[str, .
     listed = ", ".join(printable(name) for name in names[:_LISTED])
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     meanings = [name for name in (*used, *known) if name]
-    meant = next((m for n in names if n not in known and (m := closest(n, meanings))), None)
+    meant = next(
+        (m for n in names[:_HINTED] if n not in known and (m := closest(n, meanings))), None
+    )
     hint = f"; did you mean '{meant}'?" if meant else ""
     return [f"attributes of {what} that mean nothing here: {listed}{more}{hint}"]
 

@@ -24,11 +24,9 @@ from dnnp.core.model.graph import (
     totals,
 )
 from dnnp.formats.edited_costs import check_costs
+from dnnp.formats.limits import MOST_TIMES
 from dnnp.formats.shards import arrays_of, shards_of
 from dnnp.formats.stream import Record, Stream
-
-MOST_TIMES = 20_000_000
-"""Records times device classes; 8 bytes each, and more while they are read."""
 
 
 def _ids(records: list[Record]) -> Ints:

@@ -29,6 +29,7 @@ from dnnp.formats.checked_json import Fields, parse_json
 from dnnp.formats.fields import MAX_ID, shown
 from dnnp.formats.files import what_it_is
 from dnnp.formats.header import new_header
+from dnnp.formats.limits import Room
 from dnnp.formats.stream import Record, Stream
 
 ACCELERATOR, PROCESSOR = "fpga", "cpu"
@@ -81,7 +82,7 @@ def read_workload(data: bytes, path: str, name: str | None = None) -> Stream:
     if cycle:
         shown_nodes = " -> ".join(f"{nodes[i]['id']} '{nodes[i]['name']}'" for i in cycle[:8])
         raise FormatError(f"the graph has a cycle: {shown_nodes}", file, None, "edges")
-    tensors = _tensors(nodes, edges)
+    tensors = _tensors(nodes, edges, Room(file, len(data)))
     digest = hashlib.sha256(data).hexdigest()
     header = new_header("msr-json", path, digest, name, "unknown")
     if any("backward" in node for node in nodes):
@@ -145,7 +146,7 @@ def _edges(document: Fields, positions: dict[int, int], file: str) -> list[_Edge
     return edges
 
 
-def _tensors(nodes: list[Record], edges: list[_Edge]) -> list[Record]:
+def _tensors(nodes: list[Record], edges: list[_Edge], room: Room) -> list[Record]:
     """One tensor a producer, or one an edge where costs differ; fills in the nodes' ends."""
     leaving: dict[int, list[_Edge]] = {}
     for edge in edges:
@@ -163,6 +164,7 @@ def _tensors(nodes: list[Record], edges: list[_Edge]) -> list[Record]:
             for target in dict.fromkeys(edge.target for edge in part):
                 nodes[target]["inputs"].append(number)
             suffix = "" if uniform else f" to {nodes[part[0].target]['name']}"
+            room.take(len(node["name"]) + len(suffix), field="edges")
             tensors.append(
                 {
                     "type": "tensor",

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.text import closest
+from dnnp.core.model.text import closest, unguarded
 from dnnp.formats.drawn import Drawn, Edge, Item
 from dnnp.formats.drawn_stream import MEMORY, PLAIN, TIMES
 from dnnp.formats.fields import shown
 from dnnp.formats.files import what_it_is
+from dnnp.formats.limits import COLUMNS, Room
 
 TAILS, HEADS, KEYS = ("from", "source"), ("to", "target"), ("id", "name")
 """Names of columns; a graph uses the first that is there."""
@@ -47,7 +48,8 @@ def read_tables(nodes: Table, edges: Table | None = None) -> Drawn:
     FormatError
         Not such tables; the message names file, line and column.
     """
-    drawn = Drawn(nodes.path)
+    size = len(nodes.data) + (0 if edges is None else len(edges.data))
+    drawn = Drawn(nodes.path, Room(nodes.path, size))
     columns = _columns(nodes)
     alone = _is_edges(columns)
     if alone and edges is not None:
@@ -72,7 +74,7 @@ def _add_nodes(drawn: Drawn, table: Table, columns: list[str]) -> None:
     key = _one_of(KEYS, columns)
     if not key:
         known = (*KEYS, *TIMES, *MEMORY, *PLAIN, *TAILS, *HEADS)
-        hints = [(c, m) for c in columns if (m := closest(c, known)) and m != c]
+        hints = [(c, m) for c in columns[:100] if (m := closest(c, known)) and m != c]
         hint = f"; did you mean '{hints[0][1]}' by {shown(hints[0][0])}?" if hints else ""
         raise FormatError(
             f"the first row names neither a column 'name', of nodes, nor columns 'from' and "
@@ -115,9 +117,13 @@ def _columns(table: Table) -> list[str]:
     for cell in cells:
         name, colon, device = cell.partition(":")
         columns.append(name.strip().lower() + colon + device.strip())
-    for i, name in enumerate(columns):
-        if name in columns[:i] and name:
+    if len(columns) > COLUMNS:
+        raise FormatError(f"more than {COLUMNS} columns", table.path, 1)
+    seen: set[str] = set()
+    for name in columns:
+        if name in seen and name:
             raise FormatError("the column is there twice", table.path, 1, name)
+        seen.add(name)
         if name.endswith(":"):
             raise FormatError("names no class of devices after ':'", table.path, 1, name)
     if len(columns) == 1 and any(c in columns[0] for c in ";\t"):
@@ -150,7 +156,7 @@ def _cells(table: Table) -> Iterator[tuple[int, list[str]]]:
     line = 1
     try:
         for row in rows:
-            cells = [cell.strip() for cell in row]
+            cells = [unguarded(cell.strip()) for cell in row]
             if any(cells):
                 yield line, cells
             line = rows.line_num + 1

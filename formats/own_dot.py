@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.drawn import Drawn, Edge, Item
+from dnnp.formats.drawn_stream import DRAWING
 from dnnp.formats.fields import shown
 from dnnp.formats.files import what_it_is
-
-DEPTH = 100
-"""Subgraphs inside each other."""
+from dnnp.formats.limits import DEPTH, PIECES, Room, length
 
 _KEYWORDS = frozenset(("strict", "graph", "digraph", "node", "edge", "subgraph"))
 _DEFAULTS = ("graph", "node", "edge")
@@ -76,14 +75,15 @@ def read_dot(data: bytes, file: str) -> Drawn:
         raise FormatError("no graph in DOT: the text is not UTF-8", file) from None
     if not text.strip():
         raise FormatError("the file is empty", file)
-    return _Parser(text, file).drawn()
+    return _Parser(text, file, Room(file, len(data))).drawn()
 
 
 class _Parser:
     """One token ahead; a method for a rule of the grammar."""
 
-    def __init__(self, text: str, file: str) -> None:
+    def __init__(self, text: str, file: str, room: Room) -> None:
         self._file = file
+        self._room = room
         self._tokens = _tokens(text, file)
         self._next = next(self._tokens)
         self._strict = False
@@ -104,7 +104,7 @@ class _Parser:
         self._statements(_Scope({}))
         if self._next.kind != "end":
             raise self._unexpected("the end of the file after the graph")
-        drawn = Drawn(self._file)
+        drawn = Drawn(self._file, self._room)
         for name, item in self._nodes.items():
             drawn.add(name, item._replace(values={k: v for k, v in item.values.items() if v}))
         for tail, head, item in self._edges.values():
@@ -121,7 +121,8 @@ class _Parser:
                     raise self._unexpected("'['")
                 stated = self._attributes()
                 if what != "graph":
-                    getattr(scope, what).update(stated)
+                    read = {name: each for name, each in stated.items() if name not in DRAWING}
+                    getattr(scope, what).update(read)
             else:
                 self._statement(scope)
             self._skip(";")
@@ -159,6 +160,7 @@ class _Parser:
             if self._skip(":"):
                 self._identity("a port")
         if name not in self._nodes:
+            self._room.take(length(scope.node), line)
             self._nodes[name] = Item(dict(scope.node), self._file, line)
         scope.names[name] = None
         return [name]
@@ -174,6 +176,8 @@ class _Parser:
             raise self._fault(f"more than {DEPTH} subgraphs inside each other")
         self._take()
         names = {} if name is None else self._subgraphs.setdefault(name, {})
+        before = sum(map(len, names)) + length(scope.node) + length(scope.edge)
+        self._room.take(before, self._next.line)
         self._statements(_Scope(names, dict(scope.node), dict(scope.edge), scope.depth + 1))
         scope.names.update(names)
         return list(names)
@@ -182,7 +186,10 @@ class _Parser:
         self, ends: list[list[str]], usual: dict[str, str], stated: dict[str, str], line: int
     ) -> None:
         """Edges from each node of an end to each of the next; in a strict graph one a pair."""
+        each = length(usual) + length(stated) + 6
         for tails, heads in pairwise(ends):
+            named = len(heads) * sum(map(len, tails)) + len(tails) * sum(map(len, heads))
+            self._room.take(len(tails) * len(heads) * each + named, line)
             for pair in product(tails, heads):
                 key = pair if self._strict else len(self._edges)
                 if key not in self._edges:
@@ -208,10 +215,14 @@ class _Parser:
         """A name; quoted ones may be joined by `+`."""
         if self._next.kind != "id":
             raise self._unexpected(expected)
-        text = self._take().text
+        pieces = [self._take().text]
         while self._skip("+"):
-            text += self._identity("the rest of a name")
-        return text
+            if self._next.kind != "id":
+                raise self._unexpected("the rest of a name")
+            if len(pieces) == PIECES:
+                raise self._fault(f"more than {PIECES} strings joined by '+'")
+            pieces.append(self._take().text)
+        return "".join(pieces)
 
     def _take(self) -> _Token:
         token = self._next

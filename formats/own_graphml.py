@@ -12,8 +12,10 @@ from xml.parsers import expat
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.drawn import Drawn, Edge, Item
+from dnnp.formats.drawn_stream import DRAWING
 from dnnp.formats.fields import shown
 from dnnp.formats.files import what_it_is
+from dnnp.formats.limits import ADDRESS, Room, length
 
 REFUSED = {
     "hyperedge": "a hyperedge; edges that carry one tensor name it (tensor)",
@@ -32,7 +34,7 @@ def read_graphml(data: bytes, file: str) -> Drawn:
     """
     if not data.strip():
         raise FormatError("the file is empty", file)
-    reader = _Reader(file)
+    reader = _Reader(file, len(data))
     try:
         reader.parser.Parse(data, True)
     except expat.ExpatError as error:
@@ -47,11 +49,13 @@ def read_graphml(data: bytes, file: str) -> Drawn:
 class _Reader:
     """What the parser has told so far."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, size: int) -> None:
         self._file = file
+        self._room = Room(file, size)
         self.parser = expat.ParserCreate(namespace_separator=" ")
         self.parser.buffer_text = True
         self.parser.StartDoctypeDeclHandler = self._refuse_doctype
+        self.parser.StartNamespaceDeclHandler = self._start_namespace
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
         self.parser.CharacterDataHandler = self._text_of
@@ -76,9 +80,11 @@ class _Reader:
         """The graph; edges may stand before their nodes."""
         if not self._graphs:
             raise FormatError("there is no graph", self._file)
-        drawn = Drawn(self._file)
+        drawn = Drawn(self._file, self._room)
         for kind, found in self._found.items():
+            usual = length(self._defaults[kind])
             for ends, item in found:
+                self._room.take(usual, item.line)
                 values = {**self._defaults[kind], **item.values}
                 full = item._replace(values={k: v for k, v in values.items() if v})
                 if kind == "node":
@@ -92,6 +98,10 @@ class _Reader:
 
     def _refuse_doctype(self, *_: object) -> None:
         raise self._fault("a <!DOCTYPE>, which dnnp does not read; leave it out")
+
+    def _start_namespace(self, _: str | None, address: str | None) -> None:
+        if address and len(address) > ADDRESS:
+            raise self._fault(f"a namespace of more than {ADDRESS} characters")
 
     def _start(self, tag: str, said: dict[str, str]) -> None:
         name = tag.rpartition(" ")[2]
@@ -172,5 +182,5 @@ class _Reader:
             self._item.values[attribute] = text
         elif name == "default":
             for kind in self._for:
-                if kind in self._defaults:
+                if kind in self._defaults and attribute not in DRAWING:
                     self._defaults[kind][attribute] = text

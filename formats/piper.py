@@ -16,6 +16,7 @@ from dnnp.formats.acyclic import find_cycle
 from dnnp.formats.checked_json import Fields, parse_json
 from dnnp.formats.fields import MAX_NUMBER, shown
 from dnnp.formats.header import new_header
+from dnnp.formats.limits import Room
 from dnnp.formats.stream import Record, Stream
 
 DEVICE = "device"
@@ -68,7 +69,7 @@ def read_piper(data: bytes, path: str, name: str | None = None) -> Stream:
             "edges",
         )
     nodes = [_node(row) for row in rows]
-    tensors = _tensors(rows, nodes, edges)
+    tensors = _tensors(rows, nodes, edges, Room(file, len(data)))
     header = new_header("piper", path, hashlib.sha256(data).hexdigest(), name, "s")
     header["micro_batches"] = document.count("mbsInBatch")
     records = {"device": [device], "tensor": tensors, "node": nodes}
@@ -158,7 +159,10 @@ def _costs(way: Fields) -> Record:
 
 
 def _tensors(
-    rows: list[Fields], nodes: list[Record], edges: list[tuple[tuple[int, int], float]]
+    rows: list[Fields],
+    nodes: list[Record],
+    edges: list[tuple[tuple[int, int], float]],
+    room: Room,
 ) -> list[Record]:
     """One tensor an edge; fills in the nodes' ends."""
     ways = [_ways(row) for row in rows]
@@ -166,6 +170,7 @@ def _tensors(
     for number, ((source, target), size) in enumerate(edges):
         nodes[source]["outputs"].append(number)
         nodes[target]["inputs"].append(number)
+        room.take(len(nodes[source]["name"]) + len(nodes[target]["name"]), field="edges")
         tensor: Record = {
             "type": "tensor",
             "id": number,

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.text import printable
+from dnnp.core.model.text import guarded, printable
 from dnnp.formats.stream import Record
 
 
@@ -276,7 +276,8 @@ def torch_plan(plan: Record, stages: Sequence[Record], nodes: Sequence[Record]) 
         replicas = stage.get("replicas", 1)
         writer.writerow(
             [
-                number, stage["device"], before, int(exact), stage.get("shards", 1), replicas,
+                number, guarded(stage["device"]), guarded(before), int(exact),
+                stage.get("shards", 1), replicas,
                 round(len(stage.get("recomputed", ())) / len(own), 3) if own else 0,
                 "" if whole is None else whole // replicas, stage.get("in_flight", ""),
                 int(stage.get("shared", False)),

@@ -13,6 +13,7 @@ import orjson
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.fields import Field, describe_fault, fault, shown
 from dnnp.formats.files import what_it_is
+from dnnp.formats.limits import DEPTH
 from dnnp.formats.records import RECORDS, UNIQUE_IDS, VERSION
 
 Record = dict[str, Any]
@@ -32,9 +33,6 @@ COMPUTED = ("group", "plan", "stage", "bound", "schedule", "block")
 
 SINGLE = ("plan", "bound", "schedule")
 """Records of which there is one at most."""
-
-MAX_DEPTH = 100
-"""Objects and lists inside each other in one record."""
 
 BATCH = 256
 """Records that are encoded at a time."""
@@ -171,7 +169,7 @@ def _parse(lines: list[bytes], name: str) -> list[Record]:
                     raise FormatError(f"not a stream{hint}", name) from None
                 raise FormatError(_json_reason(line, str(error)), name, number) from None
     for number, line in enumerate(lines, 1):
-        if line.count(b"[") > MAX_DEPTH or line.count(b"{") > MAX_DEPTH:
+        if line.count(b"[") > DEPTH or line.count(b"{") > DEPTH:
             _check_depth(records[number - 1], name, number)
     if set(map(type, records)) != {dict} or not all(type(r.get("type")) is str for r in records):
         for number, record in enumerate(records, 1):
@@ -187,7 +185,7 @@ def _parse(lines: list[bytes], name: str) -> list[Record]:
 def _check_depth(record: Any, name: str, number: int) -> None:
     """Refuse what could not be written again: writers of JSON have a recursion limit."""
     level = [record]
-    for _ in range(MAX_DEPTH):
+    for _ in range(DEPTH):
         level = [
             item
             for value in level
@@ -196,7 +194,7 @@ def _check_depth(record: Any, name: str, number: int) -> None:
         ]
         if not level:
             return
-    raise FormatError(f"nested more than {MAX_DEPTH} levels deep", name, number)
+    raise FormatError(f"nested more than {DEPTH} levels deep", name, number)
 
 
 def _json_reason(line: bytes, reason: str) -> str:

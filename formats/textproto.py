@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.fields import MAX_ID, MAX_NUMBER, shown
-
-DEEPEST = 64
-"""Nesting of messages that is followed."""
+from dnnp.formats.limits import MESSAGES
 
 _TOKEN = re.compile(
     r"""(?P<skip>[\s]+|\#[^\n]*)
@@ -217,8 +215,9 @@ class _Parser:
         return f"[{''.join(parts)}]"
 
     def _message(self, depth: int) -> Message:
-        if depth > DEEPEST:
-            raise FormatError("nested too deeply", self._file, self._line)
+        if depth > MESSAGES:
+            reason = f"more than {MESSAGES} messages inside each other"
+            raise FormatError(reason, self._file, self._line)
         message = Message(self._file, self._line)
         closer = _CLOSERS[self._next()]
         while not self._take(closer):

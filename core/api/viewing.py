@@ -30,6 +30,8 @@ class ViewOptions(Options):
     """What to make of it, one of `dnnp.choices.VIEWS`."""
     table: str | None = option(choices=VIEW_TABLES)
     """With `csv`, `tsv` and `md`: which table; None: `stages` of one graph, `plans` of several."""
+    raw: bool = option(False)
+    """With `csv`, `tsv` and `md`: texts as they are, also where they would be formulas or HTML."""
     plot: str | None = option(choices=VIEW_AXES)
     """A chart of the values of plans, over the number of devices or the methods, as `svg`."""
     picture: str | None = option(choices=VIEW_PICTURES)
@@ -48,8 +50,9 @@ class ViewOptions(Options):
     def check(self) -> None:
         """Refuse what makes no sense."""
         super().check()
-        if self.table is not None and self.as_ not in TABULAR:
-            raise UsageError(f"--table is for --as {', '.join(TABULAR)}, not for {self.as_}")
+        for name, given in (("table", self.table is not None), ("raw", self.raw)):
+            if given and self.as_ not in TABULAR:
+                raise UsageError(f"--{name} is for --as {', '.join(TABULAR)}, not for {self.as_}")
         if self.plot is not None and self.as_ != "svg":
             raise UsageError(f"--plot is for --as svg, not for {self.as_}")
         if self.picture is not None and (self.as_ != "svg" or self.plot is not None):
@@ -65,6 +68,7 @@ def view(
     *,
     as_: str | None = None,
     table: str | None = None,
+    raw: bool = False,
     plot: str | None = None,
     picture: str | None = None,
     model: str | None = None,
@@ -90,6 +94,9 @@ def view(
     table
         With `csv`, `tsv` and `md`: `stages`, `nodes`, `cuts`, `bounds`, `runs`, `schedule`,
         `plans` or `tried`; None: `stages` of one graph, `plans` of several.
+    raw
+        Texts of such a table as they are, also where a spreadsheet would take them for formulas or
+        Markdown for HTML.
     plot
         A chart of the values of plans, and of what other methods found that were tried for them,
         over `k` or `method`.
@@ -119,8 +126,8 @@ def view(
 
     name = None if path is None else os.fspath(path)
     options = ViewOptions(
-        as_=as_ or view_of(name, plot), table=table, plot=plot, picture=picture, model=model,
-        width=width, plain=plain, color=color, verbose=verbose, caller=caller,
+        as_=as_ or view_of(name, plot), table=table, raw=raw, plot=plot, picture=picture,
+        model=model, width=width, plain=plain, color=color, verbose=verbose, caller=caller,
     )  # fmt: skip
     options.check()
     graphs = [graph] if isinstance(graph, Graph) else list(graph)
@@ -163,7 +170,7 @@ def view_bytes(streams: Sequence[Stream], options: ViewOptions) -> bytes:
         from dnnp.core.view.tables import draw
 
         chosen = options.table or ("stages" if len(streams) == 1 else "plans")
-        return draw([read_facts(stream) for stream in streams], chosen, options.as_)
+        return draw([read_facts(s) for s in streams], chosen, options.as_, options.raw)
     if options.plot is not None:
         from dnnp.core.view.plot import draw as plotted
 

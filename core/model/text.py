@@ -1,6 +1,6 @@
 """Text for messages: numbers with units, and what a misspelt name was meant to be.
 
-What others wrote is made safe for terminals and for XML.
+What others wrote is made safe for terminals, for XML, for spreadsheets and for Markdown.
 """
 
 from __future__ import annotations
@@ -27,6 +27,48 @@ def printable(text: str) -> str:
     \x1b[31mred\x00 a\u202eb\n
     """
     return re.sub(_UNSAFE, lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+_FORMULA = "[\\s\u200b']*[=+\\-@\uff0b\uff0d\uff1d\uff20]"
+"""How a formula of a spreadsheet begins; also one that an apostrophe keeps from being one."""
+
+
+def guarded(text: str) -> str:
+    """Text for a cell of a table; what a spreadsheet would compute gets an apostrophe in front.
+
+    >>> guarded("=1+1"), guarded("'=1+1"), guarded("conv-1")
+    ("'=1+1", "''=1+1", 'conv-1')
+    """
+    return f"'{text}" if re.match(_FORMULA, text) else text
+
+
+def unguarded(cell: str) -> str:
+    """The text that `guarded` made a cell of.
+
+    >>> unguarded("'=1+1"), unguarded("''=1+1"), unguarded("'a'")
+    ('=1+1', "'=1+1", "'a'")
+    """
+    return cell[1:] if cell.startswith("'") and re.match(_FORMULA, cell) else cell
+
+
+_MARKS = r"[<>&\[\]@\\`*~|#$]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=(?i:www))\."
+"""What means something in Markdown, or makes a link of an address."""
+
+
+def markdown(text: str) -> str:
+    r"""Text on one line for a cell of a table in Markdown, which is shown as it is.
+
+    No HTML, link, picture, emphasis or code begins in it. Underscores within words stay.
+
+    >>> print(markdown("<b>[a_b](http://e)|_c_</b>"))
+    &#60;b&#62;&#91;a_b&#93;(http&#58;//e)\|\_c\_&#60;/b&#62;
+    """
+
+    def escaped(found: re.Match[str]) -> str:
+        mark = found[0]
+        return f"&#{ord(mark)};" if mark in "<>&[]@:." else f"\\{mark}"
+
+    return re.sub(_MARKS, escaped, text)
 
 
 def operator_name(op: str, domain: str) -> str:
@@ -98,6 +140,9 @@ def table(
 LEAST = 0.7
 """Similarity of two words, from 0 to 1, that is enough: more than that of `gpu` and `cpu`."""
 
+LONGEST = 100
+"""Characters of words that are compared: the time is quadratic in them."""
+
 MOST_LISTED = 16
 """More names than this make no readable list."""
 
@@ -110,7 +155,9 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     """
     import difflib
 
-    names = {name.lower(): name for name in known}
+    if len(word) > LONGEST:
+        return None
+    names = {name.lower(): name for name in known if len(name) <= LONGEST}
     longer = [name for name in names if len(word) > 2 and name.startswith(word.lower())]
     found = longer if len(longer) == 1 else difflib.get_close_matches(word.lower(), names, 1, LEAST)
     return names[found[0]] if found else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dnnp.core.model.plan import Tried
-from dnnp.core.model.text import printable
+from dnnp.core.model.text import guarded, markdown, printable
 from dnnp.core.view.facts import Facts
 
 Cell = str | int | float | None
@@ -213,8 +213,11 @@ TABLES: dict[str, Callable[[Facts], Table]] = {
 """Tables by name."""
 
 
-def draw(streams: Sequence[Facts], name: str, form: str) -> bytes:
-    """A table, as `csv`, `tsv` or `md`; of several streams the file comes first in each row."""
+def draw(streams: Sequence[Facts], name: str, form: str, raw: bool = False) -> bytes:
+    """A table, as `csv`, `tsv` or `md`; of several streams the file comes first in each row.
+
+    `raw`: texts that would be formulas, HTML or links where the table is opened stay as they are.
+    """
     found = [TABLES[name](facts) for facts in streams]
     header, rows = found[0].header, [row for table in found for row in table.rows]
     if not all(facts.seconds for facts in streams):
@@ -226,12 +229,13 @@ def draw(streams: Sequence[Facts], name: str, form: str) -> bytes:
             for facts, table in zip(streams, found, strict=True)
             for row in table.rows
         ]
-    return WRITERS[form](header, rows).encode()
+    safe = _SAFE[form, raw]
+    return WRITERS[form](header, [[_shown(cell, safe) for cell in row] for row in rows]).encode()
 
 
-def _csv(header: Sequence[str], rows: Sequence[Row]) -> str:
+def _csv(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """RFC 4180, with line feeds."""
-    lines = [header, *([_quoted(_shown(cell)) for cell in row] for row in rows)]
+    lines = [header, *(map(_quoted, row) for row in rows)]
     return "".join(",".join(line) + "\n" for line in lines)
 
 
@@ -239,27 +243,30 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if '"' in text or "," in text else text
 
 
-def _tsv(header: Sequence[str], rows: Sequence[Row]) -> str:
-    lines = [header, *([_shown(cell).replace("\t", "\\t") for cell in row] for row in rows)]
-    return "".join("\t".join(line) + "\n" for line in lines)
+def _tsv(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "".join("\t".join(line) + "\n" for line in (header, *rows))
 
 
-def _md(header: Sequence[str], rows: Sequence[Row]) -> str:
-    lines = [header, ["---"] * len(header)]
-    lines += [[_shown(cell).replace("|", "\\|") for cell in row] for row in rows]
+def _md(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = (header, ["---"] * len(header), *rows)
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 WRITERS = {"csv": _csv, "tsv": _tsv, "md": _md}
+_SAFE: dict[tuple[str, bool], Callable[[str], str]] = {
+    ("csv", False): guarded, ("tsv", False): guarded, ("md", False): markdown,
+    ("csv", True): str, ("tsv", True): str, ("md", True): lambda text: text.replace("|", "\\|"),
+}  # fmt: skip
+"""What makes a text harmless where a table is opened; for raw texts, what keeps the columns."""
 
 
-def _shown(cell: Cell) -> str:
-    """Text without control characters; numbers so that they are read as they are."""
+def _shown(cell: Cell, safe: Callable[[str], str]) -> str:
+    """Text without control characters, and safe; numbers so that they are read as they are."""
     if cell is None:
         return ""
     if isinstance(cell, bool):
         return str(int(cell))
-    return printable(cell) if isinstance(cell, str) else repr(cell)
+    return safe(printable(cell)) if isinstance(cell, str) else repr(cell)
 
 
 def _limit(value: float) -> float | None:

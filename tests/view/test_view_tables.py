@@ -10,8 +10,11 @@ import pytest
 
 import dnnp as api
 from dnnp.choices import VIEW_TABLES
-from dnnp.core.view.tables import TABLES
+from dnnp.core.model.text import guarded
+from dnnp.core.view.tables import TABLES, Table, draw
+from dnnp.formats.cost_files import read_table
 from dnnp.graph import Graph
+from dnnp.viewing import read_facts
 from support.graphs import random_stream
 from support.run import dnnp
 from support.seeds import encode, planned
@@ -95,6 +98,66 @@ def test_names_do_not_break_out(form: str) -> None:
         assert all(line.count("|") - line.count("\\|") == 13 for line in lines[:-1])
 
 
+FORMULAS = ("=1+1", "+1", "-2+3", "@SUM(1)", " =1", "'=1", "\u200b=1", "\uff1d1", "a-b", "'a", "-")
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv"])
+def test_no_name_is_a_formula(form: str, tmp_path: Path) -> None:
+    stream = random_stream(1, len(FORMULAS))
+    for node, name in zip(stream.get("node"), FORMULAS, strict=True):
+        node["name"] = name
+    table = api.view(Graph(stream), as_=form, table="nodes")
+    comma = "," if form == "csv" else "\t"
+    shown = [row["name"] for row in csv.DictReader(table.decode().splitlines(), delimiter=comma)]
+    assert shown == [name if name in ("a-b", "'a") else f"'{name}" for name in FORMULAS]
+    raw = dnnp("view", "--as", form, "--table", "nodes", "--raw", stdin=Graph(stream).to_bytes())
+    assert raw.status == 0
+    lines = raw.out.decode().split("\n")[1:-1]
+    assert [line.split(comma)[1] for line in lines] == list(FORMULAS)
+
+
+def test_tables_that_come_back_have_the_same_names(tmp_path: Path) -> None:
+    stream = random_stream(1, len(FORMULAS))
+    for node, name in zip(stream.get("node"), FORMULAS, strict=True):
+        node["name"] = name
+    (tmp_path / "nodes.csv").write_bytes(api.view(Graph(stream), as_="csv", table="nodes"))
+    with pytest.warns(match="mean nothing here: node, unit"):
+        back = api.load(tmp_path / "nodes.csv")
+    assert [node["name"] for node in back.nodes] == list(FORMULAS)
+    costs = "name,seconds\n" + "".join(f"{guarded(name)},1\n" for name in FORMULAS)
+    assert [cost.name for cost in read_table(costs.encode(), "c")] == list(FORMULAS)
+
+
+def test_negative_numbers_stay_numbers() -> None:
+    facts = read_facts(random_stream(1, 2))
+    table = Table(("a", "b"), [[-1.5, "-1.5"], [-2, None]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(TABLES, "nodes", lambda _: table)
+        assert draw([facts], "nodes", "csv") == b"a,b\n-1.5,'-1.5\n-2,\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("<script>x</script>", "&#60;script&#62;x&#60;/script&#62;"),
+        ("[x](javascript:alert(5))", "&#91;x&#93;(javascript:alert(5))"),
+        ("![x](http://e)", "!&#91;x&#93;(http&#58;//e)"),
+        ("https://e www.e a@b.c", "https&#58;//e www&#46;e a&#64;b.c"),
+        ("a|b`c`*d*_e_ f_g &lt; ~~h~~", "a\\|b\\`c\\`\\*d\\*\\_e\\_ f_g &#38;lt; \\~\\~h\\~\\~"),
+        ("\\|", "\\\\\\|"),
+        ("/conv_1/Relu-2.x (3)", "/conv_1/Relu-2.x (3)"),
+    ],
+)
+def test_markdown_shows_names_as_they_are(name: str, shown: str) -> None:
+    stream = random_stream(1, 2)
+    stream.get("node")[0]["name"] = name
+    graph = Graph(stream)
+    row = api.view(graph, as_="md", table="nodes").decode().split("\n")[2]
+    assert row.startswith(f"| {stream.get('node')[0]['id']} | {shown} |")
+    raw = api.view(graph, as_="md", table="nodes", raw=True).decode().split("\n")[2]
+    assert name.replace("|", "\\|") in raw
+
+
 def test_many_plans_in_one_table(files: list[Path]) -> None:
     done = dnnp("view", "--as", "csv", *files)
     assert (done.status, done.err) == (0, "")
@@ -138,6 +201,7 @@ def test_a_stream_without_a_plan_is_named(files: list[Path], tmp_path: Path) -> 
     ("words", "message"),
     [
         (["--table", "nodes"], "--table is for --as csv, tsv, md, not for text"),
+        (["--raw"], "--raw is for --as csv, tsv, md, not for text"),
         (["--plot", "k", "--as", "md"], "--plot is for --as svg, not for md"),
         (["-", "-"], "standard input holds one stream: give - once"),
     ],

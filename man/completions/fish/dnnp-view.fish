@@ -2,6 +2,7 @@
 complete -c dnnp-view -s h -l help -d 'show this help message and exit'
 complete -c dnnp-view -l as -x -a 'text svg html dot graphml trace onnx csv tsv md' -d 'text: what a person wants to know, on a terminal; csv, tsv, md: a table; svg: pictures; html: a page with all of it; dot, graphml: the graph for other programs; trace: schedule or latency for Perfetto; onnx: the model with stages and costs, for Netron'
 complete -c dnnp-view -l table -x -a 'stages nodes cuts bounds runs schedule plans tried' -d 'with --as csv, tsv or md: which table'
+complete -c dnnp-view -l raw -d 'with --as csv, tsv or md: texts as they are, also where a spreadsheet would take them for formulas, or Markdown for HTML and links'
 complete -c dnnp-view -l picture -x -a 'loads schedule graph' -d 'with --as svg: what loads are made of, the schedule, or the graph in the colours of its stages'
 complete -c dnnp-view -l plot -x -a 'k method' -d 'a chart of the values of plans, over the number of devices or over the methods, with a panel for each model'
 complete -c dnnp-view -l model -r -F -d 'with --as onnx: the model, if it is not where the stream says'
