@@ -9,7 +9,7 @@ from dnnp.core.model.errors import FormatError
 from dnnp.core.model.text import instead, printable
 from dnnp.formats.fields import MAX_ID, MAX_NUMBER, shown
 from dnnp.formats.files import what_it_is
-from dnnp.formats.limits import DEPTH, deep_line
+from dnnp.formats.limits import DEEP, deep_line
 
 _REQUIRED = object()
 
@@ -30,8 +30,7 @@ def parse_json(data: bytes, name: str) -> Any:
         hint = what_it_is(data) or ": the text is not UTF-8"
         raise FormatError(f"not JSON{hint}", name) from None
     except RecursionError:
-        reason = f"not JSON that can be read: more than {DEPTH} lists and objects inside each other"
-        raise FormatError(reason, name, deep_line(data)) from None
+        raise FormatError(f"not JSON that can be read: {DEEP}", name, deep_line(data)) from None
     except ValueError:
         raise FormatError("not JSON: a number has too many digits", name) from None
 

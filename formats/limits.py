@@ -13,6 +13,7 @@ from dnnp.core.model.errors import FormatError
 
 DEPTH, MESSAGES = 100, 64
 """Subgraphs, or lists and objects, inside each other; messages of protobuf text."""
+DEEP = f"more than {DEPTH} lists and objects inside each other"
 PIECES = 1_000
 """Strings that are joined to one."""
 COLUMNS = 100_000
@@ -21,6 +22,8 @@ MOST_TIMES = 20_000_000
 """Records times device classes; 8 bytes each, and more while they are read."""
 ADDRESS = 1_000
 """Characters of an XML namespace, which every name in it has in front."""
+HEADER = 10_000
+"""Bytes of the header of an array, which numpy would unpack before it looks at it."""
 FREE, FACTOR = 1_000_000, 10
 """Characters of a file that is written out in full: that many, or that many times its own bytes."""
 
@@ -59,6 +62,15 @@ class Room:
 def length(values: Mapping[str, str]) -> int:
     """Characters of attributes, as ` name="value"`."""
     return sum(map(len, values)) + sum(map(len, values.values())) + 4 * len(values)
+
+
+def said(reason: str) -> str:
+    """Why something is not JSON, as orjson says; of depth with the limit.
+
+    >>> said("depth limit exceeded"), said("unexpected character")
+    ('more than 100 lists and objects inside each other', 'unexpected character')
+    """
+    return reason.replace("depth limit exceeded", DEEP)
 
 
 def deep_line(data: bytes) -> int | None:

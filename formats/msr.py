@@ -29,7 +29,7 @@ from dnnp.formats.checked_json import Fields, parse_json
 from dnnp.formats.fields import MAX_ID, shown
 from dnnp.formats.files import what_it_is
 from dnnp.formats.header import new_header
-from dnnp.formats.limits import Room
+from dnnp.formats.limits import Room, said
 from dnnp.formats.stream import Record, Stream
 
 ACCELERATOR, PROCESSOR = "fpga", "cpu"
@@ -237,7 +237,8 @@ def read_split(data: bytes, name: str) -> list[SplitPart]:
     try:
         content = orjson.loads(data.removeprefix(b"\xef\xbb\xbf"))
     except json.JSONDecodeError as error:
-        raise FormatError(f"not JSON: {error.msg}{what_it_is(data)}", name, error.lineno) from None
+        reason = f"not JSON: {said(error.msg)}{what_it_is(data)}"
+        raise FormatError(reason, name, error.lineno) from None
     split: list[SplitPart] = []
     seen: dict[int, str] = {}
     for field, part in _parts(content, name):

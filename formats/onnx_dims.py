@@ -9,7 +9,7 @@ from math import ceil, floor
 import onnx
 
 from dnnp.core.model.errors import FormatError, UsageError
-from dnnp.core.model.text import instead
+from dnnp.core.model.text import MOST_LISTED, instead
 from dnnp.formats.fields import MAX_ID
 
 MAX_DIMENSION = MAX_ID
@@ -128,8 +128,9 @@ def bind_inputs(
         hint = instead(name, names) if names else "; the model has no named ones"
         raise UsageError(f"--dim {name}: no free dimension of that name{hint}")
     if missing:
-        options = " ".join(f"--dim {name}=N" for name in missing)
-        raise UsageError(f"the inputs have free dimensions; give them sizes: {options}")
+        options = " ".join(f"--dim {name}=N" for name in list(missing)[:MOST_LISTED])
+        more = f" and {len(missing) - MOST_LISTED} more" if len(missing) > MOST_LISTED else ""
+        raise UsageError(f"the inputs have free dimensions; give them sizes: {options}{more}")
     return dimensions
 
 

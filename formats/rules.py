@@ -68,6 +68,7 @@ from dnnp.core.model.rules import (
 )
 from dnnp.core.model.text import instead
 from dnnp.formats.files import bundled_names, read_bundled, read_file, what_it_is
+from dnnp.formats.limits import said
 from dnnp.formats.rule_checks import futile
 
 MAX_LINES = 64
@@ -114,7 +115,8 @@ def parse_rules(data: bytes, file: str) -> RuleSet:
     try:
         table = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise FormatError(f"not JSON: {error}{what_it_is(data)}", file) from None
+        reason = f"not JSON: {said(error.msg)}{what_it_is(data)}"
+        raise FormatError(reason, file, error.lineno) from None
     return _Reader(file).rule_set(table)
 
 

@@ -13,7 +13,7 @@ import orjson
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.fields import Field, describe_fault, fault, shown
 from dnnp.formats.files import what_it_is
-from dnnp.formats.limits import DEPTH
+from dnnp.formats.limits import DEPTH, said
 from dnnp.formats.records import RECORDS, UNIQUE_IDS, VERSION
 
 Record = dict[str, Any]
@@ -207,7 +207,7 @@ def _json_reason(line: bytes, reason: str) -> str:
     if b"NaN" in text or b"Infinity" in text:
         return "not JSON: NaN and Infinity are not JSON numbers"
     detail = " ".join(reason.split(":")[0].split())
-    return f"not JSON: {detail}"
+    return f"not JSON: {said(detail)}"
 
 
 def _check_frame(records: list[Record], numbers: dict[str, list[int]], name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
@@ -15,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from dnnp.core.model.errors import FormatError, InputFileError
 from dnnp.formats.files import open_regular, read_regular
+from dnnp.formats.limits import HEADER
 
 if TYPE_CHECKING:
     import numpy as np
@@ -125,7 +127,11 @@ def _promised(file: IO[bytes], size: int) -> NDArray[np.generic]:
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"version {version} of the header is for arrays of records")
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, _, dtype = read(file)
+    stated = file.read(2 * version[0])
+    header = int.from_bytes(stated, "little")
+    if header > HEADER:
+        raise ValueError(f"a header of {header} bytes; at most {HEADER} are read")
+    shape, _, dtype = read(io.BytesIO(stated + file.read(header)))
     if dtype.hasobject:
         raise ValueError("pickled objects")
     if math.prod(shape) * dtype.itemsize > size - file.tell():

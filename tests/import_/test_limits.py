@@ -11,8 +11,10 @@ from dnnp.core.model.errors import FormatError
 from dnnp.core.model.text import closest
 from dnnp.formats.costgraph import read_costgraph
 from dnnp.formats.limits import COLUMNS, DEPTH, FACTOR, FREE, PIECES, Room, deep_line
-from dnnp.formats.msr import read_workload
+from dnnp.formats.msr import read_split, read_workload
 from dnnp.formats.piper import read_piper
+from dnnp.formats.rules import parse_rules
+from dnnp.formats.stream import read_bytes
 from dnnp.own_graphs import read_own
 from support.run import dnnp
 
@@ -96,6 +98,9 @@ def test_depth_has_a_line_and_a_limit() -> None:
             read_workload(start, "w")
     with pytest.raises(FormatError, match=r"^c:2: more than 64 messages inside each other"):
         read_costgraph(b"node {\n" + b"a {" * 1000, "c")
+    for read in (read_bytes, read_split, parse_rules):
+        with pytest.raises(FormatError, match=rf"^f:1: not JSON: more than {DEPTH} lists and obj"):
+            read(b"[" * 5000, "f")
     assert deep_line(b'"' + b"[" * 1000 + b'"') is None
     joined = '"a"+' * 5000
     with pytest.raises(FormatError, match=rf"^g:2: more than {PIECES} strings joined by '\+'$"):

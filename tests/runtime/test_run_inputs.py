@@ -20,6 +20,7 @@ from dnnp.core.runtime.inputs import (
     random_inputs,
 )
 from dnnp.core.runtime.ranges import integer_ranges
+from dnnp.formats.onnx_dims import bind_inputs
 from dnnp.formats.tensors import read_inputs, write_outputs
 from support.run import dnnp
 from support.split_models import array, graph, make, node, value
@@ -65,6 +66,9 @@ def test_free_dimensions() -> None:
     model = model_of([], [value("a", ["batch", 3]), value("b", ["batch", None]), value("c", None)])
     plain = random_inputs(model, 0)
     assert [x.shape for x in plain.values()] == [(1, 3), (1, 1), ()]
+    many = model_of([], [value("x", [f"d{i}" for i in range(19)])])
+    with pytest.raises(UsageError, match=r"--dim d15=N and 3 more$"):
+        bind_inputs(many.graph, {}, {})
     sized = random_inputs(model, 0, dims={"batch": 4}, shapes={"b": [7, 5], "c": [2, 2]})
     assert [x.shape for x in sized.values()] == [(4, 3), (7, 5), (2, 2)]
 
@@ -338,6 +342,19 @@ def test_a_header_that_promises_more_than_there_is(tmp_path: Path) -> None:
     for name in ("x.npz", "x.npy"):
         with pytest.raises(FormatError, match="shorter than float32 of shape"):
             read_inputs(str(tmp_path / name))
+
+
+def test_a_long_header_is_not_unpacked(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        start = b"\x93NUMPY\x02\x00" + (1 << 24).to_bytes(4, "little")
+        archive.writestr("x.npy", start + b" " * (1 << 24))
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match="a header of 16777216 bytes; at most 10000 are read"):
+            read_inputs(str(tmp_path / "x.npz"))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
