@@ -115,8 +115,7 @@ def parse_rules(data: bytes, file: str) -> RuleSet:
     try:
         table = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        reason = f"not JSON: {said(error.msg)}{what_it_is(data)}"
-        raise FormatError(reason, file, error.lineno) from None
+        raise FormatError(f"not JSON: {said(str(error))}{what_it_is(data)}", file) from None
     return _Reader(file).rule_set(table)
 
 
