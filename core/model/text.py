@@ -26,6 +26,8 @@ def printable(text: str) -> str:
     >>> print(printable("\x1b[31mred\x00 a\u202eb\n"))
     \x1b[31mred\x00 a\u202eb\n
     """
+    if text.isprintable():  # compiling the pattern takes memory that a message about its want lacks
+        return text
     return re.sub(_UNSAFE, lambda match: match[0].encode("unicode_escape").decode(), text)
 
 

@@ -9,9 +9,10 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from google.protobuf.message import EncodeError
 
 from dnnp.cmds.shell import cli
-from dnnp.core.model import beside
+from dnnp.core.model import beside, text
 from support.run import PATIENCE_S, dnnp
 
 LOST = SystemError("error return without exception set")
@@ -49,7 +50,17 @@ sys.exit(held() - before > cli.ROOM_BYTES)
     subprocess.run([sys.executable, "-c", code], env=environment, timeout=PATIENCE_S, check=True)
 
 
-@pytest.mark.parametrize("error", [MemoryError(), LOST])
+def test_a_plain_message_needs_no_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("re.sub", fail)
+    assert text.printable("dnnp-run: out of memory \u00e9") == "dnnp-run: out of memory \u00e9"
+    with pytest.raises(MemoryError):
+        text.printable("\x1b")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), LOST, EncodeError("Failed to serialize proto")])
 def test_want_of_memory_is_a_line(
     error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
