@@ -13,7 +13,7 @@ import orjson
 from dnnp.core.model.errors import FormatError
 from dnnp.formats.fields import Field, describe_fault, fault, shown
 from dnnp.formats.files import what_it_is
-from dnnp.formats.limits import DEPTH, said
+from dnnp.formats.limits import DEPTH, deep_line, said
 from dnnp.formats.records import RECORDS, UNIQUE_IDS, VERSION
 
 Record = dict[str, Any]
@@ -169,8 +169,9 @@ def _parse(lines: list[bytes], name: str) -> list[Record]:
                     raise FormatError(f"not a stream{hint}", name) from None
                 raise FormatError(_json_reason(line, str(error)), name, number) from None
     for number, line in enumerate(lines, 1):
-        if line.count(b"[") > DEPTH or line.count(b"{") > DEPTH:
-            _check_depth(records[number - 1], name, number)
+        # Of the text: what a key that is there twice had at first is in no record.
+        if (line.count(b"[") > DEPTH or line.count(b"{") > DEPTH) and deep_line(line):
+            raise FormatError(f"nested more than {DEPTH} levels deep", name, number)
     if set(map(type, records)) != {dict} or not all(type(r.get("type")) is str for r in records):
         for number, record in enumerate(records, 1):
             if type(record) is not dict:
@@ -180,21 +181,6 @@ def _parse(lines: list[bytes], name: str) -> list[Record]:
                 fault_text += "; is this a stream? dnnp-import makes one" * (number == 1)
                 raise FormatError(fault_text, name, number, "type")
     return records
-
-
-def _check_depth(record: Any, name: str, number: int) -> None:
-    """Refuse what could not be written again: writers of JSON have a recursion limit."""
-    level = [record]
-    for _ in range(DEPTH):
-        level = [
-            item
-            for value in level
-            if isinstance(value, dict | list)
-            for item in (value.values() if isinstance(value, dict) else value)
-        ]
-        if not level:
-            return
-    raise FormatError(f"nested more than {DEPTH} levels deep", name, number)
 
 
 def _json_reason(line: bytes, reason: str) -> str:

@@ -302,7 +302,7 @@ def check_made(header: Record, plan: Record, devices: Sequence[Record]) -> list[
             free = any(word.startswith(options) for word in words)
             absent = name == "count" and name not in record
             inner = name.startswith("inner") and not record.get("cluster_size")
-            if free or absent or inner or device.get(name) == record.get(name):
+            if free or absent or inner or _double(device.get(name)) == _double(record.get(name)):
                 continue
             if name == "cluster_size" and not (device.get(name) or record.get(name)):
                 continue
@@ -310,6 +310,11 @@ def check_made(header: Record, plan: Record, devices: Sequence[Record]) -> list[
             message += f"the device record says {record.get(name)!r}"
             found.append(Violation("digest", "plan", message, record.get(name), device.get(name)))
     return found
+
+
+def _double(value: object) -> object:
+    """A number as plans hold it: an integer beyond 2^53 is the nearest that a double can be."""
+    return float(value) if isinstance(value, int) else value
 
 
 def _makes_plans(entry: Record) -> bool:

@@ -126,15 +126,19 @@ def link_levels(graph: Graph, blocks: Sequence[Block]) -> list[Ints | None]:
 
     None: its devices form no clusters.
     """
-    homes = {b.device.name: _homes(graph, blocks, b.device) for b in blocks}
+    devices = {b.device.name: b.device for b in blocks if b.device.levels}
+    homes = {name: _homes(graph, blocks, device) for name, device in devices.items()}
     found: list[Ints | None] = []
     for b in blocks:
+        if not b.device.levels:
+            found.append(None)
+            continue
         level = np.full(graph.n, len(b.device.levels), dtype=np.int64)
         for i in reversed(range(len(b.device.levels))):
             home = homes[b.device.name][i]
             if home[b.nodes[0]] >= 0:
                 level[home == home[b.nodes[0]]] = i
-        found.append(level if b.device.levels else None)
+        found.append(level)
     return found
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from support.graphs import random_stream, to_bytes
 from support.run import dnnp
+from support.seeds import encode, graph_records
 
 GRAPH = to_bytes(random_stream(3, 7))
 
@@ -26,6 +27,14 @@ def test_what_json_says_of_a_plan() -> None:
     assert 0 < summary["gap"] < 1
     names = ("bound", "status", "method", "objective")
     assert {name: summary[name] for name in names} == {name: record[name] for name in names}
+
+
+def test_plans_hold_numbers_as_doubles() -> None:
+    records = graph_records()
+    next(r for r in records if r["type"] == "device")["memory_bytes"] = 2**63 - 1
+    plan = dnnp("partition", "--method", "uniform", stdin=encode(records))
+    assert plan.status == 0
+    assert dnnp("check", "-q", stdin=plan.out).err == ""
 
 
 def test_gaps_above_the_limit_have_a_status_of_their_own() -> None:
