@@ -248,7 +248,7 @@ def _status_of(action: Callable[[], int], context: Context) -> int:
             raise
         context.warn("the system starts no more threads, perhaps for want of memory")
         return InputFileError.exit_status
-    except Exception as error:
+    except (MemoryError, SystemError) as error:
         if not for_memory(error):
             raise
         # What the failed work holds goes first: a message takes some memory as well.
@@ -368,13 +368,10 @@ def mind_memory() -> None:
 def for_memory(error: BaseException | None) -> bool:
     """Whether an error is one for want of memory.
 
-    Python 3.11 has no memory for the frame of a call, and says that it knows no reason; protobuf
-    says that it failed.
+    Python 3.11 has no memory for the frame of a call, and says that it knows no reason.
     """
-    return (
-        isinstance(error, MemoryError)
-        or (isinstance(error, SystemError) and "error return without exception set" in str(error))
-        or "Failed to serialize proto" in str(error)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, SystemError) and "error return without exception set" in str(error)
     )
 
 

@@ -37,9 +37,13 @@ def absent_files(model: ModelProto, folder: Path, given: Iterable[str] = ()) -> 
 
 
 def model_bytes(model: ModelProto) -> bytes:
-    """A model for ONNX Runtime; `InputFileError` where one message cannot hold it."""
+    """A model for ONNX Runtime; `InputFileError` where one message, or memory, cannot hold it."""
+    from google.protobuf.message import EncodeError
+
     try:
         return model.SerializeToString()
+    except EncodeError:
+        raise InputFileError("no memory for a copy of the model, or it is above 2 GiB") from None
     except ValueError as error:
         raise InputFileError(f"ONNX Runtime cannot load the model: {error}") from None
 

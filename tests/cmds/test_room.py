@@ -13,6 +13,8 @@ from google.protobuf.message import EncodeError
 
 from dnnp.cmds.shell import cli
 from dnnp.core.model import beside, text
+from dnnp.core.model.errors import InputFileError
+from dnnp.core.runtime.model_files import model_bytes
 from support.run import PATIENCE_S, dnnp
 
 LOST = SystemError("error return without exception set")
@@ -60,7 +62,15 @@ def test_a_plain_message_needs_no_pattern(monkeypatch: pytest.MonkeyPatch) -> No
         text.printable("\x1b")
 
 
-@pytest.mark.parametrize("error", [MemoryError(), LOST, EncodeError("Failed to serialize proto")])
+def test_want_of_memory_for_a_model_is_a_line() -> None:
+    def fail() -> bytes:
+        raise EncodeError("Failed to serialize proto")
+
+    with pytest.raises(InputFileError, match="no memory for a copy of the model"):
+        model_bytes(SimpleNamespace(SerializeToString=fail))
+
+
+@pytest.mark.parametrize("error", [MemoryError(), LOST])
 def test_want_of_memory_is_a_line(
     error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
