@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -188,6 +189,10 @@ def main() -> None:
     """Answer until the parent goes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # A solver in trouble writes what it was given into the working folder, which is the user's.
+    sys.path[:] = map(os.path.abspath, sys.path)
+    with suppress(OSError):
+        os.chdir("/proc")
     pipe = Connection(int(sys.argv[1]))
     requests: queue.SimpleQueue = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, requests), daemon=True).start()

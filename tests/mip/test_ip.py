@@ -14,6 +14,7 @@ import textwrap
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -618,6 +619,17 @@ def test_nothing_is_printed():
     assert out == b""
     assert err.split()[0].isdigit()
     assert len(err.split()) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="the system shows no folders")
+def test_a_solver_leaves_nothing_in_the_working_folder():
+    with script(600) as parent:
+        pid = int(parent.stderr.readline())
+        folder, end = Path(f"/proc/{pid}/cwd"), time.monotonic() + PATIENCE_S
+        while os.readlink(folder) != "/proc" and time.monotonic() < end:
+            time.sleep(0.05)
+        assert os.readlink(folder) == "/proc"
+        parent.kill()
 
 
 def test_no_solver_outlives_its_parent():
