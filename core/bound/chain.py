@@ -121,6 +121,8 @@ def _bound(problem: SplitProblem, items: Items) -> float:
         return 0.0
     while upper - lower > MARGIN * upper:
         middle = (lower + upper) / 2
+        if not lower < middle < upper:
+            break  # neighbours, or too large to be added
         if feasible(middle):
             upper = middle
         else:

@@ -27,6 +27,9 @@ ROUNDING = 1e-12
 """Loads, latencies or sums of memory that differ by less, relatively, differ by the order of their
 additions only."""
 
+LARGEST = float(np.finfo(np.float64).max)
+"""The largest target: what no device can run stays above it."""
+
 MARGIN = 1e-9
 """The same for sums over a whole graph, or where a claim must be safe: a bound that is less by
 this holds, and what is more by this than a capacity does not fit, in whatever order it is added."""

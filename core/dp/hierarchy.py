@@ -16,12 +16,12 @@ of what both can be is walked.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.combine import LARGEST, ROUNDING
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.plan import link_levels
@@ -197,11 +197,27 @@ class _Clustered:
             raise OutError
         if not feasible:
             return None, float(goal.above[0])
-        found, largest = priced(case, pipelines.line, pipelines.trace(goal))
+        parts = pipelines.trace(goal)
+        found, largest = priced(case, pipelines.line, parts)
+        if len(case.accelerator.levels) > 1:
+            # What the target is about: of all links, only those of one level are faster.
+            largest = priced(_one_level(case), pipelines.line, parts)[1]
         self.best = better(self.best, found)
         self.value = min(self.value, found.value)
         case.run.stands(value=found.value)
         return float(largest[vary]), np.inf
+
+
+def _one_level(case: ClusterCase) -> ClusterCase:
+    """The same case on devices that have no clusters but those of its level."""
+    device, level = case.accelerator, case.accelerator.levels[case.level]
+    only = replace(
+        device,
+        cluster_size=level.size,
+        inner_bandwidth_bytes_per_s=level.bandwidth_bytes_per_s,
+        larger_clusters=(),
+    )
+    return replace(case, problem=case.problem.with_devices(only, *case.problem.devices[1:]))
 
 
 class _Pipelines:
@@ -385,6 +401,8 @@ def least(decider: Decider, low: float) -> float:
         most = np.array([np.inf, behind_s * (1 + ROUNDING)])
         _, reached = _least(decider, most, 0, ahead_s, limit)
         decider.value = min(decider.value, reached + behind_s)
+        if not reached * (1 - ROUNDING) < limit:
+            return decider.low  # the front goes on, but rounding hides where
         limit = reached * (1 - ROUNDING)
         if limit < ahead_s * (1 - ROUNDING):
             break
@@ -396,14 +414,14 @@ def _least(
 ) -> tuple[float, float]:
     """Least target of a pass between a bound and what is reached, the others as given.
 
-    Returns (bound, what is reached).
+    Returns (bound, what is reached). Each step doubles the target, halves the interval or ends.
     """
     target, goal = target.copy(), low
     while high - low > ROUNDING * high or (high == np.inf and low < np.inf):
         target[vary] = goal
         reached, above = decider.decide(target, vary)
         if reached is not None:
-            high = min(goal, reached)
+            high = min(goal, reached, LARGEST)
         else:
             low = max(above, float(np.nextafter(goal, np.inf)))
             if decider.passes == 1:

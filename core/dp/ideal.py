@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.combine import LARGEST, ROUNDING
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_load
@@ -260,17 +260,17 @@ class _Choice:
             elif unknown < np.inf or (halve and high - low > CLOSE * high):
                 goal = low + (min(high, unknown) - low) / 2
             else:
-                goal = high * (1 - ROUNDING)
+                goal = min(high * (1 - ROUNDING), float(np.nextafter(high, 0.0)))
             goal = max(goal, low)
             limits = target.copy()
             limits[vary] = goal
             found, above = self._pass(arrays, vary, limits, allowed)
             if found is None:
                 unknown = goal
-                if goal == np.inf or goal - low < NEAR * goal:
+                if goal == np.inf or goal - low <= NEAR * goal:
                     unknown, allowed = np.inf, 4 * allowed
             elif found:
-                high = min(goal, self._take(arrays, found, vary))
+                high = min(goal, self._take(arrays, found, vary), LARGEST)
                 unknown, halve = np.inf, True
             else:
                 low = max(above, float(np.nextafter(goal, np.inf)))
@@ -285,7 +285,7 @@ class _Choice:
         """Decide a target: (blocks as (from, to, class, replicas), or [], or None: no budget)."""
         lattice = self.lattice
         # Finite, so that what a device cannot run stays above it.
-        target = np.minimum(target, np.finfo(np.float64).max)
+        target = np.minimum(target, LARGEST)
         states = int(arrays.strides[-1])
         memo = Memo(
             np.full((lattice.size, states), NONE, dtype=np.int16),
@@ -397,6 +397,8 @@ class _Choice:
             _, ahead = self._least(
                 arrays, 0, np.array([np.inf, behind * (1 + ROUNDING)]), least_ahead, np.inf
             )
+            if not ahead * (1 - ROUNDING) < limit:
+                raise _OutError  # the front goes on, but rounding hides where
             limit = ahead * (1 - ROUNDING)
             if limit < least_ahead * (1 - ROUNDING):
                 break

@@ -219,6 +219,7 @@ def _descend(
         else:
             limit = min((refused + best.value) / 2, refused + step * max(low, ROUNDING))
             step *= GROWTH
+        limit = max(limit, float(np.nextafter(refused, np.inf)))
         blocks, sure = _within(space, limit)
         known = known and sure
         if blocks is not None:

@@ -101,7 +101,7 @@ class _Pairs:
         outside = met[nets] < np.diff(line.pin_ptr)[nets]
         edge = inside[line.tail] & inside[line.head]
         work, cost = line.work[row, items], line.cost[row, nets]
-        scale = 2.0 ** (BITS - 1) / max(float(work.sum() + cost.sum()), 1e-300)
+        scale = 2.0 ** (BITS - 1) / max(float(work.sum() + cost.sum()), 1e-290)
         stages = TwoStages(
             order=np.arange(len(items)),
             tail=number[line.tail[edge]],
