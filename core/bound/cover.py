@@ -138,7 +138,8 @@ class _CoverSearch:
     def run(self, floor: float) -> None:
         """Raise the target that is proven until it meets one that is not."""
         proven, open_from = int(floor / self.whole.quantum), self.target
-        while open_from - proven > PRECISION * self.target and not self.relaxation.run.stop():
+        least = max(PRECISION * self.target, 1)
+        while open_from - proven > least and not self.relaxation.run.stop():
             target = proven + max(int((open_from - proven) * STEP), 1)
             answer, reached = self._decide(target)
             if answer is None:
