@@ -204,6 +204,7 @@ class _Clustered:
             largest = priced(_one_level(case), pipelines.line, parts)[1]
         self.best = better(self.best, found)
         self.value = min(self.value, found.value)
+        case.run.keep(found.blocks, found.value, "exact")
         case.run.stands(value=found.value)
         return float(largest[vary]), np.inf
 

@@ -358,6 +358,7 @@ class _Choice:
         value = float(largest[1] + largest[2] if gpipe else largest[0])
         if value < self.value * (1 - ROUNDING):
             self.value, self.blocks = value, blocks
+            self.run.keep(blocks, value, "exact")
             self.run.stands(value=value)
         return float(largest[1 + vary] if gpipe else largest[0])
 

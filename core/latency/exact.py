@@ -63,7 +63,7 @@ def _begun(problem: LatencyProblem, run: Run) -> tuple[Split | None, tuple[float
         run.keep(start, value, "anneal")
     run.stands("bounding", value=value)
     bound = simple_bound(problem, run=quick(run))
-    run.stands(bound=bound[0])
+    run.stands(bound=bound[0], by=bound[1])
     return start, bound
 
 

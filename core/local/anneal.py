@@ -153,22 +153,34 @@ def anneal(
         options = replace(options, memory_model="sum")  # spares looking at peaks
     given = None if start is None else _placed(label, line, slots, start, ordered=ordered)
     schedule = (WARM if warm else ORDERED) if ordered else FREE
+    names = {d.name: d for d in problem.devices}
+
+    def blocks_of(found: Placement) -> list[Block]:
+        used = [np.flatnonzero(found.place[label] == d) for d in range(len(slots))]
+        return [
+            Block(nodes[np.argsort(problem.graph.rank[nodes])], names[line.devices[kind].name])
+            for nodes, kind in zip(used, found.kind.tolist(), strict=True)
+            if len(nodes)
+        ]
+
+    def keep(found: Placement) -> None:
+        blocks = blocks_of(found)
+        try:
+            run.keep(blocks, problem.value(blocks), "anneal")
+        except InfeasibleError:  # peaks depend on the order of a stage's nodes
+            return
+
     best = _search(
         arrays,
         lambda: live_of(problem.graph, label, len(slots), options),
         schedule,
         given,
+        keep,
         run,
     )
     if best is None:
         raise _unfit(line)
-    used = [np.flatnonzero(best.place[label] == d) for d in range(len(slots))]
-    names = {d.name: d for d in problem.devices}
-    return [
-        Block(nodes[np.argsort(problem.graph.rank[nodes])], names[line.devices[best.kind[d]].name])
-        for d, nodes in enumerate(used)
-        if len(nodes)
-    ]
+    return blocks_of(best)
 
 
 class Placement(NamedTuple):
@@ -185,6 +197,7 @@ def _search(
     live: Callable[[], Live],
     schedule: Schedule,
     given: Placement | None,
+    keep: Callable[[Placement], None],
     run: Run,
 ) -> Placement | None:
     """Run the rounds; the best placement that fits, if any."""
@@ -198,7 +211,6 @@ def _search(
     rounds = -(-total // work)
     held = live()
     whole = len(arrays.pins) + len(held.reads)
-    judged = not len(held.item)  # peaks depend on the order of a stage's nodes, and may change
     steps = min(max(work // max(whole, 1), LEAST_STEPS), MOST_STEPS)
     mixed = arrays.ordered and len(arrays.work) > 1
 
@@ -233,10 +245,12 @@ def _search(
                     start = fresh or best or given
                 if start is not None:
                     tasks.append((number, how, start))
+            before = value
             for found, placement in pool.map(lambda task: anneal_round(*task), tasks):
                 if found < value:
                     best, value = placement, found
-            run.stands(value=value if judged else np.inf)
+            if best is not None and value < before:
+                keep(best)
             if value <= 0.0 or run.stop():
                 break
     return best

@@ -187,7 +187,10 @@ def solve_slices(search: Sliced[S, W], slices: Slices) -> bool:
             search.exhausted()
             return True
         closed = search.take(written, outcome)
-        slices.run.stands(value=search.best.value, bound=search.low)
+        best, run = search.best, slices.run
+        if best.solution is not None:
+            run.keep(best.solution, best.value, "ip")
+        run.stands(value=best.value, bound=search.low, by=slices.solver)
         if closed is not None:
             return closed
         if outcome.status == "failed":

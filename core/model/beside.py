@@ -17,7 +17,8 @@ from math import inf
 from typing import Generic, TypeVar
 from weakref import ref
 
-from dnnp.core.model.run import Run
+from dnnp.core.model.plan import CLOSED
+from dnnp.core.model.run import Run, Standing
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -27,6 +28,9 @@ GRACE_S = 0.5
 
 POLL_S = 0.05
 """How often to ask `stop`."""
+
+NOTHING = "nothing was found before it was stopped"
+"""Why something else stands in for a method."""
 
 _left_alone: set[int] = set()
 """Threads that nobody waits for any more."""
@@ -69,26 +73,45 @@ def beside(work: Callable[[], T], stop: Callable[[], bool], instead: Callable[[]
 
 
 class Kept(Generic[S]):
-    """The best of what a search has found so far: the answer where it does not come to its end."""
+    """The best split and the best bound of all that ran: the answer, however a search ends.
 
-    def __init__(self) -> None:
+    All that a search tells passes here, and whoever watches sees no more than what is kept.
+    """
+
+    def __init__(self, what: str = "") -> None:
+        self.what = what
+        """As in `Standing`: of other values and bounds nothing is kept."""
         self.split: S | None = None
         self.value = inf
         self.method = ""
+        self.bound = 0.0
+        self.argument = ""
+        """What proves the bound, where that was said."""
 
     def told_by(self, run: Run) -> Run:
-        """The same run; what it keeps is kept here, and whoever watches sees its value."""
+        """The same run; what it keeps and proves is kept here, and seen by whoever watches."""
 
         def keep(split: S, value: float, method: str) -> None:
             self.keep(split, value, method)
-            run.stands(value=value)
+            run.stands(value=self.value, what=self.what)
 
-        return replace(run, keep=keep)
+        def watch(standing: Standing) -> None:
+            if standing.what == self.what:
+                if standing.bound > self.bound:
+                    self.bound, self.argument = standing.bound, standing.by
+                standing = standing._replace(value=self.value)
+            run.watch(standing)
+
+        return replace(run, keep=keep, watch=watch)
 
     def keep(self, split: S, value: float, method: str) -> None:
         """Take over a split, if it is better."""
         if value < self.value:
             self.split, self.value, self.method = split, value, method
+
+    def beats(self, value: float) -> bool:
+        """Whether what is kept is better than an answer of this value, not by rounding alone."""
+        return self.split is not None and self.value < value * (1 - CLOSED)
 
 
 class _Life:

@@ -34,6 +34,8 @@ class Standing(NamedTuple):
     """What `value` and `bound` are, such as `period`; empty: the same as before."""
     in_seconds: bool = False
     """Whether they are in seconds; else their unit is not known."""
+    by: str = ""
+    """What proves the bound, if that was said."""
 
     @property
     def gap(self) -> float | None:
@@ -59,6 +61,7 @@ class Standing(NamedTuple):
             max(known) if known else None,
             self.what or before.what,
             self.in_seconds or before.in_seconds,
+            self.by if bound > before.bound else before.by,
         )
 
 
@@ -118,6 +121,7 @@ class Run:
         bound: float = 0.0,
         share: float | None = None,
         what: str = "",
+        by: str = "",
     ) -> None:
         """Say where the search stands; see `Standing`, here `share` is that of this step.
 
@@ -126,7 +130,7 @@ class Run:
         """
         first, last = self.span
         done = None if share is None else first + share * (last - first)
-        self.watch(Standing(doing, value, bound, done, what, self.in_seconds))
+        self.watch(Standing(doing, value, bound, done, what, self.in_seconds, by))
 
     def begin(self, doing: str, first: float, last: float) -> Run:
         """The same run for a step that begins now, and is the work between two shares of this."""
@@ -154,6 +158,11 @@ class Run:
     def scaled(self, share: float) -> Run:
         """The same run with this share of its effort."""
         return replace(self, effort=share * self.effort)
+
+    def unvalued(self) -> Run:
+        """The same run for a step of another objective, whose values are none of this."""
+        shown = replace(self, keep=_unheard)
+        return replace(shown, watch=lambda s: self.watch(s._replace(value=inf, bound=0.0)))
 
     def alone(self) -> Run:
         """The same run for a step inside another that is a problem of its own: what it finds is no

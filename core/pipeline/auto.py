@@ -98,7 +98,9 @@ def _completed(batch: Batch, repetend: Repetend, run: Run) -> tuple[Completed, b
     inner = within(placement, repetend.memory_bytes)
     for limits in [placement] if inner.units == placement.units else [inner, placement]:
         try:
-            completed = complete(limits, repetend, batch.problem.unroll, batch.bound, run)
+            # What is proven below tighter limits is not proven of all schedules.
+            step = run if limits is placement else run.without_bounds()
+            completed = complete(limits, repetend, batch.problem.unroll, batch.bound, step)
         except (InfeasibleError, LimitError):
             if limits is placement:
                 raise

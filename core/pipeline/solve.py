@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dnnp.core.methods import SEARCHES
-from dnnp.core.model.beside import beside
+from dnnp.core.model.beside import NOTHING, Kept, beside
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.placement import Placement
@@ -41,11 +41,20 @@ def solve(placement: Placement, wanted: Wanted, run: Run = PLAIN) -> Schedule:
     """
     # What it imports does not count as its time.
     search = SEARCHES[wanted.method].function() if wanted.method in SEARCHES else _by_recipe
-    return beside(
-        lambda: _found(placement, wanted, search, run),
-        run.stop,
-        lambda: _one_by_one(placement, wanted.micro_batches),
-    )
+    kept: Kept[Floats] = Kept("makespan")
+    told = kept.told_by(run)
+
+    def instead() -> Schedule | None:
+        problem = problem_of(placement, wanted.micro_batches)
+        known, method = kept.split, kept.method
+        if known is None or len(known) != problem.b or faults(problem, known):
+            if wanted.method != "auto":
+                run.warn(f"{wanted.method}: {NOTHING}; this schedule is sequential")
+            known = sequential(placement, wanted.micro_batches, compiled=False).start
+            method = "sequential"
+        return _as_known(placement, problem, known, method, kept.bound)
+
+    return beside(lambda: _found(placement, wanted, search, told), run.stop, instead)
 
 
 def _found(
@@ -85,18 +94,19 @@ def _by_recipe(batch: Batch, wanted: Wanted, run: Run) -> Answer:
     return Answer(start, name, batch.bound, rate_s=classic_rate(batch.placement, name))
 
 
-def _one_by_one(placement: Placement, count: int) -> Schedule | None:
-    """The schedule that needs no search, and the least memory; None: it does not fit."""
-    problem = problem_of(placement, count)
-    start = sequential(placement, count, compiled=False).start
+def _as_known(
+    placement: Placement, problem: ScheduleProblem, start: Floats, method: str, bound: float
+) -> Schedule | None:
+    """A schedule that is there without the search, and a bound; None: it does not fit."""
     if faults(problem, start):
         return None
-    bound = min(makespan_bound(placement, count), span_of(problem, start))
+    count = problem.unroll
+    bound = min(max(makespan_bound(placement, count), bound), span_of(problem, start))
     rate = float(rate_bound(problem_of(placement, placement.turns)))
     return Schedule(
         placement,
         start.reshape(count, -1),
-        "sequential",
+        method,
         float(bound),
         "interrupted",
         rate_bound_s=rate,

@@ -20,7 +20,7 @@ from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.methods import BOUNDS
-from dnnp.core.model.beside import beside
+from dnnp.core.model.beside import Kept, beside
 from dnnp.core.model.errors import (
     FormatError,
     InfeasibleError,
@@ -29,7 +29,7 @@ from dnnp.core.model.errors import (
     UsageError,
 )
 from dnnp.core.model.plan import CLOSED, Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.run import PLAIN, Run, Standing
 from dnnp.core.peak.order import with_least_peak
 
 SOLVER_S = 60.0
@@ -207,8 +207,10 @@ class _Judge:
             blocks=None if blocks is None else problem.own(blocks),
             floor=self.best()[1].value if self.held else 0.0,
         )
-        run = self.run.scaled(step.effort)
-        run.stands(name, value=self.value, bound=known.floor)
+        kept: Kept[list[Block]] = Kept()
+        run = kept.told_by(self._shown(self.run.scaled(step.effort)))
+        run.stands(name, bound=known.floor)
+        told = {"argument": name, "checkable": False}
         if share:
             run = run.part(share, otherwise=self.solver_s)
         started = monotonic()
@@ -218,6 +220,8 @@ class _Judge:
                 self.run.stop,
                 lambda: Claim(0.0, LIMIT, "stopped"),
             )
+            if kept.bound > max(claim.value, known.floor) * (1 + CLOSED):
+                claim = replace(claim, value=kept.bound, certificate=told)
         except UsageError as error:
             claim = Claim(0.0, REFUSED, str(error))
         except (InfeasibleError, LimitError) as error:
@@ -229,7 +233,18 @@ class _Judge:
         seconds = monotonic() - started
         if share:
             self.solver_s = max(self.solver_s - seconds, 0.0)
+        if kept.split is not None:
+            self._improve(name, kept.split)
         self._take(name, claim, seconds)
+
+    def _shown(self, run: Run) -> Run:
+        """The same run, of which is shown what is judged already."""
+
+        def watch(standing: Standing) -> None:
+            bound = min(max(standing.bound, self.best()[1].value if self.held else 0.0), self.value)
+            self.run.watch(standing._replace(value=self.value, bound=bound))
+
+        return replace(run, watch=watch)
 
     def _take(self, name: str, claim: Claim, seconds: float) -> None:
         """Judge a claim, and keep it if it holds."""

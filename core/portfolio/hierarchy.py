@@ -90,6 +90,8 @@ def hierarchy_split(problem: SplitProblem, run: Run = PLAIN) -> tuple[list[Block
             run.stands("slicing", value=np.inf if best is None else best.value)
             try:
                 best = better(best, _sliced(case, line, best))
+                if best is not None:
+                    run.keep(best.blocks, best.value, "slice")
             except InfeasibleError as error:
                 failure = failure or error
         lattice = make_lattice(items.count, lines[0].tail, lines[0].head, MAX_IDEALS)

@@ -19,7 +19,7 @@ from dnnp.core.latency.possible import first_bound, refuse_impossible
 from dnnp.core.latency.quick import quick, simple_bound
 from dnnp.core.methods import LATENCY
 from dnnp.core.model.asked import Asked
-from dnnp.core.model.beside import Kept, beside
+from dnnp.core.model.beside import NOTHING, Kept, beside
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.run import PLAIN, Run
@@ -87,9 +87,16 @@ def solve_latency(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Late
         split, name = kept.split, kept.method
         if split is None:
             split, name = first_latency(latency), FIRST_FIT
+            if split is not None and asked.method != "auto":
+                run.warn(f"{asked.method}: {NOTHING}; this split is by {name}")
         return None if split is None else LatencySolution(split, *first_bound(latency), name)
 
-    return beside(lambda: _found(method, latency, asked, told), run.stop, instead)
+    found = beside(lambda: _found(method, latency, asked, told), run.stop, instead)
+    if kept.beats(latency.value(found.split)) and kept.split is not None:
+        found = replace(found, split=kept.split, method=kept.method)
+    if kept.bound > found.bound * (1 + CLOSED):
+        found = replace(found, bound=kept.bound, bound_method=kept.argument)
+    return found
 
 
 def _found(
@@ -154,7 +161,7 @@ def by_throughput(problem: LatencyProblem, asked: Asked, run: Run) -> LatencySol
     counted = "peak" if alone else "sum"
     options = replace(whole.options, objective="throughput", memory_model=counted)
     whole = whole.with_options(options)
-    found = solve(whole, replace(asked, order="best"), run)
+    found = solve(whole, replace(asked, order="best"), run.unvalued())
     value = whole.value(found.blocks)
     if asked.method == "exact" and value > found.bound * (1 + CLOSED):
         least = run.shown(found.bound)

@@ -17,7 +17,7 @@ from dnnp.core.latency.ideals.search import ARGUMENT, IdealProof, ideal_latency
 from dnnp.core.latency.possible import first_bound
 from dnnp.core.latency.quick import simple_bound
 from dnnp.core.methods import LATENCY_BOUNDS
-from dnnp.core.model.beside import beside
+from dnnp.core.model.beside import Kept, beside
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import CLOSED, Plan
@@ -160,7 +160,9 @@ def latency_bound(
         raise UsageError(f"method {method} is for plans of the execution {executions[0]}")
     known = LatencyProof("simple", 0.0, [], None)
     value = problem.value(split)
-    run.stands(value=value)
+    kept: Kept[Split] = Kept()
+    run = kept.told_by(run)
+    run.keep(split, value, "")
     if method in ("auto", "simple"):
         known = _simple(problem, value, run)
     if method in ("auto", "ideal") and problem.options.execution == "blocks":
@@ -168,6 +170,10 @@ def latency_bound(
     if method in ("auto", "exact"):
         better = split if known.split is None else known.split
         value, known = _exact(problem, better, value, known, solver, run)
+    if kept.bound > known.value * (1 + CLOSED):
+        known = known.after(LatencyTrial(kept.argument, "limit", kept.bound, "", 0.0))
+    if kept.beats(value):
+        value, known = kept.value, known._replace(split=kept.split)
     return known._replace(value=min(known.value, value))
 
 

@@ -12,6 +12,7 @@ from dnnp.core.cost.line import Line, make_line, steps_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import slice_line
 from dnnp.core.model.asked import Asked, Evolution, Solution
+from dnnp.core.model.beside import NOTHING
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.run import PLAIN, Run
@@ -24,7 +25,7 @@ from dnnp.core.order.appraise import (
     order_problem,
 )
 from dnnp.core.order.brkga import brkga
-from dnnp.core.portfolio.slices import best_slicing, slice_order
+from dnnp.core.portfolio.slices import SLICING_S, best_slicing, slice_order
 
 BATCH_ITEMS = 50_000
 """Items that are put in order between two questions whether to stop."""
@@ -117,6 +118,7 @@ def random_order(space: OrderSpace, samples: int, run: Run = PLAIN) -> Ints | No
         values = space.values(keys, SLICING, value, reject=True)
         if values.min() < value:
             best, value = keys[int(values.argmin())], float(values.min())
+            run.keep(best_slicing(space.problem, space.order(best)), value, "random")
     return None if best is None else space.order(best)
 
 
@@ -140,7 +142,10 @@ def evolved_order(
                 break
             run.stands("evolving orders", value=least, share=seen / total, what=what)
             values[first : first + size] = space.values(keys[first : first + size], goal)
-            least = min(least, float(values.min()))
+            if values.min() < least:
+                best, least = keys[int(values.argmin())], float(values.min())
+                if goal == SLICING:
+                    run.keep(best_slicing(space.problem, space.order(best)), least, "brkga")
             seen += len(values[first : first + size])
         return values
 
@@ -173,9 +178,10 @@ def search_orders(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solu
         how = replace(asked.evolution, generations=generations)
         order = evolved_order(space, how, SLICING if asked.method == "brkga" else LENGTH, run)
     if order is None:
-        run.warn(f"{asked.method}: none of its orders can be sliced; this split is by slice")
+        why = NOTHING if run.stop() else "none of its orders can be sliced"
+        run.warn(f"{asked.method}: {why}; this split is by slice")
         try:
-            return slice_order(problem, replace(asked, order="kahn"), run)
+            return slice_order(problem, replace(asked, order="best"), PLAIN.within(SLICING_S))
         except InfeasibleError as error:
             if "no slicing" not in str(error):
                 raise

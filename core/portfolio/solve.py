@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 
@@ -10,12 +11,12 @@ from dnnp.core.bound.simple import simple_bound
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import SPLITS
 from dnnp.core.model.asked import Asked, Solution
-from dnnp.core.model.beside import Kept, beside
+from dnnp.core.model.beside import NOTHING, Kept, beside
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.portfolio.methods import check_options, method_asked, unplaceable_part
-from dnnp.core.portfolio.slices import slice_order
+from dnnp.core.portfolio.slices import SLICING_S, slice_order
 
 
 def solve(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
@@ -52,13 +53,42 @@ def solve(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     def instead() -> Solution | None:
         if kept.split is not None:
             return Solution(kept.split, method=kept.method)
-        from dnnp.core.portfolio.first import FIRST_FIT, first_split
+        return _rather(problem, asked, run)
 
+    found = beside(lambda: _found(problem, asked, method, run), run.stop, instead)
+    found = replace(found, method=found.method or asked.method)
+    if kept.beats(_value(problem, found.blocks)) and kept.split is not None:
+        found = replace(found, blocks=kept.split, method=kept.method)
+    return replace(found, bound=max(found.bound, kept.bound, floor))
+
+
+def _value(problem: SplitProblem, blocks: list[Block]) -> float:
+    """Objective of a split; inf: it does not fit as it is."""
+    try:
+        return problem.value(blocks)
+    except InfeasibleError:
+        return inf
+
+
+def _rather(problem: SplitProblem, asked: Asked, run: Run) -> Solution | None:
+    """Stand in for a method that was stopped before it found anything: by `slice` for one that
+    was asked for by name; None: nothing that is found at once fits."""
+    from dnnp.core.portfolio.first import FIRST_FIT, first_split
+
+    def first() -> Solution | None:
         blocks = first_split(problem)
         return None if blocks is None else Solution(blocks, method=FIRST_FIT)
 
-    found = beside(lambda: _found(problem, asked, method, run), run.stop, instead)
-    return replace(found, bound=found.bound or floor, method=found.method or asked.method)
+    if asked.method in ("auto", "slice"):
+        return first()
+    patient = replace(PLAIN.within(SLICING_S), in_seconds=run.in_seconds)
+    try:
+        found = beside(lambda: slice_order(problem, Asked(), patient), patient.stop, first)
+    except InfeasibleError:
+        return first()
+    if found is not None:
+        run.warn(f"{asked.method}: {NOTHING}; this split is by {found.method}")
+    return found
 
 
 def _found(problem: SplitProblem, asked: Asked, method: str, run: Run) -> Solution:

@@ -13,14 +13,14 @@ def test_nothing_gets_worse() -> None:
     known = Standing("slicing", 5.0, 2.0, 0.4)
     for said in (Standing(), Standing(value=6.0), Standing(bound=1.0), Standing(share=0.1)):
         assert said.after(known) == known
-    better = ("annealing", 4.0, 3.0, 0.5, "", False)
+    better = ("annealing", 4.0, 3.0, 0.5, "", False, "")
     assert Standing("annealing", 4.0, 3.0, 0.5).after(known) == better
 
 
 def test_another_quantity_begins_anew() -> None:
     known = Standing("shortest period", 5.0, 4.0, 0.4, "period")
     ends = Standing("ends", 90.0, what="makespan").after(known)
-    assert ends == ("ends", 90.0, 0.0, 0.4, "makespan", False)
+    assert ends == ("ends", 90.0, 0.0, 0.4, "makespan", False, "")
     assert Standing(value=80.0).after(ends).what == "makespan"
 
 

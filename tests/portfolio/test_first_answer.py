@@ -20,7 +20,7 @@ from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import LATENCY, SPLITS
 from dnnp.core.model.asked import Asked
-from dnnp.core.model.beside import beside
+from dnnp.core.model.beside import NOTHING, beside
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
@@ -33,6 +33,7 @@ from dnnp.core.pipeline.transfers import with_transfers
 from dnnp.core.portfolio.bounds import bound
 from dnnp.core.portfolio.first import FIRST_FIT, first_latency, first_split
 from dnnp.core.portfolio.latency import solve_latency
+from dnnp.core.portfolio.slices import best_slicing
 from dnnp.core.portfolio.solve import solve
 from support.cases import random_case
 from support.latency_cases import random_problem
@@ -68,10 +69,16 @@ def test_every_method(
     method: str, endless: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dnnp.core.portfolio.solve._found", endless)
-    problem = small()
-    found = solve(problem, Asked(method=method), STOPPED)
-    assert found.method == FIRST_FIT
+    problem, said = small(), list[str]()
+    found = solve(problem, Asked(method=method), replace(STOPPED, warn=said.append))
     assert 0 < found.bound <= problem.value(found.blocks)
+    if method in ("auto", "slice"):
+        assert (found.method, said) == (FIRST_FIT, [])
+        return
+    # What stands in for a method that was asked for by name is no worse than `slice`.
+    assert problem.value(found.blocks) <= problem.value(best_slicing(problem))
+    assert found.method == "slice"
+    assert said == [f"{method}: {NOTHING}; this split is by slice"]
 
 
 @pytest.mark.parametrize("method", LATENCY)

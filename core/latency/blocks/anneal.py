@@ -179,6 +179,7 @@ def _search(
             judged = judge(problem, split)
             if judged < value * (1 - ROUNDING):
                 best, value, labels = split, judged, found or labels_of(items, fixed, split)
+                run.keep(split, value, "anneal")
                 run.stands(value=value)
 
     offer(start, None)

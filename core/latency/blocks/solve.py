@@ -89,7 +89,7 @@ def _bounded(problem: LatencyProblem, run: Run) -> _Known:
     bound, name = blocks_bound(problem, run=run.begin("bounding", 0.0, BOUNDED))
     if bound == np.inf:
         raise InfeasibleError("infeasible: no split into blocks fits the devices")
-    run.stands(bound=bound)
+    run.stands(bound=bound, by=name)
     return _Known(bound, name)
 
 

@@ -187,7 +187,7 @@ class _Search:
             return True
         self.bound = max(self.bound, float(last.min()))
         self.offer(_traced(self, net, tables))
-        self.run.stands(value=self.value, bound=min(self.bound, self.value))
+        self.run.stands(value=self.value, bound=min(self.bound, self.value), by=ARGUMENT)
         return not tables.merged[0] or self.bound >= self.target
 
     def swept_back(self) -> bool:
@@ -201,7 +201,7 @@ class _Search:
             tables.late[:], tables.rest[:] = late, rest
             return True
         self.bound = max(self.bound, min(float(tables.rest[0, 0]), self.target))
-        self.run.stands(bound=min(self.bound, self.value))
+        self.run.stands(bound=min(self.bound, self.value), by=ARGUMENT)
         return self.bound >= self.target
 
     def swept(self, net: Net, tables: Tables, at: int, *, forward: bool) -> bool:

@@ -133,6 +133,7 @@ def anneal_operators(
             origin, least = listed, energy
         if fits and energy < value:
             best, value = placement, energy
+            run.keep(best, value, "anneal")
             run.stands(value=value)
     found = None
     if origin is not None and not run.stop():
@@ -340,9 +341,14 @@ def _search(
                 ]
                 number += WAVE
                 results = list(pool.map(lambda task: anneal_round(*task), wave))
+                before = value
                 for latency, listed in results:
                     if latency < value:
                         best, value = listed, latency
+                if value < before:
+                    kept = placed(board, best)
+                    latency, fits = _judged(problem, board, kept)
+                    run.keep(kept, latency if fits else np.inf, "anneal")
                 run.stands(value=value, share=None if endless else (first + WAVE) / len(ROUNDS))
                 if run.stop():
                     break

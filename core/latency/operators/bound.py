@@ -125,7 +125,7 @@ def _destroyed(
             board, order, place, usable, head.copy(), tail.copy(), weights, tried, part
         )
         value = max(value, proven)
-        run.stands(bound=min(value, upper) * SAFE)
+        run.stands(bound=min(value, upper) * SAFE, by="windows")
         if proven < tried:
             high = min(high, tried)
         if run.stop() or value >= high * (1 - CLOSE):

@@ -63,7 +63,7 @@ def _bounded(
         proven, argument = operators_bound(problem, upper=value, run=run)
         if proven > bound:
             bound, name = proven, argument
-        run.stands(bound=bound)
+        run.stands(bound=bound, by=name)
     return value, bound, name
 
 

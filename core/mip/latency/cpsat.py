@@ -123,14 +123,14 @@ def _solved(search: ModelSearch[S], process: SolverProcess, threads: int, run: R
             """Take over what the solver says; whether its solution can be used."""
             if np.isfinite(outcome.bound):
                 search.raise_bound(program.seconds(outcome.bound))
-                run.stands(bound=search.low)
+                run.stands(bound=search.low, by="cpsat")
             if outcome.values is None:
                 return True
             values = [round(value) for value in outcome.values]
             solution = search.formulation.solution(model, *program.split(values))
             if solution is None:
                 return False
-            search.best.offer(solution)
+            run.keep(solution, search.best.offer(solution), "cpsat")
             run.stands(value=search.best.value)
             return True
 

@@ -115,6 +115,7 @@ def complete(
         best, bound, status = finite.start, max(bound, finite.bound), finite.status
         method = finite.named(method)
     if span_of(problem, best) > bound + slack and not run.stop():
+        run.keep(best, span_of(problem, best), method)
         run.stands(value=span_of(problem, best), bound=bound, what="makespan")
         part = run.begin("warm-up and cool-down", AT_ONCE, ENDED)
         made = _with_ends(placement, repetend, micro_batches, bound + slack, part)

@@ -92,6 +92,7 @@ def optimal(problem: ScheduleProblem, upper: Floats | None = None, run: Run = PL
         left -= found.work
         if found.start is not None:
             best, value, lost, method = found.start, found.value, False, "optimal"
+            run.keep(best, value, method)
         # Nothing ends before the bound of the beam, unless it is what is known already.
         bound = max(bound, min(found.bound, value))
         if np.isfinite(bound):
