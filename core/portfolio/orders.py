@@ -13,7 +13,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import slice_line
 from dnnp.core.model.asked import Asked, Evolution, Solution
 from dnnp.core.model.beside import NOTHING
-from dnnp.core.model.errors import InfeasibleError, UsageError
+from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.order.appraise import (
@@ -25,7 +25,7 @@ from dnnp.core.order.appraise import (
     order_problem,
 )
 from dnnp.core.order.brkga import brkga
-from dnnp.core.portfolio.slices import SLICING_S, best_slicing, slice_order
+from dnnp.core.portfolio.slices import best_slicing, slice_order
 
 BATCH_ITEMS = 50_000
 """Items that are put in order between two questions whether to stop."""
@@ -178,10 +178,11 @@ def search_orders(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solu
         how = replace(asked.evolution, generations=generations)
         order = evolved_order(space, how, SLICING if asked.method == "brkga" else LENGTH, run)
     if order is None:
-        why = NOTHING if run.stop() else "none of its orders can be sliced"
-        run.warn(f"{asked.method}: {why}; this split is by slice")
+        if run.stop():
+            raise LimitError(NOTHING)
+        run.warn(f"{asked.method}: none of its orders can be sliced; this split is by slice")
         try:
-            return slice_order(problem, replace(asked, order="best"), PLAIN.within(SLICING_S))
+            return slice_order(problem, replace(asked, order="best"), run)
         except InfeasibleError as error:
             if "no slicing" not in str(error):
                 raise

@@ -10,9 +10,6 @@ from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.order.orders import ORDERS, order_named
 
-SLICING_S = 5.0
-"""How long the slicing may take that stands in for a method which found nothing in its time."""
-
 
 def slice_order(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     """The best slicing of some orders, or of the one that is given.

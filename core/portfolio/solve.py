@@ -16,7 +16,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.portfolio.methods import check_options, method_asked, unplaceable_part
-from dnnp.core.portfolio.slices import SLICING_S, slice_order
+from dnnp.core.portfolio.slices import slice_order
 
 
 def solve(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
@@ -55,7 +55,13 @@ def solve(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
             return Solution(kept.split, method=kept.method)
         return _rather(problem, asked, run)
 
-    found = beside(lambda: _found(problem, asked, method, run), run.stop, instead)
+    try:
+        found = beside(lambda: _found(problem, asked, method, run), run.stop, instead)
+    except LimitError:
+        other = instead() if run.stop() else None
+        if other is None:
+            raise
+        found = other
     found = replace(found, method=found.method or asked.method)
     if kept.beats(_value(problem, found.blocks)) and kept.split is not None:
         found = replace(found, blocks=kept.split, method=kept.method)
@@ -68,6 +74,10 @@ def _value(problem: SplitProblem, blocks: list[Block]) -> float:
         return problem.value(blocks)
     except InfeasibleError:
         return inf
+
+
+SLICING_S = 10.0
+"""How long the slicing may take that stands in for a method which found nothing in its time."""
 
 
 def _rather(problem: SplitProblem, asked: Asked, run: Run) -> Solution | None:
