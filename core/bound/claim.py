@@ -44,3 +44,10 @@ class Claim:
     """With what another program verifies it (`dnnp-graph(5)`)."""
     blocks: list[Block] | None = None
     """A split better than the one known, if one was found on the way."""
+    long: bool = False
+    """Whether verifying it may take more steps than `dnnp-check` takes."""
+
+    @property
+    def checkable(self) -> bool:
+        """Whether another program is likely to verify it."""
+        return bool(self.certificate and self.certificate.get("checkable", True)) and not self.long

@@ -99,6 +99,10 @@ SMALL_AUTO = (
 )  # fmt: skip
 """The same for up to `SMALL` units a device, where sets of them that fit a stage are found fast."""
 
+CHECKABLE, MOST_LINEAR = ("halves", "pairs", "same-block", "cover"), 64
+"""What `auto` tries besides where the best argument cannot be checked; linear programs for so many
+units at most."""
+
 LINKED = "links"
 """The argument that knows links; `auto` tries it first where there are any."""
 
@@ -143,6 +147,10 @@ def bound(problem: SplitProblem, known: Known, method: str = "auto", run: Run = 
             judge.attempt(step)
         if method != "auto" and judge.tried[-1].status == REFUSED:
             raise UsageError(f"--method {method}: {judge.tried[-1].reason}")
+    if method == "auto":
+        for name in CHECKABLE if problem.units.g <= MOST_LINEAR else CHECKABLE[:2]:
+            if not judge.best()[1].checkable and judge.may_add(name):
+                judge.attempt(Step(name), besides=True)
     return judge.proof()
 
 
@@ -184,19 +192,25 @@ class _Judge:
         return last[1].certificate.get("ideals") == 0 and self.run.effort <= 1
 
     def best(self) -> tuple[str, Claim]:
-        """The largest claim; of those that hardly differ, the first."""
+        """The largest claim; of those that hardly differ, the first that can be checked."""
         best = self.held[0]
         for name, claim in self.held[1:]:
-            if claim.value > best[1].value * (1 + CLOSED):
+            more, least = claim.checkable > best[1].checkable, best[1].value
+            if claim.value > least * (1 + (-CLOSED if more else CLOSED)):
                 best = name, claim
         return best
+
+    def may_add(self, name: str) -> bool:
+        """Whether an argument was not tried yet with the best value that is known."""
+        tried = name in self.last and self.last[name][0] == self.value
+        return not tried and not self.run.stop()
 
     def proof(self) -> Proof:
         """What came out of it."""
         return Proof(*self.best(), self.tried, self.value, self.blocks, self.found_by)
 
-    def attempt(self, step: Step) -> None:
-        """Try one argument."""
+    def attempt(self, step: Step, *, besides: bool = False) -> None:
+        """Try one argument; `besides`: it is to prove again what another cannot show."""
         name, argument = step.name, BOUNDS[step.name]
         share = argument.share if step.share is None else step.share
         problem = self.problem if name == LINKED else self.problem.unlinked
@@ -205,7 +219,7 @@ class _Judge:
             self.known,
             value=self.value,
             blocks=None if blocks is None else problem.own(blocks),
-            floor=self.best()[1].value if self.held else 0.0,
+            floor=max((c.value for _, c in self.held if c.checkable or not besides), default=0.0),
         )
         kept: Kept[list[Block]] = Kept()
         run = kept.told_by(self._shown(self.run.scaled(step.effort)))

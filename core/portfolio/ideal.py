@@ -14,11 +14,14 @@ from dnnp.core.bound.claim import LIMIT, REFUSED, SOLVED, Claim, Known
 from dnnp.core.bound.quantised import whole_of
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.ideal import ideal_search
+from dnnp.core.dp.ideal import IdealResult, ideal_search
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.plan import Block
+from dnnp.core.model.plan import Block, without_memory
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.portfolio.slices import best_slicing
+
+STEPS, MOST_STEPS = 8, 10_000_000
+"""Steps of a checker for each block that the search walks, mostly; and how many it surely takes."""
 
 SUMS = 4 * ROUNDING
 """What a bound may be above loads that are added up in another order, relatively."""
@@ -45,29 +48,36 @@ def ideal_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
     solved = found.bound >= found.value * (1 - ROUNDING)
     # A floor is not its own: then it has proven nothing above it.
     proven = found.bound if solved or found.bound > known.floor else 0.0
-    claim = _certified(problem, proven, {"ideals": found.ideals, "walked": found.walked})
+    claim = _certified(problem, proven, found, run)
     if solved:
         return replace(claim, blocks=better)
     why = "stopped" if run.stop() else f"{size}, more than the effort allows"
     return replace(claim, status=LIMIT, reason=why, blocks=better)
 
 
-def _certified(problem: SplitProblem, bound: float, told: dict[str, int]) -> Claim:
+def _certified(problem: SplitProblem, bound: float, found: IdealResult, run: Run) -> Claim:
     """The claim of a bound in whole quanta where that says the same: `dnnp-check` walks ideals too.
 
     In whole numbers a stage is less than its roundings, and the rounding of sums, below its load.
-    What they do not know: peaks of memory, what replicas synchronise, and passes of `gpipe`.
+    What they do not know: peaks of memory, but where these change nothing, what replicas
+    synchronise, and passes of `gpipe`.
     """
+    told = {"ideals": found.ideals, "walked": found.walked}
     options = problem.options
     endless = all(d.is_cpu or np.isinf(d.memory_bytes) for d in problem.devices if d.count > 0)
     synchronised = options.max_replicas > 1 and problem.graph.backward.any()
     known = options.memory_model == "sum" or endless
+    if not known and bound > 0:
+        bare = problem.with_options(without_memory(options))
+        free = ideal_search(bare, incumbent=bound, floor=0.0, run=run.alone())
+        known, found = free.bound >= bound * (1 - ROUNDING), free
     if known and options.objective == "throughput" and not synchronised and np.isfinite(bound):
         whole = whole_of(problem, "ordered")
         roundings = problem.units.g + len(whole.tensors) + 1
         units = int(bound * (1 - SUMS) / whole.quantum) - roundings
         if units > 0:
-            return whole.claim("ideal", units, {})
+            steps = STEPS * found.walked + 2 * found.ideals * whole.items.count
+            return replace(whole.claim("ideal", units, {}), long=steps > MOST_STEPS)
     return Claim(bound, certificate={"argument": "ideal", **told, "checkable": False})
 
 

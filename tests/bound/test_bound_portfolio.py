@@ -131,6 +131,7 @@ def plan_for(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Make `auto` try these arguments."""
     for table in ("AUTO", "FEW_AUTO", "SMALL_AUTO"):
         monkeypatch.setattr(bounds, table, tuple(map(Step, names)))
+    monkeypatch.setattr(bounds, "CHECKABLE", ())
 
 
 def run_with(monkeypatch: pytest.MonkeyPatch, **claims: Claim | Exception) -> tuple[Proof, Run]:
@@ -155,7 +156,8 @@ def run_with(monkeypatch: pytest.MonkeyPatch, **claims: Claim | Exception) -> tu
 
 def test_it_stops_at_gap_zero(monkeypatch):
     value = easy()[1].value
-    proof, _ = run_with(monkeypatch, closed=Claim(value), later=Claim(value))
+    closed = Claim(value, certificate={"argument": "closed"})
+    proof, _ = run_with(monkeypatch, closed=closed, later=Claim(value))
     assert [trial.method for trial in proof.tried] == ["simple", "closed"]
     assert proof.method == "closed"
 

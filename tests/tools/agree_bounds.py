@@ -1,6 +1,6 @@
 """Compare every argument for a lower bound with brute force on random graphs.
 
-    python tests/tools/agree_bounds.py --count 2000 --seed 0 [--solver highs] [--nodes 8]
+    python tests/tools/agree_bounds.py --count 2000 --seed 0 [--solver highs] [--nodes 8] [--kinds]
 
 Half of the graphs run on one class of accelerators under `sum`, which all arguments know; the
 others are those of every solver's tests: several classes, CPUs, memory, replicas, colours, all
@@ -18,6 +18,7 @@ import math
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,13 +26,15 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from dnnp.core.bound.claim import FAILED, REFUSED, SOLVED, Claim, Known
-from dnnp.core.check.certificate import check_certificate
+from dnnp.core.check.certificate import VERIFIED, check_certificate
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import BOUNDS
-from dnnp.core.model.errors import InfeasibleError, UsageError
+from dnnp.core.model.asked import Asked
+from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN
 from dnnp.core.portfolio.bounds import bound
+from dnnp.core.portfolio.solve import solve
 from dnnp.formats.bounds import storable
 from support.brute import brute_force
 from support.cases import accelerators_case, random_case
@@ -124,24 +127,76 @@ def unverified(
     return [f"{name}: {violation}" for violation in report.violations]
 
 
+def verdict(problem: SplitProblem, validity: str, claim: Claim) -> str:
+    """What the checker says of a claim."""
+    record = {"value": claim.value, "validity": validity}
+    record["certificate"] = storable(claim.certificate) if claim.certificate else None
+    given = problem.graph, problem.units, problem.devices, problem.options
+    return check_certificate(*given, record).verdict
+
+
+def kind_of_proof(
+    problem: SplitProblem, validity: str, blocks: list[Block], counts: Counter[str]
+) -> list[str]:
+    """Count what `auto` proves with; wrong is one that cannot be checked where another can."""
+    known = Known(validity, blocks, problem.value(blocks))
+    proof = bound(problem, known)
+    said = verdict(problem, validity, proof.claim)
+    closed = "optimal" if proof.claim.value >= proof.value * (1 - ROUNDING) else "gap"
+    kind = f"{proof.method} {problem.options.objective} {closed} {said}"
+    counts[kind] += 1
+    if said == VERIFIED:
+        return []
+    others = []
+    best = replace(known, blocks=proof.blocks or blocks, value=proof.value)
+    for name, argument in BOUNDS.items():
+        if not argument.where or name == proof.method:
+            continue
+        try:
+            claim = argument.function()(problem, best, PLAIN.within(LIMIT_S))
+        except (UsageError, InfeasibleError):
+            continue
+        if claim.value >= proof.claim.value * (1 - ROUNDING):
+            others += [name] if verdict(problem, validity, claim) == VERIFIED else []
+    if not others:
+        counts[f"no other than {kind}"] += 1
+    return [f"{kind}, but {', '.join(others)} can be checked"] if others else []
+
+
+def random_kind(seed: int, nodes: int, counts: Counter[str]) -> list[str]:
+    """The same of one random problem."""
+    case = accelerators_case(seed, nodes) if seed % 4 == 0 else random_case(seed, nodes)
+    validity = VALIDITIES[seed // 2 % len(VALIDITIES)]
+    problem = SplitProblem(case.graph, case.units, case.devices, case.options)
+    try:
+        blocks = solve(problem, Asked(), PLAIN.scaled(0.2)).blocks
+    except (InfeasibleError, LimitError):
+        return []
+    return kind_of_proof(problem, validity, blocks, counts)
+
+
 def main() -> int:
     """Run; 1 if anything disagrees."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--nodes", type=int, default=7)
+    parser.add_argument("--kinds", action="store_true", help="only count what auto proves with")
     parser.add_argument("--solver", choices=("cbc", "highs"), default="cbc")
     args = parser.parse_args()
     counts: Counter[str] = Counter()
     bad = 0
     started = time.monotonic()
     for seed in range(args.seed, args.seed + args.count):
-        wrong = disagreements(seed, args.nodes, args.solver, counts)
+        if args.kinds:
+            wrong = random_kind(seed, args.nodes, counts)
+        else:
+            wrong = disagreements(seed, args.nodes, args.solver, counts)
         bad += bool(wrong)
         for reason in wrong:
             print(f"seed {seed}: {reason}", flush=True)
     for name, count in sorted(counts.items()):
-        print(f"{name:28} {count}")
+        print(f"{name:44} {count}")
     print(f"{args.count} graphs, {bad} disagreements, {time.monotonic() - started:.0f} s")
     return 1 if bad else 0
 
