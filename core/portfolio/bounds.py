@@ -99,7 +99,7 @@ SMALL_AUTO = (
 )  # fmt: skip
 """The same for up to `SMALL` units a device, where sets of them that fit a stage are found fast."""
 
-CHECKABLE, MOST_LINEAR = ("halves", "pairs", "same-block", "cover"), 64
+CHECKABLE, MOST_LINEAR = ("ideal", "halves", "pairs", "same-block", "cover"), 64
 """What `auto` tries besides where the best argument cannot be checked; linear programs for so many
 units at most."""
 
@@ -148,7 +148,7 @@ def bound(problem: SplitProblem, known: Known, method: str = "auto", run: Run = 
         if method != "auto" and judge.tried[-1].status == REFUSED:
             raise UsageError(f"--method {method}: {judge.tried[-1].reason}")
     if method == "auto":
-        for name in CHECKABLE if problem.units.g <= MOST_LINEAR else CHECKABLE[:2]:
+        for name in CHECKABLE if problem.units.g <= MOST_LINEAR else CHECKABLE[:3]:
             if not judge.best()[1].checkable and judge.may_add(name):
                 judge.attempt(Step(name), besides=True)
     return judge.proof()
