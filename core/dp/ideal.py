@@ -275,7 +275,7 @@ class _Choice:
             else:
                 low = max(above, float(np.nextafter(goal, np.inf)))
                 self.low = low
-                self.run.stands(bound=low if self.whole else 0.0)
+                self.run.stands(bound=min(low, high) if self.whole else 0.0)
                 guess = max(2 * goal, low)
         return low, high
 

@@ -109,6 +109,10 @@ class Kept(Generic[S]):
         if value < self.value:
             self.split, self.value, self.method = split, value, method
 
+    def proven(self, value: float = inf) -> float:
+        """The best bound of all that ran: what none of the splits that are known refutes."""
+        return min(self.bound, self.value, value)
+
     def beats(self, value: float) -> bool:
         """Whether what is kept is better than an answer of this value, not by rounding alone."""
         return self.split is not None and self.value < value * (1 - CLOSED)

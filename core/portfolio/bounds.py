@@ -234,8 +234,9 @@ class _Judge:
                 self.run.stop,
                 lambda: Claim(0.0, LIMIT, "stopped"),
             )
-            if kept.bound > max(claim.value, known.floor) * (1 + CLOSED):
-                claim = replace(claim, value=kept.bound, certificate=told)
+            proven = kept.proven(self.value)
+            if proven > max(claim.value, known.floor) * (1 + CLOSED):
+                claim = replace(claim, value=proven, certificate=told)
         except UsageError as error:
             claim = Claim(0.0, REFUSED, str(error))
         except (InfeasibleError, LimitError) as error:

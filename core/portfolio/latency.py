@@ -94,8 +94,8 @@ def solve_latency(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Late
     found = beside(lambda: _found(method, latency, asked, told), run.stop, instead)
     if kept.beats(latency.value(found.split)) and kept.split is not None:
         found = replace(found, split=kept.split, method=kept.method)
-    if kept.bound > found.bound * (1 + CLOSED):
-        found = replace(found, bound=kept.bound, bound_method=kept.argument)
+    if kept.proven() > found.bound * (1 + CLOSED):
+        found = replace(found, bound=kept.proven(), bound_method=kept.argument)
     return found
 
 

@@ -170,8 +170,8 @@ def latency_bound(
     if method in ("auto", "exact"):
         better = split if known.split is None else known.split
         value, known = _exact(problem, better, value, known, solver, run)
-    if kept.bound > known.value * (1 + CLOSED):
-        known = known.after(LatencyTrial(kept.argument, "limit", kept.bound, "", 0.0))
+    if kept.proven() > known.value * (1 + CLOSED):
+        known = known.after(LatencyTrial(kept.argument, "limit", kept.proven(), "", 0.0))
     if kept.beats(value):
         value, known = kept.value, known._replace(split=kept.split)
     return known._replace(value=min(known.value, value))

@@ -65,7 +65,7 @@ def solve(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
     found = replace(found, method=found.method or asked.method)
     if kept.beats(_value(problem, found.blocks)) and kept.split is not None:
         found = replace(found, blocks=kept.split, method=kept.method)
-    return replace(found, bound=max(found.bound, kept.bound, floor))
+    return replace(found, bound=max(found.bound, kept.proven(), floor))
 
 
 def _value(problem: SplitProblem, blocks: list[Block]) -> float:

@@ -70,8 +70,8 @@ def test_no_split_beats_a_bound_that_is_told(method: str) -> None:
 
 @pytest.mark.parametrize("method", BOUNDS)
 def test_no_split_beats_a_bound_that_an_argument_tells(method: str) -> None:
-    for seed in range(16):
-        case = accelerators_case(seed, 6) if seed % 2 else random_case(seed, 6)
+    for seed in (*range(16), 5337):  # the last one: above what is known, less is proven than told
+        case = accelerators_case(seed, 6) if seed % 2 and seed < 16 else random_case(seed, 7)
         problem = SplitProblem(case.graph, case.units, case.devices, case.options)
         least, _ = brute_force(problem, "ordered")
         blocks = first_split(problem)
