@@ -16,7 +16,7 @@ from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import IdealResult, ideal_search
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.plan import Block, without_memory
+from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.portfolio.slices import best_slicing
 
@@ -68,7 +68,9 @@ def _certified(problem: SplitProblem, bound: float, found: IdealResult, run: Run
     synchronised = options.max_replicas > 1 and problem.graph.backward.any()
     known = options.memory_model == "sum" or endless
     if not known and bound > 0:
-        bare = problem.with_options(without_memory(options))
+        bare = problem.with_options(
+            replace(options, memory_model="sum", memory_mode="ignore")
+        ).searched
         free = ideal_search(bare, incumbent=bound, floor=0.0, run=run.alone())
         known, found = free.bound >= bound * (1 - ROUNDING), free
     if known and options.objective == "throughput" and not synchronised and np.isfinite(bound):

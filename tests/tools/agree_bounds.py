@@ -26,7 +26,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from dnnp.core.bound.claim import FAILED, REFUSED, SOLVED, Claim, Known
-from dnnp.core.check.certificate import VERIFIED, check_certificate
+from dnnp.core.check.certificate import REFUTED, VERIFIED, check_certificate
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import BOUNDS
 from dnnp.core.model.asked import Asked
@@ -145,8 +145,8 @@ def kind_of_proof(
     closed = "optimal" if proof.claim.value >= proof.value * (1 - ROUNDING) else "gap"
     kind = f"{proof.method} {problem.options.objective} {closed} {said}"
     counts[kind] += 1
-    if said == VERIFIED:
-        return []
+    if said in (VERIFIED, REFUTED):
+        return [] if said == VERIFIED else [kind]
     others = []
     best = replace(known, blocks=proof.blocks or blocks, value=proof.value)
     for name, argument in BOUNDS.items():
