@@ -24,6 +24,7 @@ from dnnp.core.portfolio.solve import solve
 from dnnp.formats.graph import graph_of
 from dnnp.formats.links import expand_links
 from dnnp.formats.plan import device_of, device_record
+from dnnp.formats.stream import Stream
 from support.brute import brute_force
 from support.graphs import header, random_stream
 from support.linked_cases import least_over_links
@@ -72,6 +73,30 @@ def test_splits_and_bounds_against_brute_force() -> None:
         assert plan.value >= least * (1 - 1e-9), seed
         met += plan.value <= least * (1 + 1e-9)
     assert met >= 20
+
+
+def test_a_front_ends_where_links_of_two_levels_are_priced() -> None:
+    """What meets a target may cost less than what its level says."""
+    sizes = (11, 6, 13, 5, 3, 0, 9, 18, 2, 5.28653421105097)
+    sent = {3: 5.292030279783976, 5: 5.0}
+    pins = (([1], [3]), ([3, 1], [4, 5]), ([5, 4, 2], [6, 7]), ([5, 7, 3, 6], [8, 9]))
+    times = (6.254833248942875, 0.0, 9.0, 5.0)
+    stream = Stream(header(training=True), {"tensor": [], "node": []})
+    for t, size in enumerate(sizes):
+        kind = {0: "input", 1: "input", 2: "parameter"}.get(t, "activation")
+        more = {"transfer_s": sent[t]} if t in sent else {}
+        tensor = {"type": "tensor", "id": t, "name": f"t{t}", "kind": kind, "size_bytes": size}
+        stream.records["tensor"].append({**tensor, **more})
+    for v, (inputs, outputs) in enumerate(pins):
+        node = {"type": "node", "id": v, "name": f"n{v}", "op": "X", "inputs": inputs}
+        more = {"outputs": outputs, "time_s": {"dev": times[v]}, "backward": v > 1}
+        stream.records["node"].append({**node, **more})
+    graph = graph_of(stream)
+    device = nested(2, (2, 8.0), (4, 6.0), outer=2.0)
+    options = CostOptions(objective="gpipe")
+    blocks, bound = hierarchy_split(SplitProblem(graph, singletons(graph), (device,), options))
+    assert len(blocks) == 1
+    assert bound == pytest.approx(20.254833248942875, rel=1e-9)
 
 
 def splits(problem: SplitProblem, rng: random.Random) -> Iterator[list[Block]]:
