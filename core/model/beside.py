@@ -17,7 +17,6 @@ from math import inf
 from typing import Generic, TypeVar
 from weakref import ref
 
-from dnnp.core.model.plan import CLOSED
 from dnnp.core.model.run import Run, Standing
 
 S = TypeVar("S")
@@ -115,6 +114,8 @@ class Kept(Generic[S]):
 
     def beats(self, value: float) -> bool:
         """Whether what is kept is better than an answer of this value, not by rounding alone."""
+        from dnnp.core.model.plan import CLOSED
+
         return self.split is not None and self.value < value * (1 - CLOSED)
 
 
