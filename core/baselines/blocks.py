@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from dnnp.core.cost.capacity import unplaceable_nodes
 from dnnp.core.cost.combine import WORTHWHILE
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.line import Line, steps_of
-from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import Slicing, slice_line
 from dnnp.core.model.asked import Solution
@@ -19,7 +19,6 @@ from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Graph, Ints, distinct
 from dnnp.core.model.plan import Block
 from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.model.text import shown_bytes
 
 
 def slots_of(devices: tuple[DeviceClass, ...], *, all_kinds: bool = False) -> Ints:
@@ -88,17 +87,8 @@ def unplaceable(problem: SplitProblem, line: Line) -> InfeasibleError | None:
     if not len(nowhere):
         return None
     nodes = line.nodes[line.node_ptr[nowhere[0]] : line.node_ptr[nowhere[0] + 1]]
-    graph = problem.graph
-    name = f"node {graph.node_ids[nodes[0]]} ('{graph.node_names[nodes[0]]}')"
-    if len(nodes) > 1:
-        name = f"{name} and {len(nodes) - 1} more that belong with it"
     runs = [d for c, d in enumerate(line.devices) if np.isfinite(line.work[c, nowhere[0]])]
-    if not runs:
-        return InfeasibleError(f"infeasible: {name} cannot run on any device offered")
-    need = stage_load(graph, problem.units, nodes, runs[0], problem.options).memory_bytes
-    most = max(d.memory_bytes for d in runs)
-    needed, there = shown_bytes(need, 6), shown_bytes(most, 6)
-    return InfeasibleError(f"infeasible: {name} needs {needed}; the largest device has {there}")
+    return unplaceable_nodes(problem, nodes, runs)
 
 
 def sliced_orders(

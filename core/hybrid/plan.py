@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROOM
+from dnnp.core.cost.capacity import shortage
+from dnnp.core.cost.combine import MARGIN, ROOM
 from dnnp.core.cost.items import Items, components, item_choices
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.hybrid.problem import (
     check_hybrid,
     costs_of,
+    degrees_of,
     exchange_times,
     hybrid_problem,
     memory_of,
@@ -28,6 +30,7 @@ from dnnp.core.model.graph import Bools, Graph, Ints, csr
 from dnnp.core.model.hybrid import HybridBlock, HybridOptions, HybridProblem
 from dnnp.core.model.plan import CLOSED, Plan, Stage
 from dnnp.core.model.run import Run
+from dnnp.core.model.text import shown_bytes
 from dnnp.core.order.orders import ORDERS
 
 METHOD = "hybrid"
@@ -69,6 +72,7 @@ def solve_hybrid(problem: SplitProblem, options: HybridOptions, run: Run, digest
     for items, only in choices:
         one = hybrid_problem(problem, items, options, only)
         try:
+            refuse_excess(one, problem)
             best = find(one, _orders(items), run)
         except (InfeasibleError, LimitError) as error:
             errors.append(error)
@@ -80,6 +84,31 @@ def solve_hybrid(problem: SplitProblem, options: HybridOptions, run: Run, digest
     unproven = any(isinstance(error, LimitError) for error in errors)
     bound = 0.0 if unproven else min(f.bound for f in found)
     return make_hybrid_plan(problem, best_found, bound, digest)
+
+
+def refuse_excess(hybrid: HybridProblem, problem: SplitProblem) -> None:
+    """Refuse items that need more memory than there is, at the degrees and ways that need least.
+
+    A stage of degree t has t devices or more, each of which holds the memory of its items at it.
+
+    Raises
+    ------
+    InfeasibleError
+        All items, or one of them, need more.
+    """
+    allowed = degrees_of(hybrid)
+    memory = (hybrid.fixed + hybrid.held)[:, allowed]
+    together = (memory * hybrid.degrees[allowed][:, None]).min(axis=(0, 1))
+    usable = replace(problem.devices[0], count=hybrid.devices, memory_bytes=hybrid.memory)
+    impossible = shortage(float(together.sum()), "the nodes", [usable])
+    alone = memory.min(axis=(0, 1)).max(initial=0.0)
+    if impossible is None and alone > hybrid.memory * (1 + MARGIN):
+        impossible = InfeasibleError(
+            f"infeasible: nodes that belong together need {shown_bytes(alone, 6)} on a device, "
+            f"which has {shown_bytes(hybrid.memory, 6)}"
+        )
+    if impossible is not None:
+        raise impossible
 
 
 def _orders(items: Items) -> list[Ints]:

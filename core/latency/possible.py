@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnnp.core.cost.capacity import shortage
 from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.problem import SplitProblem
@@ -38,12 +39,9 @@ def refuse_impossible(problem: SplitProblem, latency: LatencyProblem) -> None:
             f"infeasible: {what} {unit} needs {shown_bytes(need, 6)}, the largest device that "
             f"supports it has {shown_bytes(most, 6)}"
         )
-    need, there = float(tasks.memory.sum()), float(machine.capacity.sum())
-    if need > there * (1 + MARGIN):
-        raise InfeasibleError(
-            f"infeasible: the model needs {shown_bytes(need, 6)}, all devices together have "
-            f"{shown_bytes(there, 6)}: {shown_bytes(need - there)} short"
-        )
+    impossible = shortage(float(tasks.memory.sum()), "the tasks", problem.devices)
+    if impossible is not None and np.isfinite(machine.capacity).all():
+        raise impossible
 
 
 def critical_path(problem: LatencyProblem) -> float:

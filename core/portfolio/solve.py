@@ -8,6 +8,7 @@ from math import inf
 import numpy as np
 
 from dnnp.core.bound.simple import simple_bound
+from dnnp.core.cost.capacity import over_capacity
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import SPLITS
 from dnnp.core.model.asked import Asked, Solution
@@ -34,6 +35,9 @@ def solve(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
         The method does not know what is asked for.
     """
     check_options(problem)
+    impossible = over_capacity(problem)
+    if impossible is not None:
+        raise impossible
     if problem.links and problem.graph.n:
         from dnnp.core.portfolio.linked import METHOD, solve_linked
 

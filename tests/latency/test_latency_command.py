@@ -162,7 +162,7 @@ def test_more_memory_needed_than_there_is(tmp_path: Path) -> None:
     small = [{**r, "memory_bytes": 5} if r.get("kind") else r for r in CLUSTER]
     result = partition("--devices", cluster(tmp_path, small), stdin=stream())
     assert result.status == 4
-    assert " B," in result.err
+    assert " B" in result.err
     need = sum(
         json.loads(line)["memory_bytes"]
         for line in stream().splitlines()
@@ -178,7 +178,7 @@ def test_more_memory_needed_than_there_is(tmp_path: Path) -> None:
     if max(most, need / 4) * 3 < need:
         assert short.status == 4
         assert "all devices together have" in short.err
-        assert "B short" in short.err
+        assert "devices of" in short.err
 
 
 def test_a_node_that_nothing_supports(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_memory_of_a_model_is_its_weights(tmp_path: Path) -> None:
         assert dnnp("check", stdin=result.out).status == 0
     short = partition("-k", 2, "--memory", str(held / 3), stdin=data)
     assert short.status == 4
-    assert "B short" in short.err
+    assert "devices of" in short.err
 
 
 def test_a_model_runs_as_planned(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_capacity_below_a_node(method):
 @pytest.mark.parametrize("method", PROVES)
 def test_capacity_for_no_split(method):
     made = stream(CHAIN, 3, 1, 2, 3, size=10)
-    arguments = ("-k", "2", "--memory", "14", "--memory-model", "sum", "--method", method)
+    arguments = ("-k", "2", "--memory", "19", "--memory-model", "sum", "--method", method)
     result = dnnp("partition", *arguments, stdin=to_bytes(made))
     assert (result.status, result.out) == (4, b"")
     assert "infeasible: no ordered split fits" in result.err
