@@ -77,6 +77,26 @@ def packed_product(call: Call) -> float:
     return 2.0 * call.out_size() * call.integer("K", _inner(call.shape(0)))
 
 
+def packed_products(call: Call) -> float:
+    """Products with packed weights that share their input: for each output that is one, 2 K.
+
+    MatMulNBitsMlp multiplies two of them, MatMulNBitsQkv makes three, MatMulNBitsQLoRA adds a
+    product of low rank, whose second factor [N, blocks, packed] is at input 5.
+    """
+    rows, inner = prod(call.shape(0)[:-1]), call.integer("K", call.shape(0)[-1])
+    if call.node.op_type == "MatMulNBitsQkv":
+        return 2.0 * rows * inner * (call.integer("Nq", 0) + 2 * call.integer("Nkv", 0))
+    columns = call.integer("N", call.out_shape()[-1])
+    if call.node.op_type == "MatMulNBitsMlp":
+        return 4.0 * rows * inner * columns
+    return 2.0 * rows * (inner * columns + call.shape(3)[0] * (inner + columns))
+
+
+def quantized_transposed_convolution(call: Call) -> float:
+    """QLinearConvTranspose (weights at input 3): as ConvTranspose, and 4 to requantise."""
+    return 2.0 * call.size(0) * prod(call.shape(3)[1:]) + 4.0 * call.out_size()
+
+
 def _inner(shape: Shape) -> int:
     return shape[-1] if shape else 1
 

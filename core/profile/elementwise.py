@@ -130,7 +130,6 @@ ELEMENTWISE: dict[str, float] = {
     "QuantizeLinear": 4.0,
     "DequantizeLinear": 2.0,
     "DynamicQuantizeLinear": 6.0,
-    "RotaryEmbedding": 3.0,
 }
 """Operations an element of the output."""
 

@@ -8,61 +8,101 @@ from dnnp.core.profile.elementwise import ERF_GELU, SIGMOID, TANH_GELU
 
 Shape = Sequence[int] | None
 
-VIEW, FREE = "view", "free"
-"""Families that move nothing: one is started all the same, one is gone before the model runs."""
+VIEW, FREE, NONE = "view", "free", ""
+"""Families that move nothing: one is started all the same, one is gone before the model runs;
+and none: such operators run at the general efficiencies of a device."""
 
 _OPERATORS = {
     "product": "MatMul Gemm FusedMatMul FusedGemm TransposeMatMul QLinearMatMul MatMulInteger "
     "MatMulInteger16 MatMulIntegerToFloat DynamicQuantizeMatMul QGemm GemmFastGelu MatMulNBits "
-    "Einsum",
-    "conv": "Conv FusedConv NhwcConv NhwcFusedConv QLinearConv ConvInteger DeformConv",
-    "conv-transpose": "ConvTranspose ConvTransposeWithDynamicPads",
-    "recurrent": "LSTM GRU RNN DynamicQuantizeLSTM",
-    "attention": "Attention MultiHeadAttention GroupQueryAttention QAttention PackedAttention",
-    "experts": "MoE QMoE",
-    "pool": "MaxPool AveragePool LpPool QLinearAveragePool NhwcMaxPool",
+    "Einsum FusedMatMulActivation GemmFloat8 MatMulBnb4 MatMulFpQ4 QOrderedMatMul CDist "
+    "SparseToDenseMatMul MatMulBlockQuantizedFp4Weight MatMulBlockQuantizedFp8Weight "
+    "MatMulPacked MatMulNBitsMlp MatMulNBitsQkv MatMulNBitsQLoRA RouterGateUpProj Inverse Det "
+    "LinearClassifier LinearRegressor SVMClassifier SVMRegressor",
+    "conv": "Conv FusedConv NhwcConv NhwcFusedConv QLinearConv ConvInteger DeformConv "
+    "CausalConvWithState VarlenCausalConvWithState WordConvEmbedding",
+    "conv-transpose": "ConvTranspose ConvTransposeWithDynamicPads QLinearConvTranspose",
+    "recurrent": "LSTM GRU RNN DynamicQuantizeLSTM AttnLSTM",
+    "attention": "Attention MultiHeadAttention GroupQueryAttention QAttention PackedAttention "
+    "PackedMultiHeadAttention SparseAttention PagedAttention LinearAttention FlexAttention "
+    "DecoderMaskedMultiHeadAttention DecoderMaskedSelfAttention DecoderAttention "
+    "QOrderedAttention LongformerAttention QOrderedLongformerAttention SparsePagedAttention "
+    "DynamicSparseAttention SparseAttentionIndexer PackedSparseAttentionIndexer GatedDeltaNet "
+    "Mamba2Verify DisentangledAttention_TRT",
+    "experts": "MoE QMoE MoEPacked",
+    "pool": "MaxPool AveragePool LpPool QLinearAveragePool NhwcMaxPool MaxpoolWithMask MaxRoiPool",
     "reduce": "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 "
     "ReduceSumSquare ReduceLogSum ReduceLogSumExp ArgMax ArgMin GlobalAveragePool GlobalMaxPool "
-    "GlobalLpPool QLinearGlobalAveragePool QLinearReduceMean CumSum",
-    "softmax": "Softmax LogSoftmax BiasSoftmax QLinearSoftmax Hardmax",
-    "norm": "LayerNormalization SimplifiedLayerNormalization RMSNormalization LpNormalization",
-    "norm-sum": "SkipLayerNormalization SkipSimplifiedLayerNormalization EmbedLayerNormalization",
+    "GlobalLpPool QLinearGlobalAveragePool QLinearReduceMean CumSum CumProd ReduceSumInteger "
+    "IsAllFinite NegativeLogLikelihoodLoss",
+    "softmax": "Softmax LogSoftmax BiasSoftmax QLinearSoftmax Hardmax SoftmaxCrossEntropyLoss "
+    "Multinomial",
+    "norm": "LayerNormalization SimplifiedLayerNormalization RMSNormalization LpNormalization "
+    "QOrderedLayerNormalization GatedRMSNorm BranchwiseRMSNorm RMSNormRotary Normalizer",
+    "norm-sum": "SkipLayerNormalization SkipSimplifiedLayerNormalization EmbedLayerNormalization "
+    "QEmbedLayerNormalization",
     "image-norm": "InstanceNormalization GroupNormalization GroupNorm BatchNormalization "
-    "MeanVarianceNormalization",
+    "MeanVarianceNormalization SkipGroupNorm",
     "norm-window": "LRN",
     "arithmetic": "Add Sub Mul Neg Abs Relu Clip Max Min Sum Mean LeakyRelu And Or Not Xor Sign "
-    "BiasAdd HardSigmoid HardSwish PRelu Floor Ceil Round QLinearAdd QLinearMul",
-    "divide": "Div Sqrt Reciprocal Mod Softsign",
+    "BiasAdd HardSigmoid HardSwish PRelu Floor Ceil Round QLinearAdd QLinearMul ThresholdedRelu "
+    "Shrink BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor MulInteger GatedAdd Affine "
+    "ImageScaler Scale Scaler Imputer ComplexMul ComplexMulConj QLinearLeakyRelu QLinearConcat "
+    "BiasDropout BitmaskBiasDropout RotaryEmbedding GemmaRotaryEmbedding MRotaryEmbedding "
+    "Momentum HyperConnectionPreMix HyperConnectionPostMix HyperConnectionLowRankMix",
+    "divide": "Div Sqrt Reciprocal Mod Softsign Adagrad Adam",
     "power": "Pow",
-    "select": "Where Equal Greater GreaterOrEqual Less LessOrEqual IsNaN IsInf Trilu",
-    "cast": "Cast CastLike",
-    "quantise": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear",
-    "tanh": "Tanh",
-    "sigmoid": "Sigmoid QuickGelu Swish QLinearSigmoid",
+    "select": "Where Equal Greater GreaterOrEqual Less LessOrEqual IsNaN IsInf Trilu Binarizer "
+    "QLinearWhere",
+    "cast": "Cast CastLike CastMap",
+    "quantise": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QuantizeWithOrder "
+    "DequantizeWithOrder QuantizeBFP DequantizeBFP",
+    "tanh": "Tanh ScaledTanh",
+    "sigmoid": "Sigmoid QuickGelu Swish QLinearSigmoid SwiGLU ScaledSiLU EngramGate "
+    "GatedRelativePositionBias",
     "erf": "Erf",
-    "exp": "Exp Log Softplus Mish Sin Cos Elu Selu Celu",
-    "gelu": "Gelu BiasGelu FastGelu",
+    "exp": "Exp Log Softplus Mish Sin Cos Elu Selu Celu Acos Acosh Asin Asinh Atan Atanh Cosh "
+    "Sinh Tan ParametricSoftplus LinearAttentionGate",
+    "gelu": "Gelu BiasGelu FastGelu BiasSplitGelu QOrderedGelu",
     "transpose": "Transpose DepthToSpace SpaceToDepth ReorderInput ReorderOutput",
-    "copy": "Concat Split",
-    "slice": "Slice Pad Expand Tile ReverseSequence Range ConstantOfShape",
-    "gather": "Gather GatherND",
-    "gather-elements": "GatherElements OneHot",
-    "scatter": "ScatterND ScatterElements Scatter",
-    "resize": "Resize Upsample GridSample RoiAlign",
-    "sort": "TopK NonZero Unique NonMaxSuppression Compress",
-    "body": "Loop If Scan SequenceMap",
-    VIEW: "Reshape Flatten Squeeze Unsqueeze Shape Size",
+    "copy": "Concat Split ConcatFromSequence SplitToSequence SequenceConstruct SequenceInsert "
+    "SequenceErase RemovePadding RestorePadding MemcpyFromHost MemcpyToHost FeatureVectorizer "
+    "BitmaskDropout ConvStateReplay GatedDeltaNetStateReplay SpeculativePrefixCommit",
+    "slice": "Slice Pad Expand Tile ReverseSequence Range ConstantOfShape SequenceAt Crop "
+    "CenterCropPad DynamicSlice UnfoldTensor EyeLike GivenTensorFill TensorScatter "
+    "RelativePositionBias",
+    "gather": "Gather GatherND GatherBlockQuantized GatherPacked ArrayFeatureExtractor "
+    "TorchEmbedding",
+    "gather-elements": "GatherElements OneHot OneHotEncoder",
+    "scatter": "ScatterND ScatterElements Scatter Col2Im MaxUnpool",
+    "resize": "Resize Upsample GridSample RoiAlign CropAndResize",
+    "sort": "TopK NonZero Unique NonMaxSuppression Compress MoEGroupRouter "
+    "PackedSparseAttentionIndexerMerge SampleOp EfficientNMS_TRT",
+    "body": "Loop If Scan SequenceMap BeamSearch WhisperBeamSearch GreedySearch Sampling",
+    VIEW: "Reshape Flatten Squeeze Unsqueeze Shape Size BitCast ExpandDims Optional "
+    "OptionalGetElement OptionalHasElement SequenceEmpty SequenceLength EPContext Snpe",
     FREE: "Identity Dropout Constant",
+    NONE: "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor CategoryMapper "
+    "DictVectorizer LabelEncoder ZipMap Tokenizer StringNormalizer StringConcat StringSplit "
+    "RegexFullMatch TfIdfVectorizer ImageDecoder Gradient MurmurHash3 NGramRepeatBlock "
+    "NGramHashMapping VarlenNGramHashMapping BifurcationDetector DynamicTimeWarping DFT STFT "
+    "Rfft Irfft AffineGrid Bernoulli BlackmanWindow HammingWindow HannWindow MelWeightMatrix "
+    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike GRUUnit "
+    "MultilevelCropAndResize_TRT PyramidROIAlign_TRT",
 }
+"""Family -> its operators: all of ONNX's opsets and of ONNX Runtime's own domains."""
 _BY_SHAPE = {
     "product-pairs", "conv-pointwise", "conv-depthwise", "conv-grouped", "conv-narrow", "broadcast",
     "select-broadcast", "transpose-rows",
 }  # fmt: skip
 """Families of which an operator is only for its shapes."""
-FAMILIES = (*sorted(({*_OPERATORS} - {FREE}) | _BY_SHAPE), FREE)
+FAMILIES = (*sorted(({*_OPERATORS} - {FREE, NONE}) | _BY_SHAPE), FREE)
 """Families that a device file may name, and the one that takes no time at last."""
 FAMILY = {op: family for family, ops in _OPERATORS.items() for op in ops.split()}
 """Operator type -> family, before shapes are looked at."""
+
+PRODUCTS = frozenset({"product", "conv", "conv-transpose", "recurrent", "attention", "experts"})
+"""Families made of multiply-adds over long rows."""
 
 ANCHORS = frozenset(f for f in FAMILIES if f.startswith(("product", "conv"))) | {
     "recurrent", "attention", "experts",

@@ -20,6 +20,9 @@ _NO_FACTS = ModelFacts()
 _DEEPEST = 32
 """Nesting of bodies and functions that is followed; a recursive function ends here."""
 
+ENDLESS = 2**31 - 1
+"""A trip count from which on a loop ends by its condition alone."""
+
 _MOST = 1e60
 """More work than any model has: shapes that make a formula say so are wrong."""
 
@@ -53,10 +56,10 @@ def node_cost(
     Returns
     -------
     Cost
-        `If` costs the most of any branch, `Loop` and `Scan` their body times the trip count
-        (1 where it is not static), a local function the sum of its body. Operators without
-        a rule, and nodes without the shapes that their rule needs, have `known=False` and
-        the bytes of all their tensors.
+        `If` costs the most of any branch, `Loop` and `Scan` their body times the trip count (1,
+        and not known, where it is not static), a local function the sum of its body. Operators
+        without a rule, and nodes without the shapes that their rule needs, have `known=False`
+        and the bytes of all their tensors.
     """
     cost = _by_rule(node, shape_of, bytes_of, facts.constant_of)
     if cost is None:
@@ -80,7 +83,7 @@ def _by_rule(
         flop, moved = float(rule.flop(call)), rule.bytes(call)
     except _MISFIT:
         return Cost(0.0, call.bytes_all(), False)
-    if not 0.0 <= flop <= _MOST:
+    if not 0.0 <= flop <= _MOST or moved < 0:
         return Cost(0.0, call.bytes_all(), False)
     return Cost(flop, moved, True)
 
@@ -148,16 +151,22 @@ def _body(call: Call) -> Any:
 
 
 def _loop(call: Call, scope: Scope, facts: ModelFacts, depth: int) -> Cost:
-    """Loop: trip count (constant input 0, else 1) times the body; results written once."""
+    """Loop: trip count times the body; results written once.
+
+    The count is a constant at input 0. One that is none, or without end, as a `while` has, is not
+    known: then one trip is priced, and the cost is not known either.
+    """
     body = _body(call)
     trips = call.scalar(0)
+    if trips is not None and trips >= ENDLESS:
+        trips = None
     bound: dict[str, tuple[int, Shape | None]] = {}
     for info, name in zip(body.input[2:], call.inputs[2:], strict=False):
         if name:
             bound[info.name] = (scope.dtype(name), scope.shape_of(name))
     inner = body_scope(body, scope, facts, bound)
     cost = _sum([_body_cost(body, inner, facts, depth)], 1 if trips is None else max(trips, 0))
-    return Cost(cost.flop, cost.bytes + call.bytes_out(), cost.known)
+    return Cost(cost.flop, cost.bytes + call.bytes_out(), cost.known and trips is not None)
 
 
 def _scan(call: Call, scope: Scope, facts: ModelFacts, depth: int) -> Cost:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
-from dnnp.core.profile.call import Call, ShapeUnknownError
+from dnnp.core.profile.call import Call, Shape, ShapeUnknownError
 from dnnp.core.profile.elementwise import SIGMOID, SOFTMAX, TRANSCENDENTAL
 
 
@@ -58,9 +59,17 @@ def _scaled_dot_product(
 
 
 def attention(call: Call) -> float:
-    """Attention (ONNX): 3-D [B, S, heads D] or 4-D [B, heads, S, D]; past keys at input 4."""
+    """Attention (ONNX): 3-D [B, S, heads D] or 4-D [B, heads, S, D]; past keys at input 4.
+
+    A window on the left, with one on the right or a causal mask, bounds the keys of a query.
+    """
     query, key = call.shape(0), call.shape(1)
     keys = key[-2] + (call.shape(4)[-2] if call.has_input(4) else 0)
+    left, right = call.integer("left_window_size", -1), call.integer("right_window_size", -1)
+    if call.integer("is_causal", 0):
+        right = 0
+    if left >= 0 and right >= 0:
+        keys = min(keys, left + right + 1)
     rows = prod(query[:3]) if len(query) == 4 else prod(query[:2]) * call.integer("q_num_heads", 1)
     return _scaled_dot_product(prod(query), rows, call.out_size(), keys)
 
@@ -89,34 +98,68 @@ def linear_attention(call: Call) -> float:
     return 2.0 * passes * prod(query[:-1]) * query[-1] * (out[-1] / heads)
 
 
+_PAST = {"Attention": 4, "QAttention": 8, "DecoderMaskedSelfAttention": 4, "QOrderedAttention": 18}
+_WEIGHTS = {"QOrderedAttention": (5, 6, 7), "QOrderedLongformerAttention": (2, 8)}
+_WEIGHTS["LongformerAttention"] = (1, 4)
+
+
 def projected_attention(call: Call) -> float:
     """Attention (com.microsoft): projects input [B, S, I] by weights [I, 3 D], then attends.
 
-    Also QAttention and PackedAttention. A past of [2, B, heads, P, D] comes at input 4 (8
-    when quantised).
+    Also what is packed, quantised or for one step, where a past of [2, B, heads, P, D] may come;
+    and Longformer's, whose queries attend to `window` keys on each side, besides global ones.
     """
-    x, weights = call.shape(0), call.shape(1)
-    rows = prod(x[:-1])
-    past = {"Attention": 4, "QAttention": 8}.get(call.node.op_type, -1)
+    op = call.node.op_type
+    x, weights = call.shape(0), [call.shape(i) for i in _WEIGHTS.get(op, (1,))]
+    rows, columns = prod(x[:-1]), sum(w[-1] for w in weights)
+    past = _PAST.get(op, -1)
     keys = x[-2] + (call.shape(past)[3] if past > 0 and call.has_input(past) else 0)
-    projection = rows * weights[1] * (2.0 * x[-1] + 1)
-    width = weights[1] / 3.0
+    if op == "PackedAttention":
+        keys = call.shape(3)[1]  # of token_offset: [batch, longest sequence]
+    width = columns / 3.0
+    if "Longformer" in op:
+        keys = min(keys, 2 * call.integer("window", keys) + 1)
+        width = weights[0][-1] / 3.0
+    projection = rows * columns * (2.0 * x[-1] + 1)
     return projection + _scaled_dot_product(
         rows * width, rows * call.integer("num_heads", 1), rows * width, keys
     )
+
+
+def decoder_attention(call: Call) -> float:
+    """DecoderAttention: query [S, B, D] and key [L, B, D], projected by [D, D] and [D, 2 D]."""
+    query, key = call.shape(0), call.shape(1)
+    projections = 2.0 * (prod(query) * call.shape(2)[1] + prod(key) * call.shape(3)[1])
+    heads = prod(query[:-1]) * call.integer("num_heads", 1)
+    return projections + _scaled_dot_product(prod(query), heads, prod(query), key[0])
 
 
 def multi_head_attention(call: Call) -> float:
     """MultiHeadAttention and its relatives: Q [B, S, D], or packed with K and V.
 
     Keys are those of the present (the largest of K's, the past's and the present's
-    positions); without any of them, the queries attend to each other.
+    positions); without any of them, the queries attend to each other. A local window leaves so
+    many, a block mask its share of the blocks.
     """
     query = call.shape(0)
     heads = call.integer("num_heads", 1)
     out = call.out_shape()
-    rows = prod(out[:-1]) if len(out) == 3 else prod(query[:2])
-    width = out[-1] if len(out) == 3 else query[-1]
+    rows = prod(out[:-1]) if len(out) <= 3 else prod(query[:2])
+    width = out[-1] if len(out) <= 3 else query[-1]
+    keys = float(_keys(call, query))
+    if call.integer("local_window_size", -1) > 0:
+        keys = min(keys, call.integer("local_window_size", -1))
+    if call.node.op_type == "SparseAttention":
+        blocks = call.shape(5)[1] - 1
+        keys *= min(call.shape(6)[1] / max(blocks * blocks, 1), 1.0)
+    return _scaled_dot_product(rows * width, rows * heads, rows * width, keys)
+
+
+def _keys(call: Call, query: Shape) -> int:
+    if call.node.op_type == "PackedMultiHeadAttention":
+        return call.shape(4)[1]  # of token_offset: [batch, longest sequence]
+    if call.node.op_type == "PagedAttention":
+        return call.shape(7)[1] * call.shape(3)[1]  # blocks of a sequence, keys of a block
     keys = query[1] if len(query) > 2 else query[0]
     for index in (1, 3, 4, 5, 6):
         if call.has_input(index):
@@ -129,7 +172,49 @@ def multi_head_attention(call: Call) -> float:
         present = call.shape_of(name) if name else None
         if present is not None and len(present) == 4:
             keys = max(keys, present[2])
-    return _scaled_dot_product(rows * width, rows * heads, rows * width, keys)
+    return keys
+
+
+def rotated(first: int) -> Callable[[Call], float]:
+    """Bytes of an operator that reads cosines and sines at inputs `first` and the next one.
+
+    Of tables [positions, D] it reads the rows of its positions: at most one for each of the
+    batch's; tables of each sample are read whole.
+    """
+
+    def moved(call: Call) -> float:
+        total = call.bytes_all()
+        if not call.has_input(first):
+            return total
+        x, table = call.shape(0), call.shape(first)
+        if len(table) != 2:
+            return total
+        rows = x[0] * x[2] if len(x) == 4 else prod(x[:-1])
+        unread = 1 - min(rows / max(table[0], 1), 1.0)
+        return total - unread * (call.bytes_in(first) + call.bytes_in(first + 1))
+
+    return moved
+
+
+def paged(call: Call) -> float:
+    """Bytes of PagedAttention: the blocks that its sequences have, of caches updated in place."""
+    caches = call.bytes_in(3) + call.bytes_in(4)
+    blocks = prod(call.shape(7)) / max(call.shape(3)[0], 1)
+    written = sum(call.bytes_of(name) for name in call.outputs[1:] if name)
+    fresh = call.bytes_in(1) + call.bytes_in(2)
+    return rotated(8)(call) - written + fresh - caches * (1 - min(blocks, 1.0))
+
+
+def experts(call: Call) -> float:
+    """Bytes of a mixture of experts: the weights of min(experts, rows x k) of them are read."""
+    count = call.shape(2)[0]
+    chosen = min(prod(call.shape(0)[:-1]) * call.integer("k", 1), count)
+    of_experts = 0.0
+    for index in range(2, len(call.inputs)):
+        shape = call.shape_of(call.inputs[index]) if call.has_input(index) else None
+        if shape and shape[0] == count:
+            of_experts += call.bytes_in(index)
+    return call.bytes_all() - of_experts * (1 - chosen / max(count, 1))
 
 
 def mixture_of_experts(call: Call) -> float:

@@ -11,7 +11,7 @@ from math import log2
 from typing import NamedTuple
 
 from dnnp.core.profile import dense, elementwise, sequence
-from dnnp.core.profile.call import Call
+from dnnp.core.profile.call import Call, attribute_bytes
 from dnnp.core.profile.elementwise import (
     DIVIDE,
     ERF_GELU,
@@ -44,7 +44,7 @@ def tree_ensemble(call: Call) -> float:
     """Each sample walks down each tree, log2(nodes a tree) levels of 2 operations."""
     trees = call.integers("nodes_treeids")
     count = len(set(trees)) if trees else max(len(call.integers("tree_roots")), 1)
-    nodes = len(trees) if trees else _length(call, "nodes_splits")
+    nodes = len(trees) if trees else _length(call, "nodes_featureids")
     return 2.0 * _rows(call) * count * max(log2(max(nodes / max(count, 1), 2.0)), 1.0)
 
 
@@ -57,6 +57,19 @@ def support_vectors(call: Call) -> float:
     """A kernel value for each support vector, then the dual coefficients."""
     vectors, coefficients = _length(call, "support_vectors"), _length(call, "coefficients")
     return 2.0 * _rows(call) * (vectors + coefficients)
+
+
+def with_attributes(call: Call) -> float:
+    """Every input and output, and the weights that attributes hold, once."""
+    return call.bytes_all() + attribute_bytes(call.node)
+
+
+def walked(call: Call) -> float:
+    """Inputs, outputs, and the nodes of the trees on the ways of all samples, none twice."""
+    visits = tree_ensemble(call) / 2
+    nodes = max(_length(call, "nodes_featureids"), 1)
+    held = attribute_bytes(call.node)
+    return call.bytes_all() + min(visits / nodes, 1.0) * held
 
 
 def everything(call: Call) -> float:
@@ -196,6 +209,7 @@ def _add_arithmetic(add: Add) -> None:
     add("GRU", sequence.gru)
     add("RNN", sequence.rnn)
     add("Attention", sequence.attention)
+    add("RotaryEmbedding", per_output(3.0), sequence.rotated(1))
     add("ai.onnx.preview:FlexAttention", sequence.flexible_attention)
     add("LinearAttention", sequence.linear_attention)
     # Text: about ten operations a string, a string being one element.
@@ -211,6 +225,7 @@ def _add_arithmetic(add: Add) -> None:
     add("ai.onnx.preview.training:Adam", elementwise.per_parameter(2 * DIVIDE + 14))
     add("ai.onnx.preview.training:Momentum", elementwise.per_parameter(6.0))
     # Caffe2 heritage that ONNX Runtime still registers.
+    add("GRUUnit", per_output(2 * SIGMOID + TRANSCENDENTAL + 5))
     add("Affine ImageScaler Scale", per_output(2.0))
     add("ParametricSoftplus", per_output(2 * TRANSCENDENTAL + 2))
     add("ScaledTanh", per_output(TRANSCENDENTAL + 2))
@@ -220,11 +235,11 @@ def _add_classical(add: Add) -> None:
     """ai.onnx.ml."""
     ml = "ai.onnx.ml:"
     for name in ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"):
-        add(ml + name, tree_ensemble)
-    add(ml + "LinearClassifier", linear_model)
-    add(ml + "LinearRegressor", linear_model)
-    add(ml + "SVMClassifier", support_vectors)
-    add(ml + "SVMRegressor", support_vectors)
+        add(ml + name, tree_ensemble, walked)
+    for name in ("LinearClassifier", "LinearRegressor"):
+        add(ml + name, linear_model, with_attributes)
+    for name in ("SVMClassifier", "SVMRegressor"):
+        add(ml + name, support_vectors, with_attributes)
     add(ml + "Scaler", per_output(2.0))
     add(ml + "Normalizer", per_output(6.0))
     add(ml + "Imputer", per_output(2.0))
@@ -249,23 +264,28 @@ def _add_contrib(add: Add) -> None:
     contrib("FusedGemm GemmFastGelu GemmFloat8 QGemm", dense.general_product)
     contrib(
         "MatMulInteger16 MatMulIntegerToFloat DynamicQuantizeMatMul SparseToDenseMatMul "
-        "QOrderedMatMul MatMulBlockQuantizedFp4Weight MatMulBlockQuantizedFp8Weight",
+        "QOrderedMatMul MatMulBlockQuantizedFp4Weight MatMulBlockQuantizedFp8Weight "
+        "RouterGateUpProj",
         dense.matrix_product,
     )
-    contrib("MatMulNBits MatMulBnb4 MatMulFpQ4", dense.packed_product)
+    contrib("MatMulNBits MatMulBnb4 MatMulFpQ4 MatMulPacked", dense.packed_product)
+    contrib("MatMulNBitsMlp MatMulNBitsQkv MatMulNBitsQLoRA", dense.packed_products)
     contrib("DynamicQuantizeLSTM", sequence.quantized_lstm)
     contrib(
         "Attention QAttention PackedAttention QOrderedAttention LongformerAttention "
-        "QOrderedLongformerAttention",
+        "QOrderedLongformerAttention DecoderMaskedSelfAttention",
         sequence.projected_attention,
     )
+    contrib("DecoderAttention", sequence.decoder_attention)
     contrib(
-        "MultiHeadAttention GroupQueryAttention PackedMultiHeadAttention SparseAttention "
-        "DecoderMaskedMultiHeadAttention PagedAttention",
+        "MultiHeadAttention PackedMultiHeadAttention DecoderMaskedMultiHeadAttention",
         sequence.multi_head_attention,
     )
+    contrib("GroupQueryAttention", sequence.multi_head_attention, sequence.rotated(7))
+    contrib("SparseAttention", sequence.multi_head_attention, sequence.rotated(9))
+    contrib("PagedAttention", sequence.multi_head_attention, sequence.paged)
     contrib("LinearAttention", sequence.linear_attention)
-    contrib("MoE QMoE", sequence.mixture_of_experts)
+    contrib("MoE QMoE", sequence.mixture_of_experts, sequence.experts)
     contrib("Gelu BiasGelu QOrderedGelu", per_output(ERF_GELU))
     contrib("FastGelu", per_output(TANH_GELU))
     contrib("QuickGelu ScaledSiLU", per_output(SIGMOID + 2))
@@ -280,7 +300,12 @@ def _add_contrib(add: Add) -> None:
     contrib("GatedRMSNorm", per_input(SIGMOID + 7))
     contrib("BranchwiseRMSNorm", per_input(5.0))
     contrib("EmbedLayerNormalization QEmbedLayerNormalization", per_output(10.0), looked_up)
-    contrib("RotaryEmbedding GemmaRotaryEmbedding MRotaryEmbedding", per_output(3.0))
+    contrib("GemmaRotaryEmbedding", per_output(3.0))
+    contrib("RotaryEmbedding MRotaryEmbedding", per_output(3.0), sequence.rotated(2))
+    contrib("RMSNormRotary", per_output(8.0), sequence.rotated(3))
+    contrib("SwiGLU", per_output(SIGMOID + 3))
+    contrib("LinearAttentionGate", per_output(3 * TRANSCENDENTAL))
+    contrib("GatherPacked", per_output(2.0), gathered)
     contrib("QLinearAdd QLinearMul QLinearWhere QLinearLeakyRelu", per_output(6.0))
     contrib("QLinearSigmoid QLinearConcat", per_output(2.0))
     contrib("QLinearAveragePool", dense.pooling)
@@ -314,10 +339,33 @@ def _add_layouts(rules: dict[str, Rule]) -> None:
     for domain, names in (("com.microsoft.nchwc", _NCHWC), ("com.ms.internal.nhwc", _NHWC)):
         for name in names.split():
             rules[f"{domain}:{name}"] = rules[name]
+    rules["com.ms.internal.nhwc:QLinearAveragePool"] = rules["com.microsoft:QLinearAveragePool"]
+    rules["com.ms.internal.nhwc:QLinearConvTranspose"] = Rule(
+        dense.quantized_transposed_convolution, everything
+    )
 
 
 RULES: dict[str, Rule] = _rules()
 """Operator key -> rule."""
+
+# Whole generation loops, whose steps are not known; what selects at run time; operators fused for
+# one model, or experimental.
+_CONTRIB_BY_BYTES = """
+    BeamSearch WhisperBeamSearch GreedySearch Sampling SpeculativePrefixCommit SparsePagedAttention
+    DynamicSparseAttention SparseAttentionIndexer PackedSparseAttentionIndexer
+    PackedSparseAttentionIndexerMerge MoEGroupRouter MoEPacked AttnLSTM GatedDeltaNet
+    GatedDeltaNetStateReplay Mamba2Verify ConvStateReplay EngramGate VarlenCausalConvWithState
+    HyperConnectionLowRankMix HyperConnectionPreMix HyperConnectionPostMix WordConvEmbedding
+    BifurcationDetector DynamicTimeWarping NGramHashMapping VarlenNGramHashMapping SampleOp
+"""
+# Plug-ins of TensorRT.
+_PLAIN_BY_BYTES = """
+    EfficientNMS_TRT MultilevelCropAndResize_TRT PyramidROIAlign_TRT DisentangledAttention_TRT
+"""
+BY_BYTES = frozenset(
+    [f"com.microsoft:{name}" for name in _CONTRIB_BY_BYTES.split()] + _PLAIN_BY_BYTES.split()
+)
+"""Operators that are known to have no formula: their bytes alone price them, which is said."""
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """Operators priced by their bodies."""

@@ -9,23 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.graph import Bools, Floats, Graph, Ints, distinct
+from dnnp.core.model.graph import Bools, Floats, Graph, Ints, distinct, forward_type
+from dnnp.core.profile.families import FAMILY, PRODUCTS
 
 RATES = ("float64", "float32", "float16", "bfloat16", "float8", "int8")
 """Classes of element type with rates of their own; a position here is a rate code."""
 _FLOAT32, _INT8 = RATES.index("float32"), RATES.index("int8")
 _RATE = {name: code for code, name in enumerate(RATES)} | {"uint8": _INT8}
 
-_INTEGER_PRODUCTS = ("QLinear", "ConvInteger", "MatMulInteger", "QGemm", "QAttention", "QOrdered")
-"""Operators that compute in 8-bit integers, whatever they return."""
-
-_PRODUCTS = (
-    "Conv", "MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN", "Attention", "DeformConv",
-    "FusedConv", "FusedMatMul", "FusedGemm", "QLinearConv", "QLinearMatMul", "QGemm",
-    "MultiHeadAttention", "GroupQueryAttention", "QAttention", "NhwcConv", "NhwcFusedConv",
-    "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MoE", "QMoE",
+_INTEGER_PRODUCTS = (
+    "QLinear", "ConvInteger", "MatMulInteger", "QGemm", "QAttention", "QOrdered",
+    "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
 )  # fmt: skip
-"""Operators (or beginnings of their names) made of multiply-adds over long rows."""
+"""Operators that compute in 8-bit integers, whatever they return."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +37,7 @@ class Work:
     product: Bools
     """Whether the work is matrix products or convolutions."""
     known: Bools
-    """Whether the work is known; if not, only the traffic prices the node."""
+    """Whether the work is known; if not, the traffic prices the node, with what work is known."""
 
 
 def work_of(
@@ -62,16 +58,19 @@ def work_of(
     """
     flop = np.array([r.get("flop", np.nan) for r in nodes], dtype=np.float64)
     moved = np.array([r.get("bytes", np.nan) for r in nodes], dtype=np.float64)
-    known = ~np.isnan(flop)
+    told = ~np.isnan(flop)
+    known = told & ~np.array([bool(r.get("partial")) for r in nodes], dtype=np.bool_)
     absent = np.isnan(moved)
     if absent.any():
         moved[absent] = tensor_traffic(graph)[absent]
     kinds = [_float_rate(r.get("dtype", "")) for r in tensors]
     return Work(
-        flop=np.where(known, flop, 0.0),
+        flop=np.where(told, flop, 0.0),
         bytes=moved,
         rate=_rates(graph, np.array(kinds, dtype=np.int64)),
-        product=np.array([op.startswith(_PRODUCTS) for op in graph.ops], dtype=np.bool_),
+        product=np.array(
+            [FAMILY.get(forward_type(op)) in PRODUCTS for op in graph.ops], dtype=bool
+        ),
         known=known,
     )
 

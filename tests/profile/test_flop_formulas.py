@@ -13,6 +13,9 @@ from dnnp.core.profile.bodies import ModelFacts
 from dnnp.core.profile.call import Cost
 from dnnp.core.profile.ops import node_cost
 from dnnp.core.profile.table import CONTROL_FLOW, RULES
+from dnnp.core.profile.work import RATES, work_of
+from dnnp.formats.graph import graph_of
+from support.op_graphs import op_stream
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -209,7 +212,7 @@ def test_if_costs_its_dearest_branch() -> None:
     assert found == (100.0, 80.0, True)
 
 
-@pytest.mark.parametrize(("trips", "times"), [(7, 7), (None, 1)])
+@pytest.mark.parametrize(("trips", "times"), [(7, 7), (None, 1), (2**63 - 1, 1)])
 def test_loop_costs_its_body_times_a_constant_trip_count(trips: int | None, times: int) -> None:
     def info(name: str, kind: int, shape: list[int] | None) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, kind, shape)
@@ -229,7 +232,7 @@ def test_loop_costs_its_body_times_a_constant_trip_count(trips: int | None, time
     facts = ModelFacts(constant_of={"n": trips}.get)
     found = cost(node, {"x": (3, 4), "w": (4,), "y": (3, 4), "n": ()}, facts)
     # Add 12 and Relu 12 each round; 12 + 4 + 12 and 12 + 12 elements; the result once.
-    assert found == (24.0 * times, 4.0 * (52 * times + 12), True)
+    assert found == (24.0 * times, 4.0 * (52 * times + 12), trips == 7)
 
 
 def test_scan_costs_its_body_for_each_slice() -> None:
@@ -330,3 +333,76 @@ def test_no_formula_breaks_on_shapes_it_never_expected() -> None:
             assert isfinite(found.flop), key
             assert found.flop >= 0, (key, found)
             assert found.bytes >= 0
+
+
+def test_rotary_embedding_reads_the_rows_of_its_positions() -> None:
+    shapes = {"x": (2, 3, 64), "c": (1000, 8), "s": (1000, 8), "p": (2, 3), "y": (2, 3, 64)}
+    both = 4 * (384 + 384 + 6)
+    found = cost(make("RotaryEmbedding", "x c s p", num_heads=4), shapes)
+    assert found == (3 * 384, pytest.approx(both + 2 * 6 * 8 * 4), True)
+    found = cost(make("RotaryEmbedding", "x p c s", domain="com.microsoft"), shapes)
+    assert found.bytes == pytest.approx(both + 2 * 6 * 8 * 4)
+    # Without positions, each sample has tables of its own.
+    whole = {**shapes, "c": (2, 3, 8), "s": (2, 3, 8)}
+    assert cost(make("RotaryEmbedding", "x c s"), whole).bytes == 4 * (768 + 2 * 48)
+
+
+def test_attention_within_a_window_and_of_the_rows_it_rotates() -> None:
+    shapes = {"q": (1, 2, 64), "k": (1, 2, 64), "v": (1, 2, 64), "y": (1, 2, 64)}
+    shapes |= {"pk": (1, 4, 98, 16), "pv": (1, 4, 98, 16), "n": (1,), "t": ()}
+    shapes |= {"prk": (1, 4, 100, 16), "prv": (1, 4, 100, 16), "c": (9000, 8), "s": (9000, 8)}
+    names = "q k v pk pv n t c s", "y prk prv"
+    attributes = {"num_heads": 4, "kv_num_heads": 4, "domain": "com.microsoft"}
+    found = cost(make("GroupQueryAttention", *names, **attributes), shapes)
+    assert found.flop == 100 * (4 * 2 * 64 + 16 * 8)
+    rest = 4 * (4 * 128 + 2 * 64 * 198 + 2)
+    assert found.bytes == pytest.approx(rest + 2 * 2 * 8 * 4)
+    node = make("GroupQueryAttention", *names, **attributes, local_window_size=10)
+    assert cost(node, shapes).flop == 10 * (4 * 2 * 64 + 16 * 8)
+    plain = {"q": (1, 4, 50, 16), "k": (1, 4, 50, 16), "v": (1, 4, 50, 16), "y": (1, 4, 50, 16)}
+    node = make("Attention", "q k v", left_window_size=4, is_causal=1)
+    assert cost(node, plain).flop == 5 * (4 * 4 * 50 * 16 + 16 * 4 * 50)
+    # Of 4 x 4 blocks of 25 keys a layout has 6; tokens of packed sequences attend to their own.
+    sparse = {**shapes, "r": (1, 5), "cols": (1, 6), "pk": (1, 4, 100, 16), "pv": (1, 4, 100, 16)}
+    node = make("SparseAttention", "q k v pk pv r cols t n", "y prk prv", **attributes)
+    assert cost(node, sparse).flop == pytest.approx(100 * 6 / 16 * (4 * 2 * 64 + 16 * 8))
+    packed = {"q": (30, 64), "o": (3, 12), "y": (30, 64)}
+    node = make("PackedMultiHeadAttention", "q q q - o n", num_heads=4, domain="com.microsoft")
+    assert cost(node, packed).flop == 12 * (4 * 30 * 64 + 16 * 30 * 4)
+
+
+def test_paged_attention_reads_the_blocks_of_its_sequences() -> None:
+    shapes = {"q": (3, 64), "k": (3, 64), "v": (3, 64), "y": (3, 64), "n": (4,), "p": (3,)}
+    shapes |= {"kc": (100, 16, 4, 16), "vc": (100, 16, 4, 16), "t": (3, 2)}
+    shapes |= {"ko": (100, 16, 4, 16), "vo": (100, 16, 4, 16)}
+    node = make("PagedAttention", "q k v kc vc n p t", "y ko vo", "com.microsoft", num_heads=4)
+    found = cost(node, shapes)
+    assert found.flop == 32 * (4 * 3 * 64 + 16 * 3 * 4)
+    # Queries, keys, values, output; 6 of 100 blocks; the new keys and values.
+    fresh = 4 * (4 * 192 + 4 + 3 + 6 + 2 * 192)
+    assert found.bytes == pytest.approx(fresh + 0.06 * 2 * 4 * 102400)
+
+
+def test_a_mixture_reads_the_experts_that_are_chosen() -> None:
+    shapes = {"x": (1, 64), "r": (1, 128), "f1": (128, 32, 64), "f2": (128, 64, 32), "y": (1, 64)}
+    node = make("MoE", "x r f1 - f2", k=2, domain="com.microsoft")
+    found = cost(node, shapes)
+    assert found == (2 * 2 * 2 * 32 * 64, pytest.approx(4 * (64 + 128 + 64 + 2 * 4096)), True)
+    many = {**shapes, "x": (100, 64), "r": (100, 128), "y": (100, 64)}
+    assert cost(node, many).bytes == pytest.approx(4 * (6400 * 2 + 12800 + 128 * 4096))
+
+
+@pytest.mark.parametrize("op", ["QOrderedMatMul", "TransposeMatMul", "PackedMultiHeadAttention"])
+def test_products_are_priced_as_products(op: str) -> None:
+    """At the rate of matrices, and of 8-bit integers where those are what is multiplied."""
+    for name, rate in ((op, op.startswith("Q")), ("DynamicQuantizeMatMul", True)):
+        graph = graph_of(op_stream(f"y = {name}(x, w)"))
+        work = work_of(graph, [{}], [{"dtype": "float32"}] * graph.m)
+        assert work.product.all()
+        assert (work.rate[0] == RATES.index("int8")) == rate
+
+
+def test_weights_in_attributes_are_read() -> None:
+    shapes = {"x": (5, 4), "y": (5, 1)}
+    node = make("LinearRegressor", "x", domain="ai.onnx.ml", coefficients=[1.0] * 4)
+    assert cost(node, shapes) == (2 * 5 * 4, 4 * 25 + 16, True)
