@@ -11,6 +11,7 @@ from dnnp.core.model.plan import CLOSED
 from dnnp.formats.fields import MAX_ID
 from dnnp.formats.plan import plan_digest
 from dnnp.formats.plan_fields import PARALLEL
+from dnnp.formats.spread import proven_status
 from dnnp.formats.stream import Record
 
 
@@ -108,12 +109,13 @@ def bound_record(
     """
     best = float(plan["value"])
     status = "interrupted" if interrupted else "proven"
+    vague = plan.get("unknown", {}).get("sizes", 0) > 0
     record: Record = {
         "type": "bound",
         "method": method,
         "value": value,
         "gap": gap_of(best, value),
-        "status": "optimal" if is_closed(best, value) else status,
+        "status": "optimal" if is_closed(best, value) and not vague else status,
         "validity": validity,
         "tried": [dict(entry) for entry in tried],
     }
@@ -147,6 +149,6 @@ def raise_bound(plan: Record, value: float, method: str) -> Record:
     if value <= float(plan["bound"]):
         return plan
     closed = is_closed(best, value) and plan["status"] != "infeasible"
-    status = "optimal" if closed else plan["status"]
+    status = proven_status({**plan, "status": "optimal"} if closed else plan)
     by = {"bound_method": method} if plan["objective"] == "latency" and method else {}
     return {**plan, "bound": min(value, best), "gap": gap_of(best, value), "status": status, **by}

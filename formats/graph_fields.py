@@ -121,6 +121,7 @@ TENSOR = {
     "shape": Field("list", "dimensions, when known", items=integer("", optional=True)),
     "transfer_s": number("time to move it once; replaces size over bandwidth", optional=True),
     "output": boolean("an output of the model", optional=True),
+    "size_unknown": boolean("no inference found the size, which is 0 here", optional=True),
     "shards": records(
         "what moves besides where a stage on several devices at once makes or reads it",
         TENSOR_SHARD,
@@ -202,8 +203,13 @@ NODE = {
     "inputs": ids("tensors read, captures of subgraph bodies included"),
     "outputs": ids("tensors written"),
     "captures": ids("inputs that only subgraph bodies read", optional=True),
-    "flop": number("floating point operations", optional=True),
+    "flop": number("floating point operations; absent: unknown", optional=True),
     "bytes": number("bytes moved to and from memory", optional=True),
+    "partial": boolean(
+        "flop and bytes leave out operators of bodies, or all trips of a loop but one, that are "
+        "unknown",
+        optional=True,
+    ),
     "time_s": TIMES,
     "spread": SPREAD,
     "base_s": BASE,

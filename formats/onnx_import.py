@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import onnx
 
+from dnnp.core.model.attributes import attribute_bytes
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.formats.header import new_header
 from dnnp.formats.onnx_dims import bind_inputs
@@ -23,7 +24,7 @@ from dnnp.formats.onnx_load import load_with_hash
 from dnnp.formats.onnx_prices import Pricer, Work, price_operators
 from dnnp.formats.onnx_scope import Functions, domain_of
 from dnnp.formats.onnx_shapes import STEPS, SearchStep, Shapes, find_shapes
-from dnnp.formats.onnx_sizes import UNKNOWN, ValueType
+from dnnp.formats.onnx_sizes import SUB_BYTE, UNKNOWN, ValueType
 from dnnp.formats.onnx_types import CONTAINERS
 from dnnp.formats.stream import Record, Stream
 
@@ -35,6 +36,11 @@ _MAKES_SEQUENCE = frozenset(
      "SplitToSequence"}
 )  # fmt: skip
 
+
+HELD = 1024
+"""Bytes of lists and tensors in a node's attributes from which on they count as weights."""
+ATTRIBUTES = ":attributes"
+"""How the names of such weights end."""
 
 RunStep = Callable[[onnx.ModelProto, Path, "list[str]"], "dict[str, ValueType]"]
 
@@ -118,11 +124,12 @@ def _import(
     types = shapes.types
     if dims:
         _check_sizes(graph, types, dims)
-    ids, tensors = _tensor_records(graph, types)
+    ids, tensors = _tensor_records(graph, types, frozenset(shapes.missing))
     works: dict[int, Work] = {}
     if helpers.pricer is not None:
         works = price_operators(model, graph, dimensions, types, helpers.pricer)
     nodes = _node_records(graph, ids, _colors(graph, types), works)
+    _add_attribute_weights(graph, nodes, tensors)
     header = new_header("onnx", path, digest, name, "s")
     stream = Stream(header=header, records={"tensor": tensors, "node": nodes}, name=path)
     stream.warnings = _warnings(model, graph, shapes, last, path)
@@ -147,9 +154,9 @@ def _check_sizes(graph: OnnxGraph, types: Mapping[str, ValueType], dims: Mapping
 
 
 def _tensor_records(
-    graph: OnnxGraph, types: Mapping[str, ValueType]
+    graph: OnnxGraph, types: Mapping[str, ValueType], unknown: frozenset[str]
 ) -> tuple[dict[str, int], list[Record]]:
-    """Id of each name, and the records in order of id."""
+    """Id of each name, and the records in order of id; `unknown`: names without a size."""
     kinds = dict.fromkeys(graph.inputs, "input")
     kinds.update(dict.fromkeys(graph.parameters, "parameter"))
     kinds.update(dict.fromkeys(graph.constants, "constant"))
@@ -170,6 +177,8 @@ def _tensor_records(
             record["dtype"] = dtype
         if shape is not None:
             record["shape"] = shape
+        if name in unknown:
+            record["size_unknown"] = True
         if name in outputs:
             record["output"] = True
         records.append(record)
@@ -199,10 +208,12 @@ def _node_records(
         if operator.captures:
             record["captures"] = [ids[name] for name in operator.captures]
         if operator.index in works:
-            flop, moved = works[operator.index]
+            flop, moved, partial = works[operator.index]
             if flop is not None:
                 record["flop"] = flop
             record["bytes"] = moved
+            if partial:
+                record["partial"] = True
         if operator.index in colors:
             record["color"] = colors[operator.index]
         scope = _scope(proto)
@@ -210,6 +221,20 @@ def _node_records(
             record["scope"] = scope
         records.append(record)
     return records
+
+
+def _add_attribute_weights(graph: OnnxGraph, nodes: list[Record], tensors: list[Record]) -> None:
+    """Let nodes read the weights that their attributes hold, as those of tree ensembles, each a
+    parameter named after what the node writes."""
+    for operator, record in zip(graph.operators, nodes, strict=True):
+        size = 0 if operator.has_bodies else attribute_bytes(operator.proto)
+        if size >= HELD and operator.writes:
+            name = f"{operator.writes[0]}{ATTRIBUTES}"
+            size_ = {"size_bytes": size, "dtype": "uint8", "shape": (size,)}
+            record["inputs"].append(len(tensors))
+            tensors.append(
+                {"type": "tensor", "id": len(tensors), "name": name, "kind": "parameter", **size_}
+            )
 
 
 def _scope(node: onnx.NodeProto) -> str:
@@ -245,7 +270,8 @@ def _scope_of_modules(text: str) -> str:
 def _colors(graph: OnnxGraph, types: Mapping[str, ValueType]) -> dict[int, int]:
     """Node index -> colour, for nodes joined by values that cannot pass between sessions.
 
-    These are sequences, optionals and maps; colours count up in node order.
+    These are sequences, optionals, maps and elements of less than a byte, and weights made of
+    these; colours count up in node order.
     """
     parent: dict[int, int] = {}
 
@@ -255,6 +281,14 @@ def _colors(graph: OnnxGraph, types: Mapping[str, ValueType]) -> dict[int, int]:
         return i
 
     boxed = {name for name, kind in types.items() if kind.dtype in CONTAINERS}
+    fixed = {*graph.parameters, *graph.constants}
+    for operator in graph.operators:
+        small = [n for n in operator.writes if types.get(n, UNKNOWN).dtype in SUB_BYTE]
+        boxed.update(small)
+        if operator.reads and fixed.issuperset(operator.reads):
+            # Weights that are computed need their reader beside them to be folded into it.
+            fixed.update(operator.writes)
+            boxed.update(operator.writes if not boxed.isdisjoint(operator.reads) else ())
     first: dict[str, int] = {}
     for operator in graph.operators:
         _spread(operator, types, boxed)

@@ -25,6 +25,8 @@ class Work(NamedTuple):
     flop: float | None
     """None: unknown."""
     bytes: float
+    partial: bool = False
+    """Whether work is left out: operators of unknown work in bodies, trips of unknown number."""
 
 
 class NodeCost(Protocol):
@@ -112,7 +114,9 @@ def _price_all(
     work: list[Work] = []
     for node in nodes:
         cost = price(node, shapes.get, bytes_of, dtype_of)
-        work.append(Work(_number(cost.flop) if cost.known else None, _number(cost.bytes)))
+        told = cost.known or cost.flop > 0
+        flop = _number(cost.flop) if told else None
+        work.append(Work(flop, _number(cost.bytes), told and not cost.known))
     return work
 
 

@@ -23,6 +23,9 @@ _BITS = {
 """Bits an element takes; those below 8 are packed. A string counts as the object that ONNX
 Runtime keeps for it, 32 bytes. The float8 types, all of 8 bits, are not listed."""
 
+SUB_BYTE = frozenset(name for name, bits in _BITS.items() if bits < 8)
+"""Element types of which several share a byte."""
+
 
 class ValueType(NamedTuple):
     """What is known of a value."""

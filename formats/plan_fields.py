@@ -131,6 +131,17 @@ PLAN = {
         "measured",
         optional=True,
     ),
+    "unknown": record(
+        "what its costs leave out; absent: nothing",
+        {
+            "time": number(
+                "share of the time of its nodes that no formula covers, or only in part, or that "
+                "was made from unknown sizes"
+            ),
+            "sizes": integer("tensors of unknown size, which count as 0 bytes"),
+        },
+        optional=True,
+    ),
     "effort": number(
         "effort of the search, where it was reduced because its kernels were not compiled",
         optional=True,

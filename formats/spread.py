@@ -1,10 +1,11 @@
-"""How sure the value of a plan is, where its costs were measured."""
+"""How sure the value of a plan is: errors of measured costs, and what costs leave out."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+from dnnp.core.model.text import counted
 from dnnp.formats.stream import Record, Stream
 
 
@@ -34,3 +35,42 @@ def plan_spread(stream: Stream, plan: Record, stages: Sequence[Record]) -> float
             weighted.append(time_s * part.get("spread", 0.0))
             total.append(time_s)
     return math.fsum(weighted) / math.fsum(total) if math.fsum(total) > 0 else None
+
+
+def mark_unknown(stream: Stream, plan: Record, stages: Sequence[Record]) -> None:
+    """Put into a plan record what its costs leave out; sizes that are unknown prove no optimum.
+
+    `time`: the share of the time of its nodes that formulas do not cover, or only in part, or that
+    were made from unknown sizes; `sizes`: tensors of unknown size, which count as 0 bytes.
+    """
+    vague = {r["id"] for r in stream.get("tensor") if r.get("size_unknown")}
+    by_formula = "work" in stream.header
+    node = {record["id"]: record for record in stream.get("node")}
+    total, unknown = [0.0], [0.0]
+    for stage in stages:
+        for record in map(node.__getitem__, stage["nodes"]):
+            time_s = record.get("time_s", {}).get(stage["class"], 0.0)
+            total.append(time_s)
+            rough = "flop" not in record or record.get("partial", False)
+            if by_formula and (rough or not vague.isdisjoint(record["inputs"] + record["outputs"])):
+                unknown.append(time_s)
+    share = math.fsum(unknown) / (math.fsum(total) or 1.0)
+    if share > 0 or vague:
+        plan["unknown"] = {"time": share, "sizes": len(vague)}
+    if vague:
+        plan["status"] = proven_status(plan)
+        for entry in plan.get("tried", ()):
+            entry["status"] = proven_status({**plan, "status": entry["status"]})
+
+
+def proven_status(plan: Record) -> str:
+    """The status of a plan; `optimal` is none where sizes are unknown."""
+    unknown = plan.get("unknown", {}).get("sizes", 0) > 0
+    return "feasible" if unknown and plan["status"] == "optimal" else str(plan["status"])
+
+
+def unknown_words(plan: Record) -> str:
+    """What the costs of a plan leave out, to follow its value; empty: nothing."""
+    found = plan.get("unknown", {"time": 0.0, "sizes": 0})
+    words = f", costs unknown for {found['time']:.0%} of the time" if found["time"] > 0 else ""
+    return words + (f", {counted(found['sizes'], 'size')} unknown" if found["sizes"] else "")

@@ -208,6 +208,7 @@ def _put(
 ) -> None:
     """Put the bound, and a better plan if there is one, into the stream; say what it is."""
     from dnnp.formats.bounds import bound_record, is_closed, raise_bound
+    from dnnp.formats.spread import unknown_words
 
     stated = float(stream.get("plan")[0]["bound"])
     old = {"bound"} if better is None else {"bound", *_replace_plan(stream, caller, better)}
@@ -239,7 +240,7 @@ def _put(
         caller.note(f"dropped what earlier records led to: {', '.join(dropped)} records")
     found = f"bound {shown_time(claim.value, stream.in_seconds)} by {method}"
     value = f"value {shown_time(plan['value'], stream.in_seconds)}"
-    gap = "optimal" if closed else f"gap {100 * record['gap']:.2g} %"
+    gap = "optimal" if record["status"] == "optimal" else f"gap {100 * record['gap']:.2g} %"
     claimed = stated > claim.value and not is_closed(stated, claim.value)
     more = (
         f" (the plan states {shown_time(stated, stream.in_seconds)})"
@@ -247,7 +248,7 @@ def _put(
         else ""
     )
     interrupted = ", interrupted" if record["status"] == "interrupted" else ""
-    caller.note(f"{found}{more}: {value}, {gap}, {validity}{interrupted}")
+    caller.note(f"{found}{more}: {value}, {gap}, {validity}{unknown_words(plan)}{interrupted}")
 
 
 def _better_plan(
@@ -275,10 +276,12 @@ def _replace_plan(stream: Stream, caller: Caller, plan: Plan) -> list[str]:
     """Put a better plan into the stream; returns what that dropped."""
     from dnnp.formats.bounds import raise_bound
     from dnnp.formats.plan import plan_records
+    from dnnp.formats.spread import mark_unknown
 
     old = stream.get("plan")[0]
     shown = partial(shown_time, in_seconds=stream.in_seconds, digits=6)
     record, stages = plan_records(plan)
+    mark_unknown(stream, record, stages)
     if old["bound"] <= plan.value:
         record = raise_bound(record, float(old["bound"]), old.get("bound_method", ""))
     else:

@@ -58,6 +58,8 @@ class Findings:
     """Of the schedule."""
     in_seconds: bool = False
     """Whether times are in seconds; else their unit is not known."""
+    unknown: str = ""
+    """What the costs of the plan leave out, in words."""
     gates: tuple[Gate, ...] = ()
     """Those that were asked for."""
 
@@ -131,6 +133,7 @@ class Findings:
             gap = self.gap
             stated = " (bound stated, not checked)" if self.proofs is None else ""
             parts.append("gap not verified" if gap is None else f"gap {gap:.3g}{stated}")
+            parts[-1] += self.unknown
         parts += [f"bound {proof.verdict} ({proof.argument})" for proof in self.proofs or ()]
         if schedule is not None and schedule.makespan is not None and schedule.bubble is not None:
             number = self.micro_batches
@@ -230,6 +233,8 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
     if options.certificate and (plan is None or not bounds):
         missing = "plan" if plan is None else "bound"
         raise FormatError(f"there is no {missing} record, so no bound to verify", stream.name)
+    from dnnp.formats.spread import unknown_words
+
     violations, digest, report = [], None, None
     if graph is not None:
         violations += check_graph(graph)
@@ -268,7 +273,9 @@ def _findings(stream: Stream, options: CheckOptions, bar: Bar) -> Findings:
         schedule, number = check_schedule(record, stream.get("block")), record["micro_batches"]
         violations += schedule.violations
     counts = {kind: len(stream.get(kind)) for kind in COUNTED}
-    found = Findings(violations, counts, plan, report, proofs, schedule, number, stream.in_seconds)
+    unknown = unknown_words(plans[0]) if plans else ""
+    seconds = stream.in_seconds
+    found = Findings(violations, counts, plan, report, proofs, schedule, number, seconds, unknown)
     recomputed = Recomputed(plan, report, schedule, found.gap)
     return replace(found, gates=gates_of(stream, recomputed, options))
 

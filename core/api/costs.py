@@ -173,19 +173,36 @@ def _warn_unknown(stream: Stream, work: Work, times: Times, caller: Caller) -> N
     """Count the nodes that only their traffic prices, by operator, and say what they weigh."""
     known = work.known.tolist()
     pairs = zip(stream.get("node"), known, strict=True)
-    unknown = Counter(operator_of(record) for record, is_known in pairs if not is_known)
+    unknown = [record for record, is_known in pairs if not is_known]
     if not unknown:
         return
-    listed = [f"{op} ({count})" for op, count in unknown.most_common(_NAMED)]
-    more = len(unknown) - len(listed)
     name, seconds = next(iter(times.items()))
     whole = math.fsum(seconds)
     share = 1 - math.fsum(itertools.compress(seconds, known)) / whole if whole else 0.0
     caller.warn(
-        f"{unknown.total()} of {len(known)} nodes, {share:.1%} of the time on {name}, are priced "
+        f"{len(unknown)} of {len(known)} nodes, {share:.1%} of the time on {name}, are priced "
         f"by the bytes they move only, as the work of their operators is unknown: "
-        f"{', '.join(listed)}" + (f" and {more} more" if more > 0 else "")
+        f"{_types(unknown)}"
     )
+    partial = [record for record in unknown if record.get("partial")]
+    if partial:
+        caller.warn(
+            f"{counted(len(partial), 'node')} of them for the known part of the work alone, such "
+            f"as one trip of a loop without a fixed number: {_types(partial)}"
+        )
+
+
+def unpriced(stream: Stream) -> str:
+    """Types of the operators whose work is not known, or in part, with their numbers."""
+    return _types([r for r in stream.get("node") if "flop" not in r or r.get("partial")])
+
+
+def _types(records: Sequence[Record]) -> str:
+    """Types of the operators of some nodes, with their numbers, the most frequent first."""
+    found = Counter(map(operator_of, records))
+    listed = [f"{op} ({count})" for op, count in found.most_common(_NAMED)]
+    more = len(found) - len(listed)
+    return ", ".join(listed) + (f" and {more} more" if more > 0 else "")
 
 
 HEAVIEST = 4

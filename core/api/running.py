@@ -173,6 +173,7 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
     from dnnp.formats.graph import graph_of, units_of
     from dnnp.formats.onnx_types import types_of
     from dnnp.formats.plan import check_runnable, plan_of
+    from dnnp.formats.spread import unknown_words
     from dnnp.read_plan import refuse_contradictions, refuse_infeasible, refuse_shards
     from dnnp.sharded import has_shards
 
@@ -217,6 +218,8 @@ def _run(stream: Stream, options: RunOptions) -> Outcome:
             staff=staff,
         )
         _warn_of_other_devices(caller, pipeline)
+        if rough := "".join(map(unknown_words, stream.get("plan"))):
+            caller.note(f"the predicted loads leave something out{rough}")
         if plan.links and not options.emulate_links:
             _warn_of_no_links(caller, pipeline)
         outcome = execute(pipeline, load, _checks(options, pipeline, course, offer))

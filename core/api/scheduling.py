@@ -275,6 +275,7 @@ def _put(
     from dnnp.core.pipeline.problem import peak_memory, problem_of
     from dnnp.core.pipeline.transfers import global_order
     from dnnp.formats.schedule import schedule_line, schedule_records
+    from dnnp.formats.spread import unknown_words
 
     problem = problem_of(schedule.placement, options.micro_batches)
     start = schedule.start_s.ravel()
@@ -284,4 +285,5 @@ def _put(
     stream.records["block"] = blocks
     if dropped:
         options.caller.note(f"dropped what earlier records led to: {', '.join(dropped)} records")
-    options.caller.note(schedule_line(record, options.method, stream.in_seconds))
+    rough = "".join(map(unknown_words, stream.get("plan")))
+    options.caller.note(schedule_line(record, options.method, stream.in_seconds) + rough)

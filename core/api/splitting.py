@@ -20,6 +20,7 @@ from dnnp.core.model.errors import FormatError
 from dnnp.core.model.learned import Training
 from dnnp.core.model.plan import OBJECTIVES
 from dnnp.core.model.text import counted, shown_bytes, shown_time
+from dnnp.costs import unpriced
 from dnnp.platform import platform_of
 from dnnp.searching import is_heavy, little_effort, or_interrupted, run_of, with_bar
 from dnnp.split_options import SplitOptions
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from dnnp.core.model.graph import Floats, Ints
     from dnnp.core.model.plan import Plan
     from dnnp.core.model.run import Run
-    from dnnp.formats.stream import Stream
+    from dnnp.formats.stream import Record, Stream
     from dnnp.split_options import SplitOptions
 
 
@@ -105,7 +106,7 @@ def add_plan(
 ) -> None:
     """Split a graph, and put the plan into the stream; `given`: a split in a file, and its name."""
     from dnnp.formats.plan import plan_records
-    from dnnp.formats.spread import plan_spread
+    from dnnp.formats.spread import mark_unknown, plan_spread
 
     if options.parallel:
         plan, effort = _parallel(stream, problem, options), None
@@ -125,15 +126,37 @@ def add_plan(
     spread = plan_spread(stream, record, stages)
     if spread is not None:
         record["spread"] = spread
+    mark_unknown(stream, record, stages)
     dropped = stream.replace("plan", [record])
     stream.records["stage"] = stages
     if dropped:
         options.caller.note(f"dropped what an earlier plan led to: {', '.join(dropped)} records")
-    _report(options.caller, plan, problem, spread)
+    _report(options.caller, replace(plan, status=record["status"]), problem, record)
     if stream.header.get("measured", {}).get("disturbed"):
         options.caller.note("its costs were measured beside other processes: they may be too high")
     if given is None and not options.parallel:
         name_faster_replicas(problem, plan, options)
+    _advise(stream, record, options.caller)
+
+
+ROUGH = 0.1
+"""Share of unknown time from which on there is advice."""
+
+
+def _advise(stream: Stream, plan: Record, caller: Caller) -> None:
+    """Say what would make known what the costs of a plan leave out, where that is much."""
+    unknown = plan.get("unknown", {"time": 0.0, "sizes": 0})
+    if unknown["sizes"]:
+        caller.warn(
+            f"{counted(unknown['sizes'], 'tensor')} of unknown size, counted as 0 bytes, so that "
+            "nothing is proven optimal: dnnp-import --shapes run finds sizes, with --dim or "
+            "--inputs where they depend on what the model is given"
+        )
+    if unknown["time"] >= ROUGH:
+        caller.warn(
+            f"costs are unknown for {unknown['time']:.0%} of the time, as no formula covers "
+            f"{unpriced(stream)}: dnnp-profile --mode measure times the model"
+        )
 
 
 def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> Plan:
@@ -330,8 +353,10 @@ def _order_files(
     return sequence, priorities
 
 
-def _report(caller: Caller, plan: Plan, problem: SplitProblem, spread: float | None) -> None:
-    """One line about what was found; `spread` of measured costs, relative."""
+def _report(caller: Caller, plan: Plan, problem: SplitProblem, record: Record) -> None:
+    """One line about what was found; `record` of the plan, with what is known of its costs."""
+    from dnnp.formats.spread import unknown_words
+
     units, in_seconds = problem.units.g, problem.graph.in_seconds
     stages, used = counted(len(plan.own), "stage"), sum(s.devices for s in plan.own)
     if used > len(plan.own):
@@ -344,8 +369,8 @@ def _report(caller: Caller, plan: Plan, problem: SplitProblem, spread: float | N
         caller.note(f"k = {plan.k}, but there {there}: {stages}")
     what = OBJECTIVES[plan.objective]
     found = f"{stages}, {plan.method}: {what} {shown_time(plan.value, in_seconds)}"
-    if spread is not None:
-        found += f" +- {spread:.1%}"
+    if "spread" in record:
+        found += f" +- {record['spread']:.1%}"
     by = f" ({plan.bound_method})" if plan.bound_method else ""
     proven = (
         "optimal"
@@ -353,7 +378,8 @@ def _report(caller: Caller, plan: Plan, problem: SplitProblem, spread: float | N
         else f"bound {shown_time(plan.bound, in_seconds)}{by}, gap {100 * plan.gap:.1f} %"
     )
     interrupted = ", interrupted" if plan.status == "interrupted" else ""
-    caller.note(f"{found}, {proven}, {plan.validity}{interrupted}")
+    rough = unknown_words(record)
+    caller.note(f"{found}, {proven}, {plan.validity}{rough}{interrupted}")
     if plan.status == "infeasible":
         caller.warn(
             f"the split is infeasible: a device needs {shown_bytes(plan.excess_bytes)} more than "

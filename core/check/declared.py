@@ -48,6 +48,7 @@ ORIGIN = {
 PLAN: dict[str, Any] = {
     **ORIGIN,
     **_fields("type id k value bound gap excess_bytes digest"),
+    "unknown": _fields("time sizes"),
     "validity": VALIDITY,
     "status": ("optimal", "feasible", "interrupted", "infeasible"),
     "memory_mode": ("hard", "overflow", "ignore"),

@@ -63,6 +63,7 @@ def check_stream(
     found += _work(records)
     for plan in records.get("plan", ()):
         found += check_made(header, plan, records.get("device", ()))
+        found += _unknown(header, records, plan)
     if records.get("plan"):
         for schedule in records.get("schedule", ()):
             found += check_passes(schedule, records)
@@ -92,6 +93,37 @@ def _present(records: Mapping[str, Sequence[Record]]) -> list[Violation]:
     if ids != list(range(len(ids))):
         message = f"stage ids are {shown(ids)}, expected 0 to {len(ids) - 1}"
         found.append(Violation("stages", "plan", message))
+    return found
+
+
+def _unknown(
+    header: Record, records: Mapping[str, Sequence[Record]], plan: Record
+) -> list[Violation]:
+    """What the costs of a plan leave out is said, and a plan over unknown sizes not optimal."""
+    sizeless = {r["id"] for r in records.get("tensor", ()) if r.get("size_unknown")}
+    home = {v: r["class"] for r in records.get("stage", ()) for v in r["nodes"]}
+    whole = rough = 0.0
+    for node in records.get("node", ()):
+        time = node.get("time_s", {}).get(home.get(node["id"]), 0.0)
+        whole += time
+        if "work" in header and (
+            "flop" not in node
+            or node.get("partial")
+            or sizeless.intersection([*node["inputs"], *node["outputs"]])
+        ):
+            rough += time
+    found = []
+    share = rough / whole if whole > 0 else 0.0
+    said = plan.get("unknown", {"time": 0.0, "sizes": 0})
+    if said["sizes"] != len(sizeless):
+        message = f"says that {said['sizes']} sizes are unknown, recomputed {len(sizeless)}"
+        found.append(Violation("unknown", "plan", message, len(sizeless), said["sizes"]))
+    if not same(said["time"], share, 1.0):
+        message = f"says that {said['time']!r} of the time is unknown, recomputed {share!r}"
+        found.append(Violation("unknown", "plan", message, share, said["time"]))
+    if sizeless and plan["status"] == "optimal":
+        message = "says that the plan is optimal, but sizes are unknown"
+        found.append(Violation("status", "plan", message, "feasible", "optimal"))
     return found
 
 

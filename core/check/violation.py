@@ -56,6 +56,7 @@ KINDS = {
     "status": "the status claims more than value and bound prove, or more or less than fits",
     "certificate": "a certificate does not prove the bound that it comes with",
     "unchecked": "a record says something that no check covers",
+    "unknown": "a plan does not say what its costs leave out, or says something else",
     "unverified": "a plan or a bound claims more than a certificate that can be checked proves",
     "digest": "a record was computed from something else than this stream holds",
     "records": "a kind of record is present without what it depends on",

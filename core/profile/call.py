@@ -144,14 +144,3 @@ class Call:
             if name:
                 total += bytes_of(name)
         return total
-
-
-def attribute_bytes(node: Any) -> int:
-    """Bytes of the numbers and strings that lists and tensors in the attributes of a node hold."""
-    total = 0
-    for attribute in node.attribute:
-        total += 4 * len(attribute.floats) + 8 * len(attribute.ints)
-        total += sum(map(len, attribute.strings))
-        if attribute.HasField("t"):
-            total += attribute.t.ByteSize()
-    return total

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from math import log2
 from typing import NamedTuple
 
+from dnnp.core.model.attributes import attribute_bytes
 from dnnp.core.profile import dense, elementwise, sequence
-from dnnp.core.profile.call import Call, attribute_bytes
+from dnnp.core.profile.call import Call
 from dnnp.core.profile.elementwise import (
     DIVIDE,
     ERF_GELU,

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.graph import Bools, Floats, Graph, Ints, distinct, forward_type
+from dnnp.core.model.graph import (
+    PARAMETER,
+    Bools,
+    Floats,
+    Graph,
+    Ints,
+    distinct,
+    forward_type,
+    totals,
+)
 from dnnp.core.profile.families import FAMILY, PRODUCTS
 
 RATES = ("float64", "float32", "float16", "bfloat16", "float8", "int8")
@@ -52,6 +61,7 @@ def work_of(
 
     Notes
     -----
+    Nodes of weights alone (`weight_only`) have no work: they run before the first sample.
     A node computes in the type of its first floating-point output, else of its first
     floating-point input, else float32; products of quantised operands in int8. A node
     without `bytes` moves each of its tensors once.
@@ -64,15 +74,50 @@ def work_of(
     if absent.any():
         moved[absent] = tensor_traffic(graph)[absent]
     kinds = [_float_rate(r.get("dtype", "")) for r in tensors]
+    gone = weight_only(graph)
     return Work(
-        flop=np.where(told, flop, 0.0),
-        bytes=moved,
+        flop=np.where(told & ~gone, flop, 0.0),
+        bytes=np.where(gone, 0.0, moved),
         rate=_rates(graph, np.array(kinds, dtype=np.int64)),
         product=np.array(
             [FAMILY.get(forward_type(op)) in PRODUCTS for op in graph.ops], dtype=bool
         ),
-        known=known,
+        known=known | gone,
     )
+
+
+_STAYS = (
+    "If", "Loop", "Scan", "SequenceMap", "Dropout", "Bernoulli", "Multinomial", "RandomNormal",
+    "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+)  # fmt: skip
+"""Operators that run with every sample, whatever they read."""
+
+
+def weight_only(graph: Graph) -> Bools:
+    """Nodes that read weights alone, at any remove: computed before the first sample; bool[n].
+
+    Of those that dequantise, which stay where a kernel takes no quantised weights, the ones that
+    matrix products alone read. Weights that are trained change.
+    """
+    found = np.zeros(graph.n, dtype=np.bool_)
+    reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
+    open_ = totals(reader, graph.tensor_kind[graph.in_idx] < PARAMETER, graph.n).astype(np.int64)
+    open_[np.diff(graph.in_ptr) == 0] = -1
+    ready = [] if graph.backward.any() else np.flatnonzero(open_ == 0).tolist()
+    while ready:
+        v = ready.pop()
+        readers = [graph.readers(t).tolist() for t in graph.writes(v).tolist()]
+        known = graph.ops[v] not in _STAYS
+        if graph.ops[v] == "DequantizeLinear":
+            known = all(graph.ops[r] == "MatMul" for row in readers for r in row)
+        if not known or graph.is_output[graph.writes(v)].any():
+            continue
+        found[v] = True
+        for r in (r for row in readers for r in row):
+            open_[r] -= 1
+            if open_[r] == 0:
+                ready.append(r)
+    return found
 
 
 def _float_rate(dtype: str) -> int:

@@ -13,6 +13,7 @@ from dnnp.core.view.facts import Facts
 from dnnp.core.view.findings import METHODS, advice, method_rows, proof_lines, way_rows
 from dnnp.core.view.gantt import text_chart
 from dnnp.core.view.words import Page, lacking, shortened, shown_rate, shown_share
+from dnnp.formats.spread import unknown_words
 from dnnp.formats.stream import Record
 
 NAME = 44
@@ -93,7 +94,7 @@ def _plan(facts: Facts) -> list[str]:
     lines = [
         f"plan by {plan.method} for {counted(plan.k, 'accelerator')}: {what} {value}{rate}",
         f"{plan.status}, {plan.validity}: bound {shown_time(plan.bound, facts.seconds)}, "
-        f"gap {shown_share(max(plan.gap, 0.0))}",
+        f"gap {shown_share(max(plan.gap, 0.0))}{unknown_words(facts.stream.get('plan')[0])}",
     ]
     if plan.excess_bytes:
         lines.append(lacking(plan.excess_bytes))
