@@ -25,6 +25,7 @@ from dnnp.core.hybrid.problem import (
 from dnnp.core.hybrid.search import plan_hybrid
 from dnnp.core.hybrid.shared import plan_shared
 from dnnp.core.model.cluster import Clustering
+from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Bools, Graph, Ints, csr
 from dnnp.core.model.hybrid import HybridBlock, HybridOptions, HybridProblem
@@ -72,7 +73,7 @@ def solve_hybrid(problem: SplitProblem, options: HybridOptions, run: Run, digest
     for items, only in choices:
         one = hybrid_problem(problem, items, options, only)
         try:
-            refuse_excess(one, problem)
+            refuse_excess(one, problem.devices[0])
             best = find(one, _orders(items), run)
         except (InfeasibleError, LimitError) as error:
             errors.append(error)
@@ -86,20 +87,23 @@ def solve_hybrid(problem: SplitProblem, options: HybridOptions, run: Run, digest
     return make_hybrid_plan(problem, best_found, bound, digest)
 
 
-def refuse_excess(hybrid: HybridProblem, problem: SplitProblem) -> None:
+def refuse_excess(hybrid: HybridProblem, device: DeviceClass) -> None:
     """Refuse items that need more memory than there is, at the degrees and ways that need least.
 
-    A stage of degree t has t devices or more, each of which holds the memory of its items at it.
+    A stage of degree t has t devices or more, each of which holds the memory of its items at it;
+    a shared one has all there are.
 
     Raises
     ------
     InfeasibleError
         All items, or one of them, need more.
     """
-    allowed = degrees_of(hybrid)
+    allowed = degrees_of(hybrid) + [hybrid.whole] * (hybrid.whole >= 0)  # of shared stages
+    if not allowed:
+        return
     memory = (hybrid.fixed + hybrid.held)[:, allowed]
     together = (memory * hybrid.degrees[allowed][:, None]).min(axis=(0, 1))
-    usable = replace(problem.devices[0], count=hybrid.devices, memory_bytes=hybrid.memory)
+    usable = replace(device, count=hybrid.devices, memory_bytes=hybrid.memory)
     impossible = shortage(float(together.sum()), "the nodes", [usable])
     alone = memory.min(axis=(0, 1)).max(initial=0.0)
     if impossible is None and alone > hybrid.memory * (1 + MARGIN):

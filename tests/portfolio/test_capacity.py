@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from dnnp.core.cost.capacity import over_capacity
+from dnnp.core.hybrid.plan import refuse_excess
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.portfolio import solve as searches
@@ -15,6 +17,7 @@ from dnnp.formats.stream import Stream
 from support.brute import brute_force
 from support.cases import random_case
 from support.graphs import header, to_bytes
+from support.hybrid import best_of_all, best_shared, random_problem, random_shared_problem
 from support.problems import problem_of
 from support.run import dnnp
 
@@ -101,4 +104,17 @@ def test_nothing_that_fits_is_refused() -> None:
         if over_capacity(problem) is not None:
             refused += 1
             assert math.isinf(brute_force(problem, "free")[0]), seed
+    assert refused > 20
+
+
+def test_no_parallel_plan_that_fits_is_refused() -> None:
+    refused = 0
+    for seed in range(300):
+        for make, least in ((random_problem, best_of_all), (random_shared_problem, best_shared)):
+            problem = replace(make(seed, most=4), memory=15.0)
+            try:
+                refuse_excess(problem, DeviceClass("dev", count=9, memory_bytes=15.0))
+            except InfeasibleError:
+                refused += 1
+                assert math.isinf(least(problem)), (make, seed)
     assert refused > 20
