@@ -48,6 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="size of a symbolic dimension, or of INPUT:AXIS; repeatable",
     )
     parser.add_argument(
+        "--set-input",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="give an input of one element a value for good, true, false or a number: what follows "
+        "is folded, and an If gives way to the branch that it takes; repeatable",
+    )
+    parser.add_argument(
         "--shapes",
         choices=SHAPES,
         default="symbolic",
@@ -164,6 +172,7 @@ def _check_usage(args: argparse.Namespace) -> None:
     given = {
         "--from": args.kind, "--edges": args.edges, "--one-tensor": args.one_tensor,
         "--dim": args.dims,
+        "--set-input": args.set_input,
     }  # fmt: skip
     for option, value in given.items():
         if value:

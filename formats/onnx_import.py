@@ -19,10 +19,11 @@ from dnnp.core.model.attributes import attribute_bytes
 from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.formats.header import new_header
 from dnnp.formats.onnx_dims import bind_inputs
+from dnnp.formats.onnx_fixed import fix_inputs
 from dnnp.formats.onnx_graph import OnnxGraph, Operator, read_graph
 from dnnp.formats.onnx_load import load_with_hash
 from dnnp.formats.onnx_prices import Pricer, Work, price_operators
-from dnnp.formats.onnx_scope import Functions, domain_of
+from dnnp.formats.onnx_scope import Functions, domain_of, inner_nodes
 from dnnp.formats.onnx_shapes import STEPS, SearchStep, Shapes, find_shapes
 from dnnp.formats.onnx_sizes import SUB_BYTE, UNKNOWN, ValueType
 from dnnp.formats.onnx_types import CONTAINERS
@@ -62,6 +63,7 @@ def import_onnx(
     shapes: str = "symbolic",
     name: str | None = None,
     helpers: Helpers = NO_HELPERS,
+    values: Mapping[str, str] | None = None,
 ) -> Stream:
     """Read an ONNX model. Its weights are never loaded and need not exist.
 
@@ -75,6 +77,8 @@ def import_onnx(
         Last step of the shape chain that is allowed, one of `onnx_shapes.STEPS`.
     name
         Model name for the header; the file's name without it.
+    values
+        Inputs that have a fixed value; branches that follow from it are inlined.
 
     Returns
     -------
@@ -94,7 +98,12 @@ def import_onnx(
         raise UsageError(f"no way to find shapes is called '{shapes}'")
     model, digest = load_with_hash(path)
     try:
-        return _import(model, digest, path, dims or {}, shapes, name, helpers)
+        if values:
+            fix_inputs(model, values)
+        stream = _import(model, digest, path, dims or {}, shapes, name, helpers)
+        if values:
+            stream.header["source"]["set_inputs"] = dict(values)
+        return stream
     except FormatError as error:
         raise error if error.file else FormatError(error.reason, path, None, error.field) from None
 
@@ -322,6 +331,7 @@ def _warnings(
             found.append(f"{path}: operator set {version}; ONNX Runtime runs {limits}")
     if not graph.sorted:
         found.append(f"{path}: the nodes are not in topological order; they are sorted here")
+    found += [f"{path}: {reason}" for reason in _within(graph)]
     found += [f"{path}: the '{step}' step of finding shapes crashed" for step in shapes.crashes]
     if shapes.missing:
         count, example = len(shapes.missing), shapes.missing[0]
@@ -330,6 +340,31 @@ def _warnings(
             f"{path}: {count} tensor{'s' * (count > 1)} of unknown size, counted as 0 bytes, "
             f"such as '{example}'{advice}"
         )
+    return found
+
+
+MOST_WITHIN, LEAST_WITHIN = 0.5, 16
+"""Share and number of operators in the bodies of one from which on that is said."""
+
+
+def _within(graph: OnnxGraph) -> list[str]:
+    """Operators with most of the model in their bodies, which is not split."""
+    inner = {o.index: sum(1 for _ in inner_nodes(o.proto)) for o in graph.operators if o.has_bodies}
+    whole = len(graph.operators) + sum(inner.values())
+    found: list[str] = []
+    for operator in graph.operators:
+        count = inner.get(operator.index, 0)
+        if count >= max(LEAST_WITHIN, MOST_WITHIN * whole):
+            told = operator.proto.input[0] if operator.proto.op_type == "If" else ""
+            advice = (
+                f"; --set-input {told}=true or =false takes one branch"
+                if told in graph.inputs
+                else ""
+            )
+            found.append(
+                f"{operator} holds {count} of {whole} operators in its bodies and is one node, "
+                f"which is not split{advice}"
+            )
     return found
 
 

@@ -40,7 +40,9 @@ def load_with_hash(path: str | Path) -> tuple[onnx.ModelProto, str]:
 def source_model(
     header: Mapping[str, Any], override: str | None = None
 ) -> tuple[onnx.ModelProto, Path, str]:
-    """The ONNX model a stream was made from, where it is, and its SHA-256.
+    """The ONNX model a stream was made from, where it is, and the SHA-256 of the file.
+
+    Inputs that the import gave a value have it here, too.
 
     Parameters
     ----------
@@ -77,6 +79,10 @@ def source_model(
             f"has {source['sha256'][:12]}...",
             str(path),
         )
+    if source is not None and "set_inputs" in source:
+        from dnnp.formats.onnx_fixed import fix_inputs
+
+        fix_inputs(model, source["set_inputs"])
     return model, path, digest
 
 

@@ -133,7 +133,10 @@ def require_type(types: Mapping[str, onnx.TypeProto], name: str) -> onnx.TypePro
         It is unknown, or no ordinary tensor and so cannot be handed over.
     """
     if name not in types:
-        raise FormatError(f"the element type of '{name}', which crosses stages, cannot be inferred")
+        raise FormatError(
+            f"the element type of '{name}', which crosses stages, cannot be inferred; "
+            "dnnp-import --shapes run finds it"
+        )
     kind = describe(types[name])
     if not kind.is_tensor:
         raise FormatError(f"'{name}' crosses stages, but a {kind.dtype} cannot be handed over")

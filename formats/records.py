@@ -41,6 +41,11 @@ _HEADER = {
             "kind": string("file format", enum=SOURCES),
             "path": string("path as given to dnnp-import"),
             "sha256": string("hash of the file", pattern=HEX),
+            "set_inputs": Field(
+                "map",
+                "input of the model that has a fixed value -> this, as it was given; absent: none",
+                items=Field("string", ""),
+            ),
             "edges": record(
                 "csv: the file with the list of edges, if it is another",
                 {"path": string("its path"), "sha256": string("its hash", pattern=HEX)},

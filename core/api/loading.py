@@ -56,6 +56,9 @@ class ImportOptions(TrainingOptions):
     """Sizes of symbolic dimensions, or of `INPUT:AXIS`: `{"N": 1}` or `["N=1"]`."""
     shapes: str = option("symbolic", choices=SHAPES)
     """Last step allowed for finding tensor shapes: `value-info`, `infer`, `symbolic` or `run`."""
+    set_input: Sequence[str] | Mapping[str, object] = option(())
+    """Inputs of one element that have a fixed value, `{"use_cache": True}` or `["use_cache=true"]`:
+    what follows is folded, and `If` gives way to the branch that it takes."""
     name: str | None = option()
     """Name of the model; None: from the file's name."""
 
@@ -63,6 +66,17 @@ class ImportOptions(TrainingOptions):
         """Refuse what makes no sense."""
         super().check()
         check_text(self.name or "")
+
+    @property
+    def values(self) -> Mapping[str, str]:
+        """Values of inputs, as text."""
+        from dnnp.formats.onnx_fixed import parse_values
+
+        if isinstance(self.set_input, str):
+            raise UsageError(f"--set-input {self.set_input!r}: give a list, or values by name")
+        if isinstance(self.set_input, Mapping):
+            return {name: str(value) for name, value in self.set_input.items()}
+        return parse_values(self.set_input)
 
     @property
     def sizes(self) -> Sequence[str]:
@@ -110,6 +124,7 @@ def load(
     edges: str | os.PathLike[str] | None = None,
     one_tensor: bool = False,
     dims: Sequence[str] | Mapping[str, int] = (),
+    set_input: Sequence[str] | Mapping[str, object] = (),
     shapes: str = "symbolic",
     name: str | None = None,
     training: bool = False,
@@ -137,6 +152,9 @@ def load(
         `costgraph`: a node makes one tensor, its first output; who reads another one, reads it.
     dims
         Sizes of symbolic dimensions of a model, or of `INPUT:AXIS`: `{"N": 1}` or `["N=1"]`.
+    set_input
+        Inputs of a model that have a value for good, `{"use_cache": True}` or
+        `["use_cache=true"]`: an `If` gives way to the branch that it takes.
     shapes
         Last step allowed for finding tensor shapes: `value-info`, `infer`, `symbolic` or `run`.
     name
@@ -160,9 +178,9 @@ def load(
         The file is malformed.
     """
     options = ImportOptions(
-        kind=kind, edges=edges, one_tensor=one_tensor, dims=dims, shapes=shapes, name=name,
-        training=training, optimizer=optimizer, mixed_precision=mixed_precision, loss=loss,
-        caller=caller,
+        kind=kind, edges=edges, one_tensor=one_tensor, dims=dims, set_input=set_input,
+        shapes=shapes, name=name, training=training, optimizer=optimizer,
+        mixed_precision=mixed_precision, loss=loss, caller=caller,
     )  # fmt: skip
     options.check()
     if isinstance(file, DirectedGraph):
@@ -245,12 +263,14 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
         from dnnp.formats.onnx_dims import parse_dimensions
 
         dims = parse_dimensions(list(options.sizes))
-        stream = load_onnx(path, dims, options.shapes, options.name)
+        stream = load_onnx(path, dims, options.shapes, options.name, options.values)
         if options.training:
             add_training(stream, options)
         return stream
     if options.training:
         raise UsageError(f"--training is for ONNX models, not for {kind}")
+    if options.set_input:
+        raise UsageError(f"--set-input is for ONNX models, not for {kind}")
     if options.sizes:
         raise UsageError(f"--dim is for ONNX models, not for {kind}")
     edges = _edges(path, options)
@@ -308,6 +328,7 @@ def load_onnx(
     dims: Mapping[str, int] | None = None,
     shapes: str = "symbolic",
     name: str | None = None,
+    values: Mapping[str, str] | None = None,
 ) -> Stream:
     """Import an ONNX model with prices and the whole shape chain at hand."""
     from dnnp.core.runtime.shapes import symbolic_shapes
@@ -318,7 +339,7 @@ def load_onnx(
         from dnnp.core.runtime.shapes import shapes_by_running
 
         helpers = helpers._replace(run=shapes_by_running)
-    return import_onnx(path, dims, shapes, name, helpers)
+    return import_onnx(path, dims, shapes, name, helpers, values)
 
 
 def pricer(model: ModelProto) -> Price:

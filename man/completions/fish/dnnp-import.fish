@@ -4,6 +4,7 @@ complete -c dnnp-import -l from -x -a 'onnx msr-json piper costgraph csv dot gra
 complete -c dnnp-import -l edges -r -F -d 'csv: the list of edges; MODEL is the list of nodes'
 complete -c dnnp-import -l one-tensor -d 'costgraph: a node makes one tensor, its first output; who reads another, reads that'
 complete -c dnnp-import -l dim -x -d 'size of a symbolic dimension, or of INPUT:AXIS; repeatable'
+complete -c dnnp-import -l set-input -x -d 'give an input of one element a value for good, true, false or a number: what follows is folded, and an If gives way to the branch that it takes; repeatable'
 complete -c dnnp-import -l shapes -x -a 'value-info infer symbolic run' -d 'last step allowed for finding tensor shapes: what the model declares, ONNX shape inference, symbolic inference, or one run on random inputs; steps are skipped when nothing is missing'
 complete -c dnnp-import -l name -x -d 'model name'
 complete -c dnnp-import -l training -d 'add the backward pass of an ONNX model, for planning: a node for each gradient, and the memory that training takes'
