@@ -27,7 +27,7 @@ from dnnp.core.hybrid.shared import plan_shared
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.graph import Bools, Graph, Ints, csr
+from dnnp.core.model.graph import Bools, Graph, Ints, csr, totals
 from dnnp.core.model.hybrid import HybridBlock, HybridOptions, HybridProblem
 from dnnp.core.model.plan import CLOSED, Plan, Stage
 from dnnp.core.model.run import Run
@@ -101,11 +101,12 @@ def refuse_excess(hybrid: HybridProblem, device: DeviceClass) -> None:
     allowed = degrees_of(hybrid) + [hybrid.whole] * (hybrid.whole >= 0)  # of shared stages
     if not allowed:
         return
-    memory = (hybrid.fixed + hybrid.held)[:, allowed]
-    together = (memory * hybrid.degrees[allowed][:, None]).min(axis=(0, 1))
+    least = (hybrid.fixed + hybrid.held)[:, allowed].min(axis=0)
+    memory = np.stack([totals(hybrid.part, row, hybrid.n) for row in least])
+    together = (memory * hybrid.degrees[allowed][:, None]).min(axis=0)
     usable = replace(device, count=hybrid.devices, memory_bytes=hybrid.memory)
     impossible = shortage(float(together.sum()), "the nodes", [usable])
-    alone = memory.min(axis=(0, 1)).max(initial=0.0)
+    alone = memory.min(axis=0).max(initial=0.0)
     if impossible is None and alone > hybrid.memory * (1 + MARGIN):
         impossible = InfeasibleError(
             f"infeasible: nodes that belong together need {shown_bytes(alone, 6)} on a device, "
