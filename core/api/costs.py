@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -170,26 +169,22 @@ def _put(records: Sequence[dict[str, Any]], costs: Times) -> None:
 
 
 def _warn_unknown(stream: Stream, work: Work, times: Times, caller: Caller) -> None:
-    """Count the nodes that only their traffic prices, by operator, and say what they weigh."""
-    known = work.known.tolist()
-    pairs = zip(stream.get("node"), known, strict=True)
-    unknown = [record for record, is_known in pairs if not is_known]
-    if not unknown:
-        return
+    """Count the nodes of unknown work, by operator, and say what they weigh."""
+    nodes = stream.get("node")
     name, seconds = next(iter(times.items()))
-    whole = math.fsum(seconds)
-    share = 1 - math.fsum(itertools.compress(seconds, known)) / whole if whole else 0.0
-    caller.warn(
-        f"{len(unknown)} of {len(known)} nodes, {share:.1%} of the time on {name}, are priced "
-        f"by the bytes they move only, as the work of their operators is unknown: "
-        f"{_types(unknown)}"
-    )
-    partial = [record for record in unknown if record.get("partial")]
-    if partial:
-        caller.warn(
-            f"{counted(len(partial), 'node')} of them for the known part of the work alone, such "
-            f"as one trip of a loop without a fixed number: {_types(partial)}"
-        )
+    whole = math.fsum(seconds) or 1.0
+    rough = [(r, t) for r, t, known in zip(nodes, seconds, work.known, strict=True) if not known]
+    for partial, why in (
+        (False, "the bytes they move only, as the work of their operators is unknown"),
+        (True, "a part of their work, such as one trip of a loop whose number of trips is unknown"),
+    ):
+        found = [(r, t) for r, t in rough if bool(r.get("partial")) == partial]
+        if found:
+            share = math.fsum(t for _, t in found) / whole
+            caller.warn(
+                f"{len(found)} of {len(nodes)} nodes, {share:.1%} of the time on {name}, are "
+                f"priced by {why}: {_types([r for r, _ in found])}"
+            )
 
 
 def unpriced(stream: Stream) -> str:

@@ -98,7 +98,7 @@ def test_an_endless_loop_counts_one_trip(tmp_path: Path) -> None:
     assert (loop["flop"], loop["partial"]) == (2 * 64 * 64, True)
     assert done.one("plan")["unknown"]["sizes"] == 0
     assert done.one("plan")["value"] < 1e-3
-    assert "one trip of a loop without a fixed number: Loop (1)" in done.err
+    assert "one trip of a loop whose number of trips is unknown: Loop (1)" in done.err
     assert "% of the time" in done.err
     assert "dnnp-profile --mode measure" in done.err
     assert dnnp("check", stdin=done.out).status == 0
