@@ -20,27 +20,19 @@ from dnnp.formats.onnx_scope import copy_fields, domain_of, reads, subgraphs
 
 SMALL = 64
 """Elements of the largest value that is folded."""
-_RANDOM = ("RandomNormal", "RandomUniform", "Bernoulli", "Multinomial", "Dropout")
+RANDOM = ("Random", "Bernoulli", "Multinomial", "Dropout")
 
 Value = np.ndarray[Any, Any]
 Names = Mapping[str, str]
 
 
 def parse_values(texts: Sequence[str]) -> dict[str, str]:
-    """Values by input, from `NAME=VALUE`.
-
-    Raises
-    ------
-    UsageError
-        No such pair, or an input twice.
-    """
+    """Values by input, from `NAME=VALUE`; UsageError: no such pair, or an input twice."""
     found: dict[str, str] = {}
     for text in texts:
-        name, equals, value = text.rpartition("=")
-        if not equals or not name or not value:
-            raise UsageError(f"--set-input {text}: give NAME=VALUE")
-        if name in found:
-            raise UsageError(f"--set-input {name}: given twice")
+        name, _, value = text.rpartition("=")
+        if not name or not value or name in found:
+            raise UsageError(f"--set-input {text}: give NAME=VALUE, once for each input")
         found[name] = value
     return found
 
@@ -58,14 +50,12 @@ def fix_inputs(model: onnx.ModelProto, values: Mapping[str, str]) -> None:
     for name, text in values.items():
         info = next((i for i in graph.input if i.name == name), None)
         if info is None:
-            raise UsageError(
-                f"--set-input {name}: no input of that name; there are "
-                + ", ".join(i.name for i in graph.input)
-            )
+            there = ", ".join(i.name for i in graph.input)
+            raise UsageError(f"--set-input {name}: no input of that name; there are {there}")
         known[name] = _value(info, text)
         graph.input.remove(info)
         graph.initializer.append(numpy_helper.from_array(known[name], name))
-    held = {t.name: t for t in graph.initializer if prod(t.dims) <= SMALL}
+    held = _small(graph)
     taken = {n for node in graph.node for n in (*reads(node), *node.output)}
     taken.update(t.name for t in graph.initializer)
     done: list[onnx.NodeProto] = []
@@ -78,12 +68,17 @@ def fix_inputs(model: onnx.ModelProto, values: Mapping[str, str]) -> None:
             branch = "then_branch" if chosen.reshape(-1)[0] else "else_branch"
             body = next(a.g for a in node.attribute if a.name == branch)
             waiting += reversed(_inlined(body, node, graph, taken))
-            held.update((t.name, t) for t in graph.initializer if prod(t.dims) <= SMALL)
+            held |= _small(graph)
         elif not _folded(node, known, held, opsets, graph):
             done.append(node)
             if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
                 held[node.output[0]] = node.attribute[0].t
     _keep(graph, done)
+
+
+def _small(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Initializers that are small enough to be folded."""
+    return {t.name: t for t in graph.initializer if prod(t.dims) <= SMALL}
 
 
 def _value(info: onnx.ValueInfoProto, text: str) -> Value:
@@ -115,7 +110,7 @@ def _folded(
     inputs = [name for name in node.input if name]
     if known.keys().isdisjoint(inputs) or domain_of(node.domain) or any(subgraphs(node)):
         return False
-    if node.op_type.startswith(_RANDOM) or any(n not in known and n not in held for n in inputs):
+    if node.op_type.startswith(RANDOM) or not {*known, *held}.issuperset(inputs):
         return False
     from onnx.reference import ReferenceEvaluator
 
@@ -123,8 +118,8 @@ def _folded(
     infos = [onnx.ValueInfoProto(name=n) for n in given]
     outputs = [onnx.ValueInfoProto(name=n) for n in node.output if n]
     alone = onnx.GraphProto(name="fold", node=[node], input=infos, output=outputs)
-    whole = onnx.ModelProto(ir_version=onnx.IR_VERSION, graph=alone)
-    whole.opset_import.append(onnx.helper.make_opsetid("", opsets.get("", 1)))
+    opset = [onnx.helper.make_opsetid("", opsets.get("", 1))]
+    whole = onnx.helper.make_model(alone, opset_imports=opset)
     try:
         made = ReferenceEvaluator(whole).run(None, given)
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError):
@@ -156,19 +151,17 @@ def _inlined(
             copies.append(onnx.helper.make_node("Identity", [inner.name], [outer], f"{outer}/copy"))
     for name in own:
         if name not in names:
-            fresh = name
-            while fresh in taken:
-                fresh = f"{node.output[0]}/{fresh}"
-            names[name] = fresh
-            taken.add(fresh)
-    for tensor in body.initializer:
-        graph.initializer.add().CopyFrom(tensor)
-        graph.initializer[-1].name = names[tensor.name]
-    for sparse in body.sparse_initializer:
-        graph.sparse_initializer.add().CopyFrom(sparse)
-    for info in body.value_info:
-        graph.value_info.add().CopyFrom(info)
-        graph.value_info[-1].name = names.get(info.name, info.name)
+            names[name] = name
+            while names[name] in taken:
+                names[name] = f"{node.output[0]}/{names[name]}"
+            taken.add(names[name])
+    for source, target in (
+        (body.initializer, graph.initializer), (body.value_info, graph.value_info)
+    ):  # fmt: skip
+        for each in source:
+            target.append(each)
+            target[-1].name = names.get(each.name, each.name)
+    graph.sparse_initializer.extend(body.sparse_initializer)
     return [_renamed(inner, names) for inner in (*body.node, *copies)]
 
 

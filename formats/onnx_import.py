@@ -238,12 +238,10 @@ def _add_attribute_weights(graph: OnnxGraph, nodes: list[Record], tensors: list[
     for operator, record in zip(graph.operators, nodes, strict=True):
         size = 0 if operator.has_bodies else attribute_bytes(operator.proto)
         if size >= HELD and operator.writes:
-            name = f"{operator.writes[0]}{ATTRIBUTES}"
-            size_ = {"size_bytes": size, "dtype": "uint8", "shape": (size,)}
+            held: Record = {"type": "tensor", "id": len(tensors), "kind": "parameter"}
+            held |= {"name": operator.writes[0] + ATTRIBUTES, "size_bytes": size}
             record["inputs"].append(len(tensors))
-            tensors.append(
-                {"type": "tensor", "id": len(tensors), "name": name, "kind": "parameter", **size_}
-            )
+            tensors.append({**held, "dtype": "uint8", "shape": (size,)})
 
 
 def _scope(node: onnx.NodeProto) -> str:
@@ -352,19 +350,11 @@ def _within(graph: OnnxGraph) -> list[str]:
     inner = {o.index: sum(1 for _ in inner_nodes(o.proto)) for o in graph.operators if o.has_bodies}
     whole = len(graph.operators) + sum(inner.values())
     found: list[str] = []
-    for operator in graph.operators:
-        count = inner.get(operator.index, 0)
-        if count >= max(LEAST_WITHIN, MOST_WITHIN * whole):
-            told = operator.proto.input[0] if operator.proto.op_type == "If" else ""
-            advice = (
-                f"; --set-input {told}=true or =false takes one branch"
-                if told in graph.inputs
-                else ""
-            )
-            found.append(
-                f"{operator} holds {count} of {whole} operators in its bodies and is one node, "
-                f"which is not split{advice}"
-            )
+    for o in graph.operators:
+        if inner.get(o.index, 0) >= max(LEAST_WITHIN, MOST_WITHIN * whole):
+            found.append(f"{o} holds {inner[o.index]} of {whole} operators and is not split")
+            if o.proto.op_type == "If" and o.proto.input[0] in graph.inputs:
+                found[-1] += f"; --set-input {o.proto.input[0]}=true or =false takes one branch"
     return found
 
 

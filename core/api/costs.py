@@ -70,7 +70,8 @@ def price_analytic(stream: Stream, devices: Sequence[DeviceSpec], caller: Caller
     group_costs: dict[str, list[float]] | None = None
     if groups is not None:
         group_costs = {name: t.tolist() for name, (_, t) in found.items() if t is not None}
-        flop = np.bincount(groups.label, weights=work.flop, minlength=groups.g)
+        told = np.array([record.get("flop", 0.0) for record in stream.get("node")])
+        flop = np.bincount(groups.label, weights=told, minlength=groups.g)
         moved = group_traffic(graph, work, groups.label, groups.g)
         for record, f, b in zip(stream.get("group"), flop.tolist(), moved.tolist(), strict=True):
             record["flop"], record["bytes"] = f, b

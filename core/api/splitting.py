@@ -139,20 +139,15 @@ def add_plan(
     _advise(stream, record, options.caller)
 
 
-ROUGH = 0.1
-"""Share of unknown time from which on there is advice."""
-
-
 def _advise(stream: Stream, plan: Record, caller: Caller) -> None:
-    """Say what would make known what the costs of a plan leave out, where that is much."""
+    """Say what would make known what the costs of a plan leave out, where that is a tenth."""
     unknown = plan.get("unknown", {"time": 0.0, "sizes": 0})
     if unknown["sizes"]:
         caller.warn(
-            f"{counted(unknown['sizes'], 'tensor')} of unknown size, counted as 0 bytes, so that "
-            "nothing is proven optimal: dnnp-import --shapes run finds sizes, with --dim or "
-            "--inputs where they depend on what the model is given"
+            f"{counted(unknown['sizes'], 'tensor')} of unknown size, counted as 0 bytes: nothing "
+            "is optimal; dnnp-import --shapes run, --dim or --inputs make known what is missing"
         )
-    if unknown["time"] >= ROUGH:
+    if unknown["time"] >= 0.1:
         caller.warn(
             f"costs are unknown for {unknown['time']:.0%} of the time, as no formula covers "
             f"{unpriced(stream)}: dnnp-profile --mode measure times the model"

@@ -106,21 +106,16 @@ def _unknown(
     for node in records.get("node", ()):
         time = node.get("time_s", {}).get(home.get(node["id"]), 0.0)
         whole += time
-        if "work" in header and (
-            "flop" not in node
-            or node.get("partial")
-            or sizeless.intersection([*node["inputs"], *node["outputs"]])
-        ):
+        vague = sizeless.intersection([*node["inputs"], *node["outputs"]])
+        if "work" in header and ("flop" not in node or node.get("partial") or vague):
             rough += time
     found = []
     share = rough / whole if whole > 0 else 0.0
     said = plan.get("unknown", {"time": 0.0, "sizes": 0})
-    if said["sizes"] != len(sizeless):
-        message = f"says that {said['sizes']} sizes are unknown, recomputed {len(sizeless)}"
-        found.append(Violation("unknown", "plan", message, len(sizeless), said["sizes"]))
-    if not same(said["time"], share, 1.0):
-        message = f"says that {said['time']!r} of the time is unknown, recomputed {share!r}"
-        found.append(Violation("unknown", "plan", message, share, said["time"]))
+    for name, real in (("sizes", len(sizeless)), ("time", share)):
+        if not same(said[name], real, 1.0):
+            message = f"the {name} that are unknown are {said[name]!r}, recomputed {real!r}"
+            found.append(Violation("unknown", "plan", message, real, said[name]))
     if sizeless and plan["status"] == "optimal":
         message = "says that the plan is optimal, but sizes are unknown"
         found.append(Violation("status", "plan", message, "feasible", "optimal"))

@@ -18,7 +18,7 @@ from dnnp.core.cost.load import node_memory, stage_load
 from dnnp.core.cost.machine import Given
 from dnnp.core.model.device import DeviceClass, offered
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, distinct, totals
+from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, distinct, totals
 from dnnp.core.model.text import shown_bytes
 
 
@@ -31,45 +31,35 @@ def over_capacity(given: Given) -> InfeasibleError | None:
     nowhere = np.full(units.g, np.inf)
     runs = np.isfinite(np.stack([units.times.get(d.name, nowhere) for d in devices]))
     room = np.array([np.inf if d.is_cpu else d.memory_bytes for d in devices])
-    summed = given.options.memory_model == "sum"
-    need = node_memory(graph) if summed else _own_activations(graph)
-    least = totals(units.label, need, units.g)
-    if not summed:
-        least = np.zeros(units.g)
-        np.maximum.at(least, units.label, need)
-        static = _static_reads(graph, np.ones(graph.n, dtype=np.bool_))
-        pairs = distinct(units.label[static[0]] * graph.m + static[1])
-        least += totals(pairs // graph.m, graph.tensor_bytes[pairs % graph.m], units.g)
-    fits = runs & (least <= room[:, None] * (1 + MARGIN))
-    large = np.flatnonzero(~fits.any(axis=0))
-    if len(large):
-        nodes = np.flatnonzero(units.label == large[0])
-        return unplaceable_nodes(
-            given, nodes, [devices[c] for c in np.flatnonzero(runs[:, large[0]])]
-        )
-    bound = ~(runs & np.isinf(room)[:, None]).any(axis=0)
+    summed, what = given.options.memory_model == "sum", "the nodes"
     if summed:
-        return shortage(float(least[bound].sum()), "the nodes", devices)
-    read = distinct(_static_reads(graph, bound[units.label])[1])
-    return shortage(
-        float(graph.tensor_bytes[read].sum()), "the weights, each counted once,", devices
-    )
-
-
-def _static_reads(graph: Graph, chosen: Bools) -> tuple[Ints, Ints]:
-    """Chosen nodes with the parameters and constants that they read: nodes and tensors, i64[p]."""
-    reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
-    static = chosen[reader] & (graph.tensor_kind[graph.in_idx] >= PARAMETER)
-    return reader[static], graph.in_idx[static]
+        least = totals(units.label, node_memory(graph), units.g)
+    else:
+        least = np.zeros(units.g)
+        np.maximum.at(least, units.label, _own_activations(graph))
+        reader = units.label[np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))]
+        static = graph.tensor_kind[graph.in_idx] >= PARAMETER
+        pairs = distinct(reader[static] * graph.m + graph.in_idx[static])
+        least += totals(pairs // graph.m, graph.tensor_bytes[pairs % graph.m], units.g)
+    large = np.flatnonzero(~(runs & (least <= room[:, None] * (1 + MARGIN))).any(axis=0))
+    if len(large):
+        able = [d for d, fits in zip(devices, runs[:, large[0]], strict=True) if fits]
+        return unplaceable_nodes(given, np.flatnonzero(units.label == large[0]), able)
+    bound = ~(runs & np.isinf(room)[:, None]).any(axis=0)
+    sizes = least[bound]
+    if not summed:
+        what = "the weights, each counted once,"
+        sizes = graph.tensor_bytes[distinct(pairs[bound[pairs // graph.m]] % graph.m)]
+    return shortage(float(sizes.sum()), what, devices)
 
 
 def _own_activations(graph: Graph) -> Floats:
     """Activations that each node reads and writes, which are live while it runs; f64[n], bytes."""
-    reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
-    writer = np.repeat(np.arange(graph.n), np.diff(graph.out_ptr))
     live = np.where(graph.tensor_kind < PARAMETER, graph.tensor_bytes, 0.0)
-    own = totals(reader, live[graph.in_idx], graph.n)
-    return own + totals(writer, live[graph.out_idx], graph.n)
+    own = np.zeros(graph.n)
+    for ptr, idx in ((graph.in_ptr, graph.in_idx), (graph.out_ptr, graph.out_idx)):
+        own += totals(np.repeat(np.arange(graph.n), np.diff(ptr)), live[idx], graph.n)
+    return own
 
 
 def shortage(need: float, what: str, devices: Sequence[DeviceClass]) -> InfeasibleError | None:
@@ -78,11 +68,9 @@ def shortage(need: float, what: str, devices: Sequence[DeviceClass]) -> Infeasib
     there = sum(d.count * d.memory_bytes for d in limited)
     if not limited or need <= there * (1 + MARGIN):
         return None
-    least = ""
-    most = max((d.memory_bytes for d in limited), default=0.0)
-    if most > 0:
-        count = ceil(need / most * (1 - MARGIN))
-        least = f"; at least {count} devices of {shown_bytes(most, 6)} hold them"
+    most = max(d.memory_bytes for d in limited)
+    count = ceil(need / most * (1 - MARGIN)) if most else 0
+    least = f"; at least {count} devices of {shown_bytes(most, 6)} hold them" if most else ""
     return InfeasibleError(
         f"infeasible: {what} need {shown_bytes(need, 6)}; all devices together have "
         f"{shown_bytes(there, 6)} ({offered(limited)}){least}"

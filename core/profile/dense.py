@@ -92,11 +92,6 @@ def packed_products(call: Call) -> float:
     return 2.0 * rows * (inner * columns + call.shape(3)[0] * (inner + columns))
 
 
-def quantized_transposed_convolution(call: Call) -> float:
-    """QLinearConvTranspose (weights at input 3): as ConvTranspose, and 4 to requantise."""
-    return 2.0 * call.size(0) * prod(call.shape(3)[1:]) + 4.0 * call.out_size()
-
-
 def _inner(shape: Shape) -> int:
     return shape[-1] if shape else 1
 

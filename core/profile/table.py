@@ -67,10 +67,8 @@ def with_attributes(call: Call) -> float:
 
 def walked(call: Call) -> float:
     """Inputs, outputs, and the nodes of the trees on the ways of all samples, none twice."""
-    visits = tree_ensemble(call) / 2
-    nodes = max(_length(call, "nodes_featureids"), 1)
-    held = attribute_bytes(call.node)
-    return call.bytes_all() + min(visits / nodes, 1.0) * held
+    share = tree_ensemble(call) / 2 / max(_length(call, "nodes_featureids"), 1)
+    return call.bytes_all() + min(share, 1.0) * attribute_bytes(call.node)
 
 
 def everything(call: Call) -> float:
@@ -237,10 +235,9 @@ def _add_classical(add: Add) -> None:
     ml = "ai.onnx.ml:"
     for name in ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"):
         add(ml + name, tree_ensemble, walked)
-    for name in ("LinearClassifier", "LinearRegressor"):
-        add(ml + name, linear_model, with_attributes)
-    for name in ("SVMClassifier", "SVMRegressor"):
-        add(ml + name, support_vectors, with_attributes)
+    for name in ("Classifier", "Regressor"):
+        add(f"{ml}Linear{name}", linear_model, with_attributes)
+        add(f"{ml}SVM{name}", support_vectors, with_attributes)
     add(ml + "Scaler", per_output(2.0))
     add(ml + "Normalizer", per_output(6.0))
     add(ml + "Imputer", per_output(2.0))
@@ -341,30 +338,25 @@ def _add_layouts(rules: dict[str, Rule]) -> None:
         for name in names.split():
             rules[f"{domain}:{name}"] = rules[name]
     rules["com.ms.internal.nhwc:QLinearAveragePool"] = rules["com.microsoft:QLinearAveragePool"]
-    rules["com.ms.internal.nhwc:QLinearConvTranspose"] = Rule(
-        dense.quantized_transposed_convolution, everything
-    )
 
 
 RULES: dict[str, Rule] = _rules()
 """Operator key -> rule."""
 
-# Whole generation loops, whose steps are not known; what selects at run time; operators fused for
-# one model, or experimental.
-_CONTRIB_BY_BYTES = """
+# Generation loops, whose steps are not known; what selects at run time; what is fused for one
+# model, or experimental; plug-ins of TensorRT; what only another layout has.
+_BY_BYTES = """
     BeamSearch WhisperBeamSearch GreedySearch Sampling SpeculativePrefixCommit SparsePagedAttention
     DynamicSparseAttention SparseAttentionIndexer PackedSparseAttentionIndexer
     PackedSparseAttentionIndexerMerge MoEGroupRouter MoEPacked AttnLSTM GatedDeltaNet
     GatedDeltaNetStateReplay Mamba2Verify ConvStateReplay EngramGate VarlenCausalConvWithState
     HyperConnectionLowRankMix HyperConnectionPreMix HyperConnectionPostMix WordConvEmbedding
     BifurcationDetector DynamicTimeWarping NGramHashMapping VarlenNGramHashMapping SampleOp
-"""
-# Plug-ins of TensorRT.
-_PLAIN_BY_BYTES = """
-    EfficientNMS_TRT MultilevelCropAndResize_TRT PyramidROIAlign_TRT DisentangledAttention_TRT
+    :EfficientNMS_TRT :MultilevelCropAndResize_TRT :PyramidROIAlign_TRT :DisentangledAttention_TRT
+    com.ms.internal.nhwc:QLinearConvTranspose
 """
 BY_BYTES = frozenset(
-    [f"com.microsoft:{name}" for name in _CONTRIB_BY_BYTES.split()] + _PLAIN_BY_BYTES.split()
+    name.lstrip(":") if ":" in name else f"com.microsoft:{name}" for name in _BY_BYTES.split()
 )
 """Operators that are known to have no formula: their bytes alone price them, which is said."""
 

@@ -9,16 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.model.graph import (
-    PARAMETER,
-    Bools,
-    Floats,
-    Graph,
-    Ints,
-    distinct,
-    forward_type,
-    totals,
-)
+from dnnp.core.model.graph import PARAMETER, Bools, Floats, Graph, Ints, distinct, forward_type
 from dnnp.core.profile.families import FAMILY, PRODUCTS
 
 RATES = ("float64", "float32", "float16", "bfloat16", "float8", "int8")
@@ -79,9 +70,7 @@ def work_of(
         flop=np.where(told & ~gone, flop, 0.0),
         bytes=np.where(gone, 0.0, moved),
         rate=_rates(graph, np.array(kinds, dtype=np.int64)),
-        product=np.array(
-            [FAMILY.get(forward_type(op)) in PRODUCTS for op in graph.ops], dtype=bool
-        ),
+        product=np.array([FAMILY.get(forward_type(o)) in PRODUCTS for o in graph.ops], dtype=bool),
         known=known | gone,
     )
 
@@ -101,19 +90,19 @@ def weight_only(graph: Graph) -> Bools:
     """
     found = np.zeros(graph.n, dtype=np.bool_)
     reader = np.repeat(np.arange(graph.n), np.diff(graph.in_ptr))
-    open_ = totals(reader, graph.tensor_kind[graph.in_idx] < PARAMETER, graph.n).astype(np.int64)
+    open_ = np.bincount(reader[graph.tensor_kind[graph.in_idx] < PARAMETER], minlength=graph.n)
     open_[np.diff(graph.in_ptr) == 0] = -1
     ready = [] if graph.backward.any() else np.flatnonzero(open_ == 0).tolist()
     while ready:
         v = ready.pop()
-        readers = [graph.readers(t).tolist() for t in graph.writes(v).tolist()]
+        readers = [r for t in graph.writes(v).tolist() for r in graph.readers(t).tolist()]
         known = graph.ops[v] not in _STAYS
         if graph.ops[v] == "DequantizeLinear":
-            known = all(graph.ops[r] == "MatMul" for row in readers for r in row)
+            known = all(graph.ops[r] == "MatMul" for r in readers)
         if not known or graph.is_output[graph.writes(v)].any():
             continue
         found[v] = True
-        for r in (r for row in readers for r in row):
+        for r in readers:
             open_[r] -= 1
             if open_[r] == 0:
                 ready.append(r)

@@ -101,7 +101,7 @@ def test_from_python_and_by_measuring(merged: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("cache", "give NAME=VALUE"),
+        ("cache", "give NAME=VALUE, once"),
         ("other=1", "no input of that name; there are x, cache"),
         ("x=1", "only an input of one element has a value"),
         ("cache=maybe", "'maybe' is no number, true or false"),
@@ -122,5 +122,5 @@ def test_what_is_all_in_one_node_is_said(merged: Path) -> None:
     onnx.save(model, merged)
     result = dnnp("import", "--dim", "N=1", merged)
     assert result.status == 0
-    assert "(If) holds 23 of 28 operators in its bodies and is one node" in result.err
+    assert "(If) holds 23 of 28 operators and is not split" in result.err
     assert "--set-input cache=true or =false takes one branch" in result.err
