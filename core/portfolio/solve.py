@@ -35,8 +35,7 @@ def solve(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Solution:
         The method does not know what is asked for.
     """
     check_options(problem)
-    impossible = over_capacity(problem)
-    if impossible is not None:
+    if (impossible := over_capacity(problem)) is not None:
         raise impossible
     if problem.links and problem.graph.n:
         from dnnp.core.portfolio.linked import METHOD, solve_linked
