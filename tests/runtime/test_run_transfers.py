@@ -351,7 +351,6 @@ LINKED = {
     "searched": ["--effort", "0.1"],
     "operators": ["--objective", "latency", "--execution", "operators", "--effort", "0.1"],
     "edges": ["--objective", "latency", "--transfers", "edge", "--method", "heft"],
-    "blocks": ["--objective", "latency", "--execution", "blocks", "--effort", "0.1"],
 }
 
 
