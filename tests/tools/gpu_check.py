@@ -54,7 +54,7 @@ HERE = ROOT / "build" / "gpu-check"
 OUT = HERE / "out"
 STEPS = {
     "versions": 30, "models": 60, "fallback": 60, "verify": 100, "workers": 90, "stages": 170,
-    "mixed": 120, "overlap": 40, "links": 40, "memory": 50, "failures": 50,
+    "formula": 90, "mixed": 120, "overlap": 40, "links": 40, "memory": 50, "failures": 50,
 }  # fmt: skip
 """Step -> seconds that it may take."""
 LIMIT_S = 520.0

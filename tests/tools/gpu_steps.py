@@ -278,6 +278,23 @@ def compared(what: str, made: Path) -> None:
     row(what, "; ".join([said, *rates, *disturbed]), right and run.get("verified", True))
 
 
+def formula(setting: Setting) -> None:
+    """Whole models on the device, as prices by formula have them."""
+    from dnnp.samples.build import write
+
+    size = "full" if setting.on_gpu else "small"
+    for family in ("bert", "gpt", "resnet50", "mobilenet-v2"):
+        name = f"{family}-{size}"
+        with tried(f"{name} by formula"):
+            model, stream = write(name, setting.folder), setting.file(f"{name}.dnnp")
+            dnnp("import", model, "-o", stream)
+            planned, made = plan(setting, name, 1), setting.file(f"{name}.run")
+            dnnp("run", "-n", "64", *setting.placed, planned, "-o", made)
+            (stage,) = records(made, "run")[0]["stages"]
+            said, took = stage["predicted_s"] * 1e3, stage["measured_s"] * 1e3
+            row(f"{name}, whole", f"{said:.3f} ms by formula, {took:.3f} ms measured")
+
+
 def mixed(setting: Setting) -> None:
     """The CPU and the device in one run: transfers in the loads of the device, then beside them."""
     priced = [setting.file(f"mlp.{part}") for part in ("on-cpu", "on-device", "on-both")]
