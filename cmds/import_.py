@@ -58,10 +58,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shapes",
         choices=SHAPES,
-        default="symbolic",
-        help="last step allowed for finding tensor shapes: what the model declares, ONNX shape "
-        "inference, symbolic inference, or one run on random inputs; steps are skipped when "
-        "nothing is missing (default: %(default)s)",
+        default="auto",
+        help="last step allowed for finding tensor shapes: what the model declares (value-info), "
+        "ONNX shape inference (infer), that of ONNX Runtime (symbolic), or one run; auto: a run "
+        "if the model is small; steps are skipped when nothing is missing (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--inputs",
+        metavar="FILE",
+        help="inputs of an ONNX model, .npz, .npy, .pb or a folder of input_0.pb, ...: give sizes "
+        "of symbolic dimensions, and are what the model is run on if it is run (default: random)",
     )
     parser.add_argument(
         "--name",
@@ -171,8 +177,7 @@ def _check_usage(args: argparse.Namespace) -> None:
         raise UsageError(f"--ratio is for --synthetic {LAYERED}")
     given = {
         "--from": args.kind, "--edges": args.edges, "--one-tensor": args.one_tensor,
-        "--dim": args.dims,
-        "--set-input": args.set_input,
+        "--dim": args.dims, "--set-input": args.set_input, "--inputs": args.inputs,
     }  # fmt: skip
     for option, value in given.items():
         if value:

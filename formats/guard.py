@@ -9,12 +9,13 @@ crashed, the next call starts another one.
 from __future__ import annotations
 
 import faulthandler
+import math
 import os
 import pickle
 import resource
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe
 from typing import TypeVar
 
@@ -33,17 +34,17 @@ _worker: tuple[int, int, Connection] | None = None
 """Process that made the worker, the worker's process, and the pipe to it."""
 
 
-def guarded(function: Callable[..., T], *arguments: object) -> T | None:
+def guarded(function: Callable[..., T], *arguments: object, seconds: float = math.inf) -> T | None:
     """Result of a call made by the worker; None if it crashes, raises or exceeds a limit.
 
     `function` is one that a module defines, and everything can be pickled. What the call
-    prints is lost.
+    prints is lost. It may take `seconds`, and at most `TIME_LIMIT_S`.
     """
     request = pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL)
     try:
         pipe = _pipe()
         pipe.send_bytes(request)
-        if not pipe.poll(TIME_LIMIT_S):
+        if not pipe.poll(min(seconds, TIME_LIMIT_S)):
             _discard()
             return None
         result: T = pickle.loads(pipe.recv_bytes())
@@ -80,15 +81,26 @@ def _discard() -> None:
         os.waitpid(child, 0)
 
 
-def _limit_memory() -> None:
+@contextmanager
+def less_memory(more_bytes: int) -> Iterator[None]:
+    """Let this process take no more private memory than that (Linux)."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    _limit_memory(more_bytes, before[1])
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _limit_memory(more_bytes: int, hard: int | None = None) -> None:
     """Limit private memory, where the system tells how much of it there is already (Linux)."""
     with suppress(OSError, ValueError):
         with open("/proc/self/statm", encoding="ascii") as file:
             held = int(file.read().split()[5]) * resource.getpagesize()
-        limit = held + MEMORY_LIMIT_BYTES
+        limit = held + more_bytes
         allowed = resource.getrlimit(resource.RLIMIT_DATA)[0]
         if allowed == resource.RLIM_INFINITY or limit < allowed:
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit if hard is None else hard))
 
 
 def _serve(pipe: Connection) -> None:
@@ -98,7 +110,7 @@ def _serve(pipe: Connection) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        _limit_memory()
+        _limit_memory(MEMORY_LIMIT_BYTES)
         silence = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(silence, number)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil, floor
+from typing import Any
 
 import onnx
 
@@ -81,10 +82,21 @@ class Dimensions:
                     dim.dim_value = value
 
 
+def shapes_of(sample: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the arrays of a sample, without its sequences."""
+    return {name: value.shape for name, value in sample.items() if hasattr(value, "shape")}
+
+
 def bind_inputs(
-    graph: onnx.GraphProto, given: Mapping[str, int], stored: Mapping[str, object]
+    graph: onnx.GraphProto,
+    given: Mapping[str, int],
+    stored: Mapping[str, object],
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Dimensions:
     """Fix every free dimension of the graph's inputs in place, and return the named ones.
+
+    A size at an address, or of an input that is given, is that of the dimension's name too, or
+    of the one unknown name in an expression.
 
     Parameters
     ----------
@@ -95,11 +107,13 @@ def bind_inputs(
         the rank of an input without a shape, if they number all its axes from 0.
     stored
         Initializers by name; inputs of these names have their shape from there.
+    shapes
+        Shapes of inputs that are given.
 
     Raises
     ------
     UsageError
-        A dimension that nothing gives, or an option that names none.
+        A dimension that nothing gives, or that has two sizes, or an option that names none.
     FormatError
         An input without an element type.
     """
@@ -116,14 +130,21 @@ def bind_inputs(
     known = {d.dim_param for v in inputs for d in v.type.tensor_type.shape.dim}
     for value in (*graph.output, *graph.value_info, *graph.input):
         known.update(d.dim_param for d in _inner_shape(value.type).dim)
+    known.update(name for text in sorted(filter(None, known)) for name in _names(text))
     sizes = {name: size for name, size in given.items() if name in known}
     addressed = {name: size for name, size in given.items() if name not in known}
-    dimensions = Dimensions(sizes)
+    seen = {
+        f"{name}:{axis}": size
+        for name, shape in (shapes or {}).items()
+        for axis, size in enumerate(shape)
+    }
+    dimensions = Dimensions(_named_by_address(inputs, sizes, {**seen, **addressed}))
+    addressed = {**seen, **addressed}
     missing: dict[str, None] = {}
     for value in inputs:
         _bind_input(value, dimensions, addressed, missing)
-    if addressed:
-        name = next(iter(addressed))
+    if addressed.keys() - seen.keys():
+        name = next(name for name in addressed if name not in seen)
         names = sorted(n for n in known if n)
         hint = instead(name, names) if names else "; the model has no named ones"
         raise UsageError(f"--dim {name}: no free dimension of that name{hint}")
@@ -132,6 +153,58 @@ def bind_inputs(
         more = f" and {len(missing) - MOST_LISTED} more" if len(missing) > MOST_LISTED else ""
         raise UsageError(f"the inputs have free dimensions; give them sizes: {options}{more}")
     return dimensions
+
+
+def _named_by_address(
+    inputs: Sequence[onnx.ValueInfoProto], sizes: Mapping[str, int], addressed: Mapping[str, int]
+) -> dict[str, int]:
+    """Sizes of names: those given, and those that follow from sizes at addresses.
+
+    Raises
+    ------
+    UsageError
+        A dimension has two sizes.
+    """
+    found = dict(sizes)
+    axes = [
+        (dim.dim_param, f"{value.name}:{axis}")
+        for value in inputs
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+        if dim.dim_param and f"{value.name}:{axis}" in addressed
+    ]
+    # Plain names first: an expression may hold them.
+    for text, address in sorted(axes, key=lambda pair: not pair[0].isidentifier()):
+        size = addressed[address]
+        known = found[text] if text in found else _evaluate(text, found)
+        if known is None:
+            found.update(_solved(text, size, found))
+        elif known != size:
+            raise UsageError(
+                f"dimension '{text}' is {known}, but {address} of the inputs is {size}"
+            )
+    return found
+
+
+def _solved(text: str, size: int, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The name, or the one unknown name in a sum or product, with the value that gives a size."""
+    names = _names(text) - set(sizes)
+    for name in names if len(names) == 1 else ():
+        first, second = (_evaluate(text, {**sizes, name: n}) for n in (1, 2))
+        if first is not None and second is not None and second != first:
+            value = 1 + (size - first) // (second - first)
+            if value >= 0 and _evaluate(text, {**sizes, name: value}) == size:
+                return {name: value}
+    return {text: size}
+
+
+def _names(text: str) -> set[str]:
+    """Names that an expression holds; none if it is no expression."""
+    try:
+        tree = ast.parse(text if len(text) <= _LONGEST else "", mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called}
 
 
 def _inner_shape(proto: onnx.TypeProto) -> onnx.TensorShapeProto:
@@ -169,7 +242,8 @@ def _bind_input(
         dimensions.any_free |= not dim.HasField("dim_value") or size is None
         address = f"{value.name}:{axis}"
         if address in addressed and not (dim.HasField("dim_value") and size is not None):
-            size = addressed.pop(address)
+            at = addressed.pop(address)
+            size = at if size is None else size
         if size is None:
             missing[dim.dim_param or address] = None
         else:

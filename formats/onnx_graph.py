@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from dnnp.core.model.errors import FormatError
+from dnnp.core.model.text import called
 from dnnp.formats.acyclic import find_cycle
 from dnnp.formats.onnx_scope import captures, domain_of, writes
 from dnnp.formats.onnx_sizes import UNKNOWN, ValueType, tensor_type
@@ -36,7 +37,8 @@ class Operator:
     """Whether it holds subgraphs, as `If`, `Loop` and `Scan` do."""
 
     def __str__(self) -> str:
-        return f"node {self.index} '{self.proto.name}' ({self.proto.op_type})"
+        title = called(self.proto.op_type, self.proto.name, self.writes)
+        return f"node {self.index} '{title}'" + f" ({self.proto.op_type})" * bool(self.proto.name)
 
 
 @dataclass

@@ -8,17 +8,18 @@ to are looked for here.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import onnx
 
 from dnnp.core.model.attributes import attribute_bytes
 from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.text import called, scope_of_name
 from dnnp.formats.header import new_header
-from dnnp.formats.onnx_dims import bind_inputs
+from dnnp.formats.onnx_dims import bind_inputs, shapes_of
 from dnnp.formats.onnx_fixed import fix_inputs
 from dnnp.formats.onnx_graph import OnnxGraph, Operator, read_graph
 from dnnp.formats.onnx_load import load_with_hash
@@ -43,15 +44,21 @@ HELD = 1024
 ATTRIBUTES = ":attributes"
 """How the names of such weights end."""
 
-RunStep = Callable[[onnx.ModelProto, Path, "list[str]"], "dict[str, ValueType]"]
+RunStep = Callable[
+    [onnx.ModelProto, Sequence[str], Mapping[str, Sequence[int]], Path, Mapping[str, Any] | None],
+    tuple[dict[str, ValueType], str],
+]
+"""(model with fixed inputs, names wanted, shapes known, its folder, its inputs or None) -> types,
+and why it did not run."""
 
 
 class Helpers(NamedTuple):
-    """What lies outside this package: pricing, and steps of the shape chain."""
+    """What lies outside this package: pricing, steps of the shape chain, inputs for a run."""
 
     pricer: Pricer | None = None
     symbolic: SearchStep | None = None
     run: RunStep | None = None
+    read_inputs: Callable[[onnx.ModelProto], Mapping[str, Any]] | None = None
 
 
 NO_HELPERS = Helpers()
@@ -74,7 +81,8 @@ def import_onnx(
     dims
         Sizes of free input dimensions, by name or as `INPUT:AXIS`.
     shapes
-        Last step of the shape chain that is allowed, one of `onnx_shapes.STEPS`.
+        Last step of the shape chain that is allowed, one of `onnx_shapes.STEPS`; `auto`: a run
+        too, by a helper that looks whether the model is small.
     name
         Model name for the header; the file's name without it.
     values
@@ -94,7 +102,7 @@ def import_onnx(
     FormatError
         Not a valid ONNX model.
     """
-    if shapes not in STEPS:
+    if shapes not in (*STEPS, "auto"):
         raise UsageError(f"no way to find shapes is called '{shapes}'")
     model, digest = load_with_hash(path)
     try:
@@ -120,19 +128,20 @@ def _import(
     if model.functions:
         Functions(model)  # refuses recursion
     graph = read_graph(model)
-    dimensions = bind_inputs(model.graph, dims, graph.parameters)
-    run = helpers.run
+    sample = None if helpers.read_inputs is None else helpers.read_inputs(model)
+    dimensions = bind_inputs(model.graph, dims, graph.parameters, shapes_of(sample or {}))
+    step = helpers.run
     shapes = find_shapes(
         model,
         graph,
         dimensions,
-        last,
+        STEPS[-1] if last == "auto" else last,
         helpers.symbolic,
-        None if run is None else lambda m, names: run(m, Path(path).parent, list(names)),
+        None if step is None else lambda m, w, known: step(m, w, known, Path(path).parent, sample),
     )
     types = shapes.types
     if dims:
-        _check_sizes(graph, types, dims)
+        _check_sizes(graph, shapes, dims)
     ids, tensors = _tensor_records(graph, types, frozenset(shapes.missing))
     works: dict[int, Work] = {}
     if helpers.pricer is not None:
@@ -140,12 +149,14 @@ def _import(
     nodes = _node_records(graph, ids, _colors(graph, types), works)
     _add_attribute_weights(graph, nodes, tensors)
     header = new_header("onnx", path, digest, name, "s")
+    if shapes.ran:
+        header["source"]["ran"] = True
     stream = Stream(header=header, records={"tensor": tensors, "node": nodes}, name=path)
     stream.warnings = _warnings(model, graph, shapes, last, path)
     return stream
 
 
-def _check_sizes(graph: OnnxGraph, types: Mapping[str, ValueType], dims: Mapping[str, int]) -> None:
+def _check_sizes(graph: OnnxGraph, found: Shapes, dims: Mapping[str, int]) -> None:
     """Refuse sizes of free dimensions with which the model cannot run, or has nothing to do.
 
     Raises
@@ -154,7 +165,8 @@ def _check_sizes(graph: OnnxGraph, types: Mapping[str, ValueType], dims: Mapping
         An operator cannot take the shapes that follow, or all outputs are empty.
     """
     given = " ".join(f"--dim {name}={size}" for name, size in dims.items())
-    reason = misfit(graph, types)
+    types = found.types
+    reason = misfit(graph, types, found.wrong)
     if reason is not None:
         raise UsageError(f"{given} does not fit the model: {reason}")
     shapes = [types.get(name, UNKNOWN).shape for name in graph.outputs]
@@ -206,7 +218,7 @@ def _node_records(
         record: Record = {
             "type": "node",
             "id": operator.index,
-            "name": proto.name,
+            "name": called(proto.op_type, proto.name, proto.output),
             "op": proto.op_type,
         }
         domain = domain_of(proto.domain)
@@ -247,7 +259,8 @@ def _add_attribute_weights(graph: OnnxGraph, nodes: list[Record], tensors: list[
 def _scope(node: onnx.NodeProto) -> str:
     """Name scope: from the metadata that PyTorch's exporter writes, else from the name's path.
 
-    `transformer.h.0` inside `transformer` reads `/transformer/h.0`.
+    `transformer.h.0` inside `transformer` reads `/transformer/h.0`. Where a node has no name, that
+    of its output counts.
     """
     for entry in node.metadata_props:
         if entry.key == "pkg.torch.onnx.name_scopes":
@@ -255,7 +268,7 @@ def _scope(node: onnx.NodeProto) -> str:
         if entry.key == "namespace":
             parts = [part.partition(":")[0].strip() for part in entry.value.split("/")[:-1]]
             return "".join(f"/{part}" for part in parts if part)
-    return node.name.rpartition("/")[0]
+    return scope_of_name(node.name or next(filter(None, node.output), ""))
 
 
 def _scope_of_modules(text: str) -> str:
@@ -331,9 +344,19 @@ def _warnings(
         found.append(f"{path}: the nodes are not in topological order; they are sorted here")
     found += [f"{path}: {reason}" for reason in _within(graph)]
     found += [f"{path}: the '{step}' step of finding shapes crashed" for step in shapes.crashes]
+    if shapes.wrong:
+        count, example = len(shapes.wrong), next(iter(shapes.wrong))
+        found.append(
+            f"{path}: {count} tensor{'s' * (count > 1)} of another shape or type than the model "
+            f"declares, such as '{example}'; what is inferred counts"
+        )
     if shapes.missing:
         count, example = len(shapes.missing), shapes.missing[0]
         advice = "" if last == "run" else "; --shapes run finds more, by running the model once"
+        if shapes.reason:
+            advice = f"; the model was not run: {shapes.reason}"
+            if last == "auto":
+                advice += "; --shapes run, --inputs or --dim may help"
         found.append(
             f"{path}: {count} tensor{'s' * (count > 1)} of unknown size, counted as 0 bytes, "
             f"such as '{example}'{advice}"
@@ -369,8 +392,11 @@ _SAME_ELEMENTS = ("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze
 """Operators whose output holds no other values than their first input."""
 
 
-def misfit(graph: OnnxGraph, types: Found) -> str | None:
-    """Which operator cannot take the shapes that it is given, and why; None if none is known."""
+def misfit(graph: OnnxGraph, types: Found, declared: Found) -> str | None:
+    """Which operator cannot take the shapes that it is given, and why; None if none is known.
+
+    `declared` has what the model says of values where inference finds otherwise.
+    """
     made = {name: operator for operator in graph.operators for name in operator.writes}
     for operator in graph.operators:
         proto = operator.proto
@@ -378,7 +404,8 @@ def misfit(graph: OnnxGraph, types: Found) -> str | None:
             continue
         check = _CHECKS.get(proto.op_type)
         shapes = [types.get(name, UNKNOWN).shape for name in proto.input]
-        reason = None if check is None else check(proto, shapes, types)
+        said = {**types, **declared} if proto.op_type == "Slice" else types
+        reason = None if check is None else check(proto, shapes, said)
         if reason is None and proto.op_type == "Gather":
             reason = _gathered(operator, made, types)
         if reason is not None:

@@ -7,7 +7,8 @@ so that a shape computed from fixed inputs comes out exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from dnnp.formats.guard import guarded
 from dnnp.formats.onnx_dims import Dimensions
 from dnnp.formats.onnx_graph import OnnxGraph
+from dnnp.formats.onnx_rules import Site, rule_types
 from dnnp.formats.onnx_scope import copy_fields, domain_of, nested_nodes, reads, writes
 from dnnp.formats.onnx_sizes import UNKNOWN, TypeReader, ValueType
 from dnnp.formats.onnx_types import FAILURES, SMALL, inlined, is_long_vector
@@ -120,6 +122,8 @@ class _Walk:
                 self._keep(node.output, results)
                 return True
         if not all(is_fixed(self._types.get(name)) for name in outputs):
+            join(self._types, rule_types(Site(node, self._types)))
+        if not all(is_fixed(self._types.get(name)) for name in outputs):
             self._infer(node, outputs)
         return False
 
@@ -186,10 +190,7 @@ class _Walk:
             inferred = onnx.shape_inference.infer_shapes(model).graph
         except FAILURES:
             return
-        for value in inferred.value_info:
-            known = self._types.get(value.name)
-            if value.name in outputs and (is_fixed(value.type) or not _has_rank(known)):
-                self._types[value.name] = value.type
+        join(self._types, {v.name: v.type for v in inferred.value_info if v.name in outputs})
 
     def _tensor(self, name: str) -> onnx.TensorProto:
         if name not in self._tensors:
@@ -197,8 +198,32 @@ class _Walk:
         return self._tensors[name]
 
 
-def _has_rank(proto: onnx.TypeProto | None) -> bool:
-    return proto is not None and proto.tensor_type.HasField("shape")
+def join(types: Types, more: Types) -> None:
+    """Let `more` fill in what `types` leaves open; what contradicts it in rank or type is dropped.
+
+    The types in `types` are not changed in place.
+    """
+    for name, proto in more.items():
+        old = types.get(name)
+        if old is None or old.WhichOneof("value") is None:
+            types[name] = proto
+            continue
+        a, b = old.tensor_type, proto.tensor_type
+        if is_fixed(old) or not (old.HasField("tensor_type") and proto.HasField("tensor_type")):
+            continue
+        if a.elem_type and b.elem_type and a.elem_type != b.elem_type:
+            continue
+        both = onnx.TypeProto()
+        both.CopyFrom(old)
+        both.tensor_type.elem_type = a.elem_type or b.elem_type
+        if not a.HasField("shape"):
+            if b.HasField("shape"):
+                both.tensor_type.shape.CopyFrom(b.shape)
+        elif b.HasField("shape") and len(a.shape.dim) == len(b.shape.dim):
+            for ours, theirs in zip(both.tensor_type.shape.dim, b.shape.dim, strict=True):
+                if not ours.HasField("dim_value") and theirs.HasField("dim_value"):
+                    ours.dim_value = theirs.dim_value
+        types[name] = both
 
 
 def _explodes(node: onnx.NodeProto, feeds: dict[str, NDArray[Any]]) -> bool:
@@ -223,10 +248,15 @@ MOST_INLINED = 1_000_000
 """Nodes after inlining local functions, above which inference is not tried."""
 
 SearchStep = Callable[[onnx.ModelProto, Types, Sequence[str]], tuple[onnx.ModelProto, Types]]
-"""(light model, types known, names wanted) -> (the model, simplified if possible; types found).
+"""(light model, types known, names wanted) -> (the model, simplified if possible; all types).
 Defined by a module, since it is called in another process."""
-RunStep = Callable[[onnx.ModelProto, Sequence[str]], dict[str, ValueType]]
-"""(model with fixed inputs, names wanted) -> types and sizes."""
+RunStep = Callable[
+    [onnx.ModelProto, Sequence[str], Mapping[str, Sequence[int]]], tuple[dict[str, ValueType], str]
+]
+"""(model with fixed inputs, names wanted, shapes known) -> types, and why it did not run."""
+
+LARGEST_CHECKED = 20_000
+"""Nodes above which what a model declares of all values is believed without inference."""
 
 
 @dataclass
@@ -238,6 +268,12 @@ class Shapes:
     """Names without a size."""
     crashes: list[str]
     """Steps that crashed: the model contradicts an operator's definition, or is too hard."""
+    wrong: dict[str, ValueType]
+    """What the model declares of values, where inference finds otherwise."""
+    ran: bool = False
+    """Whether some come from a run."""
+    reason: str = ""
+    """Why it did not run, if it was to."""
 
 
 def find_shapes(
@@ -250,6 +286,9 @@ def find_shapes(
 ) -> Shapes:
     """Find types of all values of the main graph, with as few steps as will do.
 
+    What the model declares is compared with what ONNX infers, which is right where they differ.
+    Then inferences take turns until none finds anything new.
+
     Parameters
     ----------
     model
@@ -258,39 +297,140 @@ def find_shapes(
         Last of `STEPS` that is allowed; those after it, and those not given, are left out.
     """
     reader = TypeReader(dimensions)
-    types = reader.read_all(model.graph.value_info)
+    declared = reader.read_all(model.graph.value_info)
     for name, kind in reader.read_all(model.graph.output).items():
-        if not types.get(name, UNKNOWN).settled:
-            types[name] = kind
-    stale = {name: types.pop(name) for name in doubtful_values(model, dimensions)}
+        if not declared.get(name, UNKNOWN).settled:
+            declared[name] = kind
+    stale = {name: declared.pop(name) for name in doubtful_values(model, dimensions)}
+    types = dict(declared)
     types.update(reader.read_all(model.graph.input))
     types.update(graph.constants)
     types.update((n, kind) for n, kind in graph.parameters.items() if kind.settled)
     names = _names_that_matter(graph)
-    light: onnx.ModelProto | None = None
-    found: Types = {}
+    written = [name for operator in graph.operators for name in operator.writes]
+
+    def open_names() -> list[str]:
+        return [name for name in names if not types.get(name, UNKNOWN).settled]
+
+    def fill(light: onnx.ModelProto) -> None:
+        found = {value.name: value.type for value in light.graph.value_info}
+        _merge(types, reader, found, [*open_names(), *written])
+
+    allowed = STEPS[1 : STEPS.index(last) + 1]
+    steps = {"infer": infer, "symbolic": symbolic}
+    turns = deque((name, s) for name, s in steps.items() if s is not None and name in allowed)
+    wrong: dict[str, ValueType] = {}
     crashes: list[str] = []
-    searches: dict[str, SearchStep | None] = {"infer": infer, "symbolic": symbolic}
-    for step in STEPS[1 : STEPS.index(last) + 1]:
-        missing = [name for name in names if not types.get(name, UNKNOWN).settled]
-        search = searches.get(step)
-        if step == "run" and run is not None:
-            missing = [name for name in names if types.get(name, UNKNOWN).size_bytes is None]
-            types.update(run(model, missing) if missing else {})
-        elif missing and search is not None and inlined_size(model) <= MOST_INLINED:
-            light = light or light_model(model, graph, dimensions)
-            data = guarded(search_apart, search, light.SerializeToString(), missing)
-            if data is None:
-                crashes.append(step)
-                continue
-            light = onnx.ModelProto.FromString(data)
-            found = {value.name: value.type for value in light.graph.value_info}
-            _merge(types, reader, found, missing)
+    light: onnx.ModelProto | None = None
+    if turns and (open_names() or len(graph.operators) <= LARGEST_CHECKED):
+        if inlined_size(model) > MOST_INLINED:
+            turns.clear()
+        else:
+            light = light_model(model, graph, dimensions)
+            wrong = {name: declared[name] for name in _contradicted(light, declared, names)}
+            types.update(dict.fromkeys(wrong, UNKNOWN))
+            fill(light)
+    idle, most = 0, 0 if light is None else _known(light, names)
+    while light is not None and open_names() and idle < len(turns):
+        name, step = turns.popleft()
+        # What nobody reads is asked for as well: it is written and takes memory all the same.
+        wanted = dict.fromkeys((*open_names(), *written))
+        still = [n for n in wanted if not types.get(n, UNKNOWN).settled]
+        data = guarded(search_apart, step, light.SerializeToString(), still)
+        if data is None:
+            crashes.append(name)
+            continue
+        turns.append((name, step))
+        light = onnx.ModelProto.FromString(data)
+        says = _known(light, names)
+        idle, most = (0, says) if says > most else (idle + 1, most)
+        fill(light)
+    shapes = Shapes(types, [], crashes, wrong)
+    _size_maps(graph, types)
+    if "run" in allowed and run is not None:
+        missing = [name for name in names if types.get(name, UNKNOWN).size_bytes is None]
+        if missing:
+            known = {n: kind.shape for n, kind in types.items() if kind.shape is not None}
+            seen, shapes.reason = run(model, missing, known)
+            types.update(seen)
+            shapes.ran = bool(seen)
     for name, kind in stale.items():
         if not types.get(name, UNKNOWN).settled:
             types[name] = kind
-    missing = [name for name in names if types.get(name, UNKNOWN).size_bytes is None]
-    return Shapes(types, missing, crashes)
+    shapes.missing = [name for name in names if types.get(name, UNKNOWN).size_bytes is None]
+    return shapes
+
+
+def _known(light: onnx.ModelProto, names: Sequence[str]) -> int:
+    """How much the types of values say: element types, ranks and sizes, counted."""
+    wanted, total = set(names), 0
+    for value in light.graph.value_info:
+        if value.name in wanted:
+            tensor = value.type.tensor_type
+            total += value.type.WhichOneof("value") is not None
+            total += bool(tensor.elem_type) + tensor.HasField("shape")
+            total += sum(dim.HasField("dim_value") for dim in tensor.shape.dim)
+    return total
+
+
+def _contradicted(
+    light: onnx.ModelProto, declared: Mapping[str, ValueType], wanted: Sequence[str]
+) -> list[str]:
+    """Values that ONNX infers otherwise than they are declared; `light` forgets what it declares.
+
+    What is inferred takes the place of what was declared, and fills in the rest of it.
+    """
+    kept = {v.name: v.type for v in (*light.graph.output, *light.graph.value_info)}
+    bare = onnx.ModelProto()
+    bare.CopyFrom(light)
+    del bare.graph.value_info[:]
+    for value in bare.graph.output:
+        value.ClearField("type")
+    data = guarded(search_apart, infer, bare.SerializeToString(), wanted)
+    if data is None:
+        return []
+    bare = onnx.ModelProto.FromString(data)
+    found = {value.name: value.type for value in bare.graph.value_info}
+    wrong = []
+    for name, proto in found.items():
+        if name in declared and _differ(proto, kept[name], declared[name]):
+            wrong.append(name)
+            del kept[name]
+    join(found, kept)
+    del light.graph.value_info[:]
+    for name, proto in found.items():
+        light.graph.value_info.add(name=name).type.CopyFrom(proto)
+    for value in light.graph.output:
+        if value.name in wrong:
+            value.type.CopyFrom(found[value.name])
+    return wrong
+
+
+def _differ(inferred: onnx.TypeProto, declared: onnx.TypeProto, read: ValueType) -> bool:
+    """Whether a declared type has another element type, rank or size than is inferred."""
+    a, b = inferred.tensor_type, declared.tensor_type
+    if not (inferred.HasField("tensor_type") and declared.HasField("tensor_type")):
+        return False
+    if a.elem_type and b.elem_type and a.elem_type != b.elem_type:
+        return True
+    if not (a.HasField("shape") and b.HasField("shape")):
+        return False
+    if len(a.shape.dim) != len(b.shape.dim):
+        return True
+    return read.shape is not None and any(
+        dim.HasField("dim_value") and dim.dim_value != size
+        for dim, size in zip(a.shape.dim, read.shape, strict=True)
+    )
+
+
+def _size_maps(graph: OnnxGraph, types: dict[str, ValueType]) -> None:
+    """Size lists of maps, which hold the numbers of the tables that they are made of."""
+    for operator in graph.operators:
+        proto = operator.proto
+        if proto.op_type == "ZipMap" and proto.domain == "ai.onnx.ml" and proto.output:
+            size = types.get(proto.input[0], UNKNOWN).size_bytes
+            if types.get(proto.output[0], UNKNOWN).size_bytes is None:
+                types[proto.output[0]] = ValueType("sequence", None, size)
 
 
 def _names_that_matter(graph: OnnxGraph) -> list[str]:
@@ -323,8 +463,7 @@ def search_apart(step: SearchStep, data: bytes, wanted: Sequence[str]) -> bytes:
     """Take one step on a serialised model; puts all types found into its value_info."""
     model = onnx.ModelProto.FromString(data)
     types: Types = {v.name: v.type for v in (*model.graph.output, *model.graph.value_info)}
-    model, found = step(model, types, wanted)
-    types.update(found)
+    model, types = step(model, types, wanted)
     values = [onnx.ValueInfoProto(name=name, type=proto) for name, proto in types.items()]
     del model.graph.value_info[:]
     model.graph.value_info.extend(values)
@@ -390,8 +529,7 @@ def infer(
             graph = onnx.shape_inference.infer_shapes(light, data_prop=with_values).graph
         except FAILURES:
             break  # it gives up as a whole; single operators may still go well
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            types[value.name] = value.type
+        join(types, {v.name: v.type for v in (*graph.input, *graph.output, *graph.value_info)})
         if all(is_fixed(types.get(name)) for name in wanted):
             return light, types
     fold(light, types)
@@ -431,7 +569,7 @@ def _merge(
 ) -> None:
     """Fill in what is missing."""
     for name in missing:
-        if name in found:
+        if name in found and not types.get(name, UNKNOWN).settled:
             old, new = types.get(name, UNKNOWN), reader.read_value(name, found[name])
             if new.settled or old.dtype is None:
                 types[name] = new

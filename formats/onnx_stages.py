@@ -9,6 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 import onnx
 
 from dnnp.core.model.errors import FormatError
+from dnnp.core.model.text import called
 from dnnp.formats.onnx_scope import Functions, copy_fields, domain_of, reads, writes
 from dnnp.formats.onnx_types import TensorType, describe, find_types, require_type
 
@@ -132,7 +133,8 @@ class _Source:
     def label(self, v: int) -> str:
         """A node for messages."""
         node = self.nodes[v]
-        return f"node {v} ({node.op_type}{' ' + repr(node.name) if node.name else ''})"
+        title = called(node.op_type, node.name, node.output)
+        return f"node {v} ({f'{node.op_type} {title!r}' if node.name else title})"
 
 
 def _stage_of_node(source: _Source, parts: Sequence[Sequence[int]]) -> list[int]:
@@ -306,6 +308,9 @@ class _Splitter:
         copy_fields(source.model.graph, graph, only=("name", "doc_string", "metadata_props"))
         nodes = [source.nodes[v] for v in (*part.makers, *part.nodes)]
         graph.node.extend(nodes)
+        for node in graph.node:
+            # What ONNX Runtime says of a node names it so.
+            node.name = called(node.op_type, node.name, node.output)
         _make_names_unique(graph)
         model.functions.extend(source.functions.needed_by(nodes))
         marked = [source.annotations[name] for name in names if name in source.annotations]
@@ -330,23 +335,29 @@ class _Splitter:
         return onnx.ValueInfoProto(name=name, type=self._types[name])
 
     def _output(self, name: str) -> onnx.ValueInfoProto:
-        """Declaration of an output: the model's own if it has a type."""
-        own = self._source.outputs.get(name)
+        """Declaration of an output: the model's own if it has a type, and a rank that holds."""
+        own, known = self._source.outputs.get(name), self._types.get(name)
         if own is not None and own.type.WhichOneof("value") is not None:
-            return own
-        return onnx.ValueInfoProto(name=name, type=self._types.get(name))
+            ranks = {
+                len(kind.tensor_type.shape.dim)
+                for kind in (own.type, known or own.type)
+                if kind.tensor_type.HasField("shape")
+            }
+            if len(ranks) < 2:
+                return own
+        return onnx.ValueInfoProto(name=name, type=known)
 
 
 def _make_names_unique(graph: onnx.GraphProto) -> None:
     """Number repeated node names: the format allows them, ONNX Runtime does not."""
     taken = {node.name for node in graph.node}
-    uses: dict[str, int] = {"": 0}
+    uses: dict[str, int] = {}
     for node in graph.node:
         stem = node.name
-        if stem and stem in uses:
+        if stem in uses:
             while node.name in taken:
                 uses[stem] += 1
                 node.name = f"{stem}_{uses[stem]}"
             taken.add(node.name)
-        elif stem:
+        else:
             uses[stem] = 1

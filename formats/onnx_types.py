@@ -117,11 +117,10 @@ def types_of(stream: Stream) -> dict[str, TensorType]:
     }
 
 
-def input_shapes(stream: Stream) -> dict[str, list[int]]:
-    """Shapes of the model's inputs as they were imported, where they are known."""
-    return {
-        r["name"]: r["shape"] for r in stream.get("tensor") if r["kind"] == "input" and "shape" in r
-    }
+def known_shapes(stream: Stream, kind: str | None = None) -> dict[str, list[int]]:
+    """Shapes of tensors as they were imported, where they are known; of one kind, or of all."""
+    found = (r for r in stream.get("tensor") if "shape" in r)
+    return {r["name"]: r["shape"] for r in found if kind in (None, r["kind"])}
 
 
 def require_type(types: Mapping[str, onnx.TypeProto], name: str) -> onnx.TypeProto:
@@ -213,7 +212,15 @@ def _fill(proto: onnx.TypeProto, known: TensorType, certain: bool) -> None:
     """Add element type and rank, and the sizes if they are `certain`."""
     if describe(proto).dtype is None and element_type(known.dtype):
         proto.tensor_type.elem_type = element_type(known.dtype)
-    if not _complete(proto) and describe(proto).dtype == known.dtype and known.shape is not None:
+    rank = None if known.shape is None else len(known.shape)
+    # A declared rank that import found to be wrong counts no more.
+    stale = rank not in (None, len(proto.tensor_type.shape.dim))
+    if (
+        known.shape is not None
+        and describe(proto).dtype == known.dtype
+        and (stale or not _complete(proto))
+    ):
+        proto.tensor_type.ClearField("shape")
         proto.tensor_type.shape.SetInParent()
         for _ in known.shape:
             proto.tensor_type.shape.dim.add()

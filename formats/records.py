@@ -46,6 +46,7 @@ _HEADER = {
                 "input of the model that has a fixed value -> this, as it was given; absent: none",
                 items=Field("string", ""),
             ),
+            "ran": boolean("onnx: sizes of tensors were found by running the model", optional=True),
             "edges": record(
                 "csv: the file with the list of edges, if it is another",
                 {"path": string("its path"), "sha256": string("its hash", pattern=HEX)},

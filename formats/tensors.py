@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Tensors = dict[str, NDArray[np.generic]] | list[NDArray[np.generic]]
+    """Arrays, and lists of arrays for sequences."""
 
 _NUMPY_FAULTS = (
     ValueError, OSError, EOFError, KeyError, TypeError, AttributeError, SyntaxError, MemoryError,
@@ -40,8 +41,9 @@ def read_inputs(path: str, admit: Callable[[Tensors], object] = lambda tensors: 
     """Read one sample of model inputs.
 
     A `.npz` file gives arrays by name. A `.npy` file gives one array without a name. A `.pb`
-    file holds one ONNX tensor, a folder the files `input_0.pb`, `input_1.pb`, ...; these come
-    by name if every tensor has one of its own, else in order.
+    file holds one ONNX tensor, or a sequence of them, which becomes a list; a folder holds the
+    files `input_0.pb`, `input_1.pb`, ...; these come by name if every one has a name of its own,
+    else in order.
 
     Parameters
     ----------
@@ -158,31 +160,59 @@ def _read_folder(path: str) -> Tensors:
     return _named([_read_pb(os.path.join(path, f"input_{i}.pb")) for i in numbers])
 
 
-def _read_pb(path: str) -> tuple[str, NDArray[np.generic]]:
-    import numpy as np
+def _read_pb(path: str) -> tuple[str, Any]:
+    """Name and value of a tensor, or of a sequence or optional, which becomes a list."""
     from google.protobuf.message import DecodeError
-    from onnx import TensorProto, numpy_helper
 
-    tensor = TensorProto()
+    data = read_regular(path, _LARGEST, "protobuf reads no larger message")
     try:
-        tensor.ParseFromString(read_regular(path, _LARGEST, "protobuf reads no larger message"))
-        if tensor.data_location == TensorProto.EXTERNAL:
-            raise FormatError("the tensor's data are in another file", path)
-        array: Any = numpy_helper.to_array(tensor)
-        if array.dtype == object:
-            array = np.array([_text(x) for x in array.ravel()], dtype=object).reshape(array.shape)
+        return _decoded(data, path)
     except DecodeError:
         raise FormatError("not an ONNX tensor", path) from None
     except (ValueError, TypeError, KeyError, NotImplementedError, MemoryError) as error:
         raise FormatError(f"not an ONNX tensor: {_reason(error)}", path) from None
-    return tensor.name, array
+
+
+def _decoded(data: bytes, path: str) -> tuple[str, Any]:
+    from google.protobuf.message import DecodeError
+    from onnx import SequenceProto, TensorProto, numpy_helper
+
+    tensor = TensorProto()
+    try:
+        tensor.ParseFromString(data)
+        # Where a tensor has its segment, which nobody uses, a sequence has its tensors; one of
+        # none has a type, and a name where a tensor has its sizes.
+        there = {field.number for field, _ in tensor.ListFields()}
+        boxed = 3 in there or there == {2} or (there == {1, 2} and data.startswith(b"\n"))
+    except DecodeError:
+        boxed = True  # a name that is no list of sizes
+    if not boxed:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            raise FormatError("the tensor's data are in another file", path)
+        return tensor.name, _array(numpy_helper.to_array(tensor))
+    sequence = SequenceProto.FromString(data)
+    held = [
+        *sequence.tensor_values,
+        *(t for s in sequence.sequence_values for t in s.tensor_values),
+    ]
+    if sequence.elem_type not in (SequenceProto.TENSOR, SequenceProto.SEQUENCE):
+        raise ValueError("neither a tensor nor a sequence of tensors")
+    return sequence.name, [_array(numpy_helper.to_array(tensor)) for tensor in held]
+
+
+def _array(array: Any) -> NDArray[np.generic]:
+    import numpy as np
+
+    if array.dtype == object:
+        return np.array([_text(x) for x in array.ravel()], dtype=object).reshape(array.shape)
+    return array
 
 
 def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _named(tensors: list[tuple[str, NDArray[np.generic]]]) -> Tensors:
+def _named(tensors: list[tuple[str, Any]]) -> Tensors:
     names = [name for name, _ in tensors]
     if all(names) and len(set(names)) == len(names):
         return dict(tensors)

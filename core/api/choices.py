@@ -15,7 +15,7 @@ EXTENSIONS = {
 }
 """Ending of a file -> its format, where that is not ONNX."""
 
-SHAPES = ("value-info", "infer", "symbolic", "run")
+SHAPES = ("auto", "value-info", "infer", "symbolic", "run")
 FAMILIES = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "stochastic-block")
 ANY_FAMILY = "regal"
 READINGS = ("absolute", "cut-off", "own", "written", "normal")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnnp.choices import DEFAULT_DEVICE
 from dnnp.core.model.errors import DnnpError, FormatError, UsageError
-from dnnp.core.model.text import counted
+from dnnp.core.model.text import called, counted
 from dnnp.costs import check_units
 
 if TYPE_CHECKING:
@@ -279,14 +279,18 @@ class Names:
 
     def __init__(self, stream: Stream) -> None:
         nodes, tensors = stream.get("node"), stream.get("tensor")
-        called: dict[str, list[int]] = {}
-        for i, record in enumerate(nodes):
-            # Nodes without a name are called so by ONNX Runtime, and by the parser of TensorRT.
-            name = record["name"] or f"{record['op']}_{record['id']}"
-            called.setdefault(name, []).append(i)
-        self._nodes = {name: places[0] for name, places in called.items() if len(places) == 1}
-        self.ambiguous = {name for name, places in called.items() if len(places) > 1}
         title = {record["id"]: record["name"] for record in tensors}
+        named: dict[str, list[int]] = {}
+        for i, record in enumerate(nodes):
+            own = called(record["op"], "", [title[t] for t in record["outputs"][:1]])
+            names = [record["name"]] if record["name"] else []
+            if record["name"] in ("", own):
+                # Nodes without a name are called so by ONNX Runtime, and by TensorRT's parser.
+                names.append(f"{record['op']}_{record['id']}")
+            for name in names:
+                named.setdefault(name, []).append(i)
+        self._nodes = {name: places[0] for name, places in named.items() if len(places) == 1}
+        self.ambiguous = {name for name, places in named.items() if len(places) > 1}
         self._written: dict[str, int] = {}
         self._read: dict[str, int] = {}
         for i, record in enumerate(nodes):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any
 
 import orjson
 
@@ -54,11 +55,15 @@ class ImportOptions(TrainingOptions):
     """`costgraph`: a node makes one tensor, its first output; who reads another one, reads it."""
     dims: Sequence[str] | Mapping[str, int] = option((), "--dim")
     """Sizes of symbolic dimensions, or of `INPUT:AXIS`: `{"N": 1}` or `["N=1"]`."""
-    shapes: str = option("symbolic", choices=SHAPES)
-    """Last step allowed for finding tensor shapes: `value-info`, `infer`, `symbolic` or `run`."""
+    shapes: str = option("auto", choices=SHAPES)
+    """Last step allowed for finding tensor shapes: `value-info`, `infer`, `symbolic` or `run`;
+    `auto`: a run if the model is small."""
     set_input: Sequence[str] | Mapping[str, object] = option(())
     """Inputs of one element that have a fixed value, `{"use_cache": True}` or `["use_cache=true"]`:
     what follows is folded, and `If` gives way to the branch that it takes."""
+    inputs: str | os.PathLike[str] | None = option()
+    """File or folder with inputs of an ONNX model: give sizes of dimensions, and are what it is
+    run on."""
     name: str | None = option()
     """Name of the model; None: from the file's name."""
 
@@ -125,7 +130,8 @@ def load(
     one_tensor: bool = False,
     dims: Sequence[str] | Mapping[str, int] = (),
     set_input: Sequence[str] | Mapping[str, object] = (),
-    shapes: str = "symbolic",
+    shapes: str = "auto",
+    inputs: str | os.PathLike[str] | None = None,
     name: str | None = None,
     training: bool = False,
     optimizer: str | None = None,
@@ -156,7 +162,11 @@ def load(
         Inputs of a model that have a value for good, `{"use_cache": True}` or
         `["use_cache=true"]`: an `If` gives way to the branch that it takes.
     shapes
-        Last step allowed for finding tensor shapes: `value-info`, `infer`, `symbolic` or `run`.
+        Last step allowed for finding tensor shapes: `value-info`, `infer`, `symbolic` or `run`;
+        `auto`: a run if the model is small.
+    inputs
+        File or folder with inputs of an ONNX model, as `run` takes them: give sizes of
+        dimensions, and are what the model is run on if it is run.
     name
         Name of the model; None: from the file's name.
     training
@@ -179,7 +189,7 @@ def load(
     """
     options = ImportOptions(
         kind=kind, edges=edges, one_tensor=one_tensor, dims=dims, set_input=set_input,
-        shapes=shapes, name=name, training=training, optimizer=optimizer,
+        shapes=shapes, inputs=inputs, name=name, training=training, optimizer=optimizer,
         mixed_precision=mixed_precision, loss=loss, caller=caller,
     )  # fmt: skip
     options.check()
@@ -263,7 +273,7 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
         from dnnp.formats.onnx_dims import parse_dimensions
 
         dims = parse_dimensions(list(options.sizes))
-        stream = load_onnx(path, dims, options.shapes, options.name, options.values)
+        stream = load_onnx(path, dims, options.shapes, options.name, options.values, options.inputs)
         if options.training:
             add_training(stream, options)
         return stream
@@ -273,6 +283,8 @@ def import_stream(path: str, options: ImportOptions, data: bytes | None = None) 
         raise UsageError(f"--set-input is for ONNX models, not for {kind}")
     if options.sizes:
         raise UsageError(f"--dim is for ONNX models, not for {kind}")
+    if options.inputs is not None:
+        raise UsageError(f"--inputs is for ONNX models, not for {kind}")
     edges = _edges(path, options)
     data = options.caller.read_input(path) if data is None else data
     if kind in OWN_GRAPHS:
@@ -326,26 +338,36 @@ def generate_stream(options: GenerateOptions) -> Stream:
 def load_onnx(
     path: str,
     dims: Mapping[str, int] | None = None,
-    shapes: str = "symbolic",
+    shapes: str = "auto",
     name: str | None = None,
     values: Mapping[str, str] | None = None,
+    inputs: str | os.PathLike[str] | None = None,
 ) -> Stream:
     """Import an ONNX model with prices and the whole shape chain at hand."""
-    from dnnp.core.runtime.shapes import symbolic_shapes
+    from dnnp.core.runtime import shapes as ways
     from dnnp.formats.onnx_import import Helpers, import_onnx
 
-    helpers = Helpers(pricer, symbolic_shapes)
-    if shapes == "run":
-        from dnnp.core.runtime.shapes import shapes_by_running
-
-        helpers = helpers._replace(run=shapes_by_running)
+    helpers = Helpers(pricer, ways.symbolic_shapes)
+    if shapes in ("auto", "run"):
+        run = ways.shapes_if_small if shapes == "auto" else ways.shapes_by_running
+        helpers = helpers._replace(run=run)
+    if inputs is not None:
+        helpers = helpers._replace(read_inputs=lambda model: _read_inputs(inputs, model))
     return import_onnx(path, dims, shapes, name, helpers, values)
+
+
+def _read_inputs(inputs: str | os.PathLike[str], model: ModelProto) -> Mapping[str, Any]:
+    """Inputs of a model from a file or folder, by name."""
+    from dnnp.core.runtime.inputs import bind_names, input_specs
+    from dnnp.formats.tensors import read_inputs
+
+    file = os.fspath(inputs)
+    bind = partial(bind_names, specs=input_specs(model), source=file)
+    return bind(read_inputs(file, admit=bind))
 
 
 def pricer(model: ModelProto) -> Price:
     """A price function for the nodes of a model."""
-    from functools import partial
-
     from dnnp.core.profile.bodies import ModelFacts
     from dnnp.core.profile.ops import node_cost
 

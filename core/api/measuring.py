@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.errors import FormatError
 from dnnp.core.model.run import Standing
-from dnnp.core.model.text import counted, shown_seconds
+from dnnp.core.model.text import called, counted, shown_seconds
 from dnnp.costs import check_units, write_costs
 
 if TYPE_CHECKING:
@@ -75,11 +75,11 @@ def measured_costs(stream: Stream, timing: Timing, caller: Caller) -> MeasuredCo
 
     from dnnp.caller import open_source
     from dnnp.formats import cost_cache
-    from dnnp.formats.onnx_types import input_shapes
+    from dnnp.formats.onnx_types import known_shapes
 
     model, path, digest = open_source(caller, stream, timing.model)
     groups = [record["nodes"] for record in stream.get("group")]
-    shapes = input_shapes(stream)
+    shapes = known_shapes(stream, "input")
     beside = _beside(stream, timing)
     facts = _facts(timing, digest, groups, shapes, beside)
     key = cost_cache.key_of(facts)
@@ -205,7 +205,7 @@ def _time_model(
     from dnnp.core.runtime.providers import PROVIDERS, provider_name
     from dnnp.formats.cost_cache import MeasuredCosts
     from dnnp.formats.cost_files import where_it_ran
-    from dnnp.formats.onnx_types import input_shapes, types_of
+    from dnnp.formats.onnx_types import known_shapes, types_of
 
     taken: list[float] = []
     ran: list[tuple[dict[str, set[str]], str]] = []
@@ -219,7 +219,7 @@ def _time_model(
         timing.threads,
         timing.repeats,
         timing.warmup,
-        shapes=input_shapes(stream),
+        shapes=known_shapes(stream),
         taken=taken.append,
         provider=timing.provider,
         optimization=timing.optimization,
@@ -312,7 +312,7 @@ def _left_to_cpu(
     named = with_unique_names(model)
     shapes = shape_nodes(named)
     left = tuple(
-        f"{node.op_type} '{node.name}'" if node.name else node.op_type
+        f"{node.op_type} '{node.name}'" if node.name else called(node.op_type, "", node.output)
         for node, alias in zip(model.graph.node, named.graph.node, strict=True)
         if alias.name in ran.get(CPU, ()) and (alias.name, alias.op_type) not in shapes
     )

@@ -122,7 +122,7 @@ def _time_gradients(
 
     from dnnp.core.runtime.gradient_times import gradient_time, step_times
     from dnnp.core.runtime.measure import Measurement, measure_nodes
-    from dnnp.formats.onnx_types import input_shapes
+    from dnnp.formats.onnx_types import known_shapes
     from dnnp.measuring import say_disturbed
 
     taken: list[float] = []
@@ -130,7 +130,7 @@ def _time_gradients(
         timing.threads,
         timing.repeats,
         timing.warmup,
-        shapes=input_shapes(stream),
+        shapes=known_shapes(stream),
         taken=taken.append,
         provider=timing.provider,
         optimization=timing.optimization,

@@ -149,10 +149,10 @@ def _refuse_with_schedule(options: RunOptions, count: int) -> None:
 def _reader(options: RunOptions, stream: Stream, model: ModelProto) -> Read:
     """Reads one sample, checks it, and says once where sizes are not those that were predicted."""
     from dnnp.core.runtime.inputs import bind_names, input_specs
-    from dnnp.formats.onnx_types import input_shapes
+    from dnnp.formats.onnx_types import known_shapes
     from dnnp.formats.tensors import read_inputs
 
-    specs, shapes = input_specs(model), input_shapes(stream)
+    specs, shapes = input_specs(model), known_shapes(stream)
     told: set[str] = set()
 
     def read(path: str) -> Sample:
@@ -176,11 +176,11 @@ def _samples(
 ) -> list[Sample]:
     """The given inputs, or up to `total` random ones of the shapes that were imported."""
     from dnnp.core.runtime.inputs import random_inputs
-    from dnnp.formats.onnx_types import input_shapes
+    from dnnp.formats.onnx_types import known_shapes
 
     if options.inputs:
         return [read(path) for path in options.inputs]
-    shapes = input_shapes(stream)
+    shapes = known_shapes(stream)
     distinct = min(DISTINCT, total)
     return [random_inputs(model, [options.seed, i], shapes=shapes) for i in range(distinct)]
 

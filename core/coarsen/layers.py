@@ -19,6 +19,7 @@ from dnnp.core.coarsen.merge import signatures
 from dnnp.core.coarsen.segments import acyclic_labels
 from dnnp.core.model.cluster import Clustering, contract
 from dnnp.core.model.graph import Graph, Ints
+from dnnp.core.model.text import scope_of_name
 
 RULE = "layer"
 
@@ -127,11 +128,6 @@ def scope_path(scope: str) -> Path:
         elif part:
             parts.append(part)
     return tuple(parts)
-
-
-def scope_of_name(name: str) -> str:
-    """Scope that a node's name implies: all before its last slash."""
-    return name.rpartition("/")[0]
 
 
 def layer_paths(

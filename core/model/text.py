@@ -139,6 +139,32 @@ def table(
     ]
 
 
+def called(op: str, name: str, outputs: Sequence[str]) -> str:
+    """Name of a node; of one without a name, its operator and its first output.
+
+    >>> called("MatMul", "", ["", "m0"]), called("MatMul", "product", ["m0"])
+    ('MatMul:m0', 'product')
+    """
+    first = next(filter(None, outputs), "")
+    return name or (f"{op}:{first}" if first else op)
+
+
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\.[A-Za-z_]\w*")
+
+
+def scope_of_name(name: str) -> str:
+    """Scope that a name implies: all before its last slash or, if it has none, its last dot.
+
+    >>> scope_of_name("/layer.3/attn/MatMul"), scope_of_name("layers.0.mlp.Relu")
+    ('/layer.3/attn', 'layers.0.mlp')
+    >>> scope_of_name("Conv.1"), scope_of_name("MatMul_3")
+    ('', '')
+    """
+    if "/" not in name and _DOTTED.fullmatch(name):
+        return name.rpartition(".")[0]
+    return name.rpartition("/")[0]
+
+
 LEAST = 0.7
 """Similarity of two words, from 0 to 1, that is enough: more than that of `gpu` and `cpu`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,11 +43,14 @@ class InputSpec:
 
     name: str
     kind: str
-    """`tensor`, `sequence`, or another ONNX type that cannot be made here."""
+    """`tensor`, `sequence`, `optional` of what is not known, or another ONNX type that cannot be
+    made here."""
     elem_type: int
     """ONNX element type."""
     shape: tuple[int | str | None, ...] | None
     """Numbers, symbols, None for an unknown dimension; None: unknown rank."""
+    may_miss: bool = False
+    """Whether it is of an optional type, so that it need not be given."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -80,7 +83,8 @@ def _spec(name: str, declared: TypeProto) -> InputSpec:
 
     kind = declared.WhichOneof("value") or "untyped"
     inner = declared
-    if kind == "optional_type":
+    optional = kind == "optional_type"
+    if optional:
         inner = declared.optional_type.elem_type
         kind = inner.WhichOneof("value") or "untyped"
     if kind == "sequence_type":
@@ -99,7 +103,7 @@ def _spec(name: str, declared: TypeProto) -> InputSpec:
             else d.dim_param or None
             for d in tensor.shape.dim
         )
-    return InputSpec(name, kind, tensor.elem_type, shape)
+    return InputSpec(name, kind, tensor.elem_type, shape, optional)
 
 
 def check_sample(sample: Mapping[str, Any], specs: Sequence[InputSpec], source: str) -> Sample:
@@ -119,17 +123,25 @@ def check_sample(sample: Mapping[str, Any], specs: Sequence[InputSpec], source: 
     checked = Sample()
     checked.source = source
     for spec in specs:
-        if spec.name not in sample:
+        optional = spec.may_miss or spec.kind == "optional"
+        if spec.name not in sample and not optional:
             raise FormatError(f"input '{spec.name}' is missing", source)
+        value = sample.get(spec.name)
+        if optional and (value is None or spec.kind == "optional"):
+            checked[spec.name] = value
+            continue
         if spec.kind not in _GIVEN:
             reason = f"input '{spec.name}' is of type {spec.kind}, which cannot be given"
             raise FormatError(reason, source)
-        value = sample[spec.name]
         if spec.kind == "sequence":
             if not isinstance(value, list):
                 raise FormatError(f"input '{spec.name}' must be a sequence", source)
-            checked[spec.name] = value
+            # ONNX Runtime takes elements of any shape.
+            item = replace(spec, shape=None)
+            checked[spec.name] = [_check_array(np.asarray(x), item, {}, source) for x in value]
             continue
+        if isinstance(value, list) and spec.may_miss and len(value) == 1:
+            value = value[0]  # an optional in a file looks like a sequence
         checked[spec.name] = _check_array(np.asarray(value), spec, symbols, source)
     return checked
 
@@ -213,7 +225,7 @@ def random_inputs(
     Numbers are standard normal (half of the variance in patches of 32, so that samples differ
     after averaging too); masks are ones, then zeros; integers lie in the range
     that the model's metadata gives, or that the operators reading them can bear. A dimension
-    without a number takes it from `shapes` (by input), from `dims` (by symbol), or is 1.
+    without a number takes it from `shapes` (by tensor), from `dims` (by symbol), or is 1.
 
     Raises
     ------
@@ -224,8 +236,8 @@ def random_inputs(
     """
     rng = np.random.default_rng(seed)
     specs = input_specs(model)
-    ranges = integer_ranges(model, [s.name for s in specs])
     known = shapes or {}
+    ranges = integer_ranges(model, [s.name for s in specs], known)
     return Sample(
         (s.name, _draw_input(s, rng, ranges, dims or {}, known.get(s.name))) for s in specs
     )
@@ -272,7 +284,7 @@ def _draw_array(
     if limits is None and "mask" in spec.name.lower():
         return _mask(rng, shape).astype(dtype)
     if dtype.kind == "b":
-        return rng.random(shape) < 0.5
+        return rng.random(shape) < (0.5 if limits is None else limits[0])
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
         low, high = limits if limits is not None else (0, 1)

@@ -132,6 +132,12 @@ def install(board: Board) -> None:
     _board, _watcher = board, os.getppid()
 
 
+def unwatch() -> None:
+    """Keep no limits: this process is a copy of one that is watched, and has limits of its own."""
+    global _board
+    _board = None
+
+
 def set_limits(seconds: float | None, memory_bytes: float | None) -> None:
     """Limit what follows.
 

@@ -74,7 +74,11 @@ def left_to_cpu(session: Any, model: Callable[[], ModelProto]) -> Left | None:
         for node in nodes
     ]
     shapes = shape_nodes(model()) if keys else set()
-    left = tuple(f"{op} '{name}'" if name else op for name, op in keys if (name, op) not in shapes)
+    left = tuple(
+        f"{op} '{name}'" if name and not name.startswith(f"{op}:") else name or op
+        for name, op in keys
+        if (name, op) not in shapes
+    )
     return Left(left, sum(len(nodes) for _, nodes in parts), len(keys) - len(left))
 
 
@@ -206,7 +210,7 @@ def first_line(error: BaseException) -> str:
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if text.startswith("[ONNXRuntimeError]"):
         text = text.split(" : ", 3)[-1]
-    text = _RUNNING.sub(r"\1 node '\2': ", text)
+    text = _RUNNING.sub(r"\1 node '\2': ", text).replace(" node '': ", ": ", 1)
     place = _PLACE.search(text)
     if place is not None:
         # Of a check in the C++ code, what it says is enough: not its function and condition.

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.model.processes import available_cores
+from dnnp.core.model.text import shown_bytes
 from dnnp.core.runtime.inputs import random_inputs
-from dnnp.core.runtime.limits import making_session, watched
+from dnnp.core.runtime.limits import making_session, unwatch, watched
 from dnnp.core.runtime.session import SessionConfig, make_session
 from dnnp.core.runtime.stages import CpuStage
 from dnnp.core.runtime.values import to_numpy
-from dnnp.formats.onnx_scope import reads, writes
+from dnnp.formats.guard import guarded, less_memory
+from dnnp.formats.onnx_scope import domain_of, held_tensors, reads, writes
+from dnnp.formats.onnx_shapes import Types, is_fixed, join
 from dnnp.formats.onnx_sizes import ValueType, bytes_of
+from dnnp.formats.onnx_types import element_type
+from dnnp.formats.onnx_weights import external_fields
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-
-MOST_RETRIES = 16
-"""Operators that the inference may fail on; each is then left out, with all that follows it."""
 
 MOST_ROUNDS = 100
 """Passes over the model; each follows up on dimensions that the one before found equal."""
@@ -32,11 +39,19 @@ MOST_ROUNDS = 100
 _LARGEST = 2**31 - 1
 """Integers from here on mean "to the end" in `Slice`."""
 
+_UNRUNNABLE = re.compile(
+    r"(?:implementation for |[\w.]+:|No Op registered for )([\w.]+)(?:\(| with domain_version)"
+)
+"""The operator, in what ONNX Runtime says of one that it does not know or cannot run."""
+
 
 def symbolic_shapes(
-    model: onnx.ModelProto, known: Mapping[str, onnx.TypeProto], wanted: Sequence[str]
-) -> tuple[onnx.ModelProto, dict[str, onnx.TypeProto]]:
+    model: onnx.ModelProto, known: Types, wanted: Sequence[str]
+) -> tuple[onnx.ModelProto, Types]:
     """The model, and types of values; those that depend on data keep free dimensions.
+
+    ONNX Runtime infers twice: when it loads a model, and in its symbolic tool for what is missing
+    then. What it loads it also runs, so that its rank holds where another inference differs.
 
     Parameters
     ----------
@@ -48,6 +63,53 @@ def symbolic_shapes(
     wanted
         Names of the values to find.
     """
+    types = dict(known)
+    for name, proto in _loaded_types(model, known, wanted).items():
+        ranks = {_rank(types[name]), _rank(proto)} - {None} if name in types else ()
+        if len(ranks) == 2:
+            del types[name]
+        join(types, {name: proto})
+    if not all(is_fixed(types.get(name)) for name in wanted):
+        join(types, _symbolic_types(model, types, wanted))
+    return model, types
+
+
+def _rank(proto: onnx.TypeProto) -> int | None:
+    tensor = proto.tensor_type
+    return len(tensor.shape.dim) if tensor.HasField("shape") else None
+
+
+def _loaded_types(model: onnx.ModelProto, known: Types, wanted: Sequence[str]) -> Types:
+    """Types that ONNX Runtime infers when it loads a model, of domains that ONNX knows or not."""
+    from onnx import helper
+
+    config = SessionConfig(optimization="disable", pin=False)
+    local: set[str] = set()
+    while True:
+        part = _reduced(model, known, wanted, set(), lambda node: node.op_type not in local)
+        try:
+            session = make_session(part, Path(), config)
+        except InputFileError as error:
+            # Its operator may be one of other devices: what follows from it is left out.
+            match = _UNRUNNABLE.search(str(error))
+            if match is None or match[1] in local:
+                return {}
+            local.add(match[1])
+            continue
+        break
+    found: Types = {}
+    for value in session.get_outputs():
+        kind, _, name = value.type.removesuffix(")").partition("(")
+        element = element_type(_ELEMENTS.get(name, name))
+        if kind == "tensor" and element:
+            # No sizes stand for a scalar, and for an unknown rank.
+            sizes = [n if isinstance(n, int) else None for n in value.shape] or None
+            found[value.name] = helper.make_tensor_type_proto(element, sizes)
+    return found
+
+
+def _symbolic_types(model: onnx.ModelProto, known: Types, wanted: Sequence[str]) -> Types:
+    """Types by the runtime's symbolic inference, around operators that it fails on."""
     import logging
 
     from onnxruntime.tools import symbolic_shape_infer
@@ -55,22 +117,33 @@ def symbolic_shapes(
     logger = logging.getLogger(symbolic_shape_infer.__name__)
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
-    found: dict[str, onnx.TypeProto] = {}
+    found: Types = {}
     blind: set[str] = set()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for _ in range(MOST_RETRIES):
+            while True:
                 search = _search_class()()
-                candidate = _reduced(model, known, wanted, blind, search.dispatcher_)
-                stopped_at = search.infer(candidate)
+                part = _reduced(model, known, wanted, blind, partial(_familiar, search.dispatcher_))
+                stopped_at = search.infer(part)
                 found.update(search.types())
-                if stopped_at is None:
+                if stopped_at is None or blind.issuperset(writes(stopped_at)):
                     break
                 blind.update(writes(stopped_at))
     finally:
         logger.setLevel(level)
-    return model, found
+    return found
+
+
+_SHARED_NAMES = frozenset({"Attention", "Gelu", "GroupNormalization", "RotaryEmbedding"})
+"""Operators of two domains, of which the symbolic inference knows that of ONNX Runtime alone."""
+
+
+def _familiar(handled: Mapping[str, object], node: onnx.NodeProto) -> bool:
+    """Whether the symbolic inference knows an operator: its domain is part of its name."""
+    if domain_of(node.domain) == "":
+        return node.op_type not in _SHARED_NAMES and onnx.defs.has(node.op_type)
+    return node.op_type in handled and node.domain == "com.microsoft"
 
 
 def _search_class() -> Any:
@@ -108,12 +181,12 @@ def _search_class() -> Any:
 
 def _reduced(
     model: onnx.ModelProto,
-    known: Mapping[str, onnx.TypeProto],
+    known: Types,
     wanted: Sequence[str],
     blind: set[str],
-    handled: Mapping[str, object],
+    familiar: Callable[[onnx.NodeProto], bool],
 ) -> onnx.ModelProto:
-    """The part of a model that the inference can handle, with all wanted values as outputs.
+    """The part of a model that an inference can handle, with all wanted values as outputs.
 
     Operators that it does not know become inputs where their outputs have fixed types; where
     not, and for the outputs in `blind`, everything that follows is left out.
@@ -125,31 +198,22 @@ def _reduced(
     target.name = graph.name
     target.input.extend(graph.input)
     target.initializer.extend(graph.initializer)
-    gone = set(blind)
+    gone: set[str] = set()
     kept: set[str] = set()
     for node in graph.node:
         outputs = writes(node)
-        familiar = node.op_type in handled or (
-            node.domain in ("", "ai.onnx") and onnx.defs.has(node.op_type)
-        )
-        if not familiar and all(_fixed(known.get(name)) for name in outputs):
-            for name in outputs:
-                target.input.add(name=name).type.CopyFrom(known[name])
-        elif not node.output or not familiar or not gone.isdisjoint((*reads(node), *outputs)):
-            gone.update(outputs)
-        else:
+        able = bool(node.output) and familiar(node) and blind.isdisjoint(outputs)
+        if able and gone.isdisjoint(reads(node)):
             target.node.append(node)
             kept.update(outputs)
+            continue
+        for name in outputs:
+            if is_fixed(known.get(name)) and known[name].HasField("tensor_type"):
+                target.input.add(name=name).type.CopyFrom(known[name])
+            else:
+                gone.add(name)
     target.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name in kept)
     return reduced
-
-
-def _fixed(proto: onnx.TypeProto | None) -> bool:
-    """Whether a type is a tensor of fixed shape."""
-    if proto is None or not proto.HasField("tensor_type"):
-        return False
-    tensor = proto.tensor_type
-    return tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim)
 
 
 SEED = 0
@@ -158,17 +222,32 @@ SEED = 0
 _ELEMENTS = {"float": "float32", "double": "float64"}
 
 
+MOST_BYTES = 256 << 20
+"""Weights of the largest model that is run without being asked to."""
+MOST_SECONDS = 20.0
+MOST_MEMORY = 1 << 30
+"""What such a run may take."""
+
+
 def shapes_by_running(
-    model: ModelProto, folder: Path, wanted: Sequence[str]
-) -> dict[str, ValueType]:
-    """Run a model once on random inputs and look at the values called `wanted`.
+    model: ModelProto,
+    wanted: Sequence[str],
+    known: Mapping[str, Sequence[int]],
+    folder: Path,
+    sample: Mapping[str, Any] | None = None,
+) -> tuple[dict[str, ValueType], str]:
+    """Run a model once and look at the values called `wanted`.
 
     Parameters
     ----------
     model
         With fixed inputs. Gets more outputs for the time of the call.
+    known
+        Shapes of other values, which say what inputs may be.
     folder
         Where its external data are; they must exist.
+    sample
+        Its inputs; None: random ones.
 
     Raises
     ------
@@ -191,10 +270,50 @@ def shapes_by_running(
     finally:
         del outputs[before:]
     types = {value.name: value.type for value in session.get_outputs()}
-    feeds = random_inputs(model, SEED)
+    feeds = random_inputs(model, SEED, shapes=known) if sample is None else sample
     with watched("the run that shows the shapes"):
         values = CpuStage(session, tuple(wanted))(feeds)
-    return {name: _type_of(types[name], value) for name, value in values.items()}
+    return {name: _type_of(types[name], value) for name, value in values.items()}, ""
+
+
+def shapes_if_small(
+    model: ModelProto,
+    wanted: Sequence[str],
+    known: Mapping[str, Sequence[int]],
+    folder: Path,
+    sample: Mapping[str, Any] | None = None,
+) -> tuple[dict[str, ValueType], str]:
+    """`shapes_by_running` in a process with limits, of a small model; else the reason why not."""
+    held = 0.0
+    for tensor in held_tensors(model):
+        held += tensor.ByteSize()
+        place = external_fields(tensor)
+        if "location" in place:
+            with suppress(OSError, ValueError):
+                held += int(place.get("length") or os.path.getsize(folder / place["location"]))
+    if held > MOST_BYTES:
+        return {}, f"its weights take {shown_bytes(held)}, over {shown_bytes(MOST_BYTES)}"
+    data = model.SerializeToString()
+    found = guarded(run_apart, data, wanted, known, folder, sample, seconds=MOST_SECONDS)
+    limits = f"{MOST_SECONDS:g} s, {shown_bytes(MOST_MEMORY)}"
+    return ({}, f"it failed, or took more than is allowed ({limits})") if found is None else found
+
+
+def run_apart(
+    data: bytes,
+    wanted: Sequence[str],
+    known: Mapping[str, Sequence[int]],
+    folder: Path,
+    sample: Mapping[str, Any] | None,
+) -> tuple[dict[str, ValueType], str]:
+    """`shapes_by_running` for a process that may crash; the reason where it fails."""
+    unwatch()
+    model = onnx.ModelProto.FromString(data)
+    try:
+        with less_memory(MOST_MEMORY):
+            return shapes_by_running(model, wanted, known, folder, sample)
+    except (DnnpError, MemoryError) as error:
+        return {}, str(error) or "too little memory"
 
 
 def _type_of(declared: str, value: Any) -> ValueType:
@@ -206,8 +325,12 @@ def _type_of(declared: str, value: Any) -> ValueType:
         return ValueType(dtype, shape, bytes_of(dtype, prod(shape)))
     inner = element.removeprefix("tensor(").rstrip(")")
     dtype = _ELEMENTS.get(inner, inner)
-    size = None
-    if kind != "map" and "(" not in inner:
+    size: float | None = None
+    if element.startswith("map(") and isinstance(value, list):
+        held = element.removeprefix("map(").removesuffix("))").replace(",tensor(", " ").split(" ")
+        each = sum(bytes_of(_ELEMENTS.get(name, name), 1) for name in held)
+        size = each * sum(map(len, value))
+    elif kind != "map" and "(" not in inner:
         items = value if isinstance(value, list) else [] if value is None else [value]
         size = bytes_of(dtype, sum(prod(to_numpy(item).shape) for item in items))
     names = {"seq": "sequence"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dnnp.core.coarsen.layers import layer_paths, scope_of_name, scope_path
+from dnnp.core.coarsen.layers import layer_paths, scope_path
 from dnnp.core.coarsen.segments import acyclic_labels
+from dnnp.core.model.text import scope_of_name
 from dnnp.formats.graph import graph_of
 from support.op_graphs import groups_by, op_stream
 
@@ -36,7 +37,9 @@ def test_scope_path(scope, path):
 def test_scope_of_name():
     assert scope_of_name("/a/b/MatMul") == "/a/b"
     assert scope_of_name("MatMul_3") == ""
-    assert scope_of_name("bert.encoder.MatMul") == ""
+    assert scope_of_name("bert.encoder.MatMul") == "bert.encoder"
+    assert scope_of_name("/a.b.c/MatMul.d.e") == "/a.b.c"
+    assert scope_of_name("MatMul.1") == scope_of_name("onnx::Add_1.x") == ""
 
 
 def test_transformer():

@@ -20,7 +20,7 @@ class Imported:
 
     def __init__(self, result: Result) -> None:
         assert result.status == 0, result.err
-        self.err = result.err
+        self.err, self.raw = result.err, result.out
         self.header = result.one("header")
         self.nodes: list[dict[str, Any]] = result.records("node")
         self.tensors: list[dict[str, Any]] = result.records("tensor")

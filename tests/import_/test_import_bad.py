@@ -61,20 +61,20 @@ def test_no_standard_input_for_onnx():
         ("g () => (float y) { y = Constant <value_float = 1.0> () }", "holds no operators"),
         (
             "g (float[2] x) => (float[2] y) { y = Add(x, q) }",
-            "node 0 '' (Add) reads 'q', which nothing produces",
+            "node 0 'Add:y' reads 'q', which nothing produces",
         ),
         ("g (float[2] x) => (float[2] z) { y = Relu(x) }", "output 'z' of the graph"),
         (
             "g (float[2] x) => (float[2] y) { y = Relu(x) y = Exp(x) }",
-            "node 1 '' (Exp) writes 'y', which is already defined",
+            "node 1 'Exp:y' writes 'y', which is already defined",
         ),
         (
             "g (float[2] x) => (float[2] y) { x = Relu(x) y = Exp(x) }",
-            "node 0 '' (Relu) writes 'x', which is already defined",
+            "node 0 'Relu:x' writes 'x', which is already defined",
         ),
         (
             "g (float[2] x) => (float[2] y) { a = Add(x, b) b = Exp(a) y = Relu(b) }",
-            "the graph has a cycle: node 0 '' (Add) -> node 1 '' (Exp) -> node 0 '' (Add)",
+            "the graph has a cycle: node 0 'Add:a' -> node 1 'Exp:b' -> node 0 'Add:a'",
         ),
         ("g (float[2] x) => (float[2] y) { y = Add(x, y) }", "the graph has a cycle: node 0"),
         (

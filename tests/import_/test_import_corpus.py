@@ -106,7 +106,7 @@ def test_shapes_equal_those_of_a_run(shared_models: Path):
 def _run_all(path: Path, names: list[str]):
     from dnnp.core.runtime.shapes import shapes_by_running
 
-    return shapes_by_running(onnx.load(path), path.parent, names)
+    return shapes_by_running(onnx.load(path), names, {}, path.parent)[0]
 
 
 def test_the_weightless_giant(shared_models: Path):

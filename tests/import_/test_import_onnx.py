@@ -253,12 +253,13 @@ def test_optionals(load):
     assert [n["color"] for n in got.nodes] == [0, 0]
 
 
-def test_duplicate_and_empty_node_names_are_kept(load):
+def test_duplicate_names_are_kept_and_empty_ones_made_up(load):
     model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>' + CHAIN)
     for name in ("same", ""):
         for node in model.graph.node:
             node.name = name
-        assert [(n["id"], n["name"]) for n in load(model).nodes] == [(0, name), (1, name)]
+        shown = [name or "Relu:a", name or "Exp:y"]
+        assert [n["name"] for n in load(model).nodes] == shown
 
 
 def test_optional_inputs_and_outputs_left_out(load):
@@ -364,3 +365,36 @@ def test_import_reads_no_weight_file(save, tmp_path: Path):
     """A weight file that is there is not opened: this one is no file at all."""
     (tmp_path / "absent.bin").mkdir()
     assert dnnp("import", save(weightless([4, 4]))).status == 0
+
+
+def test_nodes_without_a_name_are_called_by_operator_and_output(save):
+    """In tables, in pictures, in groups and in messages."""
+    text = "g (float[4,4] x) => (float[4,4] y) { a = Exp(x) b = MatMul(a, x) y = Sqrt(b) }"
+    imported = dnnp("import", save(text))
+    plan = dnnp("partition", "-q", "-k", "3", "--method", "uniform", stdin=imported.out)
+    for words in (("csv", "--table", "nodes"), ("dot",), ("html",), ("svg",)):
+        shown = dnnp("view", "--as", *words, stdin=plan.out)
+        assert b"MatMul:b" in shown.out, words
+    groups = dnnp("coarsen", "-q", stdin=imported.out).records("group")
+    assert {"MatMul:b"} & {group["name"] for group in groups}
+
+
+@pytest.mark.parametrize("where", ["name", "output"])
+def test_dotted_names_tell_layers(where, save):
+    names = [f"model.layers.{i}.mlp.{op}" for i in range(3) for op in ("Exp", "Relu", "Neg", "Abs")]
+    tensors = ["x", *(names if where == "output" else [f"t{i}" for i in range(12)])]
+    nodes = [
+        helper.make_node(name.rpartition(".")[2], [a], [b], name=name if where == "name" else "")
+        for name, a, b in zip(names, tensors, tensors[1:], strict=False)
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, [4])],
+        [helper.make_tensor_value_info(tensors[-1], 1, [4])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    imported = dnnp("import", save(model))
+    assert imported.records("node")[0]["scope"] == "model.layers.0.mlp"
+    layered = dnnp("coarsen", "-q", "--layers", stdin=imported.out)
+    assert [len(group["nodes"]) for group in layered.records("group")] == [4, 4, 4]

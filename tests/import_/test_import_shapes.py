@@ -15,6 +15,8 @@ from dnnp.formats.onnx_dims import Dimensions, parse_dimensions
 from dnnp.formats.onnx_sizes import TypeReader
 from support.run import dnnp
 
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
+
 FREE = "g (float[batch,seq,8] x) => (float[batch,k] y) { a = Relu(x) y = Flatten(a) }"
 
 
@@ -73,23 +75,15 @@ def test_later_options_win():
     assert parse_dimensions(["a=1", "b=2", "a=3", "x=y=4"]) == {"a": 3, "b": 2, "x=y": 4}
 
 
-def declared(text: str, dimension: str) -> onnx.ModelProto:
-    """A model that declares the shape of `a` as one named dimension."""
-    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>' + text)
-    model.graph.value_info.append(helper.make_tensor_value_info("a", 1, [dimension]))
-    return model
-
-
-def test_declared_expressions_need_no_inference(load, monkeypatch):
-    monkeypatch.setattr(onnx_shapes, "guarded", pytest.fail)
+def test_declared_expressions_are_evaluated(load):
+    """ONNX knows nothing of the operator, so that what is declared counts."""
     got = load(
-        declared("g (float[b,s] x) => (float[b,s] y) { a = Relu(x) y = Relu(a) }", "b*s"),
-        "--dim",
-        "b=2",
-        "--dim",
-        "s=3",
+        '<ir_version: 8, opset_import: ["" : 17, "nowhere" : 1]>'
+        "g (float[b,s] x) => (float[b,s] y) <float[b] a> { a = nowhere.Op(x) y = nowhere.Op(a) }",
+        *("--dim", "b=2", "--dim", "s=3"),
     )
-    assert got.tensor("a")["shape"] == [6]
+    assert got.tensor("a")["shape"] == [2]
+    assert got.err == ""
 
 
 def test_declarations_that_went_stale(load):
@@ -104,9 +98,47 @@ def test_declarations_that_went_stale(load):
     assert [got.tensor(name)["shape"] for name in "ayc"] == [[8, 4], [8, 4], [1, 4]]
 
 
-def test_complete_declarations_need_no_inference(load, monkeypatch):
-    monkeypatch.setattr(onnx_shapes, "guarded", pytest.fail)
-    load("g (float[4] x) => (float[4] y) <float[4] a> { a, m = Dropout(x) y = Relu(a) }")
+def test_complete_declarations_are_compared_once(load, monkeypatch):
+    text = "g (float[4] x) => (float[4] y) <float[4] a> { a, m = Dropout(x) y = Relu(a) }"
+    calls = []
+
+    def counted(*arguments, **limits):
+        calls.append(arguments[1])
+        return guard.guarded(*arguments, **limits)
+
+    monkeypatch.setattr(onnx_shapes, "guarded", counted)
+    load(text)
+    assert calls == [onnx_shapes.infer]
+    monkeypatch.setattr(onnx_shapes, "LARGEST_CHECKED", 1)
+    load(text)
+    assert calls == [onnx_shapes.infer]
+
+
+@pytest.mark.parametrize("declared", ["float[N,3,4]", "float[N,13]"])
+def test_declarations_that_inference_contradicts(load, declared, tmp_path):
+    """The reshape makes a matrix [2, 12], whatever the model says of `b`."""
+    got = load(
+        f"g (float[N,3,4] x) => (float[k,l] y) <{declared} b> {{"
+        " a = Relu(x) s = Constant <value_ints = [-1, 12]> () b = Reshape(a, s) y = Neg(b) }",
+        *("--dim", "N=2"),
+    )
+    assert got.tensor("b")["shape"] == got.tensor("y")["shape"] == [2, 12]
+    assert got.tensor("b")["dtype"] == "float32"
+    assert "1 tensor of another shape or type than the model declares, such as 'b'" in got.err
+    stages = dnnp("partition", "-k", "3", "--method", "uniform", stdin=got.raw)
+    done = dnnp("run", "-n", "1", "--verify", "--warmup", "0", stdin=stages.out)
+    assert done.status == 0, done.err
+
+
+def test_an_output_that_is_listed_twice(load):
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[2,6] x) => (float[2,6] y, float[12] z)'
+        "{ z = Neg(x) y = Relu(z) }"
+    )
+    model.graph.output.append(helper.make_tensor_value_info("y", 1, [3, 4, 1]))
+    got = load(model)
+    assert got.tensor("y")["shape"] == got.tensor("z")["shape"] == [2, 6]
+    assert "2 tensors of another shape" in got.err
 
 
 def test_steps_stop_where_they_are_told_to(load):
@@ -180,20 +212,61 @@ def test_large_values_are_not_followed(load, op):
 
 
 DATA_DEPENDENT = (
-    "g (float[6] x) => (float[k] y, float[6] z) {"
+    "g (float[6] x) => (float[1,k] y, float[6] z) {"
     " n = NonZero(x) f = Cast <to = 1> (n) y = Exp(f) b = Relu(x) z = Exp(b) }"
 )
 
 
 def test_shapes_that_depend_on_data(load):
-    got = load(DATA_DEPENDENT)
+    got = load(DATA_DEPENDENT, "--shapes", "symbolic")
     assert got.tensor("b")["shape"] == [6]
     assert "of unknown size" in got.err
     assert [got.tensor(name)["size_bytes"] for name in ("n", "f", "y")] == [0, 0, 0]
-    ran = load(DATA_DEPENDENT, "--shapes", "run")
-    assert ran.err == ""
-    assert ran.tensor("n")["shape"] == [1, 6]
-    assert ran.tensor("y")["size_bytes"] == 24
+    assert "ran" not in got.header["source"]
+    for ran in (load(DATA_DEPENDENT, "--shapes", "run"), load(DATA_DEPENDENT)):
+        assert ran.err == ""
+        assert ran.header["source"]["ran"] is True
+        assert ran.tensor("n")["shape"] == [1, 6]
+        assert ran.tensor("y")["size_bytes"] == 24
+
+
+def test_a_run_on_given_inputs(load, refuse, tmp_path):
+    """Two of the four numbers are not 0; the file says how large the dimension is."""
+    path = tmp_path / "x.npz"
+    np.savez(path, x=np.array([0, 1, 0, 2], dtype=np.float32))
+    text = DATA_DEPENDENT.replace("float[6]", "float[b]")
+    got = load(text, "--inputs", str(path))
+    assert got.tensor("n")["shape"] == [1, 2]
+    assert got.tensor("z")["shape"] == [4]
+    assert "x:0 of the inputs is 4" in refuse(2, text, "--inputs", str(path), "--dim", "b=5")
+    assert "is for ONNX models" in dnnp("import", "--inputs", path, "--from", "csv", "a.csv").err
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "says"),
+    [("MOST_BYTES", 3, "its weights take"), ("MOST_SECONDS", 0.0, "took more than is allowed")],
+)
+def test_models_that_are_not_run_unasked(load, monkeypatch, limit, value, says):
+    monkeypatch.setattr(f"dnnp.core.runtime.shapes.{limit}", value)
+    text = DATA_DEPENDENT.replace("y, float[6] z) {", "y, float[6] z) <float[4] w = {1,2,3,4}> {")
+    got = load(text.replace("[6]", "[4]").replace("Relu(x)", "Add(x, w)"))
+    assert "of unknown size" in got.err
+    assert says in got.err
+    assert "ran" not in got.header["source"]
+
+
+def test_sizes_at_addresses_are_those_of_names(load, refuse):
+    text = "g (float[b,p] x, float[b,p+s] z) => (float[b,k] y) { y = Concat <axis = 1> (x, z) }"
+    model = onnx.parser.parse_model(HEAD + text.replace("p+s", "t"))
+    model.graph.input[1].type.tensor_type.shape.dim[1].dim_param = "p + s"
+    got = load(model, "--dim", "x:0=2", "--dim", "p=3", "--dim", "z:1=7")
+    assert got.tensor("z")["shape"] == [2, 7]
+    got = load(model, "--dim", "b=2", "--dim", "p=3", "--dim", "s=4")
+    assert got.tensor("y")["shape"] == [2, 10]
+    message = refuse(2, model, "--dim", "x:0=2", "--dim", "z:0=3", "--dim", "p=3", "--dim", "s=4")
+    assert "dimension 'b' is 2, but z:0 of the inputs is 3" in message
+    message = refuse(2, model, "--dim", "b=2", "--dim", "p=3", "--dim", "s=4", "--dim", "z:1=8")
+    assert "dimension 'p + s' is 7, but z:1 of the inputs is 8" in message
 
 
 def test_a_run_sees_sequences_and_bodies(load):
@@ -247,7 +320,7 @@ def test_symbolic_inference_goes_around_unknown_operators(load):
     assert got.tensor("h")["shape"] == got.tensor("i")["shape"] == [2, 3, 8]
     assert "shape" not in got.tensor("u")
     assert "shape" not in got.tensor("z")
-    assert "shape" not in load(CONTRIB, "--shapes", "infer").tensor("g1")
+    assert load(CONTRIB, "--shapes", "infer").tensor("g1")["shape"] == [2, 3, 8]
 
 
 def test_equal_types_are_decoded_once():

@@ -386,14 +386,19 @@ def test_a_fallback_is_an_error_unless_allowed(tmp_path: Path) -> None:
     refused = dnnp(*words, "-q", stdin=stream)
     assert (refused.status, refused.out) == (7, b"")
     assert refused.err == (
-        "dnnp-run: provider 'azure' leaves 3 of 3 nodes to the CPU: Gather, Mul, MatMul; "
+        "dnnp-run: provider 'azure' leaves 3 of 3 nodes to the CPU: Gather:e, Mul:m, "
+        "MatMul:b; "
         "--allow-fallback lets them run there\n"
     )
     result = dnnp(*words, "--allow-fallback", "--provider-option", "key=1", stdin=stream)
     assert result.status == 0, result.err
     run = result.one("run")
     assert (run["provider"], run["provider_options"]) == ("cpu+azure", ["key=1"])
-    assert [s.get("fallback") for s in run["stages"]] == [None, ["Gather", "Mul", "MatMul"], None]
+    assert [s.get("fallback") for s in run["stages"]] == [
+        None,
+        ["Gather:e", "Mul:m", "MatMul:b"],
+        None,
+    ]
     assert [s["provider"] for s in run["stages"]] == ["cpu", "azure", "cpu"]
     assert {(link["from"], link["to"]): link["how"] for link in run["links"]} == {
         (0, 1): "host", (0, 2): "shared", (1, 2): "host",

@@ -159,7 +159,7 @@ def loops() -> onnx.ModelProto:
         node("ReduceSum", ["scanned"], ["z"]),
     ]
     stored = [W, V, TRUE, array("count", 3, np.int64)]
-    return make(graph(nodes, "loops", [value("x")], [value("y"), value("z", [])], stored))
+    return make(graph(nodes, "loops", [value("x")], [value("y"), value("z", [1, 1])], stored))
 
 
 def _function(name: str, nodes: list, inputs: list[str], outputs: list[str], **extra):
