@@ -122,5 +122,5 @@ def test_what_is_all_in_one_node_is_said(merged: Path) -> None:
     onnx.save(model, merged)
     result = dnnp("import", "--dim", "N=1", merged)
     assert result.status == 0
-    assert "(If) holds 23 of 28 operators and is not split" in result.err
+    assert "'If:p' holds 23 of 28 operators and is not split" in result.err
     assert "--set-input cache=true or =false takes one branch" in result.err
