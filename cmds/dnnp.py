@@ -7,45 +7,47 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
-from dnnp.cmds.shell.cli import Command, Version
+from dnnp.cmds.shell.arguments import add_options
+from dnnp.cmds.shell.cli import Command, version
 from dnnp.cmds.shell.completion import SHELLS
 from dnnp.cmds.shell.context import Context
-from dnnp.cmds.shell.parser import Help, Parser
+from dnnp.cmds.shell.parser import Parser
 from dnnp.core.model.errors import UsageError
-
-if TYPE_CHECKING:
-    from dnnp.cmds.shell.cli import Command
-
+from dnnp.option_table import Options, option
 
 HELP = "help"
 """What stands in place of a command, for its help or the list of all."""
 
 
-class _Completion(argparse.Action):
-    """`--print-completion SHELL`."""
+def _completion(_: object, shell: str) -> str:
+    from dnnp.cmds.shell.completion import front_script
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, _namespace: Any, values: Any, _option: Any = None
-    ) -> NoReturn:
-        from dnnp.cmds.shell.completion import front_script
-
-        parser.exit(0, front_script(values, summaries()))
+    return front_script(shell, summaries())
 
 
-class _Front(Command):
+class _Front(Options):
+    """What it takes where no command is named."""
+
+    # fmt: off
+    help: bool = option(
+        False, short="-h", show=lambda parser, _: parser.format_help(),
+        help="show this help message and exit")
+    version: bool = option(
+        False, show=lambda parser, _: version(parser.prog), help="print the version and exit")
+    print_completion: str | None = option(
+        choices=SHELLS, show=_completion, metavar="SHELL",
+        help="print a completion script for bash, zsh, fish or tcsh and exit")
+    # fmt: on
+
+
+class _FrontCommand(Command):
     """What is left to do where no command is named: help, and what is wrong."""
 
     def parser(self) -> Parser:
         """Its own options, and the list of commands."""
-        parser = Parser(
-            prog=self.name,
-            description=self.summary,
-            formatter_class=Help,
-            allow_abbrev=False,
-            add_help=False,
-        )
+        parser = Parser(self.name, self.summary, self.page)
         parser.add_argument(
             "command",
             metavar="COMMAND",
@@ -57,15 +59,7 @@ class _Front(Command):
         parser.add_argument(
             "arguments", metavar="ARGUMENT", nargs="*", help="what the command takes"
         )
-        parser.add_argument("-h", "--help", action="help", help="show this help message and exit")
-        parser.add_argument("--version", action=Version, nargs=0, help="print the version and exit")
-        parser.add_argument(
-            "--print-completion",
-            action=_Completion,
-            choices=SHELLS,
-            metavar="SHELL",
-            help="print a completion script for bash, zsh, fish or tcsh and exit",
-        )
+        add_options(parser, [_Front])
         width = max(map(len, COMMANDS)) + 2
         rows = [f"{name:{width}}{summary}" for name, summary in summaries().items()]
         parser.add_argument_group("commands", "\n".join(rows))
@@ -92,10 +86,9 @@ class _Front(Command):
         raise UsageError("give a command (see dnnp help)")
 
 
-COMMAND = _Front(
+COMMAND = _FrontCommand(
     "dnnp", "split neural networks over several devices: all commands by one name",
-    lambda _: None, lambda _args, _context: 0,
-    reads_stream=False, writes_file=False, writes_stream=False,
+    lambda _args, _context: 0, model=("COMMAND", ""),
 )  # fmt: skip
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dnnp.formats.records import FORMAT, VERSION
-from dnnp.formats.stream import Record
+if TYPE_CHECKING:  # `--version` starts with this module
+    from dnnp.formats.stream import Record
 
 RELEASE = "0.1.0"
 """Version of the package. Asking the installation takes longer than reading most streams."""
@@ -25,6 +24,10 @@ def new_header(kind: str, path: str, sha256: str, name: str | None, time: str) -
     time
         Unit of time: `s` or `unknown`.
     """
+    from pathlib import Path
+
+    from dnnp.formats.records import FORMAT, VERSION
+
     return {
         "type": "header",
         "format": FORMAT,

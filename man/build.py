@@ -25,6 +25,7 @@ from argparse_manpage.manpage import Manpage
 from dnnp.cmds.dnnp import COMMAND as FRONT
 from dnnp.cmds.dnnp import COMMANDS, summaries
 from dnnp.cmds.dnnp import command as command_of
+from dnnp.cmds.shell.arguments import rows_of
 from dnnp.cmds.shell.cli import Command
 from dnnp.cmds.shell.completion import SHELLS, front_script, script
 from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, SCHEDULES, SPLITS, Method
@@ -36,7 +37,7 @@ from dnnp.formats.records import RECORDS
 HERE = Path(__file__).resolve().parent
 SECTIONS = HERE / "sections"
 MANUAL = "dnnp manual"
-PROSE = (("dnnp-graph", 5), ("dnnp-stages", 5), ("dnnp", 7))
+PROSE = (("dnnp-graph", 5), ("dnnp-stages", 5), ("dnnp", 7), ("dnnp-methods", 7))
 """Pages that are no command's: name and section."""
 METHODS = HERE / "methods.md"
 SCHEMA = HERE.parent / "formats" / "dnnp-stages.schema.json"
@@ -142,13 +143,42 @@ def method_list(methods: Mapping[str, Method], kinds: str) -> str:
     )
 
 
+def knob_list() -> str:
+    """One subsection a command that has knobs: their names, values and defaults."""
+    lines = []
+    for command in commands():
+        rows = [row for _, row in rows_of(command.tables) if row.knob]
+        lines += [f".SS {roff(command.name)}"] if rows else []
+        for row in rows:
+            lines.append(f".TP\n\\fB{roff(row.key)}\\fR=\\fI{roff(row.metavar or 'true')}\\fR")
+            lines.append(f"{marked(row.help)}.")
+    return "\n".join(lines)
+
+
+def brief_list() -> str:
+    """One subsection a table of methods: what each is, and what it heeds."""
+    titles = {"SPLITS": "Splits for throughput and gpipe", "LATENCY": "Splits for latency"}
+    titles |= {"BOUNDS": "Bounds for throughput and gpipe", "LATENCY_BOUNDS": "Bounds for latency"}
+    lines = []
+    for name, (methods, _) in TABLES.items():
+        lines.append(f".SS {titles.get(name, 'Schedules')}")
+        for method in methods.values():
+            heeds = f" ({', '.join(method.heeds)})" if method.heeds else ""
+            lines.append(f".TP\n.B {roff(method.name)}\n{marked(method.help + heeds)}")
+    return "\n".join(lines)
+
+
 def described(method: Method, kinds: str) -> str:
     """What a method is, what it is for, what it heeds, and where it comes from, in sentences."""
     parts = [method.help[0].upper() + method.help[1:] + ".", method.more]
     if method.kinds and kinds:
         parts.append(kinds.format(listed(method.kinds)) + ".")
     if method.heeds:
-        parts.append(f"Heeds {listed([f'`--{name}`' for name in method.heeds], 'and')}.")
+        knobs = {
+            row.key for command in commands() for _, row in rows_of(command.tables) if row.knob
+        }
+        flags = [f"`--set {name}`" if name in knobs else f"`--{name}`" for name in method.heeds]
+        parts.append(f"Heeds {listed(flags, 'and')}.")
     if method.source:
         parts.append(f"Source: {method.source}.")
     return " ".join(filter(None, parts))
@@ -310,6 +340,8 @@ def prose_page(name: str, section: int, version: str, date: str) -> str:
         "@FUNCTIONS@": python_page.functions(),
         "@CLASSES@": python_page.classes(),
         "@ERRORS@": python_page.errors(),
+        "@KNOBS@": knob_list(),
+        "@BRIEF@": brief_list(),
         "@GLOSSARY@": term_list(glossary()),
         "@SEEALSO@": references(sorted(c.name for c in commands())),
     }

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import fields
-from itertools import pairwise
 from typing import Any
 
 import dnnp
-from dnnp.bounding import BoundOptions
-from dnnp.coarsening import CoarsenOptions
-from dnnp.gates import CheckOptions
-from dnnp.profiling import ProfileOptions
-from dnnp.run_options import RunOptions
-from dnnp.scheduling import ScheduleOptions
-from dnnp.split_options import SplitOptions
+from dnnp.graph_options import CoarsenOptions, ImportOptions, ProfileOptions
+from dnnp.option_table import Options
+from dnnp.run_options import CheckOptions, ExportOptions, RunOptions
+from dnnp.split_options import BoundOptions, ScheduleOptions, SplitOptions
 
 FUNCTIONS = (
     "load", "generate", "coarsen", "profile", "split", "bound", "schedule", "check", "export",
@@ -25,13 +19,15 @@ FUNCTIONS = (
 )  # fmt: skip
 """In the order in which they are used."""
 
-OPTIONS: dict[str, type] = {
+OPTIONS: dict[str, type[Options]] = {
+    "load": ImportOptions,
     "coarsen": CoarsenOptions,
     "profile": ProfileOptions,
     "split": SplitOptions,
     "bound": BoundOptions,
     "schedule": ScheduleOptions,
     "check": CheckOptions,
+    "export": ExportOptions,
     "run": RunOptions,
 }
 """Step -> the class of its options."""
@@ -69,23 +65,6 @@ def paragraphs(doc: str | None) -> Iterator[str]:
             yield f".TP\n.B {roff(name)}\n{roff(' '.join(text.split()))}"
 
 
-def field_docs(kind: type) -> dict[str, str]:
-    """Field -> the docstring below it, base classes first."""
-    docs: dict[str, str] = {}
-    for base in reversed(kind.__mro__[:-1]):
-        (tree,) = ast.parse(inspect.getsource(base)).body
-        body = tree.body if isinstance(tree, ast.ClassDef) else []
-        for one, other in pairwise(body):
-            if (
-                isinstance(one, ast.AnnAssign)
-                and isinstance(one.target, ast.Name)
-                and isinstance(other, ast.Expr)
-                and isinstance(other.value, ast.Constant)
-            ):
-                docs[one.target.id] = " ".join(str(other.value.value).split())
-    return docs
-
-
 def function(name: str) -> str:
     """One subsection a function."""
     call: Any = getattr(dnnp, name)
@@ -94,11 +73,10 @@ def function(name: str) -> str:
     lines = [f".SS {name}({first}, ...)", *paragraphs(call.__doc__)]
     kind = OPTIONS.get(name)
     if kind is not None:
-        docs = field_docs(kind)
-        lines.append(".PP\nOptions:")
-        for each in fields(kind):
-            default = "" if each.name == "caller" else f" = {each.default!r}"
-            lines.append(f".TP\n.B {roff(each.name + default)}\n{roff(docs[each.name])}")
+        lines.append(".PP\nOptions:\n.TP\n.B caller\nWhom the step tells what it does.")
+        for row in kind.rows.values():
+            said = f"{roff(f'{row.name} = {row.default!r}')}\n{roff(row.help)}"
+            lines.append(f".TP\n.B {said}.")
     return "\n".join(lines)
 
 

@@ -1,207 +1,186 @@
-"""Options, and values of options, that several commands take."""
+"""Parsers from tables of options, and the rows that commands alone have."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
+from dnnp.core.model.text import instead
+from dnnp.option_table import Option, Options, option
 
-def size(text: str) -> float:
-    """A size in bytes, with or without suffix and unit: `16G`, `512MiB`, `1.5e9`."""
-    from dnnp.formats.amounts import parse_size
-
-    return _parsed(parse_size, text)
-
-
-def rate(text: str) -> float:
-    """A bandwidth in bytes per second, with or without suffix and unit: `10G`, `10GB/s`."""
-    from dnnp.formats.amounts import parse_rate
-
-    return _parsed(parse_rate, text)
+MOST = 1e9
+"""The largest number that an option takes, unless its row says otherwise."""
 
 
-def share_or_size(text: str) -> float:
-    """A share up to 1, or a size in bytes above that: `0.9`, `14Gi`."""
-    from dnnp.formats.amounts import parse_share_or_size
-
-    return _parsed(parse_share_or_size, text)
-
-
-def frequency(text: str) -> float:
-    """A number a second: `100/s`."""
-    from dnnp.formats.amounts import parse_frequency
-
-    return _parsed(parse_frequency, text)
-
-
-def duration(text: str) -> float:
-    """A time with its unit: `50ms`."""
-    from dnnp.formats.amounts import parse_latency
-
-    return _parsed(parse_latency, text)
+def add_options(parser: argparse.ArgumentParser, kinds: Iterable[type[Options]]) -> None:
+    """Declare the rows of tables, each in its group; what is there already is passed over."""
+    groups: dict[str, argparse._ActionsContainer] = {"": parser}
+    knobs: dict[str, Option] = {}
+    for group, row in rows_of(kinds):
+        if group not in groups:
+            groups[group] = parser.add_argument_group(group)
+        action = groups[group].add_argument(*row.flags, dest=row.name, **_about(row))
+        action.several = row.several  # type: ignore[attr-defined]
+        if row.knob:
+            knobs[row.key] = row
+    if knobs:
+        parser.add_argument_group("knobs of methods").add_argument(
+            "--set", action=_Set, metavar="KEY=VALUE", const=knobs, default=argparse.SUPPRESS,
+            help=f"{', '.join(knobs)}; see dnnp-methods(7); repeatable",
+        )  # fmt: skip
 
 
-def _parsed(parse: Callable[[str], float], text: str) -> float:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def rows_of(kinds: Iterable[type[Options]]) -> Iterable[tuple[str, Option]]:
+    """All rows that a command has, each once, and the groups that they are in."""
+    known = set[str]()
+    for kind in kinds:
+        group = ""
+        for name, row in kind.rows.items():
+            group = group if row.group is None else row.group
+            if row.flag and name not in known:
+                known.add(name)
+                yield group, row
 
 
-def capacity(text: str) -> float | str:
-    """A size, or `fast`: the fast memory that the device's class states."""
-    return text if text == "fast" else size(text)
+def _about(row: Option) -> dict[str, Any]:
+    """What argparse is told of a row."""
+    about: dict[str, Any] = {"help": argparse.SUPPRESS if row.knob else row.help.replace("%", "%%")}
+    if row.show is not None:
+        about |= {"action": _Show, "const": row.show, "nargs": 0 if row.kind == "bool" else None}
+    elif row.kind == "bool":
+        return {**about, "action": "store_true"}
+    elif row.kind == "Sequence":
+        about |= {"action": "append", "default": None if row.default is None else []}
+    else:
+        about |= {"default": row.default, "type": _reader(row)}
+    if row.const is not None:
+        about |= {"nargs": "?", "const": row.const}
+    return {**about, "choices": row.choices or None, "metavar": row.metavar}
 
 
-def count(text: str) -> int:
-    """A whole number from 0."""
+class _Show(argparse.Action):
+    """Print a text, and end."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, _: Any, values: Any, option: Any = None
+    ) -> NoReturn:
+        parser.exit(0, self.const(parser, values))
+
+
+class _Set(argparse.Action):
+    """`--set KEY=VALUE`."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None
+    ) -> None:
+        key, _, text = values.partition("=")
+        row = self.const.get(key)
+        if row is None:
+            raise argparse.ArgumentError(
+                self, f"no knob is called '{key}'{instead(key, self.const)}"
+            )
+        try:
+            setattr(namespace, row.name, _reader(row)(text))
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, f"{key}: {error}") from None
+
+
+def _reader(row: Option) -> Callable[[str], Any]:
+    """Reads the value of a row from text; what it refuses it says in a few words."""
+
+    def read(text: str) -> Any:
+        if text in row.words:
+            return text
+        if row.unit:
+            from dnnp.formats import amounts
+
+            try:
+                return getattr(amounts, f"parse_{row.unit}")(text)
+            except ValueError as error:
+                raise argparse.ArgumentTypeError(str(error)) from None
+        return READERS.get(row.kind, _text)(text, row)
+
+    return read
+
+
+def _text(text: str, _: Option) -> str:
+    return text
+
+
+def _truth(text: str, _: Option) -> bool:
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"'{text}' is neither true nor false")
+    return text == "true"
+
+
+def _whole(text: str, row: Option) -> int:
+    from dnnp.formats.fields import MAX_ID
+
     try:
         value = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from None
-    from dnnp.formats.fields import MAX_ID
-
-    if not 0 <= value <= MAX_ID:
-        fault = "is below 0" if value < 0 else "is too large"
-        raise argparse.ArgumentTypeError(f"{text} {fault}")
+    least, most = row.least or 0, MAX_ID if row.most is None else row.most
+    if value > most:
+        large = "is too large" if row.most is None else f"is above {row.most:.0f}"
+        raise argparse.ArgumentTypeError(f"{text} {large}")
+    if value < least:
+        small = "is below 0" if value < 0 else f"is too small; at least {least:.0f}"
+        raise argparse.ArgumentTypeError(f"{text} {small}")
     return value
 
 
-def positive(text: str) -> int:
-    """A whole number from 1."""
-    value = count(text)
-    if value == 0:
-        raise argparse.ArgumentTypeError("0 is too small; at least 1")
-    return value
-
-
-def sizes(text: str) -> int | str:
-    """Whole numbers from 1; several, with commas between, stay a text."""
-    found = [positive(word) for word in text.split(",")]
-    return text if len(found) > 1 else found[0]
-
-
-def rates(text: str) -> float | str:
-    """Bandwidths as of `rate`; several, with commas between, stay a text."""
-    found = [rate(word) for word in text.split(",")]
-    return text if len(found) > 1 else found[0]
-
-
-def seconds(text: str) -> float:
-    """A time from 0, in seconds."""
-    return _number(text, 0.0)
-
-
-def factor(text: str) -> float:
-    """A factor above 0."""
-    value = _number(text, 0.0)
-    if value == 0:
-        raise argparse.ArgumentTypeError("0 is too small; above 0")
-    return value
-
-
-def share(text: str) -> float:
-    """A number from 0 to 1."""
-    return _number(text, 0.0, 1.0)
-
-
-def _number(text: str, least: float, most: float = 1e9) -> float:
+def _number(text: str, row: Option) -> float:
+    most = MOST if row.most is None else row.most
+    limit = "1e9" if most == MOST else f"{most:g}"
     try:
         value = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number") from None
-    if not least <= value <= most:
-        limit = "1e9" if most == 1e9 else f"{most:g}"
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number from {least:g} to {limit}")
+    if value == 0 and row.above == 0:
+        raise argparse.ArgumentTypeError("0 is too small; above 0")
+    if not (row.least or 0) <= value <= most:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0 to {limit}")
     return value
 
 
-def device_options(parser: argparse.ArgumentParser, title: str = "devices") -> None:
-    """Declare the options that say what devices there are."""
-    devices = parser.add_argument_group(title)
-    devices.add_argument(
-        "-k", type=count, metavar="N", help="N identical devices of the priced class"
-    )
-    devices.add_argument("--cpus", type=count, metavar="L", help="L CPUs beside them")
-    devices.add_argument(
-        "--memory",
-        type=capacity,
-        metavar="BYTES",
-        help="capacity of a device, such as 16G or 16GiB; fast: its on-chip memory",
-    )
-    devices.add_argument(
-        "--bandwidth",
-        type=rate,
-        metavar="BYTES/S",
-        help="bandwidth of a device's link, such as 12G",
-    )
-    devices.add_argument(
-        "--cluster-size",
-        type=sizes,
-        metavar="N[,...]",
-        help="every N accelerators form a cluster with faster links inside; 4,16: so do every 16, "
-        "clusters of clusters",
-    )
-    devices.add_argument(
-        "--inner-bandwidth",
-        type=rates,
-        metavar="BYTES/S[,...]",
-        help="bandwidth of a link inside a cluster, for each size",
-    )
-    devices.add_argument(
-        "--devices",
-        metavar="FILE|LIST",
-        help="device records to use instead, or a list of classes with counts, such as a100:4,t4:4",
-    )
-    devices.add_argument(
-        "--link",
-        action="append",
-        default=[],
-        metavar="A,B=RATE",
-        help="a link between two devices or classes, such as a100,t4=10G or a100/0,t4/1=10G,5us; "
-        "repeatable",
-    )
-    list_option(devices)
+READERS: dict[str, Callable[[str, Option], Any]] = {
+    "bool": _truth, "int": _whole, "float": _number,
+}  # fmt: skip
+"""First type of a row -> what reads it."""
 
 
-def list_option(group: argparse._ActionsContainer) -> None:
-    """Declare `--list-devices`."""
-    group.add_argument(
-        "--list-devices",
-        action=_ListDevices,
-        nargs=0,
-        help="print the devices that come with the package (name, kind, memory, bandwidth of the "
-        "link) and exit",
-    )
+def _devices(*_: Any) -> str:
+    from dnnp.formats.device_list import listed_devices
+
+    return "".join(f"{line}\n" for line in listed_devices())
 
 
-class _ListDevices(argparse.Action):
-    """`--list-devices`."""
+class Listed(Options):
+    """Prints what comes with the package."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
-        from dnnp.formats.device_list import listed_devices
+    # fmt: off
+    list_devices: bool = option(
+        False, group="devices", show=_devices, page=True,
+        help="print the devices that come with the package; name, kind, memory, bandwidth of the "
+        "link")
+    # fmt: on
 
-        parser.exit(0, "".join(f"{line}\n" for line in listed_devices()))
 
+class Limits(Options):
+    """Limits of this process, which `set_limits` puts into force."""
 
-def limit_options(parser: argparse.ArgumentParser, title: str = "limits") -> None:
-    """Declare the options; `set_limits` puts them into force."""
-    limits = parser.add_argument_group(title)
-    limits.add_argument(
-        "--stage-timeout",
-        type=seconds,
-        metavar="SECONDS",
+    # fmt: off
+    stage_timeout: float | None = option(
+        least=0, metavar="SECONDS", group="limits",
         help="end with status 5 when one run of a stage, or of the model, or the making of its "
-        "session takes longer; 0: never (default: 600)",
-    )
-    limits.add_argument(
-        "--max-memory",
-        type=size,
-        metavar="BYTES",
-        help="end with status 5 when more memory is needed (suffixes K, M, G, Ki..; default: 90 %% "
-        "of what is free)",
-    )
+        "session takes longer; 0: never (default: 600)")
+    max_memory: float | None = option(
+        unit="size", metavar="BYTES",
+        help="end with status 5 when more memory is needed (suffixes K, M, G, Ki..; default: 90 % "
+        "of what is free)")
+    # fmt: on
 
 
 def set_limits(args: argparse.Namespace) -> None:

@@ -16,13 +16,16 @@ import mmap
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from textwrap import wrap
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
+from dnnp.cmds.shell.arguments import add_options, rows_of
 from dnnp.cmds.shell.context import Context, reason_of
 from dnnp.cmds.shell.overwrite import check_output, declare
-from dnnp.cmds.shell.parser import Help, Parser
+from dnnp.cmds.shell.parser import Parser
+from dnnp.core.methods import Method, lines
 from dnnp.core.model.errors import (
     DnnpError,
     FormatError,
@@ -30,6 +33,7 @@ from dnnp.core.model.errors import (
     UnavailableError,
     UsageError,
 )
+from dnnp.option_table import Options, option
 
 if TYPE_CHECKING:
     from dnnp.cmds.shell.guardian import Listen
@@ -38,24 +42,50 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-class Version(argparse.Action):
-    """`--version`, looked up only when asked for."""
+def version(tool: str) -> str:
+    """What `--version` prints."""
+    from dnnp.formats.header import RELEASE
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
-        from dnnp.formats.header import RELEASE
-
-        parser.exit(0, f"{parser.prog} {RELEASE}\n")
+    return f"{tool} {RELEASE}\n"
 
 
-class _Completion(argparse.Action):
-    """`--print-completion SHELL`."""
+def _completion(parser: argparse.ArgumentParser, shell: str) -> str:
+    from dnnp.cmds.shell.completion import script
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, _namespace: Any, values: Any, _option: Any = None
-    ) -> NoReturn:
-        from dnnp.cmds.shell.completion import script
+    return script(parser, shell)
 
-        parser.exit(0, script(parser, values))
+
+class Output(Options):
+    """Where a command writes."""
+
+    # fmt: off
+    output: str = option(
+        "-", short="-o", metavar="FILE", group="common options", page=True,
+        help="write to FILE (default: standard output); as a whole or not at all")
+    # fmt: on
+
+
+class Common(Options):
+    """What every command takes."""
+
+    # fmt: off
+    quiet: bool = option(
+        False, short="-q", apart="volume", group="common options", page=True,
+        help="only warnings and errors")
+    verbose: bool = option(False, short="-v", apart="volume", page=True, help="say more on stderr")
+    timings: bool = option(False, help="put the time that this took into the header")
+    help: bool = option(
+        False, short="-h", show=lambda parser, _: parser.page(),
+        help="show what is used most, and exit")
+    help_all: bool = option(
+        False, show=lambda parser, _: parser.format_help(), page=True,
+        help="show all options, and exit")
+    version: bool = option(
+        False, show=lambda parser, _: version(parser.prog), help="print the version and exit")
+    print_completion: str | None = option(
+        choices=("bash", "zsh", "fish", "tcsh"), show=_completion, metavar="SHELL",
+        help="print a completion script for bash, zsh, fish or tcsh and exit")
+    # fmt: on
 
 
 class Command:
@@ -65,18 +95,23 @@ class Command:
     ----------
     name, summary
         Name of the program and one line about it.
-    add_arguments
-        Adds the command's own options to a parser.
     run
         Does the work and returns the exit status.
-    reads_stream
-        Whether it takes a stream: a file name, or standard input.
+    tables
+        The command's own options, in the order of its help.
+    examples
+        Two for the page of `--help`.
+    methods
+        Title -> methods that `--help-all` lists below it.
+    unsaid
+        Fields of which the command has another default than Python, which is None.
+    model
+        What it reads in place of a stream: metavar and help; None: a stream, of a file or of
+        standard input.
     many_streams
         Whether it takes several.
     stream_unless
         Options that say what to work on instead of a stream.
-    writes_file
-        Whether `-o` names a file; otherwise the command defines its own output options.
     writes_stream
         Whether it writes the stream that it reads, so that `-o` may name the same file.
     """
@@ -85,73 +120,67 @@ class Command:
         self,
         name: str,
         summary: str,
-        add_arguments: Callable[[argparse.ArgumentParser], None],
         run: Callable[[argparse.Namespace, Context], int],
-        *,
-        reads_stream: bool = True,
+        *tables: type[Options],
+        examples: Sequence[str] = (),
+        methods: Mapping[str, Mapping[str, Method]] | None = None,
+        unsaid: Sequence[str] = (),
+        model: tuple[str, str] | None = None,
         many_streams: bool = False,
         stream_unless: Sequence[str] = (),
-        writes_file: bool = True,
         writes_stream: bool = True,
     ) -> None:
         self.name = name
         self.summary = summary
-        self._add_arguments = add_arguments
         self._run = run
-        self._reads_stream = reads_stream
+        self._writes_file = not any("output" in table.rows for table in tables)
+        self.tables = (*tables, *[Output] * self._writes_file, Common)
+        self._examples = examples
+        self._methods = methods or {}
+        self._unsaid = unsaid
+        self._model = model
         self._many_streams = many_streams
         self._stream_unless = stream_unless
-        self._writes_file = writes_file
         self._writes_stream = writes_stream
+
+    @property
+    def _reads_stream(self) -> bool:
+        return self._model is None
 
     def parser(self) -> Parser:
         """The command's parser."""
-        parser = Parser(
-            prog=self.name,
-            description=self.summary,
-            formatter_class=Help,
-            allow_abbrev=False,
-        )
-        if self._many_streams:
-            parser.add_argument(
-                "stream",
-                nargs="*",
-                metavar="STREAM",
-                help="streams to read; - is standard input (default)",
-            )
-        elif self._reads_stream:
-            parser.add_argument(
-                "stream",
-                nargs="?",
-                default="-",
-                metavar="STREAM",
-                help="stream to read; - is standard input (default)",
-            )
-        self._add_arguments(parser)
-        common = parser.add_argument_group("common options")
-        if self._writes_file:
-            common.add_argument(
-                "-o",
-                "--output",
-                default="-",
-                metavar="FILE",
-                help="write to FILE, as a whole or not at all (default: standard output)",
-            )
-        volume = common.add_mutually_exclusive_group()
-        volume.add_argument("-q", "--quiet", action="store_true", help="only warnings and errors")
-        volume.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
-        common.add_argument(
-            "--timings", action="store_true", help="put the time that this took into the header"
-        )
-        common.add_argument("--version", action=Version, nargs=0, help="print the version and exit")
-        common.add_argument(
-            "--print-completion",
-            action=_Completion,
-            choices=("bash", "zsh", "fish", "tcsh"),
-            metavar="SHELL",
-            help="print a completion script for bash, zsh, fish or tcsh and exit",
-        )
+        parser = Parser(self.name, self.summary, self.page)
+        if self._model is not None:
+            metavar, said = self._model
+            parser.add_argument(metavar.lower(), nargs="?", metavar=metavar, help=said)
+        elif self._many_streams:
+            said = "streams to read; - is standard input (default)"
+            parser.add_argument("stream", nargs="*", metavar="STREAM", help=said)
+        else:
+            said = "stream to read; - is standard input (default)"
+            parser.add_argument("stream", nargs="?", default="-", metavar="STREAM", help=said)
+        add_options(parser, self.tables)
+        parser.set_defaults(**dict.fromkeys(self._unsaid))
+        for title, methods in self._methods.items():
+            parser.add_argument_group(title, lines(methods))
         return parser
+
+    def page(self) -> str:
+        """What is used most, and two examples; at most 40 lines."""
+        what = "[MODEL]" if self._model else "[STREAM]..." if self._many_streams else "[STREAM]"
+        said = wrap(f"{self.summary[0].upper()}{self.summary[1:]}.", 80)
+        text = [f"Usage: {self.name} [OPTION]... {what}", *said, ""]
+        shown: dict[str, list[str]] = {}
+        for group, row in rows_of(self.tables):
+            if row.page:
+                value = "" if row.kind == "bool" else f" {row.metavar or 'NAME'}"
+                brief = row.help.partition("; ")[0]
+                flags = f"  {', '.join(row.flags)}{value}"
+                shown.setdefault(group or "options", []).append(f"{flags:25} {brief}")
+        for group, rows in shown.items():
+            text += [f"{group[0].upper()}{group[1:]}:", *rows, ""]
+        text += ["Examples:", *[f"  {example}" for example in self._examples], ""]
+        return "\n".join([*text, f"Everything else: {self.name} --help-all; man {self.name}", ""])
 
     def invoke(self, arguments: Sequence[str], context: Context) -> int:
         """Run the command in this process; every error becomes a line and a status."""
@@ -196,9 +225,14 @@ class Command:
 
     def _parse(self, arguments: Sequence[str], context: Context) -> argparse.Namespace:
         """Options, checked as far as they can be before any work."""
+        if list(arguments) in (["-h"], ["--help"], ["--version"]):  # no parser is needed
+            text = version(self.name) if "--version" in arguments else self.page()
+            context.stdout.write(text.encode())
+            raise SystemExit(0)
         parser = self.parser()
         parser.out = context.stdout
         args = parser.parse_args(list(arguments))
+        Common(quiet=args.quiet, verbose=args.verbose).check()
         context.configure(args)
         if self._many_streams:
             args.stream = args.stream or ["-"]

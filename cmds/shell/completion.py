@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
@@ -16,8 +16,7 @@ FILES = ("FILE", "FILE|LIST", "PATH", "DIR", "STREAM", "MODEL", "NAME|FILE", "RU
 """How the values that are files are called."""
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(NamedTuple):
     """An option, or a positional argument, and what may follow it."""
 
     options: tuple[str, ...]
@@ -42,6 +41,8 @@ def _arguments(parser: argparse.ArgumentParser) -> list[Argument]:
     """What a command takes, in the order of its help."""
     found = []
     for action in parser._actions:
+        if action.help == argparse.SUPPRESS:
+            continue
         takes = action.nargs != 0
         value = str(action.metavar or action.dest.upper()) if takes else ""
         words = tuple(map(str, action.choices or ())) or _names(action)

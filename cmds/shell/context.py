@@ -8,7 +8,6 @@ import time
 from _thread import allocate_lock
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import TYPE_CHECKING, BinaryIO, TextIO, TypeVar
 
 from dnnp.caller import Bar, Caller
@@ -21,7 +20,7 @@ from dnnp.formats.files import atomic_output
 
 if TYPE_CHECKING:
     from dnnp.formats.stream import Stream
-    from dnnp.step import Options
+    from dnnp.option_table import Options
 
 
 class Context(Caller):
@@ -234,8 +233,7 @@ def options_of(kind: type[O], args: argparse.Namespace, context: Context) -> O:
     UsageError
         They make no sense.
     """
-    given = vars(args)
-    names = [each.name for each in fields(kind) if each.name in given]
-    options = kind(caller=context, **{name: given[name] for name in names})
+    given = {name: value for name, value in vars(args).items() if name in kind.rows}
+    options = kind(caller=context, **given)
     options.check()
     return options

@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, NoReturn
 
@@ -53,6 +53,12 @@ class Parser(argparse.ArgumentParser):
 
     out: BinaryIO | None = None
 
+    def __init__(self, name: str, summary: str, page: Callable[[], str]) -> None:
+        super().__init__(
+            name, description=summary, formatter_class=Help, allow_abbrev=False, add_help=False
+        )
+        self.page = page
+
     def _print_message(self, message: str, file: Any = None) -> None:
         if message and self.out is not None:
             self.out.write(message.encode())
@@ -97,8 +103,9 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse what is none of the choices."""
         choices: Iterable[str] | None = action.choices
-        if choices is None or value in choices:
-            return
-        from dnnp.core.model.text import instead
+        for word in value.split(",") if getattr(action, "several", False) else [value]:
+            if choices is not None and word not in choices:
+                from dnnp.core.model.text import instead
 
-        raise argparse.ArgumentError(action, f"invalid choice: '{value}'{instead(value, choices)}")
+                fault = f"invalid choice: '{word}'{instead(word, choices)}"
+                raise argparse.ArgumentError(action, fault)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from dnnp.core.methods import BOUNDS
-from dnnp.core.model.errors import FormatError, UnavailableError, UsageError
+from dnnp.core.model.errors import FormatError, UsageError
 from dnnp.core.model.text import shown_time
-from dnnp.platform import DeviceOptions
 from dnnp.searching import run_of, with_bar
-from dnnp.step import option, step
+from dnnp.split_options import BoundOptions
+from dnnp.step import step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,33 +25,6 @@ if TYPE_CHECKING:
 
 DEVICES = ("k", "cpus", "memory", "bandwidth", "cluster_size", "inner_bandwidth", "devices")
 """Options for a graph without a plan."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoundOptions(DeviceOptions):
-    """How a bound is proven; the devices are for a graph without a plan, which is split first."""
-
-    method: str = option("auto")
-    """One of the arguments of dnnp-bound(1); `auto`: one after the other until the gap is 0."""
-    solver: str | None = option(choices=("cbc", "highs"))
-    """Solver of integer programs; None: `cbc`."""
-    time_limit: float | None = option(least=0)
-    """Seconds after which to keep the best bound; None: no limit, but 60 for all integer programs
-    together."""
-    effort: float = option(1.0, above=0)
-    """Scales the work of searches that would not end."""
-    seed: int = option(0, least=0)
-    """Of the search for a plan, where there is none."""
-    timings: bool = option(False, "")
-    """Keep the time that each argument took."""
-
-    def check(self) -> None:
-        """Refuse what makes no sense, and a solver that is not there."""
-        super().check()
-        if self.method not in BOUNDS:
-            raise UsageError(f"--method {self.method!r}: must be one of {', '.join(BOUNDS)}")
-        if self.solver == "highs":
-            _check_highs()
 
 
 def bound_stream(stream: Stream, options: BoundOptions) -> None:
@@ -157,17 +128,6 @@ def _bound_latency(
     claim = Claim(proof.value, "solved")
     found = (proof.method, claim, proof.tried)
     _put(stream, caller, *found, better, plan.validity, options.timings)
-
-
-def _check_highs() -> None:
-    """Fail early where HiGHS is asked for and is not there."""
-    import os
-    from importlib.util import find_spec
-
-    if "PMIP_HIGHS_LIBRARY" not in os.environ and not any(map(find_spec, ("highspy", "highsbox"))):
-        from dnnp.core.mip.slices import missing
-
-        raise UnavailableError(missing("highs", ""))
 
 
 def _ensure_plan(stream: Stream, options: BoundOptions) -> None:

@@ -15,8 +15,9 @@ from dnnp.core.model.errors import (
 )
 from dnnp.core.model.run import Standing
 from dnnp.core.model.text import counted, shown_bytes, shown_time
-from dnnp.gates import CheckOptions, Gate, Recomputed, gates_of, in_words, require
+from dnnp.gates import Gate, Recomputed, gates_of, in_words, require
 from dnnp.graph import Graph
+from dnnp.run_options import CheckOptions
 from dnnp.step import shown_as
 
 if TYPE_CHECKING:

@@ -188,10 +188,10 @@ def try_methods(options: SplitOptions, search: Callable[[SplitOptions], Found]) 
             entries.append(Tried(name, status="interrupted", reason="was not begun"))
             continue
         spent = monotonic() - began
-        alone = replace(options, method=name)
+        alone = options.replaced(method=name)
         if options.time_limit is not None:
             # It counts from when the input was there.
-            alone = replace(alone, time_limit=options.time_limit + spent)
+            alone = alone.replaced(time_limit=options.time_limit + spent)
         caller.detail(f"method {name}")
         try:
             found[name] = search(alone)

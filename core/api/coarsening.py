@@ -7,15 +7,12 @@ import math
 import os
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from dnnp.choices import DEFAULT_RULES, DEFAULT_SHARE, PROVIDERS
-from dnnp.core.model.errors import UsageError
 from dnnp.core.model.text import counted
-from dnnp.step import Options, option, step
+from dnnp.graph_options import CoarsenOptions
+from dnnp.step import step
 
 if TYPE_CHECKING:
     from dnnp.caller import Caller
@@ -24,83 +21,6 @@ if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.rules import RuleSet
     from dnnp.formats.stream import Record, Stream
-
-
-@dataclass(frozen=True, kw_only=True)
-class CoarsenOptions(Options):
-    """What to group. Without any of these: the rules `ort-cpu`, chains, and a share of 0.02."""
-
-    rules: str | None = option()
-    """Fuse operators by rules: `ort-cpu`, `ort-cuda`, `cudnn`, `tensorrt`, `moirai`, `none`, the
-    path of a rule file, or `ort`: what ONNX Runtime itself makes of the model."""
-    model: str | None = option()
-    """With rules `ort`: the ONNX model, if it is not where the graph says."""
-    provider: str | None = option(choices=PROVIDERS)
-    """With rules `ort`: execution provider to optimise for; None: `cpu`."""
-    chains: bool = option(False)
-    """Join two groups when one is all that reads the other, which is all that it waits for."""
-    max_share: float | None = option()
-    """Share of the model's work that a group may hold besides its heaviest part; None: all."""
-    layers: bool = option(False)
-    """Join what lies in the same layer, by the scopes in the names of the nodes."""
-    depth: int | None = option()
-    """With layers: number of scope components that tell layers apart."""
-    to: int | None = option()
-    """Join groups of about equal work along the largest tensors until there are so many."""
-
-    def check(self) -> None:
-        """Refuse what makes no sense, a rule file that is none too."""
-        super().check()
-        if self.depth is not None and not self.layers:
-            raise UsageError("--depth needs --layers")
-        if self.depth is not None and self.depth < 1:
-            raise UsageError(f"--depth {self.depth}: must be at least 1")
-        if self.to is not None and self.to < 1:
-            raise UsageError(f"--to {self.to}: must be at least 1")
-        if self.max_share is not None:
-            if not self.chains and self.to is None:
-                raise UsageError("--max-share needs --chains or --to")
-            if not self.max_share >= 0:
-                raise UsageError(f"--max-share {self.max_share}: must be at least 0")
-        for name in ("model", "provider"):
-            if getattr(self, name) is not None and self.rules != "ort":
-                raise UsageError(f"--{name} needs --rules ort")
-        if self.rule_set is not None and self.own_rules:
-            _doubt_operators(self.rule_set, self.caller)
-        if self.rule_set is not None and self.rule_set.versions:
-            _doubt_version(self.rule_set, self.caller)
-
-    @property
-    def plain(self) -> bool:
-        """Whether nothing is said about what to group."""
-        return self.rules is None and not self.chains and not self.layers and self.to is None
-
-    @property
-    def rule_name(self) -> str | None:
-        """The rules that are meant."""
-        return DEFAULT_RULES if self.plain else self.rules
-
-    @property
-    def own_rules(self) -> bool:
-        """Whether the rules are those of the user."""
-        from dnnp.formats.rules import bundled
-
-        return self.rule_name not in bundled()
-
-    @cached_property
-    def rule_set(self) -> RuleSet | None:
-        """Rules to fuse by; None: none, or those of ONNX Runtime."""
-        from dnnp.formats.rules import load_rules
-
-        name = self.rule_name
-        return None if name is None or name in ("none", "ort") else load_rules(name)
-
-    @property
-    def chain_share(self) -> float | None:
-        """Share of the work up to which chains are joined; None: they are not."""
-        if self.plain:
-            return DEFAULT_SHARE
-        return (1.0 if self.max_share is None else self.max_share) if self.chains else None
 
 
 def coarsen_stream(stream: Stream, options: CoarsenOptions) -> None:
@@ -115,6 +35,8 @@ def coarsen_stream(stream: Stream, options: CoarsenOptions) -> None:
     FormatError
         A rule file, or the graph, is malformed; the model is not the one that was imported.
     """
+    if options.rule_set is not None:
+        _doubt_rules(options.rule_set, options.caller, own=options.own_rules)
     # Records and units are many and make no cycles: collections would only look at them.
     collecting = gc.isenabled()
     gc.disable()
@@ -171,9 +93,18 @@ def _coarsen(stream: Stream, options: CoarsenOptions) -> None:
     caller.note(_summary(whole.n, result))
 
 
-def _doubt_version(rules: RuleSet, caller: Caller) -> None:
-    """Say so where ONNX Runtime is installed in a version that rules were not compared with."""
-    installed = installed_version()
+def _doubt_rules(rules: RuleSet, caller: Caller, *, own: bool) -> None:
+    """Say which operators of a user's rules nobody knows, and where ONNX Runtime is installed in a
+    version that rules were not compared with."""
+    if own:
+        from dnnp.formats.rule_checks import unknown_operators
+
+        for rule, op in unknown_operators(rules):
+            caller.warn(
+                f"rule '{rule}' of {rules.name}: there is no operator '{op}' in ONNX or ONNX "
+                "Runtime; it matches custom operators only"
+            )
+    installed = installed_version() if rules.versions else ""
     if installed and ".".join(installed.split(".")[:2]) not in rules.versions:
         caller.note(
             f"rules {rules.name} were compared with ONNX Runtime {', '.join(rules.versions)}; "
@@ -197,17 +128,6 @@ def installed_version() -> str:
             if package.partition("_")[0] == "onnxruntime" and version:
                 return version
     return ""
-
-
-def _doubt_operators(rules: RuleSet, caller: Caller) -> None:
-    """Say which operators of a user's rules nobody knows."""
-    from dnnp.formats.rule_checks import unknown_operators
-
-    for rule, op in unknown_operators(rules):
-        caller.warn(
-            f"rule '{rule}' of {rules.name}: there is no operator '{op}' in ONNX or ONNX Runtime; "
-            "it matches custom operators only"
-        )
 
 
 def _fused_by_ort(stream: Stream, options: CoarsenOptions) -> Given:

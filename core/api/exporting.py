@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from dnnp.caller import CALLER, Caller
-from dnnp.choices import EXPORTS, FOLDERS, TORCH
+from dnnp.choices import FOLDERS, TORCH
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.text import counted, shown_bytes
-from dnnp.step import Options, option
+from dnnp.run_options import ExportOptions
+from dnnp.step import shown_as
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -25,85 +25,50 @@ if TYPE_CHECKING:
     from dnnp.formats.stream import Stream
     from dnnp.graph import Graph
 
-
-MOST = 2**31 - 1
-"""Largest number of Triton's configurations."""
+P = ParamSpec("P")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions(Options):
-    """What is written."""
+def _public(
+    kind: Callable[P, ExportOptions],
+) -> Callable[Concatenate[Graph, str | os.PathLike[str], P], None]:
+    def export(
+        graph: Graph, path: str | os.PathLike[str], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Write the plan of a graph for others.
 
-    to: str = option("stages", choices=EXPORTS)
-    """`stages`: a folder with an ONNX model for each stage, and a manifest; `triton`: a model
-    repository for Triton; `ort-layers`, `onnx-devices`: the whole model with the stages on its
-    nodes, as layers for ONNX Runtime or device configurations of ONNX; `msr-split`: the split as
-    JSON, in the format of the 2020 device-placement paper; `torch-csv`: the schedule as a table
-    for torch.distributed.pipelining; `torch-comms-csv`: the same with what ranks send one another;
-    `torch-plan`: where to split the module, and degrees of the stages."""
-    model: str | None = option()
-    """The ONNX model, if it is not where the graph says."""
-    max_batch_size: int = option(0, least=0, most=MOST)
-    """With `triton`: largest batch, along the first dimension of every tensor; 0: none."""
+        Parameters
+        ----------
+        path
+            Folder of the stages, empty or from an earlier export; or the file to write.
 
-    def check(self) -> None:
-        """Refuse what makes no sense."""
-        super().check()
-        if self.max_batch_size and self.to != "triton":
-            raise UsageError(f"--max-batch-size is for --to triton, not for --to {self.to}")
+        Raises
+        ------
+        UsageError
+            There is no plan, or one that cannot be exported so.
+        FormatError
+            The graph is malformed, or the model is not the one that was imported.
+        InputFileError
+            A file cannot be read or written.
+        """
+        from dnnp.formats.files import atomic_output
+
+        options = kind(*args, **kwargs)
+        options.check()
+        stream, name = graph.stream(), os.fspath(path)
+        if options.to in FOLDERS:
+            export_folder(stream, name, options)
+            return
+        data = file_bytes(stream, options)
+        try:
+            with atomic_output(name) as file:
+                file.write(data)
+        except OSError as error:
+            raise InputFileError(f"{name}: {error.strerror or error}") from None
+
+    return shown_as(export, export, kind, None)
 
 
-def export(
-    graph: Graph,
-    path: str | os.PathLike[str],
-    *,
-    to: str = "stages",
-    model: str | None = None,
-    max_batch_size: int = 0,
-    caller: Caller = CALLER,
-) -> None:
-    """Write the plan of a graph for others.
-
-    Parameters
-    ----------
-    path
-        Folder of the stages, empty or from an earlier export; or the file of the split or schedule.
-    to
-        `stages`: an ONNX model for each stage, and a manifest, see dnnp-stages(5); `triton`: the
-        same as a model repository for Triton; `ort-layers`, `onnx-devices`: the whole model with
-        the stages on its nodes, as layers for ONNX Runtime or as device configurations of ONNX;
-        `msr-split`: the split as JSON, in the format of the 2020 device-placement paper;
-        `torch-csv`: the schedule as a table for torch.distributed.pipelining; `torch-comms-csv`:
-        the same with what ranks send one another; `torch-plan`: where to split the module, and
-        degrees of the stages.
-    model
-        The ONNX model, if it is not where the graph says.
-    max_batch_size
-        With `triton`: largest batch, along the first dimension of every tensor; 0: none.
-
-    Raises
-    ------
-    UsageError
-        There is no plan, or one that cannot be exported so.
-    FormatError
-        The graph is malformed, or the model is not the one that was imported.
-    InputFileError
-        A file cannot be read or written.
-    """
-    from dnnp.formats.files import atomic_output
-
-    options = ExportOptions(to=to, model=model, max_batch_size=max_batch_size, caller=caller)
-    options.check()
-    stream, name = graph.stream(), os.fspath(path)
-    if to in FOLDERS:
-        export_folder(stream, name, options)
-        return
-    data = file_bytes(stream, options)
-    try:
-        with atomic_output(name) as file:
-            file.write(data)
-    except OSError as error:
-        raise InputFileError(f"{name}: {error.strerror or error}") from None
+export = _public(ExportOptions)
 
 
 def file_bytes(stream: Stream, options: ExportOptions) -> bytes:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dnnp.core.model.errors import FormatError, UsageError
+from dnnp.core.model.errors import FormatError
 from dnnp.core.model.text import shown_bytes, shown_seconds
-from dnnp.step import Options, option
+from dnnp.run_options import CheckOptions
 
 if TYPE_CHECKING:
     from dnnp.core.check.plan import PlanReport
@@ -22,30 +21,6 @@ if TYPE_CHECKING:
 
 MEASURES = ("throughput_per_s", "latency_p99_s")
 """Fields of a run that gates judge."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckOptions(Options):
-    """What is verified besides what always is, and gates."""
-
-    certificate: bool = option(False)
-    """Verify that the bound is one, exactly, from its certificate."""
-    max_gap: float | None = option(least=0)
-    """Gate: the largest gap of the plan; with a certificate that which is proven."""
-    max_memory: float | None = option(above=0)
-    """Gate: the most that a device may need; up to 1 a share of its memory, above that bytes."""
-    min_throughput: float | None = option(above=0)
-    """Gate: the fewest samples a second that are predicted."""
-    max_latency: float | None = option(above=0)
-    """Gate: the most seconds of one sample that are predicted."""
-    measured: bool = option(False)
-    """Throughput and latency (its 99th percentile) are those that a run measured."""
-
-    def check(self) -> None:
-        """Refuse what makes no sense."""
-        super().check()
-        if self.measured and self.min_throughput is None and self.max_latency is None:
-            raise UsageError("--measured is for --min-throughput and --max-latency")
 
 
 class Gate(NamedTuple):

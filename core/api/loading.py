@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias
 
 import orjson
 
-from dnnp.caller import CALLER, Caller
-from dnnp.choices import (
-    ANY_FAMILY,
-    EXTENSIONS,
-    FAMILIES,
-    LAYERED,
-    MODEL_FORMATS,
-    OWN_GRAPHS,
-    READINGS,
-    SHAPES,
-)
+from dnnp.choices import ANY_FAMILY, EXTENSIONS, LAYERED, OWN_GRAPHS, READINGS
 from dnnp.core.model.errors import UsageError
 from dnnp.formats.header import stamped
 from dnnp.formats.stream import Stream, read_bytes
 from dnnp.graph import Graph
+from dnnp.graph_options import GenerateOptions, ImportOptions, check_text
 from dnnp.own_graphs import DirectedGraph, read_networkx, read_own
-from dnnp.step import Options, option
-from dnnp.training import TrainingOptions, add_training
+from dnnp.step import shown_as
+from dnnp.training import add_training
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -41,171 +31,51 @@ LONGEST_HEADER = 1 << 20
 """Bytes of the first line of a file in which a stream is looked for."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImportOptions(TrainingOptions):
-    """How a model is read."""
-
-    kind: str | None = option(flag="--from", choices=MODEL_FORMATS)
-    """`onnx`, `msr-json` (the JSON of the 2020 device-placement workloads), `piper` (the JSON of
-    Piper's inputs), `costgraph` (a TensorFlow CostGraphDef as text), or a graph of your own: `csv`,
-    `dot`, `graphml`; None: by the file's ending."""
-    edges: str | os.PathLike[str] | None = option()
-    """`csv`: the list of edges; None: the file is one, or there are no edges."""
-    one_tensor: bool = option(False)
-    """`costgraph`: a node makes one tensor, its first output; who reads another one, reads it."""
-    dims: Sequence[str] | Mapping[str, int] = option((), "--dim")
-    """Sizes of symbolic dimensions, or of `INPUT:AXIS`: `{"N": 1}` or `["N=1"]`."""
-    shapes: str = option("auto", choices=SHAPES)
-    """Last step allowed for finding tensor shapes: `value-info`, `infer`, `symbolic` or `run`;
-    `auto`: a run if the model is small."""
-    set_input: Sequence[str] | Mapping[str, object] = option(())
-    """Inputs of one element that have a fixed value, `{"use_cache": True}` or `["use_cache=true"]`:
-    what follows is folded, and `If` gives way to the branch that it takes."""
-    inputs: str | os.PathLike[str] | None = option()
-    """File or folder with inputs of an ONNX model: give sizes of dimensions, and are what it is
-    run on."""
-    name: str | None = option()
-    """Name of the model; None: from the file's name."""
-
-    def check(self) -> None:
-        """Refuse what makes no sense."""
-        super().check()
-        check_text(self.name or "")
-
-    @property
-    def values(self) -> Mapping[str, str]:
-        """Values of inputs, as text."""
-        from dnnp.formats.onnx_fixed import parse_values
-
-        if isinstance(self.set_input, str):
-            raise UsageError(f"--set-input {self.set_input!r}: give a list, or values by name")
-        if isinstance(self.set_input, Mapping):
-            return {name: str(value) for name, value in self.set_input.items()}
-        return parse_values(self.set_input)
-
-    @property
-    def sizes(self) -> Sequence[str]:
-        """Dimensions as the command takes them."""
-        if isinstance(self.dims, Mapping):
-            return [f"{name}={size}" for name, size in self.dims.items()]
-        if isinstance(self.dims, str):
-            raise UsageError(f"--dim {self.dims!r}: give a list, or sizes by name")
-        return self.dims
+P = ParamSpec("P")
+Source: TypeAlias = str | os.PathLike[str] | IO[bytes] | DirectedGraph
 
 
-@dataclass(frozen=True, kw_only=True)
-class GenerateOptions(Options):
-    """What random graph is drawn."""
+def _public(kind: Callable[P, ImportOptions]) -> Callable[Concatenate[Source, P], Graph]:
+    def load(file: Source, *args: P.args, **kwargs: P.kwargs) -> Graph:
+        """Read a stream that a command or `Graph.save` has written, an ONNX model, or a workload.
 
-    synthetic: str = option(ANY_FAMILY, choices=(ANY_FAMILY, *FAMILIES, LAYERED))
-    """`erdos-renyi`, `barabasi-albert`, `watts-strogatz` or `stochastic-block`, `regal`: one of
-    them by the seed; or `layered`: layers of operators, priced on four devices of unequal speed."""
-    nodes: int | None = option(least=0)
-    """Number of nodes; None: from 50 to 200, by the seed; layered: 200."""
-    ratio: float | None = option(least=0)
-    """Layered: mean transfer time over mean compute time; None: 1."""
-    seed: int | None = option(least=0)
-    """Of the graph; None: 0."""
-    reading: str | None = option(choices=READINGS)
-    """Of what the 2024 paper says about costs: `absolute`, `cut-off`, `own`, `written` or `normal`;
-    None: `absolute`."""
-    name: str | None = option()
-    """Name of the graph; None: from family, size, seed and reading."""
+        Parameters
+        ----------
+        file
+            Its path; or an open file, which cannot be an ONNX model, as later steps open that
+            again; or a `networkx.DiGraph` or `MultiDiGraph`, whose attributes mean what they mean
+            in the other graphs of your own (man page of dnnp-import). Its nodes are called by `str`
+            of their keys unless they have a `name`; of the options below only `name` fits it.
 
-    def check(self) -> None:
-        """Refuse what makes no sense."""
-        super().check()
-        check_text(self.name or "")
-        if self.ratio is not None and self.synthetic != LAYERED:
-            raise UsageError(f"--ratio is for --synthetic {LAYERED}")
-        if self.reading is not None and self.synthetic == LAYERED:
-            raise UsageError(f"--reading is not for --synthetic {LAYERED}")
+        Raises
+        ------
+        InputFileError
+            The file cannot be read.
+        UsageError
+            Options that make no sense or do not fit the file, or a dimension without a size.
+        FormatError
+            The file is malformed.
+        """
+        options = kind(*args, **kwargs)
+        options.check()
+        if isinstance(file, DirectedGraph):
+            return _of_networkx(file, options)
+        path = "-"
+        data: bytes | None = None
+        if not isinstance(file, str | os.PathLike):
+            data = file.read()
+            if options.kind is None:
+                return _of_stream(data, "<stream>", options)
+        else:
+            path = os.fspath(file)
+            if options.kind is None and _is_stream(path):
+                return _of_stream(options.caller.read_input(path), path, options)
+        return _imported(import_stream(path, options, data), options, path)
+
+    return shown_as(load, load, kind, Graph)
 
 
-def load(
-    file: str | os.PathLike[str] | IO[bytes] | DirectedGraph,
-    *,
-    kind: str | None = None,
-    edges: str | os.PathLike[str] | None = None,
-    one_tensor: bool = False,
-    dims: Sequence[str] | Mapping[str, int] = (),
-    set_input: Sequence[str] | Mapping[str, object] = (),
-    shapes: str = "auto",
-    inputs: str | os.PathLike[str] | None = None,
-    name: str | None = None,
-    training: bool = False,
-    optimizer: str | None = None,
-    mixed_precision: bool = False,
-    loss: Sequence[str] = (),
-    caller: Caller = CALLER,
-) -> Graph:
-    """Read a stream that a command or `Graph.save` has written, an ONNX model, or a workload.
-
-    Parameters
-    ----------
-    file
-        Its path; or an open file, which cannot be an ONNX model, as later steps open that again;
-        or a `networkx.DiGraph` or `MultiDiGraph`, whose attributes mean what they mean in the other
-        graphs of your own (man page of dnnp-import). Its nodes are called by `str` of their keys
-        unless they have a `name`; of the options below only `name` fits it.
-    kind
-        `onnx`, `msr-json` (the JSON of the 2020 device-placement workloads), `piper` (the JSON of
-        Piper's inputs), `costgraph` (a TensorFlow CostGraphDef as text), or a graph of your own as
-        `csv`, `dot` or `graphml`; None: a stream if it begins like one, else by the file's ending.
-    edges
-        `csv`: the list of edges; None: the file is one, or there are no edges.
-    one_tensor
-        `costgraph`: a node makes one tensor, its first output; who reads another one, reads it.
-    dims
-        Sizes of symbolic dimensions of a model, or of `INPUT:AXIS`: `{"N": 1}` or `["N=1"]`.
-    set_input
-        Inputs of a model that have a value for good, `{"use_cache": True}` or
-        `["use_cache=true"]`: an `If` gives way to the branch that it takes.
-    shapes
-        Last step allowed for finding tensor shapes: `value-info`, `infer`, `symbolic` or `run`;
-        `auto`: a run if the model is small.
-    inputs
-        File or folder with inputs of an ONNX model, as `run` takes them: give sizes of
-        dimensions, and are what the model is run on if it is run.
-    name
-        Name of the model; None: from the file's name.
-    training
-        Add the backward pass of an ONNX model, for planning.
-    optimizer
-        With `training`: what updates the weights, `adam`, `momentum` or `sgd`; None: `adam`.
-    mixed_precision
-        With `training`: compute in float16 what the model computes in float32.
-    loss
-        With `training`: outputs that are trained for; empty: all that have a gradient.
-
-    Raises
-    ------
-    InputFileError
-        The file cannot be read.
-    UsageError
-        Options that make no sense or do not fit the file, or a dimension without a size.
-    FormatError
-        The file is malformed.
-    """
-    options = ImportOptions(
-        kind=kind, edges=edges, one_tensor=one_tensor, dims=dims, set_input=set_input,
-        shapes=shapes, inputs=inputs, name=name, training=training, optimizer=optimizer,
-        mixed_precision=mixed_precision, loss=loss, caller=caller,
-    )  # fmt: skip
-    options.check()
-    if isinstance(file, DirectedGraph):
-        return _of_networkx(file, options)
-    path = "-"
-    data: bytes | None = None
-    if not isinstance(file, str | os.PathLike):
-        data = file.read()
-        if kind is None:
-            return _of_stream(data, "<stream>", options)
-    else:
-        path = os.fspath(file)
-        if kind is None and _is_stream(path):
-            return _of_stream(caller.read_input(path), path, options)
-    return _imported(import_stream(path, options, data), options, path)
+load = _public(ImportOptions)
 
 
 def generate(
@@ -384,7 +254,7 @@ def _imported(made: Stream, options: ImportOptions, *words: str) -> Graph:
 
 def _of_networkx(graph: DirectedGraph, options: ImportOptions) -> Graph:
     """What a graph in memory holds; options for files do not fit it."""
-    words = replace(options, name=None).words()
+    words = options.replaced(name=None).words()
     if words:
         raise UsageError(f"a graph of networkx: {words[0]} is for files")
     return _imported(read_networkx(graph, options.name), options)
@@ -412,12 +282,6 @@ def _is_stream(path: str) -> bool:
     except orjson.JSONDecodeError:
         return False
     return isinstance(record, dict) and record.get("type") == "header"
-
-
-def check_text(text: str) -> None:
-    """Refuse a name that a stream cannot hold."""
-    if text != text.encode(errors="replace").decode():
-        raise UsageError(f"{text!a} is not UTF-8, so a stream cannot hold it; rename the file")
 
 
 def kind_of(path: str) -> str:

@@ -3,107 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from dnnp.core.model.device import DeviceClass, Level, unnested
+from dnnp.core.model.device import DeviceClass, Level
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.text import counted, shown_bytes
-from dnnp.step import Options, option
 
 if TYPE_CHECKING:
     from dnnp.core.model.device import Link
     from dnnp.core.model.errors import DnnpError
     from dnnp.formats.stream import Record, Stream
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceOptions(Options):
-    """What devices there are."""
-
-    k: int | None = option(least=0)
-    """Identical devices of the priced class."""
-    cpus: int | None = option(least=0)
-    """CPUs beside them."""
-    memory: float | str | None = option()
-    """Capacity of a device in bytes; `fast`: its on-chip memory."""
-    bandwidth: float | None = option(above=0)
-    """Bandwidth of a device's link in bytes per second."""
-    cluster_size: int | str | None = option()
-    """So many accelerators form a cluster with faster links inside; `4,16`: clusters of 4, and of
-    16."""
-    inner_bandwidth: float | str | None = option()
-    """Bandwidth of a link inside a cluster; `300G,25G`: inside each of these sizes."""
-    devices: str | None = option()
-    """File of device records to use instead, or classes with counts: `a100:4,t4:4`."""
-    link: Sequence[str] = option(())
-    """Links between devices or classes, each as `a100,t4=10G` or `a100/0,t4/1=10G,5us`."""
-
-    def check(self) -> None:
-        """Refuse what makes no sense."""
-        super().check()
-        memory = self.memory
-        if isinstance(memory, str):
-            if memory != "fast":
-                raise UsageError(f"--memory {memory!r}: give a number of bytes, or fast")
-        elif memory is not None and not memory > 0:
-            raise UsageError(f"--memory {memory}: must be above 0")
-        sizes, bandwidths = _sizes(self.cluster_size), _bandwidths(self.inner_bandwidth)
-        if self.cluster_size is not None and not all(size >= 1 for size in sizes):
-            raise UsageError(f"--cluster-size {self.cluster_size}: must be at least 1")
-        if unnested(sizes):
-            raise UsageError(f"--cluster-size {self.cluster_size}: {unnested(sizes)}")
-        if not all(bandwidth > 0 for bandwidth in bandwidths):
-            raise UsageError(f"--inner-bandwidth {self.inner_bandwidth}: must be above 0")
-        if sizes and bandwidths and len(sizes) != len(bandwidths):
-            raise UsageError(
-                f"--cluster-size {self.cluster_size} and --inner-bandwidth {self.inner_bandwidth}: "
-                "give a bandwidth for each size"
-            )
-        if isinstance(self.link, str):
-            raise UsageError(f"--link {self.link!r}: give a list of links")
-        if self.link:
-            from dnnp.formats.device_list import link_record
-
-            for text in self.link:
-                link_record(text)
-
-
-def _sizes(given: int | str | None) -> list[int]:
-    """What `--cluster-size` asks for, smallest first.
-
-    Raises
-    ------
-    UsageError
-        They are no whole numbers.
-    """
-    if given is None:
-        return []
-    try:
-        return [int(word) for word in str(given).split(",")]
-    except ValueError:
-        reason = f"--cluster-size {given!r}: give whole numbers, such as 4 or 4,16"
-        raise UsageError(reason) from None
-
-
-def _bandwidths(given: float | str | None) -> list[float]:
-    """What `--inner-bandwidth` asks for, bytes per second.
-
-    Raises
-    ------
-    UsageError
-        They are no bandwidths.
-    """
-    from dnnp.formats.amounts import parse_rate
-
-    if not isinstance(given, str):
-        return [] if given is None else [float(given)]
-    try:
-        return [parse_rate(word) for word in given.split(",")]
-    except ValueError as error:
-        raise UsageError(f"--inner-bandwidth {given!r}: {error}") from None
+    from dnnp.split_options import DeviceOptions
 
 
 def platform_of(
@@ -254,8 +166,8 @@ def _cpu_class(cpus: list[DeviceClass], priced: list[str]) -> list[DeviceClass]:
 
 def _clustered(device: DeviceClass, options: DeviceOptions) -> DeviceClass:
     """An accelerator class with the clusters that the options, or its record, give it."""
-    sizes = _sizes(options.cluster_size) or [level.size for level in device.levels]
-    bandwidths = _bandwidths(options.inner_bandwidth)
+    sizes = options.cluster_sizes or [level.size for level in device.levels]
+    bandwidths = options.inner_bandwidths
     if not sizes:
         if bandwidths:
             raise UsageError("--inner-bandwidth needs clusters: give --cluster-size too")

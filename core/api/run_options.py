@@ -1,109 +1,162 @@
-"""What can be asked of a run."""
+"""Options of what runs, exports, shows and checks plans."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from dnnp.choices import ENGINES, OPTIMIZATIONS, PROVIDERS, WORKERS
+from dnnp.choices import (
+    ENGINES,
+    EXPORTS,
+    OPTIMIZATIONS,
+    PROVIDERS,
+    VIEW_AXES,
+    VIEW_PICTURES,
+    VIEW_TABLES,
+    VIEWS,
+    WORKERS,
+)  # fmt: skip
 from dnnp.core.model.errors import UsageError
-from dnnp.step import Options, option
+from dnnp.option_table import Options, option
 
 SWEEP = "sweep"
 """In place of a rate: a table for many rates."""
 
+TABULAR = ("csv", "tsv", "md")
+"""Views that are a table."""
 
-@dataclass(frozen=True, kw_only=True)
+
 class RunOptions(Options):
     """What is run, how, and what is checked."""
 
-    provider: str = option("cpu")
-    """Execution provider of ONNX Runtime, by any name that it has; `cuda`: stages and replicas go
-    to GPUs in turn."""
-    place: Sequence[str] = option(())
-    """Where devices of the plan are if not with `provider`, such as `t4=cuda` or `t4/1=cuda:0`."""
-    provider_option: Sequence[str] = option(())
-    """Options of providers other than the CPU's, such as `use_tf32=0`."""
-    allow_fallback: bool = option(False)
-    """Let nodes that a provider cannot run run on the CPU, which is an error otherwise."""
-    samples: int | None = option(least=1, most=10_000_000)
-    """Samples to send through and measure; None: those of the schedule, or what takes a second, by
-    the rate of the warm-up, and at least 32."""
-    warmup: int | None = option(least=0, most=1_000_000)
-    """Samples before them for each replica of a stage; None: until the rate is steady."""
-    duration: float | None = option(above=0, most=1e6)
-    """Seconds in which samples set out, or arrive, in place of a number of them."""
-    rate: float | str | None = option()
-    """Samples that arrive a second, whatever becomes of those before them; `sweep`: a table for
-    rates from 10 to 120 % of what the pipeline can do. None: each is there when there is room."""
-    arrivals: str = option("poisson", choices=("poisson", "uniform"))
-    """How they arrive: at random, or at equal distances."""
-    inputs: Sequence[str] = option(())
-    """Files of one sample each: .npz, .npy, .pb or a folder of input_0.pb, ...; or one folder of
-    many, each of which goes through once; none: random inputs."""
-    null: bool = option(False)
-    """Names on standard input end with a NUL byte, not with a line."""
-    outputs: str | None = option()
-    """Folder for the outputs of each input, in a file of its name; what is there is skipped."""
-    keep_going: bool = option(False)
-    """Say which inputs fail, and go on with the others."""
-    seed: int = option(0, least=0)
-    """Of random inputs, and of arrivals at random."""
-    random_weights: int | None = option(least=0)
-    """Seed to draw the weights that the model makes from one constant, or that are missing."""
-    model: str | None = option()
-    """The ONNX model, if it is not where the graph says."""
-    verify: bool = option(False)
-    """Compare all outputs with those of the unsplit model."""
-    rtol: float | None = option(least=0)
-    """Allowed error relative to each value; None: by the model's precision."""
-    atol: float | None = option(least=0)
-    """Allowed error relative to the largest value of an output; None: likewise."""
-    compare: bool = option(False)
-    """Also time the whole model on all cores, and replicas of it on one core each."""
-    choose: bool = option(False)
-    """Compare them, until it is clear which is the fastest of those that fit the devices, and say
-    what to deploy."""
-    save_outputs: str | None = option()
-    """File to write the outputs of each distinct sample to, as .npz."""
-    trace: str | None = option()
-    """File to write a timeline of what was measured to, in the Trace Event Format."""
-    calibrate: str | None = option()
-    """File to write what the run tells of the costs of operators to, for dnnp-profile."""
-    threads: int = option(1, least=1, most=1024)
-    """Threads of a stage, or of each replica."""
-    queue: int = option(2, least=1)
-    """Samples that may wait between neighbouring stages."""
-    no_pin: bool = option(False)
-    """Let the system move threads between cores."""
-    workers: str = option("thread", choices=WORKERS)
-    """What computes a stage: a thread of this process, or a process of its own."""
-    engine: str = option("local", choices=ENGINES)
-    """Where stages run: here, by `workers`, or as actors on a Ray cluster."""
-    ray_address: str | None = option()
-    """The Ray cluster, as `host:port`, or `auto`; None: one that is started, and shut down."""
-    retries: int = option(0, least=0, most=1000)
-    """How often a worker that is lost is started again; what it had is computed again."""
-    emulate_links: bool = option(False)
-    """Let transfers of the schedule take as long as it says, instead of copying."""
-    optimization: str = option("all", choices=OPTIMIZATIONS)
-    """ONNX Runtime's graph optimization level."""
+    # fmt: off
+    provider: str = option(
+        "cpu", metavar="NAME", group="what to run", page=True,
+        help="execution provider, such as cuda (default: cpu); of ONNX Runtime; on GPUs stages "
+        "and replicas go to these in turn")
+    place: Sequence[str] = option(
+        (), metavar="CLASS=NAME[:GPU]", page=True,
+        help="provider of a device class or a device; with the number of the GPU, as in "
+        "t4/1=cuda:0; may be repeated (default: --provider)")
+    provider_option: Sequence[str] = option(
+        (), metavar="NAME=VALUE",
+        help="option of the providers other than cpu, such as use_tf32=0; may be repeated")
+    allow_fallback: bool = option(
+        False,
+        help="let nodes that a provider cannot run run on the CPU; the record lists them "
+        "(default: that is an error)")
+    samples: int | None = option(
+        short="-n", least=1, most=10_000_000, apart="samples", metavar="N", page=True,
+        help="samples to measure (default: for a second); those of the schedule; or what takes "
+        "a second, by the rate of the warm-up, and at least 32")
+    warmup: int | None = option(
+        least=0, most=1_000_000, metavar="N",
+        help="samples before them that are not measured, for each replica of a stage (default: "
+        "until the rate is steady, for two seconds at most; a measurement that other processes "
+        "disturb is then repeated)")
+    duration: float | None = option(
+        above=0, most=1e6, apart="samples", metavar="S", page=True,
+        help="in place of -n: samples for so many seconds; they set out, or arrive")
+    rate: float | str | None = option(
+        above=0, most=1e9, words=(SWEEP,), metavar="R", page=True,
+        help="samples that arrive a second, or sweep; whatever becomes of those before them: "
+        "latency counts from the arrival (default: for 10 seconds, and at least 32); sweep: "
+        "tables for rates of 10 to 120 % of what the pipeline can do (for 2 seconds each, and "
+        "at least 32)")
+    arrivals: str = option(
+        "poisson", choices=("poisson", "uniform"),
+        help="how they arrive: at random, or at equal distances (default: poisson)")
+    inputs: Sequence[str] = option(
+        (), metavar="FILE", page=True,
+        help="one sample, or a folder of many (default: random); one: .npz by name, .npy or .pb "
+        "for one input, or a folder of input_0.pb, ...; may be repeated; a folder of other such "
+        "files, or - for names on standard input, one a line: many samples, each of which goes "
+        "through once")
+    null: bool = option(False, help="names on standard input end with a NUL byte instead")
+    outputs: str | None = option(
+        metavar="DIR", page=True,
+        help="write the outputs of each input there; to a file of its name, as .npz, and pass "
+        "over inputs whose outputs are there")
+    keep_going: bool = option(
+        False,
+        help="say which inputs fail, and go on with the others; the status is 1 then")
+    seed: int = option(
+        0, least=0, metavar="N",
+        help="seed of random inputs, and of arrivals at random (default: 0)")
+    random_weights: int | None = option(
+        least=0, metavar="SEED",
+        help="draw the weights that the model makes from one constant, or that are missing")
+    model: str | None = option(
+        metavar="PATH",
+        help="the ONNX model, if it is not where the stream says")
+    verify: bool = option(
+        False, group="checks", page=True,
+        help="compare outputs with those of the unsplit model")
+    rtol: float | None = option(
+        least=0, metavar="X",
+        help="allowed error relative to each value (default: by the model's precision)")
+    atol: float | None = option(
+        least=0, metavar="X",
+        help="allowed error relative to the largest value of an output (default: likewise)")
+    compare: bool = option(
+        False, page=True,
+        help="also time the whole model, and replicas of it; the model on all cores, replicas "
+        "on one core each, at most as many as the plan uses devices")
+    choose: bool = option(
+        False, page=True,
+        help="say what to deploy, after comparing so; until it is clear which is the fastest of "
+        "those that fit the memory of the plan's devices (implies --compare)")
+    save_outputs: str | None = option(
+        metavar="FILE",
+        help="write the outputs of each distinct sample as .npz")
+    trace: str | None = option(
+        metavar="FILE", page=True,
+        help="write a timeline, for Perfetto or chrome://tracing; of what was measured")
+    calibrate: str | None = option(
+        metavar="FILE", page=True,
+        help="write what loads tell of costs; for dnnp-profile --from-run")
+    threads: int = option(
+        1, least=1, most=1_024, metavar="N", group="how to run it", page=True,
+        help="threads of a stage, or of each replica (default: 1)")
+    queue: int = option(
+        2, least=1, metavar="N",
+        help="samples that may wait between neighbouring stages, if need be one for each "
+        "replica; with a schedule: besides those that wait in it (default: 2)")
+    emulate_links: bool = option(
+        False,
+        help="let the transfers of a schedule take as long as it says, by the links that are "
+        "stated (default: copy the tensors)")
+    no_pin: bool = option(False, help="let the system move threads between cores")
+    workers: str = option(
+        "thread", choices=WORKERS, page=True,
+        help="thread (default) or process; what computes a stage: a thread of this process, or "
+        "a process of its own, which gets tensors through shared memory")
+    engine: str = option(
+        "local", choices=ENGINES, page=True,
+        help="local (default) or ray; local: stages run here, by --workers; ray: as actors on a "
+        "Ray cluster (needs the extra 'ray')")
+    ray_address: str | None = option(
+        metavar="ADDRESS",
+        help="the cluster, as HOST:PORT, or auto for the one of this machine (default: one that "
+        "is started, and shut down at the end)")
+    retries: int = option(
+        0, least=0, most=1_000, metavar="N",
+        help="start each worker that is lost again, N times at most; the samples that it had "
+        "are computed again (default: 0)")
+    optimization: str = option(
+        "all", choices=OPTIMIZATIONS,
+        help="ONNX Runtime's graph optimization level (default: all)")
+    # fmt: on
 
     def check(self) -> None:
         """Refuse what makes no sense."""
         super().check()
-        for flag, value in (("--place", self.place), ("--provider-option", self.provider_option)):
-            if isinstance(value, str):
-                raise UsageError(f"{flag} {value!r}: give a list")
         if self.provider not in PROVIDERS or self.place:
             from dnnp.core.runtime.placing import parse_places
             from dnnp.core.runtime.providers import provider_name
 
             provider_name(self.provider)
             parse_places(self.place)
-        if isinstance(self.inputs, str):
-            raise UsageError(f"--inputs {self.inputs!r}: give a list of files")
         self._check_inputs()
         self._check_load()
         if any(x is not None and not math.isfinite(x) for x in (self.rtol, self.atol)):
@@ -150,12 +203,121 @@ class RunOptions(Options):
         """Refuse arrivals and times that do not go together."""
         if self.rate is None and self.arrivals != "poisson":
             raise UsageError(f"--arrivals {self.arrivals}: only with --rate")
-        if isinstance(self.rate, str):
-            if self.rate != SWEEP:
-                raise UsageError(f"--rate {self.rate!r}: must be a number or {SWEEP}")
-        elif self.rate is not None and not 0 < self.rate <= 1e9:
-            raise UsageError(f"--rate {self.rate}: must be above 0 and at most 1e+09")
         if self.rate is not None and (self.compare or self.choose):
             raise UsageError("--rate: compare ways to run a model without it")
-        if self.duration is not None and self.samples is not None:
-            raise UsageError("--duration and -n: give one of them")
+
+
+class ExportOptions(Options):
+    """What is written."""
+
+    # fmt: off
+    to: str = option(
+        "stages", choices=EXPORTS, page=True,
+        help="stages (default), triton, msr-split, torch-csv, ...; stages: a folder with an "
+        "ONNX model for each stage, and a manifest; triton: the same as a model repository for "
+        "Triton; ort-layers: the whole model, with stages as layers for ONNX Runtime; "
+        "onnx-devices: with stages as device configurations of ONNX; msr-split: the split as "
+        "JSON, in the format of the 2020 device-placement paper; torch-csv: the schedule, a row "
+        "a rank, for torch.distributed.pipelining; torch-comms-csv: the same with what ranks "
+        "send one another; torch-plan: a row a stage, modules to split before, and degrees")
+    model: str | None = option(
+        metavar="PATH", page=True,
+        help="the ONNX model; if it is not where the stream says")
+    max_batch_size: int = option(
+        0, least=0, most=2_147_483_647, metavar="N", page=True,
+        help="with --to triton: the largest batch; along the first dimension of every tensor, "
+        "which must be free in all of them (default: 0, tensors are as in the model)")
+    # fmt: on
+
+    def check(self) -> None:
+        """Refuse what makes no sense."""
+        super().check()
+        if self.max_batch_size and self.to != "triton":
+            raise UsageError(f"--max-batch-size is for --to triton, not for --to {self.to}")
+
+
+class ViewOptions(Options):
+    """What is shown."""
+
+    # fmt: off
+    as_: str = option(
+        "text", flag="--as", choices=tuple(VIEWS), page=True,
+        help="text, csv, md, svg, html, dot, trace, onnx, ...; text: what a person wants to "
+        "know, on a terminal; csv, tsv, md: a table; svg: pictures; html: a page with all of "
+        "it; dot, graphml: the graph for other programs; trace: schedule or latency for "
+        "Perfetto; onnx: the model with stages and costs, for Netron (default: by the ending of "
+        "the file that -o names; if it has none, with --plot svg, else text)")
+    table: str | None = option(
+        choices=VIEW_TABLES, page=True,
+        help="stages, nodes, cuts, bounds, runs, ...; with --as csv, tsv or md: which table "
+        "(default: stages of one stream, plans of several)")
+    raw: bool = option(
+        False,
+        help="with --as csv, tsv or md: texts as they are, also where a spreadsheet would take "
+        "them for formulas, or Markdown for HTML and links")
+    picture: str | None = option(
+        choices=VIEW_PICTURES, page=True,
+        help="loads, schedule or graph; with --as svg: what loads are made of, the schedule, or "
+        "the graph in the colours of its stages (default: all that there are, one below the "
+        "other)")
+    plot: str | None = option(
+        choices=VIEW_AXES, page=True,
+        help="a chart of plans' values, over k or method; over the number of devices or over "
+        "the methods, with a panel for each model")
+    model: str | None = option(
+        metavar="PATH", page=True,
+        help="with --as onnx: the model; if it is not where the stream says")
+    verbose: bool = option(
+        False, flag="", help="text with all rows, not the most important ones alone")
+    width: int = option(100, flag="", help="columns of a text")
+    plain: bool = option(False, flag="", help="text in ASCII alone")
+    color: bool = option(False, flag="", help="text whose bars have the colours of a terminal")
+    # fmt: on
+
+    def check(self) -> None:
+        """Refuse what makes no sense."""
+        super().check()
+        for name, given in (("table", self.table is not None), ("raw", self.raw)):
+            if given and self.as_ not in TABULAR:
+                raise UsageError(f"--{name} is for --as {', '.join(TABULAR)}, not for {self.as_}")
+        if self.plot is not None and self.as_ != "svg":
+            raise UsageError(f"--plot is for --as svg, not for {self.as_}")
+        if self.picture is not None and (self.as_ != "svg" or self.plot is not None):
+            other = f"not for {self.as_}" if self.plot is None else "without --plot"
+            raise UsageError(f"--picture is for --as svg, {other}")
+        if self.model is not None and self.as_ != "onnx":
+            raise UsageError(f"--model is for --as onnx, not for {self.as_}")
+
+
+class CheckOptions(Options):
+    """What is verified besides what always is, and gates."""
+
+    # fmt: off
+    certificate: bool = option(
+        False, page=True,
+        help="verify the bound exactly, from its certificate; that it is one")
+    max_gap: float | None = option(
+        least=0, most=1, metavar="X", group="gates (status 8 where one does not hold)", page=True,
+        help="the largest gap of the plan, such as 0.05; for 5 %; with --certificate of the gap "
+        "that is proven")
+    max_memory: float | None = option(
+        above=0, unit="share_or_size", metavar="X|BYTES", page=True,
+        help="the most that a device may need; up to 1 a share of its memory, such as 0.9 for "
+        "90 %; above that bytes, such as 14Gi")
+    min_throughput: float | None = option(
+        above=0, unit="frequency", metavar="R", page=True,
+        help="the fewest samples a second, such as 100/s; by the plan, or by its schedule if "
+        "there is one")
+    max_latency: float | None = option(
+        above=0, unit="latency", metavar="T", page=True,
+        help="the longest time of one sample, such as 50ms; by the same")
+    measured: bool = option(
+        False, page=True,
+        help="judge what the last run measured; throughput and latency (its 99th percentile)")
+    # fmt: on
+
+    def check(self) -> None:
+        """Refuse what makes no sense."""
+        super().check()
+        if self.measured and self.min_throughput is None and self.max_latency is None:
+            raise UsageError("--measured is for --min-throughput and --max-latency")

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
-from dnnp.core.methods import SCHEDULES
 from dnnp.core.model.errors import UsageError
-from dnnp.core.pipeline.shapes import ALL
-from dnnp.formats.placement import MOST_DEVICES
 from dnnp.graph import Graph
 from dnnp.searching import run_of, with_bar
-from dnnp.step import Options, changed, option, shown_as
+from dnnp.split_options import ScheduleOptions
+from dnnp.step import changed, shown_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,112 +19,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-SHAPE_OPTIONS = ("devices", "inference", "forward_time", "backward_time", "shared_time")
 MOST_BLOCKS = 1_000_000
 """Blocks of a schedule."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScheduleOptions(Options):
-    """What is scheduled, and how."""
-
-    micro_batches: int = option(32, least=1)
-    """Micro-batches, or samples, to schedule."""
-    shape: str | None = option(choices=ALL)
-    """Instead of the plan of a graph: a placement from the literature; see dnnp-schedule(1)."""
-    devices: int | None = option(least=0)
-    """Devices of the shape; None: 4."""
-    inference: bool = option(False)
-    """A shape without backward passes and memory."""
-    forward_time: float | None = option(least=0)
-    """Forward block of a shape; None: 1."""
-    backward_time: float | None = option(least=0)
-    """Backward block of a shape; None: 3, of fine-tuning 2, of AlphaFold 1."""
-    shared_time: float | None = option(least=0)
-    """Block of a shape that all devices share; None: 1."""
-    placement: str | os.PathLike[str] | None = option()
-    """Instead of the plan of a graph: a placement file, see dnnp-graph(5)."""
-    memory: float | None = option(above=0)
-    """Most bytes that a device may hold; None: as the plan or the placement says."""
-    transfers: str = option("model", choices=("model", "none", "blocking", "non-blocking"))
-    """`model`: as the plan's cost model has them, non-blocking where a placement states them;
-    `blocking`: both devices wait for a transfer; `non-blocking`: it takes a link only."""
-    transfer_time: float | None = option(least=0)
-    """Time of every transfer between two devices; None: what plan or placement say."""
-    latency: float | None = option(least=0)
-    """Time after which a transfer arrives, on top."""
-    split_backward: float | None = option(least=0, most=1)
-    """Split backward blocks; the part that only weights need takes this share of the time."""
-    method: str = option("auto")
-    """One of the methods of dnnp-schedule(1)."""
-    unroll: int | None = option(least=1)
-    """Micro-batches in a period; None: 1, up to 4 where that leaves a gap."""
-    pareto: bool = option(False)
-    """Also find the least period for every limit of memory that makes a difference."""
-    max_micro_batches: int | None = option(least=1)
-    """`tessel`: micro-batches that a repetend may hold blocks of; None: as memory allows."""
-    eager: bool = option(False)
-    """`tessel`: complete every better repetend, not only the best."""
-    time_limit: float | None = option(least=0)
-    """Seconds after which to stop searching; None: no limit."""
-    effort: float = option(1.0, above=0)
-    """Scales the work of searches that would not end."""
-
-    def check(self) -> None:
-        """Refuse what makes no sense."""
-        super().check()
-        if self.method not in SCHEDULES:
-            raise UsageError(f"--method {self.method!r}: must be one of {', '.join(SCHEDULES)}")
-        if self.shape is not None and self.placement is not None:
-            raise UsageError("give --shape or --placement, not both")
-        if self.shape is None:
-            for name in SHAPE_OPTIONS:
-                if getattr(self, name) not in (None, False):
-                    raise UsageError(f"--{name.replace('_', '-')} is for --shape")
-        if self.devices is not None and self.devices > MOST_DEVICES:
-            raise UsageError(f"--devices {self.devices} is above {MOST_DEVICES}")
-        if self.transfers not in ("blocking", "non-blocking"):
-            for flag, value in (
-                ("--transfer-time", self.transfer_time),
-                ("--latency", self.latency),
-            ):
-                if value is not None:
-                    raise UsageError(f"{flag} is for --transfers blocking or non-blocking")
-        if self.unroll is not None and self.method != "auto":
-            raise UsageError("--unroll is for --method auto")
-        if self.method != "tessel" and (self.max_micro_batches is not None or self.eager):
-            flag = "eager" if self.eager else "max-micro-batches"
-            raise UsageError(f"--{flag} is for --method tessel")
-
-    @cached_property
-    def given(self) -> Placement | None:
-        """The shape, or what the placement file holds; None: the plan of a graph is scheduled."""
-        if self.shape is not None:
-            from dnnp.core.pipeline.shapes import shape
-
-            return shape(
-                self.shape,
-                4 if self.devices is None else self.devices,
-                inference=self.inference,
-                forward_s=1.0 if self.forward_time is None else self.forward_time,
-                backward_s=self.backward_time,
-                shared_s=1.0 if self.shared_time is None else self.shared_time,
-            )
-        if self.placement is None:
-            return None
-        from dnnp.formats.placement import read_placement
-
-        path = os.fspath(self.placement)
-        data = self.caller.read_input(path)
-        return read_placement(data, "<stdin>" if path == "-" else path)
-
-    def stream(self) -> Stream | None:
-        """The stream to which the schedule of a shape or of a placement file is added."""
-        if self.given is None:
-            return None
-        from dnnp.formats.schedule import placement_stream
-
-        return placement_stream(self.given.name)
 
 
 def schedule_stream(stream: Stream, options: ScheduleOptions) -> None:

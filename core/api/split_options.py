@@ -1,18 +1,24 @@
-"""What is asked of a split, and how it is found."""
+"""Options of what splits, bounds and schedules."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from dnnp.choices import RECOMPUTE, WEIGHT_SYNC
-from dnnp.core.methods import LATENCY, SPLITS
-from dnnp.core.model.asked import Evolution
-from dnnp.core.model.errors import UsageError
-from dnnp.platform import DeviceOptions
-from dnnp.step import option
+from dnnp.core.methods import ALL_SHAPES, BOUNDS, LATENCY, SCHEDULES, SPLITS
+from dnnp.core.model.errors import UnavailableError, UsageError
+from dnnp.option_table import Options, option
+
+if TYPE_CHECKING:
+    from dnnp.core.model.asked import Evolution
+    from dnnp.core.model.placement import Placement
+    from dnnp.formats.stream import Stream
+
+METHODS = tuple({**SPLITS, **LATENCY})
+SOLVERS = ("cbc", "highs")
 
 _ORDERS = ("order", "sequence", "priorities")
 """Options of which each says what order to cut."""
@@ -28,114 +34,255 @@ _PARALLEL = (
 """Options that ask for a parallel plan."""
 
 
-@dataclass(frozen=True, kw_only=True)
+class DeviceOptions(Options):
+    """What devices there are."""
+
+    # fmt: off
+    k: int | None = option(
+        least=0, metavar="N", group="devices", page=True,
+        help="N identical devices of the priced class")
+    cpus: int | None = option(least=0, metavar="L", help="L CPUs beside them")
+    memory: float | str | None = option(
+        above=0, unit="size", words=("fast",), metavar="BYTES", page=True,
+        help="capacity of a device, such as 16G or 16GiB; fast: its on-chip memory")
+    bandwidth: float | None = option(
+        above=0, unit="rate", metavar="BYTES/S", page=True,
+        help="bandwidth of a device's link, such as 12G")
+    cluster_size: str | int | None = option(
+        metavar="N[,...]",
+        help="every N accelerators form a cluster with faster links inside; 4,16: so do every "
+        "16, clusters of clusters")
+    inner_bandwidth: str | float | None = option(
+        metavar="BYTES/S[,...]",
+        help="bandwidth of a link inside a cluster, for each size")
+    devices: str | None = option(
+        metavar="FILE|LIST", page=True,
+        help="device records, or classes with counts: a100:4,t4:4; in place of -k and what the "
+        "stream says")
+    link: Sequence[str] = option(
+        (), metavar="A,B=RATE",
+        help="a link between two devices or classes, such as a100,t4=10G or "
+        "a100/0,t4/1=10G,5us; repeatable")
+    # fmt: on
+
+    def check(self) -> None:
+        """Refuse what makes no sense."""
+        super().check()
+        if self.cluster_size is not None or self.inner_bandwidth is not None:
+            self._check_clusters()
+        if self.link:
+            from dnnp.formats.device_list import link_record
+
+            for text in self.link:
+                link_record(text)
+
+    @property
+    def cluster_sizes(self) -> list[int]:
+        """Sizes of clusters, smallest first.
+
+        Raises
+        ------
+        UsageError
+            They are no whole numbers.
+        """
+        if self.cluster_size is None:
+            return []
+        try:
+            return [int(word) for word in str(self.cluster_size).split(",")]
+        except ValueError:
+            reason = f"--cluster-size {self.cluster_size!r}: give whole numbers, such as 4 or 4,16"
+            raise UsageError(reason) from None
+
+    @property
+    def inner_bandwidths(self) -> list[float]:
+        """Bandwidths inside clusters of each size, bytes per second.
+
+        Raises
+        ------
+        UsageError
+            They are no bandwidths.
+        """
+        from dnnp.formats.amounts import parse_rate
+
+        given = self.inner_bandwidth
+        if not isinstance(given, str):
+            return [] if given is None else [float(given)]
+        try:
+            return [parse_rate(word) for word in given.split(",")]
+        except ValueError as error:
+            raise UsageError(f"--inner-bandwidth {given!r}: {error}") from None
+
+    def _check_clusters(self) -> None:
+        """Refuse clusters that lack something, or do not lie in one another."""
+        from dnnp.core.model.device import unnested
+
+        sizes, bandwidths = self.cluster_sizes, self.inner_bandwidths
+        if self.cluster_size is not None and not all(size >= 1 for size in sizes):
+            raise UsageError(f"--cluster-size {self.cluster_size}: must be at least 1")
+        if unnested(sizes):
+            raise UsageError(f"--cluster-size {self.cluster_size}: {unnested(sizes)}")
+        if not all(bandwidth > 0 for bandwidth in bandwidths):
+            raise UsageError(f"--inner-bandwidth {self.inner_bandwidth}: must be above 0")
+        if sizes and bandwidths and len(sizes) != len(bandwidths):
+            raise UsageError(
+                f"--cluster-size {self.cluster_size} and --inner-bandwidth {self.inner_bandwidth}: "
+                "give a bandwidth for each size"
+            )
+
+
 class SplitOptions(DeviceOptions):
     """What is asked of a split, and how it is found."""
 
-    method: str | Sequence[str] = option("auto")
-    """One of the methods of dnnp-partition(1); `auto`: exact, or what finds the validity asked.
-    Several, as a list or between commas, are compared: the best plan is kept."""
-    eval: str | os.PathLike[str] | Sequence[Sequence[int]] | None = option(json=True)
-    """Find nothing, price this split: lists of node ids, or the JSON file of a split."""
-    validity: str | None = option(choices=("ordered", "convex", "free"))
-    """`ordered`: the stages form a pipeline; `convex`: each stage is contiguous; `free`: nothing;
-    None: what the method makes."""
-    objective: str = option("throughput", choices=("throughput", "gpipe", "latency"))
-    """`throughput`: the largest load; `gpipe`: for training, the largest forward load plus the
-    largest backward load; `latency`: the time of one sample."""
-    max_replicas: int | None = option(least=1)
-    """Devices that one stage may run on, sharing the samples; None: 1."""
-    allow_replicas: bool = option(False)
-    """Compare the whole model, replicas of it, and pipelines with and without replicated stages;
-    the plan is the fastest."""
+    # fmt: off
+    method: str | Sequence[str] = option(
+        "auto", choices=METHODS, several=True, apart="method", metavar="NAME[,NAME...]",
+        group="method", page=True,
+        help="how to split (default: auto); of several methods the best plan is kept, at ties "
+        "that of the first, and all are in its record")
+    eval: str | os.PathLike[str] | Sequence[Sequence[int]] | None = option(
+        json=True, apart="method", metavar="FILE", page=True,
+        help="find nothing, price the split in FILE; JSON with fpgas and cpus, or a list of "
+        "lists of node ids")
+    validity: str | None = option(
+        choices=("ordered", "convex", "free"), page=True,
+        help="ordered, convex or free; ordered: the stages form a pipeline; convex: each stage "
+        "is contiguous; free: nothing (default: what the method makes; ordered for auto and ip)")
+    objective: str = option(
+        "throughput", choices=("throughput", "gpipe", "latency"), page=True,
+        help="throughput (default), gpipe or latency; throughput: the largest load; gpipe: for "
+        "training, the largest forward load plus the largest backward load; latency: the time "
+        "of one sample")
+    max_replicas: int | None = option(
+        least=1, metavar="R", page=True,
+        help="devices that may share a stage's samples (default: 1)")
+    allow_replicas: bool = option(
+        False, page=True,
+        help="the fastest of replicas and pipelines; compares the whole model on one device, "
+        "replicas of it, and pipelines without and with replicated stages, by prediction")
     order: str | None = option(
-        choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse", "published")
-    )
-    """Topological order to cut; None: the best of the first four, or `kahn`, as the method has it.
-    `published`: that of the 2020 paper's programs as far as a stream tells it, by which greedy then
-    fills; max-load takes one of the best splits by `ties`."""
-    ties: Callable[..., Any] | None = option(None, "")
-    """Method `max-load` in the order `published`: which of the best splits to take; such as
-    `dnnp.samples.papers.ties.published_split`."""
-    sequence: str | os.PathLike[str] | Sequence[int] | None = option(json=True)
-    """Methods `slice` and `greedy`: order to cut, the ids of all groups, or the file of a JSON list
-    of them."""
-    priorities: str | os.PathLike[str] | Sequence[float] | None = option(json=True)
-    """Method `slice`: priorities of the groups for Kahn's algorithm, or the file of a list."""
-    solver: str | None = option(choices=("cbc", "highs"))
-    """Solver of integer programs; None: `cbc`."""
-    time_limit: float | None = option(least=0)
-    """Seconds after which to keep the best split found; None: no limit."""
-    effort: float | None = option(above=0)
-    """Scales the work of searches that would not end; None: 1."""
-    seed: int | None = option(least=0)
-    """Of random choices; None: 0."""
-    samples: int | None = option(least=1)
-    """Orders that method `random` tries; None: 100."""
-    population: int | None = option(least=1)
-    """Orders of a generation; None: 100."""
-    generations: int | None = option(least=1)
-    """Generations; None: 100."""
-    elite: float | None = option(least=0, most=1)
-    """Share of a generation that stays; None: 0.2."""
-    mutants: float | None = option(least=0, most=1)
-    """Share of a generation that is drawn anew; None: 0.15."""
-    bias: float | None = option(least=0, most=1)
-    """Probability that a priority comes from the parent of the elite; None: 0.7."""
-    policy: str | os.PathLike[str] | None = option()
-    """Method `placeto`: file of the policy to start from, which is then applied as it is, unless
-    there is something to train it on; None: one that has learned nothing is trained."""
-    train_on: Sequence[str | os.PathLike[str]] | None = option()
-    """Method `placeto`: files of streams to train on, in place of this one."""
-    episodes: int | None = option(least=0)
-    """Method `placeto`: episodes of training; None: by effort, 0 for a policy given alone."""
-    save_policy: str | os.PathLike[str] | None = option()
-    """Method `placeto`: file for the policy."""
-    execution: str | None = option(choices=("blocks", "operators"))
-    """Latency: `blocks`: accelerators are invoked for whole blocks; `operators`: every unit is
-    placed by itself; None: `blocks` where there are CPUs beside accelerators and no links."""
-    invocations: int | None = option(least=1)
-    """Latency of blocks: blocks that an accelerator may hold, in each pass; None: 1."""
-    transfers: str | None = option(choices=("tensor", "edge"))
-    """Latency: what moves as one; None: `tensor`."""
-    congestion: str | None = option(choices=("device", "channel", "none"))
-    """Latency of operators: which transfers wait for each other; None: `device`."""
-    tensor_parallel: int | None = option(least=1)
-    """Parallel plans: devices that may hold a replica of a stage together; None: 1."""
-    data_parallel: int | None = option(least=1)
-    """Parallel plans: replicas of a stage, at most; None: 1."""
-    micro_batches: int | None = option(least=1)
-    """Parallel plans: micro-batches in a batch; None: what the stream says, or 32."""
-    recompute: str | None = option(choices=RECOMPUTE)
-    """Parallel plans: stages that run their forward pass again in the backward pass, to hold less:
-    `none`, `full`: all, `auto`: those that gain by it; None: `none`."""
-    weight_sync: str | None = option(choices=WEIGHT_SYNC)
-    """Parallel plans: how replicas add up gradients; None: `ring`."""
-    overlap_sync: bool = option(False)
-    """Parallel plans: they do so while the stage computes."""
-    shared_stages: int | None = option(least=1)
-    """Parallel plans: stages that all devices share besides those that each has, at most; None:
-    there are none."""
-    comm: str = option("sum", choices=("sum", "overlap", "duplex"))
-    """Transfers add to compute, overlap with it, or overlap in both directions."""
-    memory_model: str | None = option(choices=("sum", "peak", "weights"))
-    """Memory of a stage; None: `sum` where nodes state memory or there is a backward pass, else
-    `peak`; for latency `weights` where they state none."""
-    memory_mode: str = option("hard", choices=("hard", "overflow", "ignore"))
-    """Above capacity: infeasible, or streamed over the link, or priced as if it fitted; then the
-    plan is marked infeasible."""
-    charge_io: bool = option(False)
-    """Model inputs and outputs cost transfers too."""
-    reprice: bool = option(False)
-    """Groups whose cost no longer follows from their nodes cost the sum of these."""
-
-    timings: bool = option(False, "")
-    """Keep the time that each of several methods took."""
-
-    def __post_init__(self) -> None:
-        # Between commas, as commands take them.
-        if not isinstance(self.method, str):
-            object.__setattr__(self, "method", ",".join(self.method))
+        choices=("best", "kahn", "dfs", "kahn-reverse", "dfs-reverse", "published"), apart="order",
+        help="topological order to cut: breadth or depth first, from inputs or from outputs; "
+        "best: the best of these four (default; kahn for the methods that cut one without "
+        "search); published: that of the 2020 paper's programs as far as a stream tells it, by "
+        "which greedy then fills; max-load takes the split that theirs returns")
+    sequence: str | os.PathLike[str] | Sequence[int] | None = option(
+        json=True, apart="order", metavar="FILE",
+        help="order to slice, or to fill greedily: a JSON list of the ids of all groups, or of "
+        "all nodes where there are no groups")
+    priorities: str | os.PathLike[str] | Sequence[float] | None = option(
+        json=True, apart="order", metavar="FILE",
+        help="slice the order of Kahn's algorithm by these priorities: a JSON list of a number "
+        "for each group or node")
+    solver: str | None = option(
+        choices=SOLVERS,
+        help="solver of integer programs (default: cbc)")
+    time_limit: float | None = option(
+        least=0, metavar="S", page=True,
+        help="seconds, then the best split found (default: none)")
+    effort: float | None = option(
+        above=0, metavar="X",
+        help="scale the work of searches that would not end (default: 1)")
+    seed: int | None = option(least=0, metavar="N", help="seed of random choices (default: 0)")
+    tensor_parallel: int | None = option(
+        least=1, metavar="T", group="parallel plans (any of these asks for one)", page=True,
+        help="devices that may hold a stage together (default: 1); by what nodes state of that "
+        "(dnnp-profile --tensor-parallel)")
+    data_parallel: int | None = option(
+        least=1, metavar="D", page=True,
+        help="replicas that share the micro-batches (default: 1)")
+    micro_batches: int | None = option(
+        least=1, metavar="N",
+        help="micro-batches in a batch, which replicas share equally and after which they "
+        "synchronise weights (default: as the stream says, or 32)")
+    recompute: str | None = option(
+        choices=RECOMPUTE, page=True,
+        help="none (default), full or auto; stages that run their forward pass again in the "
+        "backward pass, to hold less: none, all, or those that gain by it")
+    weight_sync: str | None = option(
+        choices=WEIGHT_SYNC,
+        help="how replicas add up their gradients: around a ring (default), or by parameter "
+        "servers among them, as Piper has it")
+    overlap_sync: bool = option(False, help="they do so while the stage computes")
+    shared_stages: int | None = option(
+        least=1, metavar="S",
+        help="up to S stages are shared: all devices hold them together, besides the stage that "
+        "each has of its own, as embeddings over large vocabularies need it (default: none)")
+    samples: int | None = option(
+        least=1, metavar="T", group="search over orders (random, brkga, mla, mla-weighted)",
+        knob=True,
+        help="orders that random tries (default: 100)")
+    population: int | None = option(
+        least=1, metavar="P", knob=True,
+        help="orders of a generation (default: 100)")
+    generations: int | None = option(
+        least=1, metavar="G", knob=True,
+        help="generations (default: 100)")
+    elite: float | None = option(
+        least=0, most=1, metavar="X", knob=True,
+        help="share of a generation that stays (default: 0.2)")
+    mutants: float | None = option(
+        least=0, most=1, metavar="X", knob=True,
+        help="share of a generation that is drawn anew (default: 0.15)")
+    bias: float | None = option(
+        least=0, most=1, metavar="X", knob=True,
+        help="probability that a priority comes from the parent of the elite (default: 0.7)")
+    execution: str | None = option(
+        choices=("blocks", "operators"), group="latency of one sample (--objective latency)",
+        help="blocks: an accelerator is invoked for a contiguous block, through the memory of "
+        "the host, beside a pool of CPUs; operators: every unit is placed by itself, devices "
+        "send to each other (default: blocks where there are CPUs beside accelerators and no "
+        "links)")
+    invocations: int | None = option(
+        least=1, metavar="Q",
+        help="blocks: an accelerator may hold up to Q blocks, in each pass (default: 1)")
+    transfers: str | None = option(
+        choices=("tensor", "edge"),
+        help="what moves: a tensor, once to each device; or all that goes from one unit to "
+        "another, for each pair by itself (default: tensor)")
+    congestion: str | None = option(
+        choices=("device", "channel", "none"),
+        help="operators: a device sends one thing at a time, and receives one (default); or "
+        "transfers wait for others from and to the same devices; or for none")
+    policy: str | os.PathLike[str] | None = option(
+        metavar="FILE", group="learning (placeto)",
+        help="start from the policy in FILE; it is applied as it is, unless --train-on or "
+        "--episodes asks for training (default: one that has learned nothing is trained)")
+    train_on: Sequence[str | os.PathLike[str]] | None = option(
+        metavar="FILE",
+        help="train on the graph of the stream in FILE, not on the one that is placed; "
+        "repeatable")
+    episodes: int | None = option(
+        least=0, metavar="N", knob=True,
+        help="episodes of training (default: by effort and size)")
+    save_policy: str | os.PathLike[str] | None = option(
+        metavar="FILE",
+        help="write the policy that placed the graph to FILE")
+    comm: str = option(
+        "sum", choices=("sum", "overlap", "duplex"), group="cost model", page=True,
+        help="sum (default), overlap or duplex; transfers add to compute, overlap with it, or "
+        "overlap in both directions")
+    memory_model: str | None = option(
+        choices=("sum", "peak", "weights"),
+        help="memory of a stage: node memory added up, or parameters plus peak activations "
+        "(default: sum where nodes state memory or the graph has a backward pass, else peak); "
+        "peak, if given, also orders the nodes of each stage for a small peak; weights, for "
+        "latency, and its default where nodes state no memory: parameters alone")
+    memory_mode: str = option(
+        "hard", choices=("hard", "overflow", "ignore"), page=True,
+        help="hard (default), overflow or ignore; above capacity: infeasible, or streamed over "
+        "the link; ignore: no capacity counts, and a plan that exceeds one is priced and marked "
+        "infeasible")
+    charge_io: bool = option(False, help="model inputs and outputs cost transfers too")
+    reprice: bool = option(
+        False,
+        help="groups whose cost no longer follows from their nodes, since costs were edited, "
+        "cost the sum of their nodes (default: refuse them)")
+    ties: Callable[..., Any] | None = option(
+        flag="",
+        help="method max-load in the order published: which of the best splits to take; such as "
+        "dnnp.samples.papers.ties.published_split")
+    timings: bool = option(False, flag="", help="keep the time that each of several methods took")
+    # fmt: on
 
     @property
     def parallel(self) -> tuple[str, ...]:
@@ -151,14 +298,8 @@ class SplitOptions(DeviceOptions):
     def check(self) -> None:
         """Refuse what makes no sense."""
         super().check()
-        known = {**SPLITS, **LATENCY}
-        for name in self.methods:
-            if name not in known:
-                raise UsageError(f"--method {name!r}: must be one of {', '.join(known)}")
         if len(set(self.methods)) < len(self.methods):
             raise UsageError(f"--method {self.method}: a method is there twice")
-        if self.eval is not None and self.method != "auto":
-            raise UsageError("give --method or --eval, not both")
         if self.allow_replicas and self.eval is not None:
             raise UsageError("--allow-replicas finds a plan; --eval only prices one")
         if self.allow_replicas and self.objective == "latency":
@@ -167,9 +308,6 @@ class SplitOptions(DeviceOptions):
             raise UsageError("--allow-replicas finds what fits: no --memory-mode ignore")
         if self.parallel:
             self._check_parallel(self.parallel[0])
-        orders = [name for name in _ORDERS if getattr(self, name) is not None]
-        if len(orders) > 1:
-            raise UsageError(f"give --{orders[0]} or --{orders[1]}, not both")
         if self.priorities is not None and "slice" not in self.methods:
             raise UsageError("--priorities are for --method slice")
         if self.sequence is not None and not {"slice", "greedy"} & set(self.methods):
@@ -178,8 +316,6 @@ class SplitOptions(DeviceOptions):
             for name in _LEARNING:
                 if getattr(self, name) is not None:
                     raise UsageError(f"--{name.replace('_', '-')} is for --method placeto")
-        if isinstance(self.train_on, str | os.PathLike):
-            raise UsageError(f"--train-on {os.fspath(self.train_on)!r}: give a list of files")
         self.evolution.check()
 
     def _check_parallel(self, asked: str) -> None:
@@ -199,6 +335,173 @@ class SplitOptions(DeviceOptions):
     @property
     def evolution(self) -> Evolution:
         """How an order evolves."""
+        from dnnp.core.model.asked import Evolution
+
         names = ("population", "generations", "elite", "mutants", "bias")
         given = {name: getattr(self, name) for name in names}
         return Evolution(**{name: value for name, value in given.items() if value is not None})
+
+
+class BoundOptions(DeviceOptions, first=True):
+    """How a bound is proven; the devices are for a graph without a plan, which is split first."""
+
+    # fmt: off
+    method: str = option(
+        "auto", choices=tuple(BOUNDS), metavar="NAME", group="method", page=True,
+        help="how to prove it (default: auto)")
+    solver: str | None = option(
+        choices=SOLVERS, page=True,
+        help="cbc (default) or highs; solves integer programs")
+    time_limit: float | None = option(
+        least=0, metavar="S", page=True,
+        help="seconds, then the best bound (default: none); but 60 for all integer programs "
+        "together")
+    effort: float = option(
+        1.0, above=0, metavar="X", page=True,
+        help="scale the work of endless searches (default: 1)")
+    seed: int = option(
+        0, least=0, metavar="N",
+        help="seed of the search for a plan, where there is none (default: 0)")
+    timings: bool = option(False, flag="", help="keep the time that each argument took")
+    # fmt: on
+
+    def check(self) -> None:
+        """Refuse what makes no sense, and a solver that is not there."""
+        super().check()
+        if self.solver == "highs":
+            _check_highs()
+
+
+def _check_highs() -> None:
+    """Fail early where HiGHS is asked for and is not there."""
+    from importlib.util import find_spec
+
+    if "PMIP_HIGHS_LIBRARY" not in os.environ and not any(map(find_spec, ("highspy", "highsbox"))):
+        from dnnp.core.mip.slices import missing
+
+        raise UnavailableError(missing("highs", ""))
+
+
+class ScheduleOptions(Options):
+    """What is scheduled, and how."""
+
+    # fmt: off
+    micro_batches: int = option(
+        32, short="-n", least=1, metavar="N", page=True,
+        help="micro-batches, or samples (default: 32)")
+    shape: str | None = option(
+        choices=ALL_SHAPES, apart="shape", metavar="SHAPE",
+        group="what to schedule, instead of the plan of a stream", page=True,
+        help="V, X, M, NN, K, ...; a placement from the literature: V: one stage a device; X: V "
+        "and its mirror image; M: V between shared blocks; NN: M with another one in the "
+        "middle; K: two branches; NN-eager: NN with that one after the first stage; "
+        "multi-modal: after the last stage; fine-tuning: M whose first block is not trained; "
+        "AlphaFold: three passes, the last one trained; VV: two stages a device, there and back")
+    devices: int | None = option(
+        least=0, most=4096, metavar="D", page=True,
+        help="devices of the shape (default: 4)")
+    inference: bool = option(False, help="a shape without backward passes and memory")
+    forward_time: float | None = option(
+        least=0, metavar="T",
+        help="forward block of a shape (default: 1)")
+    backward_time: float | None = option(
+        least=0, metavar="T",
+        help="backward block of a shape (default: 3, fine-tuning: 2, AlphaFold: 1)")
+    shared_time: float | None = option(
+        least=0, metavar="T",
+        help="block of a shape that all devices share (default: 1)")
+    placement: str | os.PathLike[str] | None = option(
+        apart="shape", metavar="FILE", page=True,
+        help="placement file; see dnnp-graph(5); - is standard input")
+    memory: float | None = option(
+        above=0, unit="size", metavar="BYTES", group="devices and transfers", page=True,
+        help="most that a device may hold, such as 16G; default: as the plan or the placement "
+        "says")
+    transfers: str = option(
+        "model", choices=("model", "none", "blocking", "non-blocking"), page=True,
+        help="model (default), none, blocking or non-blocking; model: as the plan's cost model "
+        "has them, non-blocking where a placement states them; blocking: both devices wait for "
+        "a transfer; non-blocking: it takes a link only")
+    transfer_time: float | None = option(
+        least=0, metavar="T",
+        help="time of every transfer between two devices (default: what plan or placement say)")
+    latency: float | None = option(
+        least=0, metavar="T",
+        help="time after which a transfer arrives, on top")
+    split_backward: float | None = option(
+        least=0, most=1, const=0.5, metavar="SHARE",
+        help="split backward blocks; the part that only weights need takes this share of the "
+        "time (default: 0.5)")
+    method: str = option(
+        "auto", choices=tuple(SCHEDULES), metavar="NAME", group="how", page=True,
+        help="how to find the schedule (default: auto)")
+    unroll: int | None = option(
+        least=1, metavar="U",
+        help="micro-batches in a period (default: 1, up to 4 where that leaves a gap)")
+    pareto: bool = option(
+        False, page=True,
+        help="also the least period for every limit of memory; that makes a difference")
+    max_micro_batches: int | None = option(
+        least=1, metavar="N", knob=True,
+        help="tessel: micro-batches that a repetend may hold blocks of (default: as memory "
+        "allows)")
+    eager: bool = option(
+        False, knob=True,
+        help="tessel: complete every better repetend, not only the best")
+    time_limit: float | None = option(
+        least=0, metavar="S", page=True,
+        help="seconds, then the best schedule found")
+    effort: float = option(
+        1.0, above=0, metavar="X",
+        help="scale the work of searches that would not end (default: 1)")
+    # fmt: on
+
+    def check(self) -> None:
+        """Refuse what makes no sense."""
+        super().check()
+        if self.shape is None:
+            for name in ("devices", "inference", "forward_time", "backward_time", "shared_time"):
+                if getattr(self, name) not in (None, False):
+                    raise UsageError(f"{self.rows[name].flag} is for --shape")
+        if self.transfers not in ("blocking", "non-blocking"):
+            for flag, value in (
+                ("--transfer-time", self.transfer_time),
+                ("--latency", self.latency),
+            ):
+                if value is not None:
+                    raise UsageError(f"{flag} is for --transfers blocking or non-blocking")
+        if self.unroll is not None and self.method != "auto":
+            raise UsageError("--unroll is for --method auto")
+        if self.method != "tessel" and (self.max_micro_batches is not None or self.eager):
+            flag = "eager" if self.eager else "max-micro-batches"
+            raise UsageError(f"--{flag} is for --method tessel")
+
+    @cached_property
+    def given(self) -> Placement | None:
+        """The shape, or what the placement file holds; None: the plan of a graph is scheduled."""
+        if self.shape is not None:
+            from dnnp.core.pipeline.shapes import shape
+
+            return shape(
+                self.shape,
+                4 if self.devices is None else self.devices,
+                inference=self.inference,
+                forward_s=1.0 if self.forward_time is None else self.forward_time,
+                backward_s=self.backward_time,
+                shared_s=1.0 if self.shared_time is None else self.shared_time,
+            )
+        if self.placement is None:
+            return None
+        from dnnp.formats.placement import read_placement
+
+        path = os.fspath(self.placement)
+        data = self.caller.read_input(path)
+        return read_placement(data, "<stdin>" if path == "-" else path)
+
+    def stream(self) -> Stream | None:
+        """The stream to which the schedule of a shape or of a placement file is added."""
+        if self.given is None:
+            return None
+        from dnnp.formats.schedule import placement_stream
+
+        return placement_stream(self.given.name)

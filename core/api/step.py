@@ -1,98 +1,21 @@
-"""What the steps have in common: options that are those of a command, and a graph to change."""
+"""Functions of Python from steps: those of a command, with its options as keywords."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from inspect import Parameter, Signature, signature
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dnnp.caller import CALLER, Caller
-from dnnp.core.model.errors import UsageError
 from dnnp.formats.header import stamped
 from dnnp.formats.stream import Stream
 from dnnp.graph import Graph
+from dnnp.option_table import Options
 
 P = ParamSpec("P")
 O = TypeVar("O", bound="Options")  # noqa: E741
-
-
-def option(
-    default: Any = None,
-    flag: str | None = None,
-    *,
-    choices: tuple[str, ...] = (),
-    least: float | None = None,
-    above: float | None = None,
-    most: float | None = None,
-    json: bool = False,
-) -> Any:
-    """A field of `Options`.
-
-    Parameters
-    ----------
-    default
-        Its value where nothing is said.
-    flag
-        The option of the command; None: the field's name with hyphens; empty: it has none.
-    choices
-        What a text may be.
-    least, above, most
-        The range of a number.
-    json
-        A list is one argument, which the command takes from a file.
-    """
-    limits = {"choices": choices, "least": least, "above": above, "most": most}
-    return field(default=default, metadata={"flag": flag, "json": json, **limits})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Base of the options of a step; each is named as that of the command which does the same."""
-
-    caller: Caller = field(default=CALLER, repr=False, compare=False)
-    """Whom the step tells what it does."""
-
-    def check(self) -> None:
-        """Refuse options that make no sense, before there is any work.
-
-        Raises
-        ------
-        UsageError
-            A value is out of its range; the message names the option.
-        """
-        for each in self._own():
-            value = getattr(self, each.name)
-            if value is None:
-                continue
-            _check_range(flag_of(each), value, each.metadata)
-
-    def words(self) -> list[str]:
-        """The arguments by which the command does the same."""
-        words: list[str] = []
-        for each in self._own():
-            value, flag = getattr(self, each.name), flag_of(each)
-            if not flag or value is False or value == _default(each):
-                continue
-            if value is True:
-                words.append(flag)
-            elif each.metadata["json"] and not isinstance(value, str | os.PathLike):
-                words += [flag, str(list(value))]
-            elif isinstance(value, str | os.PathLike | int | float):
-                words += [flag, _text(value)]
-            else:
-                items = value.items() if isinstance(value, Mapping) else value
-                for item in items:
-                    words += [
-                        flag,
-                        "=".join(map(_text, item if isinstance(item, tuple) else [item])),
-                    ]
-        return words
-
-    def _own(self) -> list[Field[Any]]:
-        return [each for each in fields(self) if each.metadata]
 
 
 def json_in(
@@ -104,38 +27,6 @@ def json_in(
     import orjson
 
     return orjson.dumps(list(value), option=orjson.OPT_SERIALIZE_NUMPY), flag
-
-
-def flag_of(each: Field[Any]) -> str:
-    """The option of the command that a field is; empty if there is none."""
-    flag = each.metadata["flag"]
-    if flag is not None:
-        return str(flag)
-    return f"-{each.name}" if len(each.name) == 1 else f"--{each.name.replace('_', '-')}"
-
-
-def _check_range(flag: str, value: Any, limits: Mapping[str, Any]) -> None:
-    choices, least, above, most = (limits[k] for k in ("choices", "least", "above", "most"))
-    if choices and value not in choices:
-        raise UsageError(f"{flag} {value!r}: must be one of {', '.join(choices)}")
-    if (least, above, most) == (None, None, None):
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"{flag} {value!r}: must be a number")
-    if least is not None and not value >= least:
-        raise UsageError(f"{flag} {value}: must be at least {least:g}")
-    if above is not None and not value > above:
-        raise UsageError(f"{flag} {value}: must be above {above:g}")
-    if most is not None and not value <= most:
-        raise UsageError(f"{flag} {value}: must be at most {most:g}")
-
-
-def _default(each: Field[Any]) -> Any:
-    return None if each.default is MISSING else each.default
-
-
-def _text(value: Any) -> str:
-    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
 
 def step(
@@ -167,10 +58,14 @@ def changed(tool: str, work: Callable[[Stream, O], object], stream: Stream, aske
 
 def shown_as(call: Any, work: Callable[..., Any], options: Any, returns: Any) -> Any:
     """The same function with the docstring of `work`, and all options in its signature."""
+    first = [p for p in signature(call).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     update_wrapper(call, work, assigned=("__module__", "__doc__"), updated=())
     call.__name__ = call.__qualname__ = work.__name__.removesuffix("_stream")
-    graph = Parameter("graph", Parameter.POSITIONAL_OR_KEYWORD, annotation=Graph)
-    keywords = signature(options).parameters.values()
-    call.__signature__ = Signature([graph, *keywords], return_annotation=returns)
+    rows = [(row.name, row.default, row.type) for row in options.rows.values()]
+    keywords = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=type_)
+        for name, default, type_ in [("caller", CALLER, "Caller"), *rows]
+    ]
+    call.__signature__ = Signature([*first, *keywords], return_annotation=returns)
     del call.__wrapped__
     return call

@@ -2,44 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dnnp.choices import OPTIMIZERS
-from dnnp.core.model.errors import UsageError
 from dnnp.core.model.text import counted
-from dnnp.step import Options, option
 
 if TYPE_CHECKING:
     from dnnp.formats.stream import Stream
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingOptions(Options):
-    """Whether the graph is to train the model, and how."""
-
-    training: bool = option(False)
-    """Add the backward pass, for planning."""
-    optimizer: str | None = option(choices=OPTIMIZERS)
-    """What updates the weights, `adam`, `momentum` or `sgd`: it decides what training keeps; None:
-    `adam`."""
-    mixed_precision: bool = option(False)
-    """Compute in float16 what the model computes in float32, with weights kept in float32 too."""
-    loss: Sequence[str] = option(())
-    """Outputs that are trained for; empty: all that have a gradient."""
-
-    def check(self) -> None:
-        """Refuse what makes no sense."""
-        super().check()
-        given = {
-            "--optimizer": self.optimizer,
-            "--mixed-precision": self.mixed_precision,
-            "--loss": self.loss,
-        }
-        for flag, value in given.items():
-            if value and not self.training:
-                raise UsageError(f"{flag} is for --training")
+    from dnnp.graph_options import TrainingOptions
 
 
 def add_training(stream: Stream, options: TrainingOptions) -> None:

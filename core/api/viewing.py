@@ -4,62 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dnnp.caller import CALLER, Caller
-from dnnp.choices import VIEW_AXES, VIEW_PICTURES, VIEW_TABLES, VIEWS
+from dnnp.choices import VIEWS
 from dnnp.core.model.errors import InputFileError, UsageError
-from dnnp.step import Options, option
+from dnnp.run_options import TABULAR, ViewOptions
 
 if TYPE_CHECKING:
     from dnnp.core.view.facts import Facts
     from dnnp.formats.stream import Stream
     from dnnp.graph import Graph
-
-
-TABULAR = ("csv", "tsv", "md")
-"""Views that are a table."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewOptions(Options):
-    """What is shown."""
-
-    as_: str = option("text", "--as", choices=tuple(VIEWS))
-    """What to make of it, one of `dnnp.choices.VIEWS`."""
-    table: str | None = option(choices=VIEW_TABLES)
-    """With `csv`, `tsv` and `md`: which table; None: `stages` of one graph, `plans` of several."""
-    raw: bool = option(False)
-    """With `csv`, `tsv` and `md`: texts as they are, also where they would be formulas or HTML."""
-    plot: str | None = option(choices=VIEW_AXES)
-    """A chart of the values of plans, over the number of devices or the methods, as `svg`."""
-    picture: str | None = option(choices=VIEW_PICTURES)
-    """With `svg`: which picture; None: all that there are."""
-    model: str | None = option()
-    """With `onnx`: the model, if it is not where the stream says."""
-    width: int = option(100, least=40)
-    """Columns of a text."""
-    plain: bool = option(False)
-    """Text in ASCII alone."""
-    color: bool = option(False)
-    """Text whose bars have the colours of a terminal."""
-    verbose: bool = option(False)
-    """Text with all rows, not the most important ones alone."""
-
-    def check(self) -> None:
-        """Refuse what makes no sense."""
-        super().check()
-        for name, given in (("table", self.table is not None), ("raw", self.raw)):
-            if given and self.as_ not in TABULAR:
-                raise UsageError(f"--{name} is for --as {', '.join(TABULAR)}, not for {self.as_}")
-        if self.plot is not None and self.as_ != "svg":
-            raise UsageError(f"--plot is for --as svg, not for {self.as_}")
-        if self.picture is not None and (self.as_ != "svg" or self.plot is not None):
-            other = f"not for {self.as_}" if self.plot is None else "without --plot"
-            raise UsageError(f"--picture is for --as svg, {other}")
-        if self.model is not None and self.as_ != "onnx":
-            raise UsageError(f"--model is for --as onnx, not for {self.as_}")
 
 
 def view(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dnnp.core.methods.bounds import BOUNDS, LATENCY_BOUNDS
 from dnnp.core.methods.method import Method, lines, plain
-from dnnp.core.methods.schedules import RECIPES, SCHEDULES, SEARCHES
+from dnnp.core.methods.schedules import ALL_SHAPES, RECIPES, SCHEDULES, SEARCHES
 from dnnp.core.methods.splits import LATENCY, SPLITS
 
 __all__ = [
+    "ALL_SHAPES",
     "BOUNDS",
     "LATENCY",
     "LATENCY_BOUNDS",

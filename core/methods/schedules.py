@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dnnp.core.methods.method import Method, by_name
 
+ALL_SHAPES = ("V", "X", "M", "NN", "K", "NN-eager", "multi-modal", "fine-tuning", "AlphaFold", "VV")
+"""Placements from the literature; see `core.pipeline.shapes`."""
+
 SEARCHES = by_name(
     Method(
         "auto",

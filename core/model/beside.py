@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable
-from dataclasses import replace
 from math import inf
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ref
 
-from dnnp.core.model.run import Run, Standing
+if TYPE_CHECKING:  # commands start with this module
+    from dnnp.core.model.run import Run, Standing
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -100,6 +100,8 @@ class Kept(Generic[S]):
                     self.bound, self.argument = standing.bound, standing.by
                 standing = standing._replace(value=self.value)
             run.watch(standing)
+
+        from dataclasses import replace
 
         return replace(run, keep=keep, watch=watch)
 

@@ -24,12 +24,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from dnnp.core.methods import ALL_SHAPES
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 
-SHAPES = ("V", "X", "M", "NN", "K")
-OTHERS = ("NN-eager", "multi-modal", "fine-tuning", "AlphaFold", "VV")
-ALL = SHAPES + OTHERS
+ALL = ALL_SHAPES
+SHAPES = ALL[:5]
 EVEN = ("NN", "K")
 """Shapes that need an even number of devices."""
 

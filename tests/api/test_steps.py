@@ -7,24 +7,19 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 
 import orjson
 import pytest
 
 import dnnp
-from dnnp.bounding import BoundOptions
 from dnnp.caller import Caller
 from dnnp.cmds import bound, check, coarsen, export, partition, profile, run, schedule
-from dnnp.coarsening import CoarsenOptions
-from dnnp.exporting import ExportOptions
-from dnnp.profiling import ProfileOptions
-from dnnp.run_options import RunOptions
+from dnnp.graph_options import CoarsenOptions, ProfileOptions
+from dnnp.option_table import Options
+from dnnp.run_options import ExportOptions, RunOptions
 from dnnp.samples import build
-from dnnp.scheduling import ScheduleOptions
-from dnnp.split_options import SplitOptions
-from dnnp.step import Options, flag_of
+from dnnp.split_options import BoundOptions, ScheduleOptions, SplitOptions
 from support.run import dnnp as command
 
 
@@ -205,7 +200,7 @@ BAD: dict[str, tuple[Callable[[dnnp.Graph], object], str]] = {
     "shape": (lambda graph: dnnp.schedule(graph, shape="V"), "give one of these"),
     "nothing": (lambda graph: dnnp.schedule(None), "give one of these"),
     "comm": (lambda graph: dnnp.split(graph, k=2, comm="x"), "--comm 'x': must be one of"),
-    "memory": (lambda graph: dnnp.split(graph, k=2, memory="16G"), "give a number of bytes"),
+    "memory": (lambda graph: dnnp.split(graph, k=2, memory="16G"), "must be a number or fast"),
     "depth": (lambda graph: dnnp.coarsen(graph, depth=2), "--depth needs --layers"),
     "text": (lambda graph: dnnp.profile(graph, device="v100"), "give a list"),
     "no plan": (lambda graph: dnnp.schedule(graph), "no plan to schedule"),
@@ -247,8 +242,8 @@ OPTIONS: dict[str, type[Options]] = {
 }
 
 COMMON = {
-    "help", "stream", "output", "quiet", "verbose", "timings", "version", "print_completion",
-    "list_devices",
+    "help", "help_all", "stream", "output", "quiet", "verbose", "timings", "version",
+    "print_completion", "list_devices", "set",
 }  # fmt: skip
 
 
@@ -268,9 +263,8 @@ def test_options_are_those_of_the_command(module: object) -> None:
     for dest, action in actions.items():
         default = keywords[dest].default
         assert (default or None) == (action.default or None) or dest == "to", dest
-    for each in fields(OPTIONS[call.__name__]) if call.__name__ in OPTIONS else ():
-        if each.metadata and flag_of(each):
-            assert flag_of(each) in parser._option_string_actions, each.name
+    for row in OPTIONS[call.__name__].rows.values() if call.__name__ in OPTIONS else ():
+        assert not row.flag or set(row.flags) <= set(parser._option_string_actions), row.name
 
 
 EIGHT = """

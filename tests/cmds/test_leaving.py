@@ -26,10 +26,7 @@ def run(args, context):
     print("by a library", end=" ")
     return int(args.status)
 
-def add_arguments(parser):
-    parser.add_argument("status")
-
-Command("dnnp-test", "", add_arguments, run, reads_stream=False).main()
+Command("dnnp-test", "", run, model=("STATUS", "")).main()
 """
 
 

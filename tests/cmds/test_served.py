@@ -56,7 +56,7 @@ def test_folder_and_environment_are_those_of_the_caller(tmp_path: Path) -> None:
     (tmp_path / "plan").write_bytes(PLAN)
     for done in both("check", "plan", cwd=tmp_path):
         assert done.returncode == 0, done.stderr
-    afresh, forked = both("check", "--help", env={**os.environ, "COLUMNS": "50"})
+    afresh, forked = both("check", "--help-all", env={**os.environ, "COLUMNS": "50"})
     assert forked.stdout == afresh.stdout
     assert max(map(len, forked.stdout.splitlines())) <= 50
 

@@ -79,7 +79,7 @@ def test_options_exist(path: Path) -> None:
 @cache
 def help_of(command: str) -> set[str]:
     """The options of a command."""
-    done = dnnp(command.removeprefix("dnnp-"), "--help")
+    done = dnnp(command.removeprefix("dnnp-"), "--help-all")
     return {"--help", *re.findall(r"--[a-z][a-z-]+", done.out.decode() + done.err)}
 
 

@@ -264,7 +264,7 @@ def test_forged_levels_are_found(field: str, value: float, message: str) -> None
         (("--cluster-size", "2,4", "--inner-bandwidth", "16"), "give a bandwidth for each size"),
         (("--cluster-size", "2,5", "--inner-bandwidth", "16,4"), "clusters of 5 are not made of"),
         (("--cluster-size", "4,2", "--inner-bandwidth", "16,4"), "clusters of 2 are not made of"),
-        (("--cluster-size", "2,", "--inner-bandwidth", "16,4"), "'' is not a whole number"),
+        (("--cluster-size", "2,", "--inner-bandwidth", "16,4"), "give whole numbers, such as 4"),
         (("--cluster-size", "2,4", "--inner-bandwidth", "16,0"), "'0' is not above 0"),
         (("--cluster-size", "2,4", "--inner-bandwidth", "4,16"), "is below the one between"),
         (("--cluster-size", "2,4"), "needs --inner-bandwidth"),

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from dnnp.cmds.shell.arguments import rate, size
+from dnnp.formats.amounts import parse_rate, parse_size
 from support.run import dnnp
 
 TEXT = """
@@ -156,9 +156,9 @@ def test_mistake(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("text", ["16G", "16GB", "16e9", "16 GB", "16000MB", "16000000000B"])
 def test_sizes_that_mean_the_same(text: str) -> None:
-    assert size(text) == 16e9
+    assert parse_size(text) == 16e9
 
 
 @pytest.mark.parametrize("text", ["12G", "12GB/s", "12e9", "12GB", "12 GB/s", "12000000k"])
 def test_bandwidths_that_mean_the_same(text: str) -> None:
-    assert rate(text) == 12e9
+    assert parse_rate(text) == 12e9

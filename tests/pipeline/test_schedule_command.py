@@ -184,7 +184,7 @@ def test_pictures(tmp_path: Path) -> None:
     [
         (("--shape", "K", "--devices", 3), "shape K needs an even number of devices, not 3"),
         (("--shape", "V", "--devices", 0), "a shape needs at least 1 device, not 0"),
-        (("--shape", "V", "--devices", 10**9), "--devices 1000000000 is above 4096"),
+        (("--shape", "V", "--devices", 10**9), "--devices: 1000000000 is above 4096"),
         (("--shape", "V", "-n", 0), "0 is too small"),
         (("--shape", "V", "-n", 10**9), "at most 1000000 are scheduled"),
         (("--shape", "Z"), "invalid choice: 'Z'"),

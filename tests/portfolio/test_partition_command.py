@@ -282,7 +282,7 @@ FAILURES = {
     "time limit": (("-k", "2", "--time-limit", "-1"), 2, "'-1' is not a number from 0 to 1e9"),
     "time limit text": (("-k", "2", "--time-limit", "1s"), 2, "'1s' is not a number"),
     "seed": (("-k", "2", "--seed", "-1"), 2, "-1 is below 0"),
-    "method and split": (("-k", "2", "--method", "ip", "--eval", "x"), 2, "not allowed with"),
+    "method and split": (("-k", "2", "--method", "ip", "--eval", "x"), 2, "or --eval, not both"),
     "gpipe": (("-k", "2", "--objective", "gpipe"), 2, "gpipe needs a graph with a backward pass"),
     "clusters without links": (("-k", "4", "--cluster-size", "2"), 2, "needs --inner-bandwidth"),
     "links without clusters": (("-k", "4", "--inner-bandwidth", "9"), 2, "give --cluster-size"),

@@ -153,7 +153,7 @@ def test_costs_in_an_unknown_unit_are_not_mixed() -> None:
         (["--mode", "measure", "--model", "none.onnx"], 1, "none.onnx: No such file"),
         (["--mode", "guess"], 2, "invalid choice: 'guess'; known: analytic"),
         (["--repeats", "0"], 2, "0 is too small"),
-        (["--cache", "x", "--no-cache"], 2, "not allowed with"),
+        (["--cache", "x", "--no-cache"], 2, "give --cache or --no-cache, not both"),
     ],
 )
 def test_failures(

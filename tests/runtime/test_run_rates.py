@@ -240,9 +240,9 @@ def test_a_duration_and_a_sweep(plan: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--rate", "0"], "not a number above 0"),
+        (["--rate", "0"], "0 is too small; above 0"),
         (["--rate", "fast"], "'fast' is not a number"),
-        (["--duration", "1", "-n", "4"], "--duration and -n: give one of them"),
+        (["--duration", "1", "-n", "4"], "give --samples or --duration, not both"),
         (["--arrivals", "uniform"], "only with --rate"),
         (["--rate", "5", "--compare"], "--rate: compare ways"),
     ],
