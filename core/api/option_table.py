@@ -141,7 +141,7 @@ class _Table:
     def __init_subclass__(cls, *, first: bool = False) -> None:
         """`first`: its rows come before those of the base class."""
         rows: dict[str, Option] = {}
-        for name, type_ in vars(cls).get("__annotations__", {}).items():
+        for name, type_ in cls.__annotations__.items():
             row = vars(cls).get(name)
             if isinstance(row, Option):
                 rows[name], row.name, row.type = row, name, type_

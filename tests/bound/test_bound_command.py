@@ -365,7 +365,7 @@ def test_no_time_at_all():
 
 
 def test_help_explains_every_argument():
-    text = " ".join(dnnp("bound", "--help").out.decode().split()).replace("- ", "-")
+    text = " ".join(dnnp("bound", "--help-all").out.decode().split()).replace("- ", "-")
     for argument in methods.BOUNDS.values():
         assert f"{argument.name} {methods.plain(argument.help)}" in text
 
