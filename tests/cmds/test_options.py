@@ -12,8 +12,8 @@ from support.run import dnnp
 COMMON = "--help --output --print-completion --quiet --timings --verbose --version -h -o -q -v"
 TAKEN = {
     "import": (
-        "--dim --edges --from --loss --max-memory --mixed-precision --name --nodes --one-tensor "
-        "--optimizer --ratio --reading --seed --set-input --shapes --stage-timeout --synthetic "
+        "--dim --edges --from --inputs --loss --max-memory --mixed-precision --name --nodes "
+        "--one-tensor --optimizer --ratio --reading --seed --set-input --shapes --stage-timeout --synthetic "
         "--training"
     ),
     "profile": (
