@@ -13,8 +13,8 @@ COMMON = "--help --output --print-completion --quiet --timings --verbose --versi
 TAKEN = {
     "import": (
         "--dim --edges --from --inputs --loss --max-memory --mixed-precision --name --nodes "
-        "--one-tensor --optimizer --ratio --reading --seed --set-input --shapes --stage-timeout --synthetic "
-        "--training"
+        "--one-tensor --optimizer --ratio --reading --seed --set-input --shapes --stage-timeout "
+        "--synthetic --training"
     ),
     "profile": (
         "--against --allow-fallback --beside --cache --costs --device --from --from-run "
