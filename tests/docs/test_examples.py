@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from support.manual import PAGES, literal_blocks, section
 from support.project import ROOT
@@ -43,6 +44,18 @@ def layers(*leading: str | int) -> bytes:
         nodes.append(node("Relu", [f"m{i}"], [f"x{i + 1}"], name=f"/layer.{i}/Relu"))
     ends = [value("x0", [*leading, WIDTH])], [value("x8", [*leading, WIDTH])]
     return make(graph(nodes, "layers", *ends, stored)).SerializeToString()
+
+
+def merged() -> bytes:
+    """Two models in one, of which an input says which one it is."""
+    ends = [value("x", ["batch_size", WIDTH]), value("use_cache_branch", [1], TensorProto.BOOL)]
+    branches = {
+        f"{name}_branch": graph([node(op, ["x"], ["z"])], name, [], [value("z", None)])
+        for name, op in (("then", "Relu"), ("else", "Tanh"))
+    }
+    nodes = [node("If", ["use_cache_branch"], ["y"], **branches)]
+    whole = graph(nodes, "merged", ends, [value("y", ["batch_size", WIDTH])])
+    return make(whole).SerializeToString()
 
 
 def workload(*, training: bool) -> str:
@@ -89,6 +102,7 @@ def folder(tmp_path: Path) -> Path:
         sample = np.full((4, WIDTH), number, np.float32)
         np.savez(tmp_path / name / f"{number}.npz", x0=sample)
     (tmp_path / "dynamic.onnx").write_bytes(layers("batch", "sequence"))
+    (tmp_path / "decoder_model_merged.onnx").write_bytes(merged())
     (tmp_path / "workload.json").write_text(workload(training=False))
     (tmp_path / "train.json").write_text(workload(training=True))
     (tmp_path / "ort_profile.json").write_text(json.dumps(profiled()))

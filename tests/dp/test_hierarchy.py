@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 from dataclasses import replace
@@ -26,6 +25,7 @@ from dnnp.core.portfolio.hierarchy import hierarchy_split
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.stream import Stream
 from dnnp.platform import platform_of
+from dnnp.split_options import DeviceOptions
 from support.brute import _Search, _union, brute_force, placements
 from support.graphs import header, random_stream
 
@@ -469,10 +469,9 @@ def platform(folder: Path, records: str, **options: object) -> tuple[DeviceClass
     """Devices from a file of records, with options of the command."""
     file = folder / "devices.json"
     file.write_text(records)
-    names = ("k", "cpus", "memory", "bandwidth", "cluster_size", "inner_bandwidth", "link")
-    args = argparse.Namespace(devices=str(file), **{n: options.get(n) for n in names})
     node = {"time_s": {"dev": 1, "cpu": 1}}
-    return platform_of(Stream(header=header(), records={"node": [node]}), args)[0]
+    stream = Stream(header=header(), records={"node": [node]})
+    return platform_of(stream, DeviceOptions(devices=str(file), **options))[0]
 
 
 RECORD = (
