@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dnnp.caller import Caller
-    from dnnp.core.bound.claim import Claim
+    from dnnp.core.bounds.claim import Claim
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.plan import Plan
     from dnnp.core.model.run import Run
@@ -79,7 +79,7 @@ def _bound_throughput(
     stream: Stream, problem: SplitProblem, plan: Plan, options: BoundOptions, run: Run
 ) -> None:
     """Bound a plan of the objectives throughput and gpipe."""
-    from dnnp.core.bound.claim import Known
+    from dnnp.core.bounds.claim import Known
     from dnnp.core.portfolio.bounds import bound
     from dnnp.core.portfolio.given import given_plan
 
@@ -101,7 +101,7 @@ def _bound_latency(
     stream: Stream, problem: SplitProblem, plan: Plan, options: BoundOptions, run: Run
 ) -> None:
     """Bound a plan of the objective latency."""
-    from dnnp.core.bound.claim import Claim
+    from dnnp.core.bounds.claim import Claim
     from dnnp.core.cost.latency_plan import make_latency_plan
     from dnnp.core.portfolio.latency_bounds import given_split, latency_bound
 

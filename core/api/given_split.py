@@ -42,7 +42,7 @@ def given_plan(problem: SplitProblem, data: bytes, name: str, options: SplitOpti
 
 def _for_throughput(problem: SplitProblem, blocks: list[Block], options: SplitOptions) -> Plan:
     """The plan of a split for the objectives throughput and gpipe."""
-    from dnnp.core.bound.simple import simple_bound
+    from dnnp.core.bounds.simple import simple_bound
     from dnnp.core.cost.plan import make_plan
     from dnnp.formats.graph import digest_of
 

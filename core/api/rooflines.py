@@ -175,7 +175,7 @@ def moved_share(ends: Iterable[tuple[float, int]], t: int) -> float:
 
     `ends`: size and state of each tensor.
     """
-    from dnnp.core.shard.rules import part
+    from dnnp.core.tensor_parallel.rules import part
 
     return weighted((size, part(state, t)) for size, state in ends)
 

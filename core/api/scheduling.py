@@ -37,9 +37,9 @@ def schedule_stream(stream: Stream, options: ScheduleOptions) -> None:
     InfeasibleError
         No schedule keeps within the memory.
     """
-    from dnnp.core.pipeline.auto import trade_off
-    from dnnp.core.pipeline.problem import Wanted
-    from dnnp.core.pipeline.solve import solve
+    from dnnp.core.schedule.auto import trade_off
+    from dnnp.core.schedule.problem import Wanted
+    from dnnp.core.schedule.solve import solve
 
     caller = options.caller
     with caller.interruptible():
@@ -93,7 +93,7 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
     if options.given is not None:
         mode = "non-blocking" if options.transfers == "model" else options.transfers
         return limited_placement(options.given, options, mode), None
-    from dnnp.core.pipeline.from_plan import placement_of_plan
+    from dnnp.core.schedule.from_plan import placement_of_plan
     from dnnp.formats.graph import graph_of, units_of
     from dnnp.formats.plan import plan_digest
     from dnnp.read_plan import read_plan
@@ -113,7 +113,7 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
         if explicit:
             raise UsageError("parallel plans have transfers within blocks: no --transfers")
         from dnnp.core.cost.machine import Given
-        from dnnp.core.hybrid.placement import placement_of_hybrid
+        from dnnp.core.parallel.placement import placement_of_hybrid
 
         placement = placement_of_hybrid(Given(graph, units, plan.devices, plan.options), plan)
     mode = options.transfers if explicit else "none"
@@ -124,8 +124,8 @@ def placement_of(stream: Stream, options: ScheduleOptions) -> tuple[Placement, s
 def limited_placement(placement: Placement, options: ScheduleOptions, mode: str) -> Placement:
     """The placement with the limits and the transfers that are asked for."""
     from dnnp.core.model.placement import check_placement
-    from dnnp.core.pipeline.problem import with_limit
-    from dnnp.core.pipeline.transfers import split_backward, with_transfers
+    from dnnp.core.schedule.problem import with_limit
+    from dnnp.core.schedule.transfers import split_backward, with_transfers
 
     if options.memory is not None:
         placement = with_limit(placement, options.memory)
@@ -148,7 +148,7 @@ def _name_shape(placement: Placement, options: ScheduleOptions) -> None:
     """Say which shape of the literature a plan with shared stages has, if it has one."""
     if not any(len(home) > 1 for block in placement.blocks for home in block.homes):
         return
-    from dnnp.core.pipeline.shapes import shape_of
+    from dnnp.core.schedule.shapes import shape_of
 
     found = shape_of(placement)
     if found is not None:
@@ -163,8 +163,8 @@ def _put(
     options: ScheduleOptions,
 ) -> None:
     """Put the schedule into the stream, and say what it is."""
-    from dnnp.core.pipeline.problem import peak_memory, problem_of
-    from dnnp.core.pipeline.transfers import global_order
+    from dnnp.core.schedule.problem import peak_memory, problem_of
+    from dnnp.core.schedule.transfers import global_order
     from dnnp.formats.schedule import schedule_line, schedule_records
     from dnnp.formats.spread import unknown_words
 

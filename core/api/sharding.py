@@ -9,8 +9,8 @@ from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph
-    from dnnp.core.shard.layout import Layout
-    from dnnp.core.shard.rules import Operator, Rule
+    from dnnp.core.tensor_parallel.layout import Layout
+    from dnnp.core.tensor_parallel.rules import Operator, Rule
     from dnnp.formats.devices import DeviceSpec
     from dnnp.formats.stream import Stream
     from dnnp.rooflines import ShardTimes
@@ -62,7 +62,7 @@ def price_shards(stream: Stream, devices: Sequence[DeviceSpec], most: int) -> No
 def operators_of(stream: Stream, graph: Graph) -> list[Operator]:
     """The nodes as rules see them."""
     from dnnp.core.model.graph import PARAMETER
-    from dnnp.core.shard.rules import Operator, with_blocks
+    from dnnp.core.tensor_parallel.rules import Operator, with_blocks
     from dnnp.rooflines import ends_of
 
     shapes = [tuple(r["shape"]) if "shape" in r else None for r in stream.get("tensor")]
@@ -89,8 +89,8 @@ def _state(stream: Stream, graph: Graph, seen: Sequence[Operator], clock: ShardT
     from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE, collective_time
     from dnnp.core.model.graph import PARAMETER
     from dnnp.core.model.shards import WHOLE
-    from dnnp.core.shard.layout import choose
-    from dnnp.core.shard.rules import all_rules, part
+    from dnnp.core.tensor_parallel.layout import choose
+    from dnnp.core.tensor_parallel.rules import all_rules, part
     from dnnp.rooflines import ends_of, weighted
 
     nodes, tensors = stream.get("node"), stream.get("tensor")

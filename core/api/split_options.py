@@ -480,7 +480,7 @@ class ScheduleOptions(Options):
     def given(self) -> Placement | None:
         """The shape, or what the placement file holds; None: the plan of a graph is scheduled."""
         if self.shape is not None:
-            from dnnp.core.pipeline.shapes import shape
+            from dnnp.core.schedule.shapes import shape
 
             return shape(
                 self.shape,

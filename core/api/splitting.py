@@ -156,8 +156,8 @@ def _advise(stream: Stream, plan: Record, caller: Caller) -> None:
 
 def _parallel(stream: Stream, problem: SplitProblem, options: SplitOptions) -> Plan:
     """Find a parallel plan: stages on several devices at once, and in several replicas."""
-    from dnnp.core.hybrid.plan import solve_hybrid
     from dnnp.core.model.hybrid import HybridOptions
+    from dnnp.core.parallel.plan import solve_hybrid
     from dnnp.formats.graph import digest_of
 
     caller = options.caller

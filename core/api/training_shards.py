@@ -1,9 +1,9 @@
 """What the nodes of a graph of training take on several devices at once.
 
 The layout is chosen along the forward pass, at the price of both: a backward node runs as its
-forward node does, see `dnnp.core.shard.layout`. A sum may also be left split along an axis, by a
-reduce-scatter; its gradient is gathered then, so both passes move what two all-reduces move
-(Korthikanti et al. 2023, "Reducing activation recomputation in large transformer models").
+forward node does, see `dnnp.core.tensor_parallel.layout`. A sum may also be left split along an
+axis, by a reduce-scatter; its gradient is gathered then, so both passes move what two all-reduces
+move (Korthikanti et al. 2023, "Reducing activation recomputation in large transformer models").
 
 An output of the model that is trained for stays as it was made, since only its loss reads it. A
 loss over split scores exchanges three numbers a row: the largest score, the sum of powers, the
@@ -21,8 +21,8 @@ from dnnp.core.model.errors import UsageError
 
 if TYPE_CHECKING:
     from dnnp.core.model.graph import Graph
-    from dnnp.core.shard.layout import Layout
-    from dnnp.core.shard.rules import Operator, Rule
+    from dnnp.core.tensor_parallel.layout import Layout
+    from dnnp.core.tensor_parallel.rules import Operator, Rule
     from dnnp.formats.stream import Record, Stream
     from dnnp.rooflines import ShardTimes
 
@@ -95,8 +95,8 @@ def state_training(
     stream: Stream, graph: Graph, passes: Passes, seen: Sequence[Operator], clock: ShardTimes
 ) -> None:
     """Add the entries for `clock.t` devices to the records of a graph of training."""
-    from dnnp.core.shard.layout import Backward, choose
-    from dnnp.core.shard.rules import Mixtures, all_rules, more_rules
+    from dnnp.core.tensor_parallel.layout import Backward, choose
+    from dnnp.core.tensor_parallel.rules import Mixtures, all_rules, more_rules
 
     sharded = _Sharded(stream, graph, passes, clock)
     order, t = passes.order, clock.t
@@ -136,9 +136,9 @@ def state_training(
 
 
 def gradient_collective(lacking: int, *, whole: bool) -> str:
-    """What completes a gradient, see `dnnp.core.shard.layout`; `whole`: on every device."""
+    """Name what completes a gradient (`tensor_parallel.layout`); `whole`: on every device."""
     from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
-    from dnnp.core.shard.layout import ADDENDS
+    from dnnp.core.tensor_parallel.layout import ADDENDS
 
     if lacking == ADDENDS:
         return ALL_REDUCE if whole else REDUCE_SCATTER
@@ -236,7 +236,7 @@ class _Sharded:
     @staticmethod
     def _is_expert(rule: Rule) -> bool:
         """Whether a node is on one device, while others have nodes of other experts."""
-        from dnnp.core.shard.rules import ADDED, OWNED
+        from dnnp.core.tensor_parallel.rules import ADDED, OWNED
 
         return any(state in (ADDED, OWNED) for state in rule.outputs)
 
@@ -271,7 +271,7 @@ class _Entries:
 
     def write(self) -> None:
         """Add them."""
-        from dnnp.core.shard.rules import ADDED
+        from dnnp.core.tensor_parallel.rules import ADDED
 
         entries: dict[int, Record] = {}
         for v, rule in self.rule.items():
@@ -309,7 +309,7 @@ class _Entries:
 
     def _share(self, tensors: Sequence[int]) -> float:
         """Part of the bytes of tensors that each device has."""
-        from dnnp.core.shard.rules import share_of
+        from dnnp.core.tensor_parallel.rules import share_of
 
         size, state = self.all.size, self.stored | self.layout.state
         whole = sum(size[x] for x in tensors)
@@ -352,7 +352,7 @@ class _Entries:
     def _collectives(self) -> Iterator[tuple[int, str, float]]:
         """What nodes exchange: node, kind and bytes of the whole tensor."""
         from dnnp.core.cost.collectives import ALL_GATHER, ALL_REDUCE
-        from dnnp.core.shard.rules import ADDED, ON_ALL
+        from dnnp.core.tensor_parallel.rules import ADDED, ON_ALL
 
         size, order = self.all.size, self.passes.order
         for (v, rule), gathered in zip(self.rule.items(), self.layout.gathered, strict=True):
@@ -371,7 +371,7 @@ class _Entries:
     def _split_at_borders(self) -> list[int]:
         """Tensors that are put together when they leave a stage."""
         from dnnp.core.model.shards import WHOLE
-        from dnnp.core.shard.rules import ON_ALL
+        from dnnp.core.tensor_parallel.rules import ON_ALL
 
         state = self.layout.state
         found = [x for x, s in state.items() if s != WHOLE and x not in self.gathered]

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from dnnp.caller import Caller
 from dnnp.core.methods import BOUNDS, LATENCY, LATENCY_BOUNDS, RECIPES, SEARCHES, SPLITS
 from dnnp.core.methods.method import Method
-from dnnp.core.pipeline.recipes.classics import SPLIT
-from dnnp.core.pipeline.shapes import SHAPES
+from dnnp.core.schedule.recipes.classics import SPLIT
+from dnnp.core.schedule.shapes import SHAPES
 from dnnp.formats.records import FORMAT, VERSION
 from dnnp.formats.stream import Record, Stream
 from dnnp.graph import Graph

@@ -23,7 +23,7 @@ BOUNDS = by_name(
     Method(
         "simple",
         "mean load, largest group or set that must stay together",
-        "dnnp.core.bound.simple:simple_claim",
+        "dnnp.core.bounds.simple:simple_claim",
         ANY,
         source="MTPP, Lemma 4.2",
         more="The total time spread evenly over the devices, the time of the largest group, and "
@@ -33,7 +33,7 @@ BOUNDS = by_name(
     Method(
         "chain",
         "where stages can end along the heaviest path",
-        "dnnp.core.bound.chain:chain_claim",
+        "dnnp.core.bounds.chain:chain_claim",
         ORDERED,
         more="Stages of an ordered split can only end in certain places of the heaviest path, and "
         "pay there for the tensors that any such cut crosses.",
@@ -41,7 +41,7 @@ BOUNDS = by_name(
     Method(
         "zone-cut",
         "the same, and what stages pay where they end, by minimum cuts",
-        "dnnp.core.bound.zone_cut:zone_cut_claim",
+        "dnnp.core.bounds.zone_cut:zone_cut_claim",
         ORDERED,
         more="Between two groups of the heaviest path a stage may end in many ways; a minimum cut "
         "says what that costs at least, however far it goes. Groups that may follow another into "
@@ -51,7 +51,7 @@ BOUNDS = by_name(
     Method(
         "node-cut",
         "the cheapest set of groups around each group, by minimum cuts",
-        "dnnp.core.bound.node_cut:node_cut_claim",
+        "dnnp.core.bounds.node_cut:node_cut_claim",
         ANY,
         more="The device of a group pays at least for the cheapest set of groups with it, whether "
         "or not the set could be a stage: a minimum cut for each group.",
@@ -69,7 +69,7 @@ BOUNDS = by_name(
     Method(
         "halves",
         "exact search for two stages, by minimum cuts",
-        "dnnp.core.bound.halves:halves_claim",
+        "dnnp.core.bounds.halves:halves_claim",
         ORDERED,
         ("effort",),
         more="Branch and bound over what the first of two stages holds. A weighed mean of both "
@@ -79,7 +79,7 @@ BOUNDS = by_name(
     Method(
         "pairs",
         "groups that no stage can hold both of, and the tensors that must cross then",
-        "dnnp.core.bound.pairs:pairs_claim",
+        "dnnp.core.bounds.pairs:pairs_claim",
         ANY,
         more="Two groups share no stage if the cheapest set with both of them, and all that lies "
         "between them, costs more than a target. A tensor that such groups use crosses as often as "
@@ -90,7 +90,7 @@ BOUNDS = by_name(
     Method(
         "same-block",
         "linear program about which groups share a stage",
-        "dnnp.core.bound.same_block:same_block_claim",
+        "dnnp.core.bounds.same_block:same_block_claim",
         ANY,
         ("solver",),
         share=0.5,
@@ -102,7 +102,7 @@ BOUNDS = by_name(
     Method(
         "cover",
         "prices of groups: how many stages of a small load it takes to hold them all",
-        "dnnp.core.bound.cover:cover_claim",
+        "dnnp.core.bounds.cover:cover_claim",
         ANY,
         ("solver",),
         share=0.7,
@@ -114,7 +114,7 @@ BOUNDS = by_name(
     Method(
         "links",
         "a search over order ideals that knows the links to the stages before and after",
-        "dnnp.core.bound.linked:linked_bound",
+        "dnnp.core.bounds.linked:linked_bound",
         ORDERED,
         more="For devices with links, without replicas and a backward pass. Tensors that surely go "
         "to the next stage, or come from the one before, are charged its link, others the best "
@@ -123,7 +123,7 @@ BOUNDS = by_name(
     Method(
         "no-dag",
         "integer program for one stage with its share of the work, whatever the order",
-        "dnnp.core.bound.hierarchy:no_dag_bound",
+        "dnnp.core.bounds.hierarchy:no_dag_bound",
         ANY,
         ("solver",),
         "MTPP, 5.4, Table 2",
@@ -134,7 +134,7 @@ BOUNDS = by_name(
     Method(
         "no-io",
         "integer program for one such stage, without transfers",
-        "dnnp.core.bound.hierarchy:no_io_bound",
+        "dnnp.core.bounds.hierarchy:no_io_bound",
         NESTED,
         ("solver",),
         "MTPP, 5.4, Table 2",
@@ -144,7 +144,7 @@ BOUNDS = by_name(
     Method(
         "bottleneck",
         "integer program for one such stage, what precedes it and what follows it",
-        "dnnp.core.bound.hierarchy:bottleneck_bound",
+        "dnnp.core.bounds.hierarchy:bottleneck_bound",
         NESTED,
         ("solver",),
         "MTPP, 4.2, Eq. 14, Corollary 4.3",
@@ -154,7 +154,7 @@ BOUNDS = by_name(
     Method(
         "guess",
         "the same for each place in the pipeline",
-        "dnnp.core.bound.hierarchy:guess_bound",
+        "dnnp.core.bounds.hierarchy:guess_bound",
         ORDERED,
         ("solver",),
         "MTPP, 4.3",
@@ -165,7 +165,7 @@ BOUNDS = by_name(
     Method(
         "exact",
         "integer program for the whole split",
-        "dnnp.core.bound.exact:exact_bound",
+        "dnnp.core.bounds.exact:exact_bound",
         ANY,
         ("solver",),
         "MTPP, 4.1, Fig. 3, Theorem 4.1",

@@ -42,7 +42,7 @@ SPLITS = by_name(
         "dnnp.core.portfolio.heuristic:heuristic",
         ORDERED,
         ("order", "effort", "seed", "max-replicas"),
-        heavy="dnnp.core.local.sweep:sweep",
+        heavy="dnnp.core.annealing.sweep:sweep",
         little=0.03,
         more="Graphs of 10,000 groups and more are split by levels. Each part has its turn once; "
         "with `--time-limit` they go on from other seeds until the time is over.",
@@ -125,7 +125,7 @@ SPLITS = by_name(
         "dnnp.core.portfolio.heuristic:annealed",
         ("free", "ordered"),
         ("order", "effort", "seed", "max-replicas"),
-        heavy="dnnp.core.local.sweep:sweep",
+        heavy="dnnp.core.annealing.sweep:sweep",
         little=0.01,
         more="Starts from the best ordered split that is found quickly. Its splits are free: their "
         "stages may wait for each other (2020 paper, 5.2), so that `dnnp-run` needs a schedule by "

@@ -41,7 +41,7 @@ class Wait:
     delay_s: float = 0.0
     """Time from its end to the earliest start."""
     transfer_s: float = 0.0
-    """Time that moving the result to another device takes; see `core.pipeline.transfers`."""
+    """Time that moving the result to another device takes; see `core.schedule.transfers`."""
 
 
 @dataclass(frozen=True)

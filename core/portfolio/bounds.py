@@ -15,7 +15,7 @@ from math import inf
 from time import monotonic
 from typing import NamedTuple
 
-from dnnp.core.bound.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known
+from dnnp.core.bounds.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import VALIDITIES

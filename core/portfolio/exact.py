@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.bound.simple import simple_bound
+from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import coarse_search, ideal_search
@@ -146,9 +146,9 @@ def incumbent(problem: SplitProblem, asked: Asked, run: Run) -> tuple[list[Block
 
 def quick_bound(problem: SplitProblem, floor: float, value: float) -> float:
     """The best of the bounds that cost little; `floor` is one that is known, `value` a split's."""
-    from dnnp.core.bound.chain import chain_bound
-    from dnnp.core.bound.node_cut import node_cut_bound
-    from dnnp.core.bound.zone_cut import zone_cut_bound
+    from dnnp.core.bounds.chain import chain_bound
+    from dnnp.core.bounds.node_cut import node_cut_bound
+    from dnnp.core.bounds.zone_cut import zone_cut_bound
 
     floor = max(floor, chain_bound(problem))
     floor = max(floor, node_cut_bound(problem, above=floor))
@@ -220,8 +220,8 @@ def _halved(
     problem: SplitProblem, blocks: list[Block], value: float, bound: float, run: Run
 ) -> tuple[list[Block], float, float]:
     """Search two stages by minimum cuts; split, value and bound, better or as they were."""
-    from dnnp.core.bound.claim import Known
-    from dnnp.core.bound.halves import halves_claim
+    from dnnp.core.bounds.claim import Known
+    from dnnp.core.bounds.halves import halves_claim
 
     claim = halves_claim(problem, Known("ordered", blocks, value, bound), run)
     bound = max(bound, min(claim.value, value))

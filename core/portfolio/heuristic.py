@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dnnp.core.bound.simple import simple_bound
+from dnnp.core.annealing.anneal import anneal
+from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.local.anneal import anneal
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.run import PLAIN, Run

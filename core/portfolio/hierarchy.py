@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dnnp.core.bound.simple import simple_bound
+from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.combine import ROUNDING, WORTHWHILE
 from dnnp.core.cost.line import Line, steps_of
 from dnnp.core.cost.load import transfer_times

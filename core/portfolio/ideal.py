@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.bound.claim import LIMIT, REFUSED, SOLVED, Claim, Known
-from dnnp.core.bound.quantised import whole_of
+from dnnp.core.bounds.claim import LIMIT, REFUSED, SOLVED, Claim, Known
+from dnnp.core.bounds.quantised import whole_of
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import IdealResult, ideal_search

@@ -18,11 +18,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from dnnp.core.annealing.anneal import anneal
+from dnnp.core.annealing.resplit import resplit
 from dnnp.core.cost.line import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import window_search
-from dnnp.core.local.anneal import anneal
-from dnnp.core.local.resplit import resplit
 from dnnp.core.model.asked import Evolution
 from dnnp.core.model.cluster import Clustering, clustering_of_labels
 from dnnp.core.model.errors import InfeasibleError, LimitError

@@ -2,7 +2,7 @@
 
 What such methods prove is a bound: no load is smaller over the links than at the best link of its
 class. A method that is asked for by name is left at that, and its plan says so; `auto` goes on
-with a search that heeds every link (`dnnp.core.local.linked`).
+with a search that heeds every link (`dnnp.core.annealing.linked`).
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def _heeding(
     problem: SplitProblem, blocks: list[Block], bound: float, asked: Asked, run: Run
 ) -> tuple[list[Block], float]:
     """A split that heeds links, no worse than the one given, and the larger bound."""
+    from dnnp.core.annealing.linked import heed_links
     from dnnp.core.dp.linked import linked_search
-    from dnnp.core.local.linked import heed_links
 
     starts, value = [blocks], problem.value(blocks)
     if (asked.validity or "ordered") == "ordered" and problem.options.objective == "throughput":

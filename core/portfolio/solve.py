@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 
-from dnnp.core.bound.simple import simple_bound
+from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.capacity import over_capacity
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import SPLITS

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.bound.simple import simple_bound
+from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.machine import device_numbers
 from dnnp.core.cost.problem import SplitProblem
@@ -210,7 +210,7 @@ class _Search:
         else:
             self.search(problem, REPLICATED, self.run)
             if problem.links and asked.method == "auto" and PIPELINE in self.found:
-                from dnnp.core.local.linked import heed_links
+                from dnnp.core.annealing.linked import heed_links
 
                 better = heed_links(problem, self.found[PIPELINE].solution.blocks, self.run)
                 self.take(Solution(better, method=LINKS))

@@ -10,12 +10,12 @@ from bench_exact import duration, warm
 
 from dnnp.core.model.placement import Placement
 from dnnp.core.model.schedule import Repetend
-from dnnp.core.pipeline.auto import trade_off
-from dnnp.core.pipeline.finish.complete import complete
-from dnnp.core.pipeline.problem import faults, problem_of, span_of, with_limit
-from dnnp.core.pipeline.repetend import find_repetend
-from dnnp.core.pipeline.shapes import shape
-from dnnp.core.pipeline.tessel.solve import tessel
+from dnnp.core.schedule.auto import trade_off
+from dnnp.core.schedule.finish.complete import complete
+from dnnp.core.schedule.problem import faults, problem_of, span_of, with_limit
+from dnnp.core.schedule.repetend import find_repetend
+from dnnp.core.schedule.shapes import shape
+from dnnp.core.schedule.tessel.solve import tessel
 from support.bench import table, timed
 
 PARTS = os.environ.get(

@@ -13,10 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnp.core.pipeline.problem import Wanted, peak_memory, problem_of
-from dnnp.core.pipeline.shapes import SHAPES, shape
-from dnnp.core.pipeline.solve import solve
-from dnnp.core.pipeline.transfers import global_order, with_transfers
 from dnnp.core.runtime.execute import crew_of
 from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.report import summarize_schedule
@@ -24,6 +20,10 @@ from dnnp.core.runtime.scheduled import steering
 from dnnp.core.runtime.trace import share_of
 from dnnp.core.runtime.turns import turns_of
 from dnnp.core.runtime.values import Values
+from dnnp.core.schedule.problem import Wanted, peak_memory, problem_of
+from dnnp.core.schedule.shapes import SHAPES, shape
+from dnnp.core.schedule.solve import solve
+from dnnp.core.schedule.transfers import global_order, with_transfers
 from dnnp.formats.schedule import schedule_records
 from support.bench import table
 from support.scheduled import stand_ins

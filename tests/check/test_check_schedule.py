@@ -15,8 +15,8 @@ from dnnp.core.check.schedule import ScheduleReport, check_schedule
 from dnnp.core.check.stream import check_stream
 from dnnp.core.check.violation import KINDS
 from dnnp.core.model.placement import Placement
-from dnnp.core.pipeline.problem import problem_of
-from dnnp.core.pipeline.shift import left_shift
+from dnnp.core.schedule.problem import problem_of
+from dnnp.core.schedule.shift import left_shift
 from dnnp.formats.plan import plan_digest
 from support import seeds
 from support.placements import random_placement

@@ -24,9 +24,9 @@ COMPILER = {
 """The compiler, and what it imports: what has no kernels needs none of it."""
 
 OTHERS = {
-    "dnnp.core.baselines.pipedream", "dnnp.core.bound.flows", "dnnp.core.cost.latency",
-    "dnnp.core.dp.hierarchy", "dnnp.core.local.anneal", "dnnp.core.mip", "dnnp.core.order.brkga",
-    "dnnp.core.peak.segment", "dnnp.core.portfolio.first", "dnnp.formats.devices",
+    "dnnp.core.baselines.pipedream", "dnnp.core.bounds.flows", "dnnp.core.cost.latency",
+    "dnnp.core.dp.hierarchy", "dnnp.core.annealing.anneal", "dnnp.core.mip",
+    "dnnp.core.order.brkga", "dnnp.core.peak.segment", "dnnp.core.portfolio.first", "dnnp.formats.devices",
 }  # fmt: skip
 """What other methods and options of dnnp-partition need."""
 

@@ -15,16 +15,16 @@ from dnnp.formats.header import RELEASE
 from support.project import DOOR, FOLDERS, ROOT, module_of, pyproject, sources, syntax_nodes
 
 SOLVERS = (
-    "core.dp", "core.order", "core.local", "core.mip", "core.latency", "core.bound",
+    "core.dp", "core.order", "core.annealing", "core.mip", "core.latency", "core.bounds",
     "core.baselines", "core.peak",
 )  # fmt: skip
 BASE = ("core.model", "core.cost")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cmds": ("cmds", "formats", "core", "samples"),
     "core.api": (
-        "core.methods", *BASE, *SOLVERS, "core.hybrid", "core.portfolio", "core.coarsen",
-        "core.profile", "core.pipeline", "core.check", "core.synthetic", "core.training",
-        "core.shard",
+        "core.methods", *BASE, *SOLVERS, "core.parallel", "core.portfolio", "core.coarsen",
+        "core.profile", "core.schedule", "core.check", "core.synthetic", "core.training",
+        "core.tensor_parallel",
         "core.runtime", "core.view", "formats",
     ),
     "formats": ("core.model",),
@@ -34,21 +34,21 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "core.cost": ("core.model",),
     "core.dp": BASE,
     "core.order": (*BASE, "core.dp"),
-    "core.hybrid": (*BASE, "core.dp", "core.order"),
-    "core.local": (*BASE, "core.dp", "core.order"),
+    "core.parallel": (*BASE, "core.dp", "core.order"),
+    "core.annealing": (*BASE, "core.dp", "core.order"),
     "core.mip": (*BASE, "core.dp", "core.order", "core.peak"),
-    "core.latency": (*BASE, "core.dp", "core.order", "core.local", "core.mip"),
-    "core.bound": (*BASE, "core.dp", "core.order", "core.mip"),
+    "core.latency": (*BASE, "core.dp", "core.order", "core.annealing", "core.mip"),
+    "core.bounds": (*BASE, "core.dp", "core.order", "core.mip"),
     "core.baselines": (*BASE, "core.dp", "core.order", "core.mip", "core.latency", "formats"),
     "core.portfolio": ("core.methods", *BASE, *SOLVERS),
     "core.coarsen": BASE,
     "core.peak": BASE,
     "core.profile": BASE,
-    "core.pipeline": ("core.methods", *BASE),
+    "core.schedule": ("core.methods", *BASE),
     "core.check": ("core.model",),
     "core.synthetic": ("core.model",),
     "core.training": ("core.model",),
-    "core.shard": ("core.model",),
+    "core.tensor_parallel": ("core.model",),
     "core.runtime": ("core.model", "formats"),
     "core.view": ("core.model", "core.cost", "core.coarsen", "formats"),
 }  # fmt: skip

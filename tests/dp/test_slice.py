@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from dnnp.core.bound.simple import simple_bound
+from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.items import items_of
 from dnnp.core.cost.line import make_line, steps_of

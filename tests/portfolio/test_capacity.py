@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from dnnp.core.cost.capacity import over_capacity
-from dnnp.core.hybrid.plan import refuse_excess
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
+from dnnp.core.parallel.plan import refuse_excess
 from dnnp.core.portfolio import solve as searches
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream

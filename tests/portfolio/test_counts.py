@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dnnp.core.pipeline.orders.gaps import NODES
+from dnnp.core.schedule.orders.gaps import NODES
 
 EXPECTED: dict[str, dict[str, int]] = {
     "exact plain": {"blocks": 660227, "ideals": 21120, "kernels": 3},

@@ -10,8 +10,8 @@ from math import inf
 import numpy as np
 import pytest
 
-from dnnp.core.bound.chain import chain_bound
-from dnnp.core.bound.claim import Known
+from dnnp.core.bounds.chain import chain_bound
+from dnnp.core.bounds.claim import Known
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.hierarchy import least
 from dnnp.core.methods import BOUNDS, SPLITS

@@ -12,7 +12,7 @@ from threading import Event
 import pytest
 
 from dnnp.cmds.shell.context import Context
-from dnnp.core.bound.claim import LIMIT, Known
+from dnnp.core.bounds.claim import LIMIT, Known
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.latency import latency_problem
 from dnnp.core.cost.latency_plan import make_latency_plan
@@ -25,16 +25,16 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
 from dnnp.core.model.run import Run
-from dnnp.core.pipeline.problem import Wanted, faults
-from dnnp.core.pipeline.problem import problem_of as blocks_of
-from dnnp.core.pipeline.shapes import SHAPES, shape
-from dnnp.core.pipeline.solve import solve as schedule
-from dnnp.core.pipeline.transfers import with_transfers
 from dnnp.core.portfolio.bounds import bound
 from dnnp.core.portfolio.first import FIRST_FIT, first_latency, first_split
 from dnnp.core.portfolio.latency import solve_latency
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.core.portfolio.solve import solve
+from dnnp.core.schedule.problem import Wanted, faults
+from dnnp.core.schedule.problem import problem_of as blocks_of
+from dnnp.core.schedule.shapes import SHAPES, shape
+from dnnp.core.schedule.solve import solve as schedule
+from dnnp.core.schedule.transfers import with_transfers
 from support.cases import random_case
 from support.latency_cases import random_problem
 from support.problems import chain, problem_of
@@ -122,7 +122,7 @@ def test_what_was_found_comes_before_the_first_answer(
 
 def test_arguments_of_bounds(endless: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     asked = iter([False] * 3)
-    monkeypatch.setattr("dnnp.core.bound.chain.chain_claim", endless)
+    monkeypatch.setattr("dnnp.core.bounds.chain.chain_claim", endless)
     problem = small()
     blocks = first_split(problem)
     assert blocks is not None
@@ -136,7 +136,7 @@ def test_arguments_of_bounds(endless: Callable[..., None], monkeypatch: pytest.M
 def test_schedules(
     name: str, endless: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dnnp.core.pipeline.solve._found", endless)
+    monkeypatch.setattr("dnnp.core.schedule.solve._found", endless)
     for mode in ("none", "blocking", "non-blocking"):
         placement = with_transfers(shape(name, 4), mode, time_s=0.5)
         found = schedule(placement, Wanted(3), Run(interrupted=lambda: True))

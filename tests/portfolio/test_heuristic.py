@@ -8,10 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from dnnp.core.annealing.anneal import anneal
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.local.anneal import anneal
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.cluster import contract, singletons
 from dnnp.core.model.device import DeviceClass
@@ -60,8 +60,8 @@ def generated(family: str, n: int, seed: int = 0, k: int = 4) -> SplitProblem:
 
 @pytest.fixture
 def short_annealing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dnnp.core.local.anneal.LEAST_WORK", SHORT)
-    monkeypatch.setattr("dnnp.core.local.anneal.MOST_WORK", SHORT)
+    monkeypatch.setattr("dnnp.core.annealing.anneal.LEAST_WORK", SHORT)
+    monkeypatch.setattr("dnnp.core.annealing.anneal.MOST_WORK", SHORT)
 
 
 # Annealing as a pipeline

@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from dnnp.core.bound.claim import Claim, Known
+from dnnp.core.bounds.claim import Claim, Known
 from dnnp.core.cost.latency import LatencySolution, latency_problem
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import BOUNDS, LATENCY, SPLITS
@@ -17,16 +17,16 @@ from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
 from dnnp.core.model.run import Run, Standing
-from dnnp.core.pipeline.problem import Answer, Wanted, span_of
-from dnnp.core.pipeline.recipes.classics import classic
-from dnnp.core.pipeline.shapes import shape
-from dnnp.core.pipeline.solve import solve as schedule
 from dnnp.core.portfolio.bounds import bound
 from dnnp.core.portfolio.first import first_latency, first_split
 from dnnp.core.portfolio.latency import solve_latency
 from dnnp.core.portfolio.latency_bounds import latency_bound
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.core.portfolio.solve import solve
+from dnnp.core.schedule.problem import Answer, Wanted, span_of
+from dnnp.core.schedule.recipes.classics import classic
+from dnnp.core.schedule.shapes import shape
+from dnnp.core.schedule.solve import solve as schedule
 from support.brute import brute_force
 from support.cases import accelerators_case, random_case
 from support.latency_brute import brute_blocks, brute_operators
@@ -173,7 +173,7 @@ def test_an_argument(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
         ended()
         return Claim(4.2)
 
-    monkeypatch.setattr("dnnp.core.bound.chain.chain_claim", argument)
+    monkeypatch.setattr("dnnp.core.bounds.chain.chain_claim", argument)
     known = Known("ordered", poor, problem.value(poor))
     proof = bound(problem, known, "chain", stopped_after_a_while())
     assert (proof.value, proof.claim.value, proof.method) == (7.0, 4.5, "chain")
@@ -206,6 +206,6 @@ def test_a_schedule(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
         ended()
         return Answer(good, "optimal", 0.0)
 
-    monkeypatch.setattr("dnnp.core.pipeline.solve._by_recipe", search)
+    monkeypatch.setattr("dnnp.core.schedule.solve._by_recipe", search)
     found = schedule(placement, Wanted(6, method="1f1b"), stopped_after_a_while())
     assert found.method == "optimal"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dnnp.core.annealing.linked import heed_links
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.local.linked import heed_links
 from dnnp.core.methods import SPLITS
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import DeviceClass, Link

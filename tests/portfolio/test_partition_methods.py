@@ -40,8 +40,8 @@ def few(method: str) -> tuple[str, ...]:
 @pytest.fixture(autouse=True)
 def short_annealing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds that are long enough for a handful of nodes."""
-    monkeypatch.setattr("dnnp.core.local.anneal.LEAST_WORK", SHORT)
-    monkeypatch.setattr("dnnp.core.local.anneal.MOST_WORK", SHORT)
+    monkeypatch.setattr("dnnp.core.annealing.anneal.LEAST_WORK", SHORT)
+    monkeypatch.setattr("dnnp.core.annealing.anneal.MOST_WORK", SHORT)
 
 
 def stream(edges: list[tuple[int, int]], *times: float, size: float = 1, **extra: object) -> Stream:
@@ -403,7 +403,7 @@ def test_same_bytes_without_compilation(method):
     arguments = ("-k", "3", "--bandwidth", "2", "--method", method, "--effort", "0.00001")
     compiled = dnnp("partition", *arguments, stdin=data)
     program = (
-        f"import dnnp.core.local.anneal as a; a.LEAST_WORK = a.MOST_WORK = {SHORT}\n"
+        f"import dnnp.core.annealing.anneal as a; a.LEAST_WORK = a.MOST_WORK = {SHORT}\n"
         "from dnnp.cmds.partition import main; raise SystemExit(main())"
     )
     plain = subprocess.run(

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from dnnp.core.model.errors import FormatError, InputFileError, UsageError
 from dnnp.core.model.placement import Placement
-from dnnp.core.pipeline.transfers import with_transfers
 from dnnp.core.runtime.execute import Crew, crew_of
 from dnnp.core.runtime.pipeline import run_pipeline
 from dnnp.core.runtime.report import summarize_schedule, timing_lines
@@ -25,6 +24,7 @@ from dnnp.core.runtime.steps import Job
 from dnnp.core.runtime.trace import Moved, Trace, Transfer
 from dnnp.core.runtime.turns import Turns, turns_of
 from dnnp.core.runtime.values import Values
+from dnnp.core.schedule.transfers import with_transfers
 from support.placements import random_placement
 from support.run import dnnp
 from support.running import SPLIT, network, planned

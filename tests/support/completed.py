@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from dnnp.core.model.placement import Placement
-from dnnp.core.pipeline.problem import faults, problem_of, span_of, steady_memory
-from dnnp.core.pipeline.tessel.result import TesselResult, tessel_starts
+from dnnp.core.schedule.problem import faults, problem_of, span_of, steady_memory
+from dnnp.core.schedule.tessel.result import TesselResult, tessel_starts
 
 
 def with_memory(placement: Placement, most: float) -> Placement:

@@ -9,11 +9,11 @@ from itertools import product
 
 import numpy as np
 
-from dnnp.core.hybrid.problem import costs_of, degrees_of, memory_of, replicas_of, value_of
-from dnnp.core.hybrid.search import plan_hybrid
-from dnnp.core.hybrid.shared import plan_shared
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.hybrid import WEIGHT_SYNC, HybridBlock, HybridOptions, HybridProblem
+from dnnp.core.parallel.problem import costs_of, degrees_of, memory_of, replicas_of, value_of
+from dnnp.core.parallel.search import plan_hybrid
+from dnnp.core.parallel.shared import plan_shared
 
 
 def random_problem(seed: int, *, most: int = 6) -> HybridProblem:

@@ -19,13 +19,13 @@ from dnnp.core.check.graph import tables_of
 from dnnp.core.check.hybrid import hybrid_costs
 from dnnp.core.check.plan import check_colors, check_plan
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.hybrid.plan import solve_hybrid
 from dnnp.core.model.cluster import Clustering, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.hybrid import HybridOptions
 from dnnp.core.model.plan import CostOptions, Plan, Stage
 from dnnp.core.model.run import PLAIN
+from dnnp.core.parallel.plan import solve_hybrid
 from dnnp.formats.graph import clustering_of, graph_of
 from support.graphs import random_stream
 

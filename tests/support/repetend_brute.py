@@ -1,4 +1,4 @@
-"""Repetends by exhaustion, and by CP-SAT: an oracle for the searches of `core.pipeline`.
+"""Repetends by exhaustion, and by CP-SAT: an oracle for the searches of `core.schedule`.
 
 Nothing of the searches, nor their definitions of valid, is used. Times are whole numbers (or made
 whole by a scale), and so are starts: with a period that is whole, too, all constraints are
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from dnnp.core.pipeline.problem import ScheduleProblem
+from dnnp.core.schedule.problem import ScheduleProblem
 
 MOST_ROWS = 400_000
 """Residues of all blocks that are listed at most."""

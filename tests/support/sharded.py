@@ -9,7 +9,7 @@ import onnx
 
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions, Plan, Stage
-from dnnp.core.shard.rules import Operator, Rule, rules
+from dnnp.core.tensor_parallel.rules import Operator, Rule, rules
 from dnnp.formats.graph import graph_of
 from dnnp.formats.onnx_import import import_onnx
 from dnnp.formats.onnx_stages import StageModel, split_model

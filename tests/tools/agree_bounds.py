@@ -25,7 +25,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from dnnp.core.bound.claim import FAILED, REFUSED, SOLVED, Claim, Known
+from dnnp.core.bounds.claim import FAILED, REFUSED, SOLVED, Claim, Known
 from dnnp.core.check.certificate import REFUTED, VERIFIED, check_certificate
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import BOUNDS

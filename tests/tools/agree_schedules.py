@@ -42,11 +42,11 @@ from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
 from dnnp.core.model.run import Run
 from dnnp.core.model.schedule import Repetend, Schedule
-from dnnp.core.pipeline.finish.complete import complete
-from dnnp.core.pipeline.problem import ScheduleProblem, peak_memory, problem_of
-from dnnp.core.pipeline.recipes.classics import classic
-from dnnp.core.pipeline.repetend import find_repetend
-from dnnp.core.pipeline.transfers import global_order, with_transfers
+from dnnp.core.schedule.finish.complete import complete
+from dnnp.core.schedule.problem import ScheduleProblem, peak_memory, problem_of
+from dnnp.core.schedule.recipes.classics import classic
+from dnnp.core.schedule.repetend import find_repetend
+from dnnp.core.schedule.transfers import global_order, with_transfers
 from dnnp.formats.schedule import schedule_records
 from support.placements import random_placement
 from support.repetend_brute import (

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.annealing.random import below, exponential_table, generator
 from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.kernel import callee, lean
 from dnnp.core.latency.blocks.moves import (
@@ -24,7 +25,6 @@ from dnnp.core.latency.blocks.moves import (
 )
 from dnnp.core.latency.blocks.state import Fixed, rebuild
 from dnnp.core.latency.blocks.update import excess, fits, latency
-from dnnp.core.local.random import below, exponential_table, generator
 from dnnp.core.model.graph import Floats, Ints
 
 BORDER, SINGLE, JUMP, OPEN, MERGE, PASS, SWAP, TWICE = range(8)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dnnp.core.annealing.random import below, exponential_table, generator
 from dnnp.core.cost.kernel import callee, inlined, lean
 from dnnp.core.latency.operators.kernel import (
     ListBoard,
@@ -24,7 +25,6 @@ from dnnp.core.latency.operators.kernel import (
     settle,
     undo,
 )
-from dnnp.core.local.random import below, exponential_table, generator
 from dnnp.core.model.graph import Floats, Ints
 
 ASSIGN, SHIFT, BOTH, CLUSTER, RANGE, SWAP = range(6)

@@ -1,0 +1,297 @@
+"""A bound from the heaviest path: an ordered split can only be cut in certain places.
+
+Let b1 < b2 < ... < bm be items on a path. Every ideal holds a first part of the path, b1..bi: it
+lies in zone i, and its work between that of the ancestors of bi and what the descendants of
+b(i+1) leave. Boundaries of stages are ideals. A target T is infeasible if the devices, each going
+as far as T and the zones allow, do not get to the end; further within a zone is never worse.
+
+With one class of accelerators and `sum` a stage between zones i' < i also pays for the nets that
+it cuts whatever its ideals are. An item is surely inside if it follows b(i'+1) and precedes bi
+(or is one of them), surely outside if it precedes bi' or follows b(i+1); a net with a pin of
+both kinds is paid.
+
+Otherwise transfers and memory, which only add to loads, do not count. A device of class c gets the
+weight y_c: a stage of load T on r of them advances the weighed work, that of each item on the class
+where it weighs least, by at most r * y_c * T. The mixes of devices that are used up say how far.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import product
+from math import isfinite
+
+import numpy as np
+
+from dnnp.core.bounds.between import mixes_passes
+from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known
+from dnnp.core.bounds.quantised import Whole, refused, whole_of
+from dnnp.core.bounds.zones import (
+    exact_works,
+    heaviest_path,
+    never_near,
+    surely_paid,
+    works_of,
+    zones_of,
+)
+from dnnp.core.cost.combine import MARGIN
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.spread import spread
+from dnnp.core.model.graph import Floats, totals
+from dnnp.core.model.plan import CostOptions, without_memory
+from dnnp.core.model.run import PLAIN, Run
+
+MOST_ZONES = 2_500
+"""Items of the path that are looked at, where transfers count; zones^2 costs of 8 bytes."""
+
+MOST_STATES = 2_000
+"""Mixes of device classes."""
+
+MOST_CHECKED = 1_000
+"""Items of the path in a certificate."""
+
+SHARPNESS = 2**40
+"""Steps of the weights of several classes in a certificate."""
+
+
+def chain_bound(problem: SplitProblem) -> float:
+    """Lower bound of the largest load of any ordered split; 0 where it is no use."""
+    if problem.options.objective != "throughput" or not problem.graph.n:
+        return 0.0
+    return min(_bound(problem, items) for items in problem.item_choices)
+
+
+def _bound(problem: SplitProblem, items: Items) -> float:
+    units, options = problem.units, problem.options
+    offered = [d for d in problem.devices if d.count > 0]
+    counts = [min(d.count, units.g * options.max_replicas) for d in offered]
+    if np.prod([float(c + 1) for c in counts]) > MOST_STATES:
+        return 0.0
+    first = units.member_idx[units.member_ptr[:-1]]
+    nowhere = np.full(units.g, np.inf)
+    work = np.stack(
+        [totals(items.label[first], units.times.get(d.name, nowhere), items.count) for d in offered]
+    )
+    weights = spread(work, np.array(counts, dtype=np.float64))[1]
+    share = (weights[:, None] * work).min(axis=0)
+    if not np.isfinite(share).all():
+        return 0.0
+    total = float(share.sum())
+    path = heaviest_path(items, share)
+    device = offered[0]
+    if (
+        len(offered) == 1
+        and options.comm == "sum"
+        and options.max_replicas == 1
+        and not device.is_cpu
+        and not device.cluster_size
+    ):
+        share, total = work[0], float(work[0].sum())
+        path = path[:: -(-len(path) // MOST_ZONES)]
+        after, until = zones_of(items, path)
+        bare = problem.with_devices(device).with_options(without_memory(options))
+        line = bare.line(items)
+        least, most = works_of(share, after, until, len(path))
+        paid = np.zeros((len(path) + 1, len(path) + 2))
+        pin_ptr, pins, always, cost = plain(
+            line.pin_ptr, items.order[line.pins], line.always, line.cost[0]
+        )
+        surely_paid(pin_ptr, pins, always, cost, after, until, *never_near(len(cost)), paid)
+
+        def feasible(target: float) -> bool:
+            wide = target * (1 + MARGIN)
+            return bool(_reaches_end(least, most, paid, wide, counts[0], total * (1 - MARGIN)))
+
+        # No split is below the mean, and one device can take all.
+        lower, upper = total / counts[0] * (1 - MARGIN), total * (1 + MARGIN) + float(cost.sum())
+    else:
+        works = works_of(share, *zones_of(items, path), len(path))
+        low, high = _merged(works[0].tolist(), works[1].tolist())
+
+        def feasible(target: float) -> bool:
+            steps = [w * target for w in weights.tolist()]
+            return _covers(low, high, steps, counts, options.max_replicas, total * (1 - MARGIN))
+
+        # The weighted target of all devices is the work: no split is below `lower`.
+        lower, upper = total * (1 - MARGIN), total / float(weights.max())
+    if feasible(lower):
+        return 0.0
+    while upper - lower > MARGIN * upper:
+        middle = (lower + upper) / 2
+        if not lower < middle < upper:
+            break  # neighbours, or too large to be added
+        if feasible(middle):
+            upper = middle
+        else:
+            lower = middle
+    return lower
+
+
+def chain_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+    """The bound with a certificate, for `ordered` splits.
+
+    The largest whole target that is infeasible is found by bisection. Graphs with a backward
+    pass have more than one order of items; there the bound has no certificate.
+    """
+    options = problem.options
+    if known.validity != "ordered" or options.objective != "throughput":
+        return refused("only for the throughput of ordered splits")
+    if mixes_passes(problem):
+        return refused("a group holds nodes of both passes")
+    if problem.graph.backward.any():
+        value = chain_bound(problem)
+        return Claim(value, certificate={"argument": "chain", "checkable": False})
+    whole = whole_of(problem, known.validity)
+    counts = [min(d.count, whole.items.count * options.max_replicas) for d in whole.devices]
+    if np.prod([float(c + 1) for c in counts]) > MOST_STATES:
+        return refused(f"more than {MOST_STATES} mixes of devices")
+    if not np.isfinite(whole.work.min(axis=0)).all():
+        return refused("a unit runs on no device that is offered")
+    chain = _Chain(whole, counts, options)
+    lower, upper = int(known.floor / whole.quantum) - chain.step, chain.most
+    status = SOLVED
+    if lower >= upper or chain.feasible(max(lower, 0)):
+        return Claim(0.0)
+    lower = max(lower, 0)
+    while upper - lower > 1:
+        if run.stop():
+            status = LIMIT
+            break
+        middle = (lower + upper) // 2
+        if chain.feasible(middle):
+            upper = middle
+        else:
+            lower = middle
+    claim = whole.claim("chain", lower + chain.step, chain.proof)
+    return Claim(claim.value, status, certificate=claim.certificate)
+
+
+class _Chain:
+    """What a target in quanta is judged by."""
+
+    def __init__(self, whole: Whole, counts: list[int], options: CostOptions) -> None:
+        self.counts, self.most_replicas = counts, options.max_replicas
+        items, device = whole.items, whole.devices[0]
+        # Without replicas loads are whole, so that a split beats an infeasible target by 1.
+        self.step = 1 if options.max_replicas == 1 else 0
+        self.with_nets = (
+            len(whole.devices) == 1
+            and options.comm == "sum"
+            and options.max_replicas == 1
+            and not device.is_cpu
+        )
+        weights = [1]
+        if len(whole.devices) > 1:
+            found = spread(whole.work, np.array(counts, dtype=np.float64))[1]
+            weights = [round(w / float(found.max()) * SHARPNESS) for w in found.tolist()]
+        self.weights = weights
+        share = _least_weighed(whole.work, weights)
+        path = heaviest_path(items, np.array(share, dtype=np.float64))
+        path = path[:: -(-len(path) // MOST_CHECKED)]
+        m = len(path)
+        after, until = zones_of(items, path)
+        least, most = exact_works(share, until, m), exact_works(share, after, m)
+        self.total = sum(share)
+        names = [d.name for d in whole.devices]
+        self.proof = {
+            "path": [int(whole.names[v]) for v in path],
+            "weights": dict(zip(names, weights, strict=True)),
+        }
+        self.most = self.total // max(weights) + 1
+        if self.with_nets:
+            self.least, self.reach = np.array(least, np.float64), np.array(most, np.float64)
+            self.paid = np.zeros((m + 1, m + 2))
+            ptr, pins, always, cost = plain(whole.ptr, whole.pins, whole.always, whole.cost[0])
+            surely_paid(ptr, pins, always, cost, after, until, *never_near(len(cost)), self.paid)
+            self.most += int(whole.cost[0].sum())
+        else:
+            self.low, self.high = _merged(least, most)
+
+    def feasible(self, target: int) -> bool:
+        """Whether the devices may get to the end if no load is above `target` quanta."""
+        if self.with_nets:
+            return bool(
+                _reaches_end(
+                    self.least,
+                    self.reach,
+                    self.paid,
+                    float(target),
+                    self.counts[0],
+                    float(self.total),
+                )
+            )
+        steps = [y * target for y in self.weights]
+        return _covers(self.low, self.high, steps, self.counts, self.most_replicas, self.total)
+
+
+def _least_weighed(work: Floats, weights: list[int]) -> list[int]:
+    """Work of each item on the class where it weighs least, exactly; `work` is f64[C, n]."""
+    columns = (zip(column, weights, strict=True) for column in work.T.tolist())
+    return [min(y * int(t) for t, y in column if isfinite(t)) for column in columns]
+
+
+def _merged(least: Sequence[float], most: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Disjoint intervals, ascending, that hold the work of every ideal."""
+    low, high = [least[0]], [most[0]]
+    for a, b in zip(least[1:], most[1:], strict=True):
+        if a > high[-1]:
+            low.append(a)
+            high.append(b)
+        else:
+            high[-1] = max(high[-1], b)
+    return low, high
+
+
+@kernel
+def _reaches_end(least, most, paid, target, stages, end):  # type: ignore[no-untyped-def]
+    """Whether `stages` stages of load `target` may get to work `end`."""
+    m = len(least) - 1
+    place = np.full(m + 1, -np.inf)
+    place[0] = 0.0
+    for _ in range(stages):
+        further = place.copy()
+        for before in range(m + 1):
+            if place[before] == -np.inf:
+                continue
+            far = place[before] + target
+            further[before] = max(further[before], min(most[before], far))
+            for i in range(before + 1, m + 1):
+                if least[i] > far:
+                    break
+                reached = min(most[i], far - paid[before, i - before])
+                if reached >= least[i] and reached > further[i]:
+                    further[i] = reached
+        place = further
+        if place[m] >= end:
+            return True
+    return False
+
+
+def _covers(
+    low: Sequence[float],
+    high: Sequence[float],
+    steps: Sequence[float],
+    counts: list[int],
+    max_replicas: int,
+    end: float,
+) -> bool:
+    """Whether the devices, `counts` of each class, get to the end in these steps of work."""
+    furthest = {(0,) * len(counts): high[0]}
+    # Mixes of devices come before those with one device more.
+    for used in product(*(range(c + 1) for c in counts)):
+        reached = furthest.get(used)
+        if reached is None:
+            continue
+        if reached >= end:
+            return True
+        for c, step in enumerate(steps):
+            for r in range(1, min(max_replicas, counts[c] - used[c]) + 1):
+                far = reached + r * step
+                # The furthest place that is not beyond it.
+                at = min(far, high[bisect_right(low, far) - 1])
+                mix = (*used[:c], used[c] + r, *used[c + 1 :])
+                furthest[mix] = max(furthest.get(mix, 0), at)
+    return False

@@ -1,0 +1,71 @@
+"""Bound `halves`: the exact optimum of two stages (`dnnp.core.dp.halves`).
+
+The certificate is the tree of that search: the item where it branches, and where it ends the weight
+of the first stage's load with which a minimum cut is large enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known
+from dnnp.core.bounds.quantised import Whole, one_class, refused
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.dp.halves import BITS, Halves, TwoStages
+from dnnp.core.model.graph import Bools
+from dnnp.core.model.plan import Block
+from dnnp.core.model.run import PLAIN, Run
+
+MOST_ITEMS = 3_000
+"""Items that are searched; what precedes what takes items^2 bytes, twice."""
+
+
+def halves_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+    """The least largest load of two stages, or what is proven of it; a better split.
+
+    For ordered splits over two devices of one class under `sum`. Memory, which may only forbid
+    splits or add to loads, does not count.
+    """
+    if known.validity != "ordered" or problem.graph.backward.any():
+        return refused("only for ordered splits without a backward pass")
+    if sum(d.count for d in problem.devices) != 2:
+        return refused("only for two devices")
+    whole = one_class(problem, known.validity, most_items=MOST_ITEMS, bits=BITS)
+    if isinstance(whole, Claim):
+        return whole
+    items = whole.items
+    search = Halves(
+        TwoStages(
+            items.order,
+            items.tail,
+            items.head,
+            whole.work[0],
+            whole.ptr,
+            whole.pins,
+            whole.always,
+            whole.cost[0],
+        ),
+        run,
+    )
+    search.told = lambda units: run.stands(bound=units * whole.quantum)
+    for block in known.blocks if known.blocks is not None and len(known.blocks) < 3 else ():
+        inside = np.zeros(items.count, dtype=np.bool_)
+        inside[items.label[block.nodes]] = True
+        if not (inside[items.head] & ~inside[items.tail]).any():
+            search.meet(inside)
+    units = search.search()
+    tree = [[int(whole.names[r[0]])] if len(r) == 1 else r for r in search.rows(units)]
+    claim = whole.claim("halves", units, {"tree": tree})
+    better = None if search.best is None else _blocks(problem, whole, search.best)
+    status = LIMIT if search.why else SOLVED
+    return replace(claim, status=status, reason=search.why, blocks=better)
+
+
+def _blocks(problem: SplitProblem, whole: Whole, inside: Bools) -> list[Block]:
+    """The stages of an ideal and of the rest, their nodes in the graph's order."""
+    graph, device = problem.graph, whole.devices[0]
+    ahead = inside[whole.items.label[graph.order]]
+    parts = (graph.order[ahead], graph.order[~ahead])
+    return [Block(part, device) for part in parts if len(part)]

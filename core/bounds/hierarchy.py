@@ -1,0 +1,375 @@
+"""The hierarchy of bounds by mixed-integer programs (MTPP section 4).
+
+All of them but the exact program look at one stage. Let L be the simple bound. Some stage has
+
+    work / replicas >= L                                                       (MTPP Lemma 4.2)
+
+whatever the classes of its devices: the weights w of `dnnp.core.cost.spread` add up to 1 over all
+devices, and the sum over stages of w * replicas * (work / replicas) is at least the weighted work,
+which is the mean; where L is a unit or a colour, the stage that runs it is one. The load of that
+stage is at least the least load of a stage of work L per replica: the least over the classes and
+numbers of replicas that it may have. On a CPU nothing is transferred. What a stage pays besides
+(weights that replicas synchronise, live activations) only adds to its load; a capacity that holds
+for added-up memory constrains it, and where memory does not add up it is ignored.
+
+no-dag
+    any set of items; holds for free splits.
+no-io
+    a convex set without its transfers.
+bottleneck
+    a convex set (section 4.2, Corollary 4.3); see `dnnp.core.mip.split.superblock`.
+guess
+    the stage with the work L is the j-th, for each j; those before it are at most j - 1, those
+    after it k - j, and the largest load is at least the mean load of each side (section 4.3). A
+    tensor that crosses the border of a side is paid by at least one stage of it, once: counting
+    it once, and none that stays in the side, counts no more than the stages pay. In the paper the
+    j-th stage is the one of the largest load, so that its load is at least L; here its work is.
+    Both are relaxations; this one is never below `bottleneck`.
+exact
+    Figure 3; see `dnnp.core.mip.split.pipeline`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from math import ceil, isfinite
+
+import numpy as np
+
+from dnnp.core.bounds.between import between_of
+from dnnp.core.bounds.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known
+from dnnp.core.bounds.pairs import pair_costs
+from dnnp.core.bounds.programs import Candidate, CandidateSearch
+from dnnp.core.bounds.quantised import one_class
+from dnnp.core.bounds.simple import simple_bound
+from dnnp.core.cost.divisor import common_divisor
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.cost.validity import quotient_order
+from dnnp.core.mip.slices import SAFETY
+from dnnp.core.mip.split.formulas import Formulas
+from dnnp.core.mip.split.solve import task_of
+from dnnp.core.mip.split.storage import item_of_node
+from dnnp.core.mip.split.superblock import Kind, Parts, parts_of, start_of, superblocks
+from dnnp.core.mip.split.task import Task
+from dnnp.core.model.graph import Ints
+from dnnp.core.model.plan import CLOSED, Block
+from dnnp.core.model.run import PLAIN, Run
+
+MOST_PAIRED = 250
+"""Items up to which all pairs are looked at."""
+
+MOST_NUMBERS = 300_000
+"""Size of a program that is written down in about two seconds."""
+
+FIRST_SHARE = 0.3
+"""Of the time for all guesses: what the program that leaves open which stage it is may take."""
+
+
+class Call:
+    """What all bounds of the hierarchy are given, and what follows from it."""
+
+    def __init__(self, problem: SplitProblem, known: Known, run: Run) -> None:
+        self.problem = problem.with_devices(*(d for d in problem.devices if d.count > 0))
+        """Its devices are those that are offered."""
+        self.known, self.run = known, run
+        self.simple = simple_bound(self.problem)
+        """L, seconds."""
+
+    @cached_property
+    def apart(self) -> list[tuple[int, int]]:
+        """Pairs of units that no stage holds both of in a split better than the one known."""
+        return pairs_apart(self.problem, self.known, self.run)
+
+    def tasks(self, validity: str) -> list[Task]:
+        """The items that a split of a validity keeps whole: one task for each choice of them."""
+        problem = self.problem
+        if problem.options.memory_model != "sum":
+            problem = problem.with_options(replace(problem.options, memory_model="sum"))
+            devices = (replace(d, memory_bytes=np.inf) for d in problem.devices)
+            problem = problem.with_devices(*devices)
+        ordered = validity == "ordered"
+        choices = problem.item_choices if ordered else (problem.free_items,)
+        return [task_of(problem, validity, items) for items in choices]
+
+    def pairs(self, task: Task) -> list[tuple[int, int]]:
+        """`apart` as items of a task."""
+        units = self.problem.units
+        first = units.member_idx[units.member_ptr[:-1]]
+        item = item_of_node(self.problem.graph, task.line)[first]
+        found = {(min(u, v), max(u, v)) for u, v in ((item[a], item[b]) for a, b in self.apart)}
+        return sorted((int(u), int(v)) for u, v in found)
+
+    def placed(self, task: Task) -> Ints | None:
+        """Block of every item in the split known, i64[items]; None: it cuts an item."""
+        block = self.block_of_node()
+        if block is None:
+            return None
+        of_item = np.zeros(task.line.n, dtype=np.int64)
+        item = item_of_node(self.problem.graph, task.line)
+        of_item[item] = block
+        return of_item if (of_item[item] == block).all() else None
+
+    def block_of_node(self) -> Ints | None:
+        """Block of every node in the split known, i64[n]."""
+        if self.known.blocks is None:
+            return None
+        block = np.full(self.problem.graph.n, -1, dtype=np.int64)
+        for b, one in enumerate(self.known.blocks):
+            block[one.nodes] = b
+        return block if (block >= 0).all() else None
+
+    def pipeline(self) -> Ints | None:
+        """Place of every block of the split known in the pipeline, i64[blocks]."""
+        block = self.block_of_node()
+        if block is None or self.known.blocks is None:
+            return None
+        order = quotient_order(self.problem.graph, block, len(self.known.blocks))
+        if order is None:
+            return None
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        return place
+
+    def search(self, tasks: Sequence[Task]) -> CandidateSearch:
+        """The search for the least of some programs."""
+        value = self.known.value
+        reference = value if np.isfinite(value) else max(_crude(task) for task in tasks)
+        quanta = [replace(task, options=self.problem.options).quantum for task in tasks]
+        if any(d.cluster_size for d in self.problem.devices):
+            quanta = [0.0]
+        quantum = common_divisor(np.array(quanta)) if all(quanta) else 0.0
+        return CandidateSearch(self.known.solver, reference, 1.0, quantum, self.run)
+
+    def lower(self) -> float:
+        """What is known of the bound, seconds."""
+        return max(self.simple, self.known.floor)
+
+    def trivial(self) -> Claim | None:
+        """The answer where there is nothing to solve."""
+        problem = self.problem
+        if problem.options.objective != "throughput":
+            return Claim(0.0, REFUSED, f"not for the objective {problem.options.objective}")
+        nothing = not problem.graph.n or not problem.devices
+        if nothing or self.known.value <= self.simple * (1 + CLOSED):
+            return Claim(min(self.simple, self.known.value))
+        return None
+
+
+def no_dag_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+    """Bottleneck without precedence: for splits of any validity."""
+    call = Call(problem, known, run)
+    validity = "ordered" if known.validity == "ordered" else "free"
+    return call.trivial() or _middle(call, "no-dag", validity, precedence=False)
+
+
+def no_io_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+    """Bottleneck without transfers: for convex splits."""
+    if known.validity == "free":
+        return Claim(0.0, REFUSED, "holds for ordered and convex splits only")
+    call = Call(problem, known, run)
+    return call.trivial() or _middle(call, "no-io", known.validity, transfers=False)
+
+
+def bottleneck_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+    """The three-superblock program (section 4.2): for convex splits."""
+    if known.validity == "free":
+        return Claim(0.0, REFUSED, "holds for ordered and convex splits only")
+    call = Call(problem, known, run)
+    return call.trivial() or _middle(call, "bottleneck", known.validity)
+
+
+def guess_bound(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+    """Guess the bottleneck block (section 4.3): for ordered splits over one class of devices."""
+    call = Call(problem, known, run)
+    if known.validity != "ordered":
+        return Claim(0.0, REFUSED, "holds for ordered splits only")
+    if len(call.problem.devices) > 1:
+        return Claim(0.0, REFUSED, "holds for one class of devices only")
+    if call.problem.options.max_replicas > 1:
+        return Claim(0.0, REFUSED, "does not hold where stages are replicated")
+    return call.trivial() or _middle(call, "guess", "ordered", guess=True)
+
+
+def _middle(
+    call: Call,
+    name: str,
+    validity: str,
+    *,
+    precedence: bool = True,
+    transfers: bool = True,
+    guess: bool = False,
+) -> Claim:
+    """The least load of a stage of work L, over all kinds of stages."""
+    tasks = call.tasks(validity)
+    if any(numbers_of(task) > MOST_NUMBERS for task in tasks):
+        return too_large(call)
+    search = call.search(tasks)
+    order = call.pipeline() if validity == "ordered" and precedence else None
+
+    def least(*, sides: bool, lower: float) -> tuple[float, bool]:
+        candidates = []
+        for task in tasks:
+            stages = Stages(call, search, task, precedence=precedence, transfers=transfers)
+            for kind in _kinds(task, guess=sides):
+                starts = stages.starts(kind, order)
+                candidates.append(Candidate(stages.maker(kind, lower), starts, lower))
+        return search.least(candidates)
+
+    lower = call.lower() / search.reference
+    if guess:
+        # No guess has a smaller optimum than the program that leaves open which stage it is.
+        search.run = call.run.part(FIRST_SHARE)
+        low, _ = least(sides=False, lower=lower)
+        search.run, search.upper, search.failure = call.run, 1.0, ""
+        lower = max(lower, low / search.reference)
+    low, done = least(sides=guess, lower=lower)
+    return claim_of(call, name, search, low, done=done)
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The programs of one task."""
+
+    call: Call
+    search: CandidateSearch
+    task: Task
+    precedence: bool
+    transfers: bool
+
+    @cached_property
+    def parts(self) -> Parts:
+        """Cells, and the edges among them."""
+        return parts_of(self.task, precedence=self.precedence)
+
+    def maker(self, kind: Kind, lower: float) -> Callable[[float], Formulas]:
+        """How to make the program of a kind of stage."""
+        call, reference = self.call, self.search.reference
+        pairs = call.pairs(self.task)
+
+        def make(upper: float) -> Formulas:
+            return superblocks(
+                self.task,
+                self.parts,
+                kind,
+                call.simple,
+                reference,
+                min(lower, upper),
+                upper,
+                transfers=self.transfers,
+                apart=pairs,
+            )
+
+        return make
+
+    def starts(self, kind: Kind, order: Ints | None) -> list[Ints]:
+        """The blocks of the split known that are of this kind."""
+        placed = self.call.placed(self.task)
+        found: list[Ints] = []
+        if placed is None or self.call.known.blocks is None:
+            return found
+        for b, block in enumerate(self.call.known.blocks):
+            device = self.task.devices[kind.device].name
+            if (block.device.name, block.replicas) != (device, kind.replicas):
+                continue
+            if kind.before is None or (
+                order is not None and _fits(kind, int(order[b]), len(order))
+            ):
+                found.append(start_of(self.parts, placed, b, order))
+        return found
+
+
+def numbers_of(task: Task) -> int:
+    """Numbers in the program of one block, roughly."""
+    return 4 * len(task.line.pins) + 3 * task.line.n + 4 * len(task.line.tail)
+
+
+def too_large(call: Call) -> Claim:
+    """The answer where a program would take long to write down."""
+    reason = "the integer program is too large; coarsen first"
+    return Claim(min(call.simple, call.known.value), LIMIT, reason)
+
+
+def _kinds(task: Task, *, guess: bool) -> list[Kind]:
+    """What the stage of work L may be; the weakest guesses first."""
+    if guess:
+        stages = min(task.devices[0].count, task.line.n)
+        places = sorted(range(stages), key=lambda j: (abs(2 * j - stages + 1), j))
+        return [Kind(0, 1, j, stages - 1 - j) for j in places]
+    most = task.options.max_replicas
+    return [
+        Kind(d, r)
+        for d, device in enumerate(task.devices)
+        for r in range(1, min(most, device.count) + 1)
+    ]
+
+
+def _fits(kind: Kind, place: int, blocks: int) -> bool:
+    """Whether the block at a place of the pipeline can be the one that is guessed."""
+    before, after = kind.before or 0, kind.after or 0
+    return place <= before and blocks - 1 - place <= after
+
+
+def claim_of(
+    call: Call,
+    name: str,
+    search: CandidateSearch,
+    low: float,
+    *,
+    done: bool,
+    value: float | None = None,
+    blocks: list[Block] | None = None,
+) -> Claim:
+    """What a search proved; `value` is that of the best split known by now."""
+    value = call.known.value if value is None else min(value, call.known.value)
+    status, reason = SOLVED if done else LIMIT, search.failure if not done else ""
+    if low <= call.lower() * (1 + CLOSED):
+        # What was known before it has not proven itself.
+        if search.failure and not done:
+            status = FAILED
+        elif call.known.floor > call.simple:
+            reason = f"nothing above {call.run.shown(call.known.floor, 6)} is proven"
+        return Claim(min(call.simple, value), status, reason, blocks=blocks)
+    certificate = {
+        "argument": name,
+        "solver": search.solver,
+        "status": search.last,
+        "bound": low,
+        "tolerance": SAFETY,
+        "checkable": False,
+    }
+    return Claim(min(low, value), status, reason, certificate, blocks)
+
+
+def _crude(task: Task) -> float:
+    """A load that no stage exceeds, seconds."""
+    line = task.line
+    work = np.where(np.isfinite(line.work), line.work, 0.0).max(axis=0).sum()
+    extra = line.cost.max(axis=0, initial=0.0).sum()
+    if task.options.memory_mode == "overflow":
+        extra += task.storage.most / min(d.bandwidth_bytes_per_s for d in task.devices)
+    return float(work + extra) or 1.0
+
+
+def pairs_apart(problem: SplitProblem, known: Known, run: Run = PLAIN) -> list[tuple[int, int]]:
+    """Pairs of units, one of each item, that cost a stage the known value or more; ascending.
+
+    No better split puts them into one stage: it holds all between them (`core.bounds.between`), and
+    costs at least the minimum cut around these (`core.bounds.pairs`). Programs fix such pairs.
+    Empty where the argument does not hold: other than one class of accelerators under `sum`,
+    without replicas, for throughput; or where there are too many items.
+    """
+    units = problem.units
+    whole = one_class(problem, known.validity, most_items=MOST_PAIRED)
+    if isinstance(whole, Claim) or not isfinite(known.value):
+        return []
+    enough = ceil(Fraction(known.value) / Fraction(whole.quantum))
+    between = between_of(problem.graph, whole.items, known.validity)
+    costs = pair_costs(whole.work[0], whole.nets(0), between, enough=float(enough), run=run)
+    unit = np.full(whole.items.count, units.g, dtype=np.int64)
+    of_unit = whole.items.label[units.member_idx[units.member_ptr[:-1]]]
+    np.minimum.at(unit, of_unit, np.arange(units.g))
+    u, v = np.nonzero(np.triu(costs >= enough, 1))
+    return [(int(unit[a]), int(unit[b])) for a, b in zip(u, v, strict=True)]

@@ -1,0 +1,175 @@
+"""A bound from single items: the device that runs an item pays at least the cheapest set with it.
+
+The load of a set S of items on an accelerator under `sum` is
+
+    f(S) = work(S) + cost of the nets with pins both inside and outside of S,
+
+so an item v costs its device at least min f(S) over all sets S that hold v, whether or not they
+could be stages: a minimum cut (`dnnp.core.bounds.flows`). With several classes it costs the least
+over those that can run it. A CPU moves nothing: there the set of v alone is the cheapest. Memory
+only adds to a load, or forbids it.
+
+r replicas divide a load by r and add what their weights cost: it is at least f(S) over the most
+replicas that there may be. For `gpipe` the largest forward and the largest backward load add up to
+at least both loads of the stage with v, which under `sum` are f(S) together.
+
+Where transfers overlap with compute, the load is at least any mean of its parts: at least
+(a * work(S) + b * cut(S)) / d with a + b = d for `overlap`, and a + 2b = d for `duplex`, where the
+cut is what comes in plus what goes out. That is the same cut with other capacities.
+
+No split, whatever its validity, is better than the largest of these costs. For many devices, which
+leave little but transfers around large items, it is often the optimum.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dnnp.core.bounds.between import mixes_passes
+from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known
+from dnnp.core.bounds.flows import Nets, Network, network_of, push, pushed
+from dnnp.core.bounds.quantised import Whole, flows_of, refused, whole_of
+from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.graph import totals
+from dnnp.core.model.plan import without_memory
+from dnnp.core.model.run import PLAIN, Run
+
+MOST_PINS = 20_000
+"""Pins of nets up to which the bound is computed."""
+
+MOST_CUTS = 200
+"""Items whose cut is computed, the most expensive ones first."""
+
+FORBIDDEN = 2.0**50
+"""Work of an item on a class that cannot run it."""
+
+LITTLE = 1e-9
+"""Relative growth of a bound that is not worth giving up its certificate."""
+
+
+def node_cut_bound(problem: SplitProblem, *, above: float = 0.0) -> float:
+    """Lower bound of the largest load of any ordered split; 0 where it is no use.
+
+    Looks only for bounds `above` what is known. For one class of accelerators under `sum`
+    without clusters and replicas.
+    """
+    options = problem.options
+    offered = [d for d in problem.devices if d.count > 0]
+    simple = options.comm == "sum" and options.max_replicas == 1
+    if len(offered) != 1 or not simple or options.objective != "throughput" or not problem.graph.n:
+        return 0.0
+    if offered[0].is_cpu or offered[0].cluster_size:
+        return 0.0
+    return min(_bound(problem, items, offered[0], above) for items in problem.item_choices)
+
+
+def _bound(problem: SplitProblem, items: Items, device: DeviceClass, above: float) -> float:
+    bare = problem.with_devices(device).with_options(without_memory(problem.options))
+    line = bare.line(items)
+    if len(line.pins) > MOST_PINS or not np.isfinite(line.work).all():
+        return 0.0
+    net = np.repeat(np.arange(len(line.source), dtype=np.int64), np.diff(line.pin_ptr))
+    alone = line.work[0] + totals(line.pins, line.cost[0, net], line.n)
+    nets = Nets(line.pin_ptr, line.pins, line.always, line.cost[0])
+    network = network_of(line.work[0], nets)
+    best = above
+    for v in np.argsort(-alone, kind="stable")[:MOST_CUTS].tolist():
+        if alone[v] * (1 - ROUNDING) <= best:
+            break
+        flow = push(network, network.capacity.copy(), np.array([v]))
+        best = max(best, min(flow, float(alone[v])) * (1 - ROUNDING))
+    return best if best > above else 0.0
+
+
+MIXES = {"sum": ((1, 1, 1),), "overlap": ((1, 1, 2), (2, 1, 3), (1, 2, 3)), "duplex": ((1, 1, 3),)}
+"""Weights (a, b, d) of work and cut that are tried for each way to combine them."""
+
+
+def node_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+    """The bound with a certificate; 0 if it is not above the floor.
+
+    Any classes and replicas; the validity says what items are kept whole. With a backward pass
+    `ordered` splits keep more whole than a certificate says; the bound of that, if it is larger,
+    cannot be checked.
+    """
+    whole = whole_of(problem, known.validity)
+    if len(whole.pins) > MOST_PINS:
+        return refused(f"more than {MOST_PINS} uses of tensors")
+    if not np.isfinite(whole.work.min(axis=0)).all():
+        return refused("a unit runs on no device that is offered")
+    copies = [min(problem.options.max_replicas, d.count) for d in whole.devices]
+    search = _CutSearch(whole, copies, problem.options.comm)
+    units = int(known.floor / whole.quantum)
+    status = SOLVED
+    for v in np.argsort(-search.alone, kind="stable")[:MOST_CUTS].tolist():
+        if search.alone[v] <= units:
+            break
+        if run.stop():
+            status = LIMIT
+            break
+        units = search.try_item(v, units)
+    late = problem.graph.backward.any()
+    if known.validity == "ordered" and late and not mixes_passes(problem):
+        least = max(known.floor, units * whole.quantum)
+        value = node_cut_bound(problem, above=least * (1 + LITTLE))
+        if value:
+            return Claim(value, status, certificate={"argument": "node-cut", "checkable": False})
+    if search.best is None:
+        return Claim(0.0, status)
+    claim = whole.claim("node-cut", units, search.best)
+    return Claim(claim.value, status, certificate=claim.certificate)
+
+
+class _CutSearch:
+    """Cuts of items in a problem of whole numbers."""
+
+    def __init__(self, whole: Whole, copies: list[int], comm: str) -> None:
+        self.whole, self.copies = whole, copies
+        self.mixes = [((1, 0, 1),) if d.is_cpu else MIXES[comm] for d in whole.devices]
+        self.networks: dict[tuple[int, int, int], Network] = {}
+        self.best: dict[str, Any] | None = None
+        net = np.repeat(np.arange(len(whole.tensors), dtype=np.int64), np.diff(whole.ptr))
+        # No bound of an item is above what it costs by itself.
+        self.alone = np.full(whole.items.count, np.inf)
+        for c, device in enumerate(whole.devices):
+            around = totals(whole.pins, whole.cost[c, net], whole.items.count)
+            load = whole.work[c] + (0.0 if device.is_cpu else around)
+            self.alone = np.minimum(self.alone, load / copies[c])
+
+    def try_item(self, v: int, known: int) -> int:
+        """Cut around item `v` on every class; return what is proven then."""
+        proofs = {}
+        units = 2**62
+        for c, device in enumerate(self.whole.devices):
+            if not np.isfinite(self.whole.work[c, v]):
+                continue
+            mixes = [self.cut(c, v, mix) for mix in self.mixes[c]]
+            found, proof = max(mixes, key=lambda pair: pair[0])
+            units = min(units, found)
+            proofs[device.name] = proof
+            if units <= known:
+                return known
+        self.best = {"item": int(self.whole.names[v]), "classes": proofs}
+        return units
+
+    def cut(self, c: int, v: int, mix: tuple[int, int, int]) -> tuple[int, dict[str, Any]]:
+        """Bound of item `v` on class `c`, and its proof."""
+        whole = self.whole
+        a, b, d = mix
+        if not b:
+            return int(whole.work[c, v]) // self.copies[c], {"mix": list(mix), "flows": []}
+        if (c, a, b) not in self.networks:
+            # An item that cannot run here is in no set: its work is beyond all costs.
+            work = np.where(np.isfinite(whole.work[c]), whole.work[c], FORBIDDEN)
+            nets = whole.nets(c)._replace(cost=b * whole.cost[c])
+            self.networks[c, a, b] = network_of(a * work, nets)
+        network = self.networks[c, a, b]
+        capacity = network.capacity.copy()
+        flow = int(push(network, capacity, np.array([v])))
+        proof = {"mix": list(mix), "flows": flows_of(whole, pushed(network, capacity))}
+        return flow // (d * self.copies[c]), proof

@@ -1,0 +1,446 @@
+"""A bound from the heaviest path and from minimum cuts: what stages pay where they end.
+
+As for `chain` (`dnnp.core.bounds.chain`) every ideal lies in a zone of a path, and stages between
+zones b < i are judged by the furthest that those before them may get. Here a stage also pays at
+its ends for what depends on its ideals. For a span s a net is *near* zone i if none of its pins is
+in an ideal of zone i - s, and all of them are in those of zone i + s. For a stage from an ideal J
+in zone b to an ideal I in zone i, i - b >= s,
+
+* a net that is near b and has pins on both sides of J is paid: those not in J are in I;
+* a net that is near i and has pins on both sides of I is paid: none of its pins is in J, so that it
+  is not among the former;
+* of the others those are paid that any stage between b and i pays.
+
+With x(I) the cost of the nets near i with pins on both sides of I, the stage has a load of at least
+
+    work(I) + x(I) - (work(J) - x(J)) + others(b, i).
+
+So two numbers say how far stages get in a zone: the most work(I), and the most work(I) - x(I).
+Which of them go together is bounded by rates p <= q: the most p work(I) - q x(I) of all ideals of a
+zone is a minimum cut. If it is at most v, and work(I) + x(I) <= r,
+
+    work(I)        <= (v + q r) / (p + q)
+    work(I) - x(I) <= (2 v + (q - p) r) / (p + q)
+    work(I) - x(I) <= (v + (q - p) w) / q       for any w >= work(I).
+
+Items that may follow another into its stage without any load growing do so before all this
+(`dnnp.core.dp.contract`). Loads are whole numbers.
+
+The most that ideals of a zone are worth is p times the work that may be in them, less the least
+p * work(rest) + q * x(I): a cut between a source, what is in, and a sink, what is out.
+
+    source -> v (p * its work)    v -> u (unlimited) if u precedes v    for items that may be either
+    w -> e (q times its cost)     e -> r (unlimited)    for a net e that w writes and r reads
+
+Zones of like layers look the same, and are solved once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known
+from dnnp.core.bounds.quantised import BITS, one_class, refused
+from dnnp.core.bounds.zones import heaviest_path, never_near, surely_paid, zones_of
+from dnnp.core.cost.combine import MARGIN
+from dnnp.core.cost.items import Items
+from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.line import Line
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.dp.contract import contract_near
+from dnnp.core.dp.max_flow import lay_out, max_flow
+from dnnp.core.model.graph import Bools, Floats, Ints, csr, csr_rows, distinct, offsets, totals
+from dnnp.core.model.plan import CostOptions, without_memory
+from dnnp.core.model.run import PLAIN, Run
+
+MOST_ITEMS = 100_000
+
+MOST_ZONES = 4_000
+"""Items of the path that are looked at."""
+
+MOST_PAIRS = 8_000_000
+"""Pairs of zones between which a stage may be; 16 bytes each."""
+
+RATES = ((0, 1), (1, 4), (1, 2), (3, 4), (1, 1))
+"""Rates p / q that are tried."""
+
+SPANS = (1 / 3, 1 / 2, 2 / 3)
+"""Spans that are tried, of the zones that a stage has in the mean."""
+
+PRECISION = 1e-5
+"""Relative width of what is left between a target that is refuted and one that is not, where there
+is no certificate."""
+
+
+class Ladder(NamedTuple):
+    """What a target is judged by; m zones and one more, from 0."""
+
+    least: Floats
+    most: Floats
+    """f64[m + 1], work of the ideals of each zone."""
+    paid: Floats
+    """f64[m + 1, width], what any stage between two zones b and i pays, by b and i - b."""
+    others: Floats
+    """The same for nets that are near neither of them."""
+    rates: Floats
+    """f64[R, 2]: p, q."""
+    worth: Floats
+    """f64[m + 1, R], the most p * work - q * x of the ideals of each zone."""
+
+
+def zone_cut_bound(problem: SplitProblem, *, above: float = 0.0, below: float = np.inf) -> float:
+    """Lower bound of the largest load of any ordered split; 0 where it is no use.
+
+    Looks only for bounds `above` what is known, and not beyond `below`, the value of a split. For
+    one class of accelerators under `sum`, without clusters, replicas and a backward pass.
+    """
+    options, offered = problem.options, [d for d in problem.devices if d.count > 0]
+    if len(offered) != 1 or offered[0].is_cpu or offered[0].cluster_size or not problem.graph.n:
+        return 0.0
+    if options.comm != "sum" or options.max_replicas != 1 or problem.graph.backward.any():
+        return 0.0
+    if options.objective != "throughput" or problem.units.g > MOST_ITEMS:
+        return 0.0
+    line = problem.with_devices(offered[0]).with_options(without_memory(options)).line()
+    if not np.isfinite(line.work).all():
+        return 0.0
+    quantum = float(line.work[0].sum() + line.cost[0].sum()) / 2.0**BITS
+    if not quantum:
+        return 0.0
+    work, cost = np.floor(line.work[0] / quantum), np.floor(line.cost[0] / quantum)
+    strip, _ = strip_of(line, work, cost, options)
+    search = _Search(strip, min(offered[0].count, line.n))
+    most = below / quantum if below < np.inf else np.inf
+    search.raise_to(above / quantum, most, PRECISION, PLAIN)
+    found = search.proven * quantum * (1 - MARGIN)
+    return found if found > above else 0.0
+
+
+def zone_cut_claim(problem: SplitProblem, known: Known, run: Run = PLAIN) -> Claim:
+    """The bound with a certificate; 0 if it is not above the floor."""
+    if known.validity != "ordered" or problem.graph.backward.any():
+        return refused("only for ordered splits without a backward pass")
+    whole = one_class(problem, known.validity, most_items=MOST_ITEMS)
+    if isinstance(whole, Claim):
+        return whole
+    line = problem.with_options(without_memory(problem.options)).line()
+    order = whole.items.order
+    strip, steps = strip_of(line, whole.work[0, order], whole.cost[0], problem.options)
+    search = _Search(strip, whole.stages)
+    search.raise_to(known.floor / whole.quantum, known.value / whole.quantum, 0.0, run)
+    if not search.proven:
+        return Claim(0.0, LIMIT if run.stop() else SOLVED)
+    names = whole.names[order]
+    proof = {
+        "joined": [[int(names[x]), int(names[y])] for x, y in steps],
+        "path": [int(names[strip.root[v]]) for v in search.path],
+        "span": search.span,
+        "rates": [list(RATES[t]) for t in search.needed()],
+    }
+    claim = whole.claim("zone-cut", search.proven, proof)
+    return replace(claim, status=LIMIT if run.stop() else SOLVED)
+
+
+class _Search:
+    """The largest target that is refuted, over spans."""
+
+    def __init__(self, strip: Strip, stages: int) -> None:
+        self.strip, self.stages = strip, stages
+        self.proven, self.span = 0, 1
+        self.ladder: Ladder | None = None
+        """That of the span."""
+        path = heaviest_path(strip.items, strip.work)
+        self.path = path[:: -(-len(path) // MOST_ZONES)]
+        self.after, self.until = zones_of(strip.items, self.path)
+
+    def raise_to(self, floor: float, value: float, precision: float, run: Run) -> None:
+        """Try all spans, up to a value; leaves what is proven above the floor, and by which."""
+        total = float(self.strip.work.sum())
+        known = int(floor)
+        most = int(min(value, total + float(self.strip.cost.sum()) + 1))
+        mean = len(self.path) / self.stages
+        found: set[int] = set()
+        for part in SPANS:
+            span = max(1, round(part * mean))
+            if span in found or run.stop() or known >= most * (1 - precision):
+                continue
+            found.add(span)
+            ladder = self._ladder(span, float(most))
+            if ladder is None:
+                return
+            if self._feasible(ladder, span, known):
+                continue
+            upper = most
+            while upper - known > max(precision * upper, 1) and not run.stop():
+                middle = (known + upper) // 2
+                if self._feasible(ladder, span, middle):
+                    upper = middle
+                else:
+                    known = middle
+            known, self.proven = known + 1, known + 1
+            self.span, self.ladder = span, ladder
+
+    def needed(self) -> list[int]:
+        """Rates that suffice: each takes time to check."""
+        kept, ladder = list(range(len(RATES))), self.ladder
+        if ladder is None:
+            return kept
+        for t in range(1, len(RATES)):
+            fewer = [other for other in kept if other != t]
+            rates, worth = plain(ladder.rates[fewer], ladder.worth[:, fewer])
+            rest = ladder._replace(rates=rates, worth=worth)
+            if not self._feasible(rest, self.span, self.proven - 1):
+                kept = fewer
+        return kept
+
+    def _feasible(self, ladder: Ladder, span: int, target: int) -> bool:
+        return bool(gets_through(*ladder, float(target), self.stages, span))
+
+    def _ladder(self, span: int, target: float) -> Ladder | None:
+        """What zones hold, pay and are worth; None: there is too much of it."""
+        strip, after, until, m = self.strip, self.after, self.until, len(self.path)
+        first, last = near_zones(strip, after, until, span)
+        ptr, pins, always, cost = plain(strip.ptr, strip.pins, strip.always, strip.cost)
+        first, last, after, until = plain(first, last, after, until)
+        works = [np.cumsum(totals(ends, strip.work, m + 2))[: m + 1] for ends in (until, after)]
+        # No stage goes on to where the least work is out of reach.
+        further = np.searchsorted(works[0], works[1] + target, side="right")
+        width = int((further - np.arange(m + 1)).max()) + 1
+        if (m + 1) * width > MOST_PAIRS:
+            return None
+        paid, others = np.zeros((m + 1, width)), np.zeros((m + 1, width))
+        never, at_no = never_near(len(cost))
+        surely_paid(ptr, pins, always, cost, after, until, never, at_no, paid)
+        surely_paid(ptr, pins, always, cost, after, until, first, last, others)
+        worth = most_of_zones(strip, after, until, first, last, m, RATES)
+        if worth is None:
+            return None
+        return Ladder(*plain(*works, paid, others, np.array(RATES, dtype=np.float64), worth))
+
+
+@kernel
+def gets_through(least, most, paid, others, rates, worth, target, stages, span):  # type: ignore[no-untyped-def]
+    """Whether so many stages of load `target` may get to the end; see the module.
+
+    `work` and `left` are the most work(I) and work(I) - x(I) of each zone; only zones in which one
+    of them grew in the last round are gone on from.
+    """
+    m = len(least) - 1
+    work, left = np.full(m + 1, -np.inf), np.full(m + 1, -np.inf)
+    work[0], left[0] = 0.0, 0.0
+    grown = np.zeros(m + 1, np.bool_)
+    grown[0] = True
+    for _ in range(stages):
+        new_work, new_left = work.copy(), left.copy()
+        again = np.zeros(m + 1, np.bool_)
+        for b in range(m + 1):
+            if not grown[b]:
+                continue
+            far = work[b] + target
+            for i in range(b, m + 1):
+                if least[i] > far:
+                    break
+                w = min(most[i], far)
+                if i > b:
+                    w = min(w, far - paid[b, i - b])
+                reach = np.inf
+                if i - b >= span:
+                    reach = left[b] + target - others[b, i - b]
+                    for t in range(len(rates)):
+                        p, q = rates[t, 0], rates[t, 1]
+                        w = min(w, np.floor((worth[i, t] + q * reach) / (p + q)))
+                if w < least[i]:
+                    continue
+                x = w
+                for t in range(len(rates)):
+                    p, q = rates[t, 0], rates[t, 1]
+                    x = min(x, np.floor((worth[i, t] + (q - p) * w) / q))
+                    if i - b >= span:
+                        x = min(x, np.floor((2.0 * worth[i, t] + (q - p) * reach) / (p + q)))
+                if w > new_work[i]:
+                    new_work[i], again[i] = w, True
+                if x > new_left[i]:
+                    new_left[i], again[i] = x, True
+        work, left, grown = new_work, new_left, again
+        if work[m] >= most[m]:
+            return True
+    return False
+
+
+class Strip(NamedTuple):
+    """Items after contraction, n in a topological order, and the nets between them."""
+
+    items: Items
+    """Their precedence; `order` is 0..n - 1."""
+    root: Ints
+    """i64[n], the position in the line of what each item is named by."""
+    work: Floats
+    """f64[n], whole numbers, as costs are."""
+    ptr: Ints
+    pins: Ints
+    """Items of each net (CSR), ascending: the first one writes it, if any does."""
+    always: Bools
+    written: Bools
+    """Nets that an item writes; the others are inputs of the model."""
+    cost: Floats
+
+
+def strip_of(
+    line: Line, work: Floats, cost: Floats, options: CostOptions
+) -> tuple[Strip, list[tuple[int, int]]]:
+    """Contract what may be, and lay out what is left; and the steps, as positions of the line.
+
+    `work` f64[n] and `cost` f64[p] stand in for those of the line.
+    """
+    exact = replace(line, work=work[None, :], cost=cost[None, :])
+    into, steps = contract_near(exact, options)
+    kept, vertex = np.unique(into, return_inverse=True)
+    n = len(kept)
+    pairs = distinct(vertex[line.tail] * n + vertex[line.head])
+    pairs = pairs[pairs // n != pairs % n]
+    order = Items(np.arange(n), n, pairs // n, pairs % n).order
+    place = np.empty(n, dtype=np.int64)
+    place[order] = np.arange(n)
+    where = place[vertex]
+    net = np.repeat(np.arange(len(cost)), np.diff(line.pin_ptr))
+    pins = distinct(net * n + where[line.pins])
+    size = np.bincount(pins // n, minlength=len(cost))
+    nets = np.flatnonzero(((size > 1) | line.always) & (cost > 0))
+    strip = Strip(
+        Items(np.arange(n), n, place[pairs // n], place[pairs % n]),
+        kept[order],
+        totals(where, work, n),
+        offsets(size[nets]),
+        pins[np.isin(pins // n, nets)] % n,
+        line.always[nets],
+        line.source[nets] >= 0,
+        cost[nets],
+    )
+    return strip, steps
+
+
+def near_zones(strip: Strip, after: Ints, until: Ints, span: int) -> tuple[Ints, Ints]:
+    """Zones first..last - 1 that each net is near to; the same where it is near to none."""
+    begun, ended = _zones_of_nets(strip, after, until)
+    first, last = np.maximum(ended - span, 0), begun + span
+    return first, np.where(strip.written, np.maximum(last, first), first)
+
+
+def _zones_of_nets(strip: Strip, after: Ints, until: Ints) -> tuple[Ints, Ints]:
+    """First zone with a pin of each net in some ideal; and the first with all pins in all."""
+    starts = strip.ptr[:-1]
+    begun = np.minimum.reduceat(after[strip.pins], starts)
+    return begun, np.maximum.reduceat(until[strip.pins], starts)
+
+
+MOST_ENTRIES = 5_000_000
+"""Items, edges and nets of all zones together."""
+
+IN, OUT = -1, -2
+"""What is surely in the ideals of a zone, and surely not."""
+
+
+class _Zone(NamedTuple):
+    """Items that may be in an ideal of a zone or not, and the nets near it that it may cut."""
+
+    work: Floats
+    tail: Ints
+    head: Ints
+    """Precedence among these items."""
+    cost: Floats
+    net: Ints
+    pin: Ints
+    """Net and item of each pin, or `IN`, `OUT`; the first one of each net writes it."""
+
+    def key(self) -> tuple[bytes, ...]:
+        """The same for zones that look the same."""
+        return tuple(a.tobytes() for a in self)
+
+
+def most_of_zones(
+    strip: Strip,
+    after: Ints,
+    until: Ints,
+    first: Ints,
+    last: Ints,
+    m: int,
+    rates: Sequence[tuple[int, int]],
+) -> Floats | None:
+    """f64[m + 1, R]: the most p * work(I) - q * x(I) over the ideals of each zone.
+
+    Nets are near the zones first..last - 1, i64[p] each. None: the zones hold too much together.
+    """
+    begun, ended = _zones_of_nets(strip, after, until)
+    tail, head = strip.items.tail, strip.items.head
+    tables = []
+    for start, end in (
+        (after, until),
+        (after[head], until[tail]),
+        (np.maximum(first, begun), np.minimum(last, ended)),
+    ):
+        table = _by_zone(start, np.minimum(end, m + 1), m)
+        if table is None:
+            return None
+        tables.append(table)
+    sure = np.cumsum(totals(until, strip.work, m + 2))[: m + 1]
+    worth = np.empty((m + 1, len(rates)))
+    solved: dict[tuple[bytes, ...], Floats] = {}
+    for i in range(m + 1):
+        items, edges, nets = (idx[ptr[i] : ptr[i + 1]] for ptr, idx in tables)
+        ptr, pins = csr_rows(strip.ptr, strip.pins, nets)
+        number = np.searchsorted(items, pins)
+        pin = np.where(until[pins] <= i, IN, np.where(after[pins] > i, OUT, number))
+        zone = _Zone(
+            strip.work[items],
+            np.searchsorted(items, tail[edges]),
+            np.searchsorted(items, head[edges]),
+            strip.cost[nets],
+            np.repeat(np.arange(len(nets)), np.diff(ptr)),
+            pin,
+        )
+        key = zone.key()
+        if key not in solved:
+            solved[key] = _solved(zone, rates)
+        worth[i] = solved[key] + [p * sure[i] for p, _ in rates]
+    return worth
+
+
+def _by_zone(start: Ints, end: Ints, m: int) -> tuple[Ints, Ints] | None:
+    """What stands in zones start..end - 1, by zone 0..m, ascending (CSR)."""
+    sizes = np.maximum(end - start, 0)
+    if sizes.sum() > MOST_ENTRIES:
+        return None
+    what = np.repeat(np.arange(len(sizes)), sizes)
+    zone = start[what] + np.arange(len(what)) - np.repeat(offsets(sizes)[:-1], sizes)
+    return csr(zone, what, m + 1)
+
+
+def _solved(zone: _Zone, rates: Sequence[tuple[int, int]]) -> Floats:
+    """f64[R]: the same without what is surely in."""
+    n, p = len(zone.work), len(zone.cost)
+    source, sink = n + p, n + p + 1
+    node = np.where(zone.pin == IN, source, np.where(zone.pin == OUT, sink, zone.pin))
+    writes = np.ones(len(zone.net), dtype=np.bool_)
+    writes[1:] = zone.net[1:] != zone.net[:-1]
+    reads = ~writes & (node != source)
+    parts = (
+        (np.full(n, source), np.arange(n), zone.work),
+        (node[writes], n + zone.net[writes], zone.cost),
+        (n + zone.net[reads], node[reads], np.inf),
+        (zone.head, zone.tail, np.inf),
+    )
+    ptr, heads, twin, capacity, places = lay_out(parts, sink + 1)
+    found = []
+    for little, much in rates:
+        factor = np.full(len(capacity), float(much))
+        factor[places[0]] = little
+        # Unlimited ones stay so; nothing is worth nothing.
+        scaled = np.where(np.isinf(capacity), np.inf, capacity * factor)
+        starts, ends, twins, residual = plain(ptr, heads, twin, scaled)
+        flow = max_flow(starts, ends, twins, residual, np.array([source]), np.inf)
+        found.append(little * float(zone.work.sum()) - float(flow))
+    return np.array(found)

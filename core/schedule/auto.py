@@ -1,0 +1,221 @@
+"""`auto`: the best repetend, its warm-up and cool-down, recipes; period against memory."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dnnp.core.methods import RECIPES
+from dnnp.core.model.beside import beside
+from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
+from dnnp.core.model.graph import Floats
+from dnnp.core.model.placement import Placement
+from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.schedule import Point, Repetend
+from dnnp.core.model.text import counted, shown_bytes
+from dnnp.core.schedule.bound import rate_bound
+from dnnp.core.schedule.finish.complete import Completed, complete, unrolled
+from dnnp.core.schedule.orders.search import MOST_BLOCKS
+from dnnp.core.schedule.problem import (
+    TOLERANCE,
+    Answer,
+    Batch,
+    Wanted,
+    faults,
+    limited,
+    problem_of,
+    span_of,
+    within,
+)
+from dnnp.core.schedule.recipes.classics import classic
+from dnnp.core.schedule.repetend import find_repetend
+
+MOST_UNROLLED = 4
+"""Micro-batches in a period (times the turns of replicas) that are tried where one leaves a gap."""
+
+UNROLLED_EFFORT = 0.2
+"""Share of the effort that more micro-batches in a period get."""
+
+FOUND = 0.6
+"""Share of the whole work that the search for the repetend is taken for."""
+
+MOST_FOR_RECIPES = 50_000
+"""Blocks of a schedule that recipes are compared with."""
+
+
+def auto(batch: Batch, wanted: Wanted, run: Run) -> Answer:
+    """A schedule around the best repetend, or a recipe that is shorter.
+
+    Raises
+    ------
+    InfeasibleError
+        No repetend keeps within the memory limits.
+    LimitError
+        None was found with the effort.
+    """
+    part = run.begin("looking for a repetend", 0.0, FOUND)
+    repetend = best_repetend(batch.placement, wanted.unroll, part)
+    completed, tight = _completed(batch, repetend, run.begin("warm-up and cool-down", FOUND, 1.0))
+    start, method, bound = completed.start.ravel(), completed.method, batch.bound
+    if not tight:
+        bound = max(bound, completed.bound)
+    if span_of(batch.problem, start) > bound * (1 + TOLERANCE):
+        limits = within(batch.placement, repetend.memory_bytes) if tight else batch.placement
+        run.stands("recipes")
+        start, method = _recipe(limits, wanted.micro_batches, start, method, run)
+    return Answer(start, method, bound, completed.status, repetend, repetend.rate_s)
+
+
+def _recipe(
+    placement: Placement, count: int, start: Floats, method: str, run: Run
+) -> tuple[Floats, str]:
+    """The shortest of a schedule that is known and of recipes that keep the limits; f64[b], name.
+
+    `method` made the schedule that is known; the limits are those of `placement`.
+    """
+    problem = problem_of(placement, count)
+    if problem.b > MOST_FOR_RECIPES:
+        run.warn(f"{problem.b} blocks are above {MOST_FOR_RECIPES}: recipes were not tried")
+        return start, method
+    for name in RECIPES:
+        try:
+            other = classic(placement, name, count).start
+        except (UsageError, LimitError):
+            continue
+        if span_of(problem, other) < span_of(problem, start) and not faults(problem, other):
+            start, method = other, name
+    return start, method
+
+
+def _completed(batch: Batch, repetend: Repetend, run: Run) -> tuple[Completed, bool]:
+    """All micro-batches, and whether their limits are tighter than those of the placement.
+
+    The warm-up holds no more than the steady state does, if that is possible: where blocks
+    release before others take, it need not be.
+    """
+    placement = batch.placement
+    inner = within(placement, repetend.memory_bytes)
+    for limits in [placement] if inner.units == placement.units else [inner, placement]:
+        try:
+            # What is proven below tighter limits is not proven of all schedules.
+            step = run if limits is placement else run.without_bounds()
+            completed = complete(limits, repetend, batch.problem.unroll, batch.bound, step)
+        except (InfeasibleError, LimitError):
+            if limits is placement:
+                raise
+            run.tell("warm-up and cool-down may hold more than the repetend")
+            continue
+        return completed, limits is not placement
+    raise LimitError("no schedule was found")
+
+
+def best_repetend(placement: Placement, unroll: int | None, run: Run) -> Repetend:
+    """The repetend of the unrolling asked for; or of several ones, that of the best rate.
+
+    A search for more micro-batches begins where one for fewer ended, repeated.
+    """
+    turns = placement.turns
+    goal = rate_bound(problem_of(placement, turns))
+    asked = math.lcm(unroll or 1, turns)
+    tried = {turns, asked} if unroll else {t * turns for t in range(1, MOST_UNROLLED + 1)}
+    found: list[Repetend] = []
+    run.stands(bound=goal, what="period")
+    share = 0.0
+    for u in sorted(tried):
+        parts = [repetend for repetend in found if u % repetend.unroll == 0]
+        known = None
+        if parts:
+            again = min(parts, key=_rate)
+            known = unrolled(again, u).ravel(), u // again.unroll * again.period_s
+        effort = 1.0 if u == asked else UNROLLED_EFFORT
+        width = effort / (1 + UNROLLED_EFFORT * (len(tried) - 1))
+        step = run.begin("looking for a repetend", share, share + width).scaled(effort)
+        share += width
+        try:
+            one = find_repetend(problem_of(placement, u), known, step)
+        except LimitError:
+            if u == max(tried) and not found:
+                raise
+            if not run.stop():
+                run.warn(f"no repetend of {u} micro-batches was found with this effort")
+            continue
+        found.append(one)
+        run.stands(value=one.rate_s, what="period")
+        run.tell(
+            f"{u} micro-batches in a period of {run.shown(one.period_s)} ({one.method}): "
+            f"{run.shown(one.rate_s)} each, bound {run.shown(goal)}"
+        )
+        if not unroll and (one.rate_s <= goal * (1 + TOLERANCE) or run.stop()):
+            break
+    least = min(map(_rate, found))
+    best = next(r for r in found if r.rate_s <= least * (1 + TOLERANCE))
+    best = found[-1] if unroll else best
+    name_fallback(best, run)
+    return best
+
+
+def name_fallback(found: Repetend, run: Run) -> None:
+    """Say that a repetend was not searched for, as there are too many blocks."""
+    how = {"list": "list scheduling", "sequential": "running one block after the other"}
+    if found.method in how:
+        run.warn(
+            f"{found.start_s.size} blocks in a period are above {MOST_BLOCKS}: {how[found.method]} "
+            "made the repetend, without search"
+        )
+
+
+def _rate(repetend: Repetend) -> float:
+    return repetend.rate_s
+
+
+MOST_POINTS = 1000
+"""Points of a trade-off."""
+
+
+def trade_off(placement: Placement, unroll: int | None = None, run: Run = PLAIN) -> list[Point]:
+    """The least period for every limit of memory that makes a difference, ascending by memory.
+
+    The limits of the placement hold besides. A search that is interrupted, or finds nothing with
+    its effort, ends the list. `unroll`: micro-batches in a period; None: 1.
+    """
+    points: list[Point] = []
+    whole = beside(lambda: _add_points(placement, unroll, run, points), run.stop, lambda: False)
+    if not whole:
+        run.warn(f"the trade-off ends after {len(points)} points; there may be more below")
+    return points[::-1]
+
+
+def _add_points(placement: Placement, unroll: int | None, run: Run, points: list[Point]) -> bool:
+    """Append the points of the trade-off, descending by memory, as they are found.
+
+    Returns whether these are all.
+    """
+    u = math.lcm(unroll or 1, placement.turns)
+    problem = problem_of(placement, u)
+    scale = TOLERANCE * float(np.abs(problem.memory).sum() + problem.fixed.sum())
+    while len(points) < MOST_POINTS and not run.stop():
+        try:
+            run.stands("trade-off" if not points else f"trade-off, {counted(len(points), 'point')}")
+            found = find_repetend(problem, run=run.alone())
+        except InfeasibleError:
+            if not points:
+                raise
+            return True
+        except LimitError:
+            if not points:
+                raise
+            break
+        if not points:
+            name_fallback(found, run)
+        memory = float(found.memory_bytes[np.isfinite(found.memory_bytes)].max(initial=0.0))
+        point = Point(memory, found.rate_s, found.period_bound_s / u, found.start_s, found.method)
+        held = shown_bytes(memory) if run.in_seconds else f"{memory:.6g}"
+        run.tell(f"memory {held}: period {run.shown(point.period_s)}")
+        if points and point.period_s <= points[-1].period_s * (1 + TOLERANCE):
+            points.pop()
+        points.append(point)
+        if memory <= float(problem.fixed.max(initial=0.0)) + scale:
+            return True
+        problem = limited(problem, memory - 2 * scale)
+    return False

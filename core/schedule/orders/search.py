@@ -1,0 +1,358 @@
+"""Exact search for repetends over the orders of blocks on units, for any times and placements.
+
+Two blocks on one unit that repeat every T run one after the other: for some whole k the second one
+starts between t_i + k T and (k + 1) T - t_j after the first one. With k known for all pairs what is
+left are difference constraints, and what a unit holds depends on these k alone. So the search
+branches on k. A matrix of longest paths says which k are left; it is kept closed, and every gap in
+it is rounded up to the next one that leaves room for the blocks in between. Which k a limit of
+memory allows follows from pairs of blocks that take and release the same memory.
+
+A schedule of some period has the same orders at any longer one, so whether there is one is
+monotone in the period.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.model.graph import Floats, Ints, distinct, offsets
+from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.schedule.bound import window
+from dnnp.core.schedule.orders.board import OrderField, start_matrix
+from dnnp.core.schedule.orders.cycle import tightened
+from dnnp.core.schedule.orders.gaps import (
+    COUNTS,
+    DEPTH,
+    LEVEL,
+    LIMIT,
+    MODE,
+    NODES,
+    WORK,
+    OrderLimits,
+    OrderState,
+    memory_floor,
+)
+from dnnp.core.schedule.orders.kernel import (
+    FOUND,
+    GROW,
+    NONE,
+    RESTART,
+    SELECT,
+    is_open,
+    search,
+    undo,
+)
+from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
+
+MOST_BLOCKS = 400
+"""The matrix takes time that grows with their cube."""
+
+CHUNK = 4_000_000
+"""Entries of the matrix that are looked at between two questions whether to stop."""
+
+MOST_TRAIL = 8_000_000
+"""Saved entries of the matrix; a search that needs more ends without an answer."""
+
+FIRST_NODES, MORE_NODES = 64, 2
+"""Nodes before the first restart, and how many times more before each later one."""
+
+MOST_HEADS = 64
+"""Sets of blocks of a unit that bound the span, by when they start at the earliest."""
+
+FINE = 1e-9
+"""Smallest relative improvement that is looked for."""
+
+
+@dataclass
+class Meter:
+    """How much may still be done: entries of the matrix that searches look at."""
+
+    left: float
+    run: Run = PLAIN
+    stopped: bool = False
+    given: float = 0.0
+    """What was left at first."""
+
+    def __post_init__(self) -> None:
+        self.given = max(self.left, 1.0)
+
+    @property
+    def over(self) -> bool:
+        """Whether to end."""
+        self.run.stands(share=1 - max(self.left, 0.0) / self.given)
+        self.stopped = self.stopped or self.run.stop()
+        return self.stopped or self.left <= 0
+
+    def part(self, share: float) -> Meter:
+        """One that ends earlier; what it uses counts here too once `settle` is called."""
+        return self.limited(self.left * share)
+
+    def limited(self, left: float) -> Meter:
+        """The same with so much left."""
+        done = 1 - max(self.left, 0.0) / self.given
+        run = self.run.begin("", done, min(done + left / self.given, 1.0))
+        return Meter(left, run, self.stopped)
+
+    def settle(self, part: Meter, given: float) -> None:
+        """Count what a part of `given` has used."""
+        self.left -= given - part.left
+        self.stopped = self.stopped or part.stopped
+
+
+class FoundOrder(NamedTuple):
+    """Answer of one phase."""
+
+    start: Floats | None
+    """f64[b]; None: none was found, and if `complete` there is none."""
+    value: float
+    """What was made small, of `start`; inf without one."""
+    bound: float
+    """Nothing smaller is possible; inf: proven that there is no schedule."""
+    complete: bool
+    """Proven: value equals bound."""
+
+
+class Demand(NamedTuple):
+    """What a schedule must keep."""
+
+    period: float
+    cap: Floats
+    """f64[D], what blocks may hold on each unit."""
+    span: float | None = None
+
+
+def search_orders(
+    field: OrderField, asked: Demand, meter: Meter, weight: Floats | None = None
+) -> tuple[Floats | None, bool]:
+    """A schedule that keeps what was asked, and whether the answer is proven.
+
+    Returns (start, True), (None, True): there is none, or (None, False). `weight` f64[P], how
+    often pairs failed, is used and changed.
+    """
+    limits = limits_of(field, asked.period, asked.cap)
+    if limits is None:
+        return None, True
+    room = 8 * (field.problem.b**2 + len(field.board.first))
+    state = _new_state(field, asked, room)
+    if weight is not None:
+        state = state._replace(weight=weight)
+    count = state.counts
+    proven = field.even or asked.span is not None
+    # What is found at the root is never undone: level 0 saves nothing.
+    if not is_open(field.board, limits, state):
+        meter.left -= count[WORK]
+        return None, proven
+    count[LEVEL] += 1
+    given, more = float(meter.left), FIRST_NODES
+    count[LIMIT] = more
+    while True:
+        status = search(field.board, limits, state, CHUNK)
+        meter.left = given - float(count[WORK])
+        if status == NONE:
+            return None, proven
+        if status == FOUND:
+            start = _checked(field.problem, state.gap, asked)
+            if start is not None:
+                return start, True
+        if meter.over:
+            return None, False
+        if status == GROW:
+            grown = _grown(state)
+            if grown is None:
+                return None, False
+            state = grown
+        if status == RESTART:
+            more = more * MORE_NODES
+            count[LIMIT] = count[NODES] + more
+            undo(state, 0)
+            count[DEPTH], count[MODE] = 0, SELECT
+            count[LEVEL] += 1
+
+
+def _new_state(field: OrderField, asked: Demand, room: int) -> OrderState:
+    """What is known before any search, with room for as many saved entries."""
+    n, pairs = field.problem.b, len(field.board.first)
+    return OrderState(
+        gap=start_matrix(field, asked.period, asked.span),
+        stamp=np.zeros((n, n), dtype=np.int64),
+        trail_at=np.zeros(room, dtype=np.int64),
+        trail_old=np.zeros(room),
+        queue=np.zeros(pairs + 1, dtype=np.int64),
+        queued=np.zeros(pairs, dtype=np.bool_),
+        dirty=np.zeros(field.problem.units, dtype=np.bool_),
+        box=np.zeros((pairs, 4), dtype=np.int64),
+        boxed=np.zeros(pairs, dtype=np.int64),
+        weight=np.ones(pairs),
+        stack=np.zeros((4 * pairs + 16, 5), dtype=np.int64),
+        counts=np.zeros(COUNTS, dtype=np.int64),
+    )
+
+
+def _grown(state: OrderState) -> OrderState | None:
+    """The same with more room; None: there is no more."""
+    size = 2 * len(state.trail_at)
+    if size > MOST_TRAIL:
+        return None
+    return state._replace(
+        trail_at=np.resize(state.trail_at, size),
+        trail_old=np.resize(state.trail_old, size),
+        stack=np.resize(state.stack, (2 * len(state.stack), 5)),
+    )
+
+
+def _checked(problem: ScheduleProblem, gap: Floats, asked: Demand) -> Floats | None:
+    """Earliest starts by a matrix where all orders are known; None: rounding got in the way."""
+    rough = gap.max(axis=0)
+    found = tightened(problem, rough - rough.min(), asked.period, asked.period)
+    if found is None or found[0] > asked.period * (1 + ROUNDING):
+        return None
+    start = found[1]
+    slack = 4 * TOLERANCE * asked.period
+    if asked.span is not None and span_of(problem, start) > asked.span + slack:
+        return None
+    held = steady_memory(problem, start, asked.period) - problem.fixed
+    scale = TOLERANCE * float(np.abs(problem.memory).sum())
+    return start if (held <= asked.cap + scale).all() else None
+
+
+def root_floor(field: OrderField, asked: Demand) -> tuple[Floats, float] | None:
+    """What each unit holds at least, f64[D], and the shortest span, before any branching.
+
+    None: nothing keeps what was asked.
+    """
+    limits = limits_of(field, asked.period, asked.cap)
+    if limits is None:
+        return None
+    state = _new_state(field, asked, 0)
+    if not is_open(field.board, limits, state):
+        return None
+    units = range(field.problem.units)
+    least = [memory_floor(field.board, state.box, d) for d in units]
+    return np.array(least, dtype=np.float64), _shortest_span(field.problem, state.gap)
+
+
+def _shortest_span(problem: ScheduleProblem, gap: Floats) -> float:
+    """The longest path, or what some blocks of one unit take, and what is before and after them."""
+    heads = gap.max(axis=0)
+    tails = (gap + problem.time[None, :]).max(axis=1) - problem.time
+    best = float((heads + problem.time + tails).max())
+    ptr, block = problem.on_unit()
+    for d in range(problem.units):
+        mine = block[ptr[d] : ptr[d + 1]]
+        best = max(best, window(heads[mine], problem.time[mine], tails[mine], MOST_HEADS))
+    return best
+
+
+MOST_SUMS = 64
+"""Sums of times of other blocks that are told apart."""
+
+MOST_SUMMED = 32
+"""Blocks of a unit beyond which no sums are made."""
+
+MOST_INTERVALS = 8
+"""Intervals of a pair; those with the smallest gaps between them are merged beyond."""
+
+
+def limits_of(field: OrderField, period: float, cap: Floats) -> OrderLimits | None:
+    """Intervals of all pairs at a period; None: some pair finds no place.
+
+    `cap` f64[D]: what each unit may hold beyond what is fixed.
+    """
+    problem = field.problem
+    if period not in field.known:
+        field.known.clear()
+        field.known[period] = _intervals(field, period)
+    intervals = field.known[period]
+    if intervals is None:
+        return None
+    slack = TOLERANCE * float(np.abs(problem.memory).sum())
+    limit = np.where(field.tracked, cap + slack, np.inf)
+    finite = np.isfinite(limit).tolist()
+    active = field.shared.copy()
+    for p in np.flatnonzero(~active).tolist():
+        active[p] = any(finite[d] for d in field.units[p])
+    return OrderLimits(period, field.eps(period), *intervals, limit, active)
+
+
+def _intervals(field: OrderField, period: float) -> tuple[Ints, Floats, Floats] | None:
+    """`OrderLimits.ptr`, `low` and `high`."""
+    problem, eps = field.problem, field.eps(period)
+    load = problem.load()
+    ptr, block = problem.on_unit()
+    times = [
+        tuple(sorted(t for t in problem.time[block[ptr[d] : ptr[d + 1]]].tolist() if t > 0))
+        for d in range(problem.units)
+    ]
+    # A second block without time starts before the first one starts again.
+    loose = (np.zeros(1), np.array([period - 8 * eps]))
+    known: dict[object, tuple[Floats, Floats]] = {}
+    parts = []
+    board = field.board
+    for p, (i, j) in enumerate(zip(board.first.tolist(), board.second.tolist(), strict=True)):
+        if not field.shared[p]:
+            parts.append(loose)
+            continue
+        own = (float(problem.time[i]), float(problem.time[j]))
+        key = (own, field.units[p])
+        if key not in known:
+            low, high = np.array([own[0]]), np.array([period - own[1]])
+            for d in field.units[p]:
+                if len(times[d]) > MOST_SUMMED:
+                    continue
+                sums = _sums_without(times[d], own)
+                free = max(period - float(load[d]), 0.0)
+                if len(sums) and len(low):
+                    low, high = _meet(low, high, own[0] + sums, free, eps)
+            known[key] = _few(low, high)
+        parts.append(known[key])
+        if not len(parts[-1][0]) or parts[-1][1][-1] < parts[-1][0][-1] - eps:
+            return None
+    if not parts:
+        return np.zeros(1, dtype=np.int64), np.zeros(0), np.zeros(0)
+    ends = offsets([len(low) for low, _ in parts])
+    return ends, np.concatenate([x[0] for x in parts]), np.concatenate([x[1] for x in parts])
+
+
+@lru_cache(maxsize=4096)
+def _sums_without(times: tuple[float, ...], own: tuple[float, float]) -> Floats:
+    """Ascending sums of all sets of `times` without `own`; empty: too many to tell apart."""
+    rest = list(times)
+    for t in own:
+        rest.remove(t)
+    sums = np.zeros(1)
+    for t in rest:
+        sums = distinct(np.concatenate([sums, sums + t]))
+        if len(sums) > MOST_SUMS:
+            return np.zeros(0)
+    return sums
+
+
+def _meet(
+    low: Floats, high: Floats, begin: Floats, free: float, eps: float
+) -> tuple[Floats, Floats]:
+    """Intervals cut down to where a unit that is idle for `free` may start the second block.
+
+    Between two starts a unit runs the first block and a set of others, `begin` in all, and idles
+    for `free` at most.
+    """
+    new = np.flatnonzero(np.diff(begin) > free + 4 * eps) + 1
+    first = begin[np.concatenate([[0], new])]
+    last = begin[np.concatenate([new - 1, [len(begin) - 1]])] + free
+    left = np.maximum(low[:, None], first[None, :])
+    right = np.minimum(high[:, None], last[None, :])
+    some = left <= right + eps
+    return left[some], np.maximum(left, right)[some]
+
+
+def _few(low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """At most `MOST_INTERVALS`: those with the smallest gaps between them are merged."""
+    if len(low) <= MOST_INTERVALS:
+        return low, high
+    gaps = low[1:] - high[:-1]
+    kept = np.sort(np.argsort(-gaps, kind="stable")[: MOST_INTERVALS - 1])
+    return np.concatenate([low[:1], low[kept + 1]]), np.concatenate([high[kept], high[-1:]])

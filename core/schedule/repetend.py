@@ -1,0 +1,309 @@
+"""Repetends: the blocks of a few micro-batches, repeated as often and held as little as possible.
+
+Finding one is cyclic (modulo) scheduling: first the period is made as short as possible, then the
+largest memory of a unit at that period, then the span at that memory. Tessel (section IV) searches
+over assignments of micro-batches to blocks; here `core.schedule.orders` searches over the orders
+of blocks on units, which covers all of them, and proves what it finds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.model.errors import InfeasibleError, LimitError
+from dnnp.core.model.graph import Floats
+from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.schedule import Repetend
+from dnnp.core.schedule.bound import longest_paths, rate_bound
+from dnnp.core.schedule.orders import phases as phases
+from dnnp.core.schedule.orders.board import OrderField, field_of, matches_of
+from dnnp.core.schedule.orders.cycle import tightened
+from dnnp.core.schedule.orders.list_schedules import list_schedules, too_many_to_list
+from dnnp.core.schedule.orders.search import MOST_BLOCKS, Demand, FoundOrder, Meter, search_orders
+from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
+from dnnp.core.schedule.shift import left_shift, merged
+
+WORK = 4e8
+"""Entries of the matrix that may be looked at, at effort 1: some ten seconds."""
+
+TINY = 1e-6
+"""Of all delays: a period where blocks take no time."""
+
+MOST_PATHS, MOST_HOLDERS = 2500, 200
+"""Blocks, and blocks of a unit, beyond which there is no bound on memory."""
+
+QUICK = 0.05
+"""Of what is left, for a first look at memory and span."""
+
+SHARES = (0.5, 0.6)
+"""Of what is left, for the period and for the memory; the span gets the rest."""
+
+
+def find_repetend(
+    problem: ScheduleProblem,
+    known: tuple[Floats, float] | None = None,
+    run: Run = PLAIN,
+) -> Repetend:
+    """The repetend of the shortest period, then the least memory, then the shortest span.
+
+    Memory and span are searched shortly; where that does not prove them, again from what was found.
+    `known` are the start times, f64[b], and the period of a repetend that need not be a good one.
+
+    Memory is the largest `steady_memory` of a unit; units without a limit on which micro-batches
+    leave something behind do not count. Each number is proven, or comes with a proven bound.
+
+    Raises
+    ------
+    InfeasibleError
+        There is no repetend of any period, naming a unit.
+    LimitError
+        None was found in the time given.
+    """
+    check_repeats(problem)
+    if not problem.time.any() and not problem.delay.any():
+        return _at_once(problem)
+    problem = _without_dust(problem)
+    meter = Meter(WORK * run.effort, run)
+    load = float(problem.load().max(initial=0.0))
+    # Without times there is no shortest period; any short one will do.
+    least = load or TINY * float(problem.delay.sum())
+    rate = rate_bound(problem) * problem.unroll
+    if math.isfinite(rate):
+        least = max(least, rate)
+    start, period = (None, math.inf) if known is None else known
+    for length, times in list_schedules(problem, least, run):
+        if length < period:
+            period, start = length, times
+    run.stands("shortest period", value=period / problem.unroll, what="period")
+    if problem.b > MOST_BLOCKS:
+        return _unproven(problem, start, period, load, meter)
+    field = field_of(problem)
+    first = shortest(field, least, start, period, meter)
+    if first.start is None:
+        raise LimitError("no repetend within the memory limits was found in the time given")
+    if not load:
+        first = first._replace(bound=0.0, complete=False)
+    run.stands("least memory and span", value=first.value / problem.unroll, what="period")
+    quick = meter.limited(meter.left * QUICK)
+    second = _second(field, first, quick)
+    third = _third(field, first, second, quick)
+    if not (second.complete and third.complete) and not quick.stopped:
+        second = _second(field, first._replace(start=third.start), meter)
+        third = _third(field, first, second, meter)
+    meter.stopped = meter.stopped or quick.stopped
+    return replace(_made(problem, first, second, third, meter), method="orders")
+
+
+def _without_dust(problem: ScheduleProblem) -> ScheduleProblem:
+    """The same with times of 0 where they are lost beside the others when they are added up."""
+    least = ROUNDING * float(problem.time.sum() + problem.delay.sum())
+    return replace(
+        problem,
+        time=np.where(problem.time < least, 0.0, problem.time),
+        delay=np.where(problem.delay < least, 0.0, problem.delay),
+    )
+
+
+def check_repeats(problem: ScheduleProblem) -> None:
+    """Refuse what cannot be repeated.
+
+    Raises
+    ------
+    InfeasibleError
+        Every micro-batch leaves memory behind on a unit with a limit, or a limit is too small
+        for what is always held.
+    """
+    slack = TOLERANCE * max(float(np.abs(problem.memory).sum()), 1e-300)
+    left = problem.left_behind()
+    for d in np.flatnonzero(np.isfinite(problem.capacity)).tolist():
+        if problem.capacity[d] < 0:
+            raise InfeasibleError(f"{problem.names[d]} may hold less than what it always holds")
+        if abs(left[d]) > slack:
+            what = "leave memory behind on" if left[d] > 0 else "release more than they took of"
+            raise InfeasibleError(
+                f"micro-batches {what} {problem.names[d]}, so no repetend keeps its limit"
+            )
+
+
+def shortest(
+    field: OrderField, least: float, start: Floats | None, period: float, meter: Meter
+) -> FoundOrder:
+    """The shortest period of at least `least`; `start` has a `period` that is known, or is None.
+
+    Raises
+    ------
+    InfeasibleError
+        No period keeps the limits.
+    """
+    problem = field.problem
+    if start is not None and period <= least:
+        return FoundOrder(start, period, period, True)
+    # Where orders allow any period at all, they allow that of one block after the other.
+    most = max(field.whole, least)
+    if not np.isfinite(problem.capacity).any():
+        return _packed(field, least, start, min(period, most), meter)
+    given = meter.left * SHARES[0]
+    part = meter.limited(given)
+    found = phases.least_period(field, least, part, start, min(period, most))
+    meter.settle(part, given)
+    if found.start is None and found.complete:
+        raise InfeasibleError(
+            f"no repetend keeps the memory limit of {_culprit(field, most, meter)}"
+        )
+    return found
+
+
+def _packed(
+    field: OrderField, least: float, start: Floats | None, period: float, meter: Meter
+) -> FoundOrder:
+    """The shortest period without limits: waits do not matter, blocks may start later."""
+    problem = field.problem
+    none = np.zeros(0, dtype=np.int64)
+    loose = replace(problem, memory=np.zeros(problem.b), tail=none, head=none, delay=np.zeros(0))
+    given = meter.left * SHARES[0]
+    part = meter.limited(given)
+    found = phases.least_period(field_of(loose), least, part, start, period)
+    meter.settle(part, given)
+    if found.start is None:
+        return found
+    period = found.value
+    phase = found.start - np.floor(found.start / period + TOLERANCE) * period
+    late = np.maximum(phase, 0.0)
+    eps = TOLERANCE * period
+    for i in merged(problem, []).tolist():
+        before = problem.head == i
+        tails = problem.tail[before]
+        ready = (late[tails] + problem.time[tails] + problem.delay[before]).max(initial=0.0)
+        late[i] += max(math.ceil((ready - late[i] - eps) / period), 0) * period
+    again = tightened(problem, late, period, period)
+    return found._replace(start=late - late.min() if again is None else again[1])
+
+
+def _culprit(field: OrderField, period: float, meter: Meter) -> str:
+    """The unit whose limit alone, or with those before it, allows nothing."""
+    capacity = field.problem.capacity
+    limited = np.flatnonzero(np.isfinite(capacity)).tolist()
+    for d in limited:
+        alone = np.full(len(capacity), np.inf)
+        alone[d] = capacity[d]
+        found, proven = search_orders(field, Demand(period, alone), meter.part(0.1))
+        if found is None and proven:
+            return field.problem.names[d]
+    return " and ".join(field.problem.names[d] for d in limited)
+
+
+def _second(field: OrderField, first: FoundOrder, meter: Meter) -> FoundOrder:
+    """The least memory at the period that was found; a schedule is known."""
+    given = meter.left * SHARES[1]
+    part = meter.limited(given)
+    found = phases.least_memory(field, first.value, part, first.start)
+    meter.settle(part, given)
+    return found
+
+
+def _third(field: OrderField, first: FoundOrder, second: FoundOrder, meter: Meter) -> FoundOrder:
+    """The shortest span at the period and the memory that were found."""
+    problem = field.problem
+    cap = np.minimum(problem.capacity, second.value - problem.fixed)
+    return phases.least_span(field, first.value, cap, meter, second.start)
+
+
+def _made(
+    problem: ScheduleProblem, first: FoundOrder, second: FoundOrder, third: FoundOrder, meter: Meter
+) -> Repetend:
+    """The repetend; a bound on what depends on a number that is not proven holds for it only."""
+    start = third.start if third.start is not None else second.start
+    if start is None:
+        raise LimitError("no repetend was found in the time given")
+    proven = first.complete and second.complete and third.complete
+    status = "optimal" if proven else "interrupted" if meter.stopped else "feasible"
+    return Repetend(
+        unroll=problem.unroll,
+        period_s=first.value,
+        start_s=start.reshape(problem.unroll, problem.k),
+        memory_bytes=steady_memory(problem, start, first.value),
+        period_bound_s=first.bound,
+        memory_bound_bytes=second.bound,
+        span_bound_s=third.bound,
+        status=status,
+        span_s=span_of(problem, start),
+    )
+
+
+def _unproven(
+    problem: ScheduleProblem, start: Floats | None, period: float, load: float, meter: Meter
+) -> Repetend:
+    """What list scheduling found, with simple bounds: too many blocks to search."""
+    if start is None:
+        raise LimitError("list scheduling found no repetend within the memory limits")
+    memory = _least_held(problem, period)
+    span = _critical(problem)
+    first = FoundOrder(start, period, load, load >= period)
+    slack = TOLERANCE * max(float(np.abs(problem.memory).sum()), 1e-300)
+    counts = np.abs(problem.left_behind()) <= slack
+    peaks = np.where(counts, steady_memory(problem, start, period), problem.fixed)
+    held = float(peaks.max(initial=0.0))
+    second = FoundOrder(start, held, memory, memory >= held * (1 - TOLERANCE))
+    took = span_of(problem, start)
+    third = FoundOrder(start, took, span, span >= took * (1 - TOLERANCE))
+    method = "sequential" if too_many_to_list(problem) else "list"
+    return replace(_made(problem, first, second, third, meter), method=method)
+
+
+def _least_held(problem: ScheduleProblem, period: float) -> float:
+    """What some unit holds at least at this period: what it takes by when it is released.
+
+    Where block f takes what block r releases and r starts at least x after f, the next starts of f
+    before r are at most a period apart, and r must end before the one after.
+    """
+    memory = problem.fixed.copy()
+    if problem.b > MOST_PATHS:
+        return float(memory.max(initial=0.0))
+    path = longest_paths(problem)
+    ptr, block = problem.on_unit()
+    slack = TOLERANCE * max(float(np.abs(problem.memory).sum()), 1e-300)
+    left = problem.left_behind()
+    for d in range(problem.units):
+        mine = block[ptr[d] : ptr[d + 1]]
+        mine = mine[problem.memory[mine] != 0]
+        if abs(left[d]) > slack or len(mine) > MOST_HOLDERS:
+            continue
+        matches, even = matches_of(problem, path, mine, slack)
+        if not even:
+            continue
+        total, own = 0.0, np.zeros(problem.b)
+        for f, r, amount in matches:
+            runs = problem.time[r] if problem.time[f] > 0 else 0.0
+            lag = math.ceil((path[f, r] + runs) / period - 1 - TOLERANCE)
+            total += amount * max(lag, 0)
+            own[f] += amount * (lag >= 0)  # not if both take no time and start together
+        memory[d] = max(memory[d], problem.fixed[d] + total + own.max(initial=0.0))
+    return float(memory.max(initial=0.0))
+
+
+def _critical(problem: ScheduleProblem) -> float:
+    """The longest path of blocks and waits."""
+    free = replace(
+        problem, unit=np.zeros(0, dtype=np.int64), ptr=np.zeros(problem.b + 1, dtype=np.int64)
+    )
+    return span_of(free, left_shift(free, merged(free, [])))
+
+
+def _at_once(problem: ScheduleProblem) -> Repetend:
+    """Blocks that take no time: all at time 0, again and again."""
+    start = np.zeros((problem.unroll, problem.k))
+    return Repetend(
+        problem.unroll,
+        0.0,
+        start,
+        problem.fixed.copy(),
+        0.0,
+        float(problem.fixed.max(initial=0.0)),
+        0.0,
+        "optimal",
+        0.0,
+    )

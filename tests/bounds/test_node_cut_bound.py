@@ -1,0 +1,72 @@
+"""The bound of single items, against all sets of items and against brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dnnp.core.bounds.node_cut import node_cut_bound
+from dnnp.core.cost.items import item_choices
+from dnnp.core.cost.problem import SplitProblem
+from dnnp.core.model.cluster import singletons
+from dnnp.core.model.device import DeviceClass
+from dnnp.core.model.plan import CostOptions
+from support.brute import brute_force
+from support.cases import accelerators_case
+from support.problems import chain
+
+SUM = CostOptions(memory_model="sum")
+
+
+def cheapest_sets(line):
+    """f64[n], the least load of a set that holds each item, by looking at all sets."""
+    least = np.full(line.n, np.inf)
+    for mask in range(1, 1 << line.n):
+        held = np.array([mask >> v & 1 for v in range(line.n)], dtype=bool)
+        load = line.work[0][held].sum()
+        for e, always in enumerate(line.always):
+            pins = held[line.pins[line.pin_ptr[e] : line.pin_ptr[e + 1]]]
+            if pins.any() and (always or not pins.all()):
+                load += line.cost[0, e]
+        least[held] = np.minimum(least[held], load)
+    return least
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_equals_all_sets_and_is_never_above_the_optimum(first):
+    for seed in range(first, first + 20):
+        case = accelerators_case(seed)
+        problem = case.problem
+        found = node_cut_bound(problem)
+        expected = min(
+            cheapest_sets(problem.line(items)).max()
+            for items in item_choices(case.graph, case.units)
+        )
+        assert found == pytest.approx(expected, rel=1e-9), seed
+        assert found <= brute_force(problem)[0] * (1 + 1e-9), seed
+
+
+def test_a_dear_tensor_keeps_its_neighbours():
+    # Alone the middle pays 9 + 5 + 5; with both neighbours it pays 9 + 1 + 1.
+    graph = chain(1, 9, 1, transfer=5.0)
+    device = DeviceClass("dev", count=3, bandwidth_bytes_per_s=1.0)
+    assert node_cut_bound(SplitProblem(graph, singletons(graph), (device,), SUM)) == pytest.approx(
+        11
+    )
+
+
+def test_refuses_what_it_does_not_hold_for():
+    graph = chain(1, 9, 1)
+    units = singletons(graph)
+    device = DeviceClass("dev", count=3, bandwidth_bytes_per_s=1.0)
+    cpu = DeviceClass("cpu", kind="cpu")
+    cases = (
+        ((device, cpu), SUM),
+        ((cpu,), SUM),
+        ((device,), CostOptions(comm="overlap", memory_model="sum")),
+        ((device,), CostOptions(max_replicas=2, memory_model="sum")),
+        ((device,), CostOptions(objective="gpipe", memory_model="sum")),
+    )
+    for devices, options in cases:
+        assert node_cut_bound(SplitProblem(graph, units, devices, options)) == 0.0
+    assert node_cut_bound(SplitProblem(graph, units, (device,), SUM), above=100.0) == 0.0
