@@ -12,7 +12,7 @@ import onnx
 import orjson
 
 from dnnp.core.model.errors import InputFileError
-from dnnp.core.model.run import Standing
+from dnnp.core.model.search_context import Standing
 from dnnp.formats.export_folder import MANIFEST, replaced_folder
 from dnnp.formats.manifest import Record, weights_entry
 from dnnp.formats.manifest_fields import MODEL

@@ -15,7 +15,7 @@ from dnnp.caller import Bar
 from dnnp.core.model.text import printable, shown_time
 
 if TYPE_CHECKING:
-    from dnnp.core.model.run import Standing
+    from dnnp.core.model.search_context import Standing
 
 
 def tell(console: TextIO, text: str) -> None:
@@ -91,7 +91,7 @@ class Progress(Bar):
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._name, self._console, self._writing = name, console, writing
-        from dnnp.core.model.run import Standing
+        from dnnp.core.model.search_context import Standing
 
         self._standing = Standing(doing)
         self._limit_s, self._clock = limit_s, clock

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO, TypeVar
 from dnnp.caller import Bar, Caller
 from dnnp.cmds.shell.console import Progress, tell
 from dnnp.cmds.shell.overwrite import Outputs
-from dnnp.core.model.beside import is_left_alone
+from dnnp.core.model.deadline import is_left_alone
 from dnnp.core.model.errors import DnnpError, InputFileError
 from dnnp.core.model.text import printable
 from dnnp.formats.files import atomic_output

@@ -20,13 +20,13 @@ from dnnp.core.annealing.energy import new_search, refer
 from dnnp.core.annealing.peak import Live, live_of
 from dnnp.core.annealing.state import AnnealArrays, anneal_arrays, new_state
 from dnnp.core.annealing.sweep import exchange, sweep
-from dnnp.core.cost.line import Line
+from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 LEAST_WORK, MOST_WORK = 20_000, 30_000_000
 """Pins that one round visits, at least and at most."""

@@ -13,8 +13,8 @@ import numpy as np
 from dnnp.core.annealing.peak import measure
 from dnnp.core.annealing.random import exponential_table, generator
 from dnnp.core.annealing.state import AnnealArrays, excess, fill, fits, load, load_in, objective
-from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.kernel import callee, lean
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.model.graph import Floats, Ints
 
 CLUSTER, SECOND, LOOSE, SQUARINGS = range(4)

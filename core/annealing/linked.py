@@ -18,14 +18,14 @@ from itertools import combinations, product
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.linked_loads import Home, LinkedLoads
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.model.plan import Block, Stage
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 STEPS = 3000
 """Moves that annealing tries, at effort 1, where the graph is small."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.combine import WORTHWHILE
-from dnnp.core.cost.line import Line
+from dnnp.core.cost.load_formula import WORTHWHILE
+from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.halves import BITS, Halves, TwoStages
 from dnnp.core.model.graph import Bools, Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 MOST_ITEMS = 1_000
 """Items of a pair."""

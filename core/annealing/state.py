@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.combine import COMM, ROUNDING
 from dnnp.core.cost.kernel import callee, lean, plain
-from dnnp.core.cost.line import Line
+from dnnp.core.cost.load_formula import COMM, ROUNDING
 from dnnp.core.cost.load_kernel import load_of
+from dnnp.core.cost.ordered_items import Line
 from dnnp.core.model.graph import Floats, Ints, csr
 from dnnp.core.model.plan import CostOptions
 

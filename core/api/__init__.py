@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
-    from dnnp.core.model.run import Standing
+    from dnnp.core.model.search_context import Standing
     from dnnp.exporting import export
     from dnnp.graph import Graph
     from dnnp.loading import generate, load
@@ -57,7 +57,7 @@ _HOMES = {
     "Findings": "dnnp.checking",
     "Graph": "dnnp.graph",
     "Stages": "dnnp.stage_loading",
-    "Standing": "dnnp.core.model.run",
+    "Standing": "dnnp.core.model.search_context",
     "bound": "dnnp.bounding",
     "check": "dnnp.checking",
     "coarsen": "dnnp.coarsening",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dnnp.core.bounds.claim import Claim
     from dnnp.core.cost.problem import SplitProblem
     from dnnp.core.model.plan import Plan
-    from dnnp.core.model.run import Run
+    from dnnp.core.model.search_context import Run
     from dnnp.core.portfolio.bounds import Proof
     from dnnp.formats.stream import Stream
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # what takes longer to import than `--help` to print
 
     from onnx import ModelProto
 
-    from dnnp.core.model.run import Standing
+    from dnnp.core.model.search_context import Standing
     from dnnp.formats.stream import Stream
 
 

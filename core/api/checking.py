@@ -13,7 +13,7 @@ from dnnp.core.model.errors import (
     UncheckableError,
     VerificationError,
 )
-from dnnp.core.model.run import Standing
+from dnnp.core.model.search_context import Standing
 from dnnp.core.model.text import counted, shown_bytes, shown_time
 from dnnp.gates import Gate, Recomputed, gates_of, in_words, require
 from dnnp.graph import Graph

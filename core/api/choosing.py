@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.graph import Graph
     from dnnp.core.model.plan import CostOptions, Plan
-    from dnnp.core.model.run import Run
+    from dnnp.core.model.search_context import Run
     from dnnp.core.runtime.choice import Offer
     from dnnp.split_options import SplitOptions
 

@@ -51,7 +51,7 @@ def _for_throughput(problem: SplitProblem, blocks: list[Block], options: SplitOp
     problem = problem.with_options(cost)
     caller.release()
     if cost.memory_model == "peak":
-        from dnnp.core.model.beside import beside
+        from dnnp.core.model.deadline import beside
         from dnnp.core.peak.order import with_least_peak
 
         run, split = run_of(caller, units=problem.units.g), blocks

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnnp.caller import CALLER, Caller
 from dnnp.core.model.errors import InputFileError, UsageError
-from dnnp.core.model.run import Standing
+from dnnp.core.model.search_context import Standing
 
 if TYPE_CHECKING:
     from dnnp.core.profile.fit import LinkFit

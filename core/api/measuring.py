@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.errors import FormatError
-from dnnp.core.model.run import Standing
+from dnnp.core.model.search_context import Standing
 from dnnp.core.model.text import called, counted, shown_seconds
 from dnnp.costs import check_units, write_costs
 

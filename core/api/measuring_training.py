@@ -9,7 +9,7 @@ from math import fsum
 from typing import TYPE_CHECKING, Any
 
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.run import Standing
+from dnnp.core.model.search_context import Standing
 from dnnp.core.model.text import counted
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, Concatenate, ParamSpec
 
 from dnnp.core.model.errors import InputFileError, LimitError, UsageError, VerificationError
-from dnnp.core.model.run import Standing
+from dnnp.core.model.search_context import Standing
 from dnnp.core.model.text import counted
 from dnnp.formats.header import stamped
 from dnnp.graph import Graph

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from dnnp.core.cost.kernel import interpret_again, is_cold, when_compiling
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.run import Run, Standing
+from dnnp.core.model.search_context import Run, Standing
 
 if TYPE_CHECKING:
     from dnnp.caller import Bar, Caller

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dnnp.core.methods import Method
     from dnnp.core.model.graph import Floats, Ints
     from dnnp.core.model.plan import Plan
-    from dnnp.core.model.run import Run
+    from dnnp.core.model.search_context import Run
     from dnnp.formats.stream import Record, Stream
     from dnnp.split_options import SplitOptions
 
@@ -331,7 +331,7 @@ def _order_files(
     """What the options `sequence` and `priorities` hold, if they are for this method."""
     units, sequence, priorities = problem.units, None, None
     if options.sequence is not None and method in ("slice", "greedy"):
-        from dnnp.core.order.appraise import given_order
+        from dnnp.core.order.decoder import given_order
         from dnnp.formats.orders import read_sequence
 
         data, name = json_in(options.sequence, "--sequence", options.caller)

@@ -81,7 +81,7 @@ def main() -> None:
 def _done(name: str) -> Done:
     from dnnp.core.cost import kernel_cache
     from dnnp.core.cost.kernel import compile_always
-    from dnnp.core.model.beside import wait_always
+    from dnnp.core.model.deadline import wait_always
     from dnnp.core.model.errors import DnnpError, UnavailableError
 
     compile_always()

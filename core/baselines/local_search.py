@@ -8,19 +8,19 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.baselines.blocks import checked, part_blocks, slots_of
-from dnnp.core.cost.combine import COMM, ROOM, ROUNDING, WORTHWHILE
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.kernel import kernel, plain
-from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_load
+from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING, WORTHWHILE
 from dnnp.core.cost.load_kernel import load_of
+from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Bools, Floats, Graph, Ints, csr
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 
 class Moves(NamedTuple):

@@ -16,13 +16,13 @@ import numpy as np
 
 from dnnp.core.baselines.blocks import checked, interval_blocks, sliced_orders
 from dnnp.core.baselines.chain import Stage, chain_of, cut_chain, cut_levels
-from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.items import Items
-from dnnp.core.cost.line import Line
+from dnnp.core.cost.load_formula import MARGIN
+from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.graph import Bools, Ints, connected, csr, distinct, strong
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.order.orders import ORDERS
 
 IDLE = 0.01

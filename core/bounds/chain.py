@@ -24,8 +24,8 @@ from math import isfinite
 
 import numpy as np
 
-from dnnp.core.bounds.between import mixes_passes
 from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known
+from dnnp.core.bounds.path_closure import mixes_passes
 from dnnp.core.bounds.quantised import Whole, refused, whole_of
 from dnnp.core.bounds.zones import (
     exact_works,
@@ -35,14 +35,14 @@ from dnnp.core.bounds.zones import (
     works_of,
     zones_of,
 )
-from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.kernel import kernel, plain
+from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.spread import spread
 from dnnp.core.model.graph import Floats, totals
 from dnnp.core.model.plan import CostOptions, without_memory
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 MOST_ZONES = 2_500
 """Items of the path that are looked at, where transfers count; zones^2 costs of 8 bytes."""

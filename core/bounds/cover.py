@@ -4,7 +4,7 @@ Let items have prices p >= 0. If no set of items that could be a stage with a lo
 has a price above t, then k such stages hold prices of at most k t; if all prices together are more,
 no split has a largest load below the target. The best prices are the duals of covering the items
 with the fewest such sets, in fractions. They are found by generating sets: prices that satisfy the
-sets known so far come from a linear program, and `dnnp.core.bounds.prices` looks for a set that
+sets known so far come from a linear program, and `dnnp.core.bounds.pricing` looks for a set that
 violates them, or proves that there is none. The bound does not rest on the linear program.
 
 Far stronger than other relaxations where stages hold a few items each; the search for sets takes
@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.core.bounds.between import between_of
 from dnnp.core.bounds.claim import FAILED, LIMIT, SOLVED, Claim, Known
 from dnnp.core.bounds.pairs import pair_costs
-from dnnp.core.bounds.prices import Aim, Field, FoundSets, best_sets, field_of
+from dnnp.core.bounds.path_closure import between_of
+from dnnp.core.bounds.pricing import Aim, Field, FoundSets, best_sets, field_of
 from dnnp.core.bounds.quantised import Whole, one_class, refused
-from dnnp.core.bounds.together import merged
-from dnnp.core.cost.combine import MARGIN
+from dnnp.core.bounds.same_block_lp import merged
 from dnnp.core.cost.kernel import plain
+from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip.child import solver_process
 from dnnp.core.mip.program import Program, Row
@@ -36,7 +36,7 @@ from dnnp.core.mip.relaxation import Relaxation
 from dnnp.core.model.graph import Bools, Floats, Graph
 from dnnp.core.model.plan import Block
 from dnnp.core.model.processes import search_threads
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 MOST_ITEMS = 300
 """What lies between two items takes n^3 bits, and each level of the search n^2."""

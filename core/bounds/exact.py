@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.bounds.between import closure
 from dnnp.core.bounds.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known
 from dnnp.core.bounds.flows import Nets, network_of, push
 from dnnp.core.bounds.hierarchy import MOST_NUMBERS, Call, claim_of, numbers_of, too_large
+from dnnp.core.bounds.path_closure import closure
 from dnnp.core.bounds.programs import Candidate, CandidateSearch
-from dnnp.core.cost.combine import MARGIN, WORTHWHILE
-from dnnp.core.cost.line import Line
+from dnnp.core.cost.load_formula import MARGIN, WORTHWHILE
+from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip.program import SLACK
 from dnnp.core.mip.slices import SAFETY
@@ -32,7 +32,7 @@ from dnnp.core.mip.split.task import Task
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 MOST_ITEMS = 500
 MOST_PINS = 20_000

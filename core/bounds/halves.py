@@ -16,7 +16,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.halves import BITS, Halves, TwoStages
 from dnnp.core.model.graph import Bools
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 MOST_ITEMS = 3_000
 """Items that are searched; what precedes what takes items^2 bytes, twice."""

@@ -39,9 +39,9 @@ from math import ceil, isfinite
 
 import numpy as np
 
-from dnnp.core.bounds.between import between_of
 from dnnp.core.bounds.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known
 from dnnp.core.bounds.pairs import pair_costs
+from dnnp.core.bounds.path_closure import between_of
 from dnnp.core.bounds.programs import Candidate, CandidateSearch
 from dnnp.core.bounds.quantised import one_class
 from dnnp.core.bounds.simple import simple_bound
@@ -56,7 +56,7 @@ from dnnp.core.mip.split.superblock import Kind, Parts, parts_of, start_of, supe
 from dnnp.core.mip.split.task import Task
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import CLOSED, Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 MOST_PAIRED = 250
 """Items up to which all pairs are looked at."""
@@ -356,7 +356,7 @@ def _crude(task: Task) -> float:
 def pairs_apart(problem: SplitProblem, known: Known, run: Run = PLAIN) -> list[tuple[int, int]]:
     """Pairs of units, one of each item, that cost a stage the known value or more; ascending.
 
-    No better split puts them into one stage: it holds all between them (`core.bounds.between`), and
+    No better split puts them into one stage: it holds all between them (`bounds.path_closure`), and
     costs at least the minimum cut around these (`core.bounds.pairs`). Programs fix such pairs.
     Empty where the argument does not hold: other than one class of accelerators under `sum`,
     without replicas, for throughput; or where there are too many items.

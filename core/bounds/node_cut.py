@@ -27,17 +27,17 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.core.bounds.between import mixes_passes
 from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known
 from dnnp.core.bounds.flows import Nets, Network, network_of, push, pushed
+from dnnp.core.bounds.path_closure import mixes_passes
 from dnnp.core.bounds.quantised import Whole, flows_of, refused, whole_of
-from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.items import Items
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import totals
 from dnnp.core.model.plan import without_memory
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 MOST_PINS = 20_000
 """Pins of nets up to which the bound is computed."""

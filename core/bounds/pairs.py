@@ -1,7 +1,7 @@
 """A bound from pairs of items that no stage holds both of, and the cuts that they force.
 
 For one class of accelerators under `sum`, without replicas. A block that holds items u and v
-holds everything between them (`dnnp.core.bounds.between`); its load is at least the minimum cut
+holds everything between them (`bounds.path_closure`); its load is at least the minimum cut
 around these (`dnnp.core.bounds.flows`). If that is B or more, u and v share no stage of a split
 with all loads below B. Nor do they where what lies between them exceeds the memory of a device
 (`hard`, memory added up).
@@ -25,16 +25,16 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.core.bounds.between import Between, between_of
 from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known
 from dnnp.core.bounds.flows import Nets, network_of, push, pushed
+from dnnp.core.bounds.path_closure import Between, between_of
 from dnnp.core.bounds.quantised import Whole, flows_of, one_class, refused
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.cost.load import node_memory
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.max_flow import max_flow
 from dnnp.core.model.graph import Floats, totals
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 MOST_ITEMS = 600
 """Items up to which all pairs are looked at: some seconds."""

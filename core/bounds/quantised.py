@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.core.bounds.between import items_for
 from dnnp.core.bounds.claim import REFUSED, SOLVED, Claim
 from dnnp.core.bounds.flows import Nets
+from dnnp.core.bounds.path_closure import items_for
 from dnnp.core.cost.items import Items
-from dnnp.core.cost.line import nets_of
+from dnnp.core.cost.ordered_items import nets_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats, Graph, Ints, totals

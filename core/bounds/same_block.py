@@ -1,6 +1,6 @@
 """A bound from a linear program about which items share a stage.
 
-The rows of `dnnp.core.bounds.together` hold for every split, so its least T is a bound; most rows
+The rows of `bounds.same_block_lp` hold for every split, so its least T is a bound; most rows
 are only added once a solution violates them. If the optimum is below a target, no stage holds two
 items that cost a stage the target or more (`dnnp.core.bounds.pairs`): with their X at 0 the least T
 may rise, and the smaller of it and the target is a bound. The target starts at the value of the
@@ -20,17 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from dnnp.core.bounds.between import Between, between_of
 from dnnp.core.bounds.claim import FAILED, LIMIT, SOLVED, Claim, Known
 from dnnp.core.bounds.pairs import cuts_of, pair_costs
+from dnnp.core.bounds.path_closure import Between, between_of
 from dnnp.core.bounds.quantised import Whole, one_class, refused
-from dnnp.core.bounds.together import PARTS, Named, Together
+from dnnp.core.bounds.same_block_lp import PARTS, Named, Together
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.mip.child import solver_process
 from dnnp.core.mip.program import Outcome, Row
 from dnnp.core.mip.relaxation import Relaxation
 from dnnp.core.model.graph import Floats, totals
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 MOST_ITEMS = 250
 MOST_COLUMNS = 100_000

@@ -46,16 +46,16 @@ import numpy as np
 from dnnp.core.bounds.claim import LIMIT, SOLVED, Claim, Known
 from dnnp.core.bounds.quantised import BITS, one_class, refused
 from dnnp.core.bounds.zones import heaviest_path, never_near, surely_paid, zones_of
-from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.kernel import kernel, plain
-from dnnp.core.cost.line import Line
+from dnnp.core.cost.load_formula import MARGIN
+from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.contract import contract_near
 from dnnp.core.dp.max_flow import lay_out, max_flow
 from dnnp.core.model.graph import Bools, Floats, Ints, csr, csr_rows, distinct, offsets, totals
 from dnnp.core.model.plan import CostOptions, without_memory
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 MOST_ITEMS = 100_000
 

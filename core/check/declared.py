@@ -116,7 +116,7 @@ STAGES = [
     )
     for memory in memories
 ]
-"""Of stages on devices of their own: `core.check.load` and `core.check.ways`."""
+"""Of stages on devices of their own: `core.check.load` and `core.check.replication_options`."""
 
 PARALLEL = [
     Case(

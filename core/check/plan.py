@@ -21,9 +21,9 @@ from dnnp.core.check.devices import Home, Wires, check_devices, clusters_of
 from dnnp.core.check.graph import Tables, on_a_cycle, shown, tables_of
 from dnnp.core.check.latency import check_latency
 from dnnp.core.check.load import Cost, cost_of
+from dnnp.core.check.replication_options import check_predicted, check_ways
 from dnnp.core.check.validity import check_validity
 from dnnp.core.check.violation import Violation, above, fits, same
-from dnnp.core.check.ways import check_predicted, check_ways
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph

@@ -10,7 +10,7 @@ TOLERANCE = 1e-9
 
 MEMORY = 1e-12
 """Share of a capacity by which memory may exceed it and fit: what the order of additions is worth,
-as the search has it (`core.cost.combine`)."""
+as the search has it (`core.cost.load_formula`)."""
 
 ROUNDING = 2.0**-48
 """What times may be off by where they were added up, relative to the time since the first one."""

@@ -13,8 +13,8 @@ from math import ceil
 
 import numpy as np
 
-from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.load import node_memory, stage_load
+from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.machine import Given
 from dnnp.core.model.device import DeviceClass, offered
 from dnnp.core.model.errors import InfeasibleError

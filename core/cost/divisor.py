@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.model.graph import Floats
 
 SCALES = tuple(10.0**digits for digits in range(7))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROOM
+from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.cost.machine import Machine
 from dnnp.core.cost.tasks import Tasks
 from dnnp.core.model.errors import FormatError, InfeasibleError

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.combine import COMM, ROOM, combine_arrays
 from dnnp.core.cost.items import Items
-from dnnp.core.cost.line import execution_order, nets_of
 from dnnp.core.cost.load import node_memory, stage_memory, transfer_times, weight_bytes
+from dnnp.core.cost.load_formula import COMM, ROOM, combine_arrays
 from dnnp.core.cost.machine import device_numbers
+from dnnp.core.cost.ordered_items import execution_order, nets_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.graph import Floats, Ints, totals
 

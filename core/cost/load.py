@@ -1,6 +1,6 @@
 """Load and memory of one stage: what every algorithm here optimises.
 
-How the parts of a load combine is said in `dnnp.core.cost.combine`.
+How the parts of a load combine is said in `dnnp.core.cost.load_formula`.
 
 A stage replicated over r devices (2020 paper, Appendix C.2) costs load / r; in training it also
 synchronises its weights, (r - 1) * weight bytes / (r * bandwidth), which is added for `sum` and
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnnp.core.cost.combine import COMM, combine, shared_load
 from dnnp.core.cost.linked import Linked
+from dnnp.core.cost.load_formula import COMM, combine, shared_load
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import (

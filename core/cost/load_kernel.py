@@ -1,9 +1,9 @@
-"""The formulas of `dnnp.core.cost.combine`, compiled, for kernels to call."""
+"""The formulas of `dnnp.core.cost.load_formula`, compiled, for kernels to call."""
 
 from __future__ import annotations
 
-from dnnp.core.cost.combine import combine, shared_load
 from dnnp.core.cost.kernel import lean
+from dnnp.core.cost.load_formula import combine, shared_load
 
 load_of = lean(combine)
 share_of = lean(shared_load)

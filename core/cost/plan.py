@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.cost.combine import MARGIN, ROOM
 from dnnp.core.cost.linked import Linked, linked_stages
 from dnnp.core.cost.load import stage_load
+from dnnp.core.cost.load_formula import MARGIN, ROOM
 from dnnp.core.cost.machine import Given
 from dnnp.core.cost.validity import quotient_order, validity_of
 from dnnp.core.model.device import DeviceClass

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.items import Items, free_items_of, item_choices
-from dnnp.core.cost.line import Line, make_line
 from dnnp.core.cost.linked import at_best_links
 from dnnp.core.cost.machine import Given
+from dnnp.core.cost.ordered_items import Line, make_line
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass

@@ -1,7 +1,7 @@
 """Kernels that price the blocks of a cluster's segment at its boundary.
 
 In a cluster that holds the segment B - A less what CPUs hold there, N for short, a stage pays
-more than its cheapest load (`dnnp.core.dp.arcs`) for the tensors that cross the boundary of N:
+more than its cheapest load (`dp.lattice_edges`) for the tensors that cross the boundary of N:
 for those it makes, and for those from outside that it reads. What crosses the end B is priced
 once for all segments that end there, what crosses the start A or touches CPUs for each. A block
 runs on the fewest devices, `copies_of`, that keep it within the target.
@@ -15,7 +15,7 @@ import numpy as np
 
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.cost.load_kernel import load_of, share_of
-from dnnp.core.dp.arcs import Arcs
+from dnnp.core.dp.lattice_edges import Arcs
 from dnnp.core.model.graph import Floats, Ints
 
 NONE = 1 << 30

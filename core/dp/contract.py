@@ -25,7 +25,7 @@ from itertools import pairwise
 import numpy as np
 
 from dnnp.core.cost.items import Items
-from dnnp.core.cost.line import Line
+from dnnp.core.cost.ordered_items import Line
 from dnnp.core.model.graph import Floats, Ints, distinct, strong
 from dnnp.core.model.plan import CostOptions
 

@@ -27,7 +27,7 @@ import numpy as np
 from dnnp.core.cost.kernel import plain
 from dnnp.core.dp.max_flow import lay_out, max_flow, reached
 from dnnp.core.model.graph import Bools, Floats, Ints
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 BITS = 44
 

@@ -21,22 +21,22 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from dnnp.core.cost.combine import LARGEST, ROUNDING
-from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_load
+from dnnp.core.cost.load_formula import LARGEST, ROUNDING
+from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.plan import link_levels
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp import segments
-from dnnp.core.dp.arcs import Arcs, Costs, make_arcs, make_costs
-from dnnp.core.dp.blocks import Goal
 from dnnp.core.dp.boundary import NONE, look_back, make_scratch
-from dnnp.core.dp.inside import cover
+from dnnp.core.dp.cluster_cover import cover
+from dnnp.core.dp.decide import Goal
 from dnnp.core.dp.lattice import Lattice
+from dnnp.core.dp.lattice_edges import Arcs, Costs, make_arcs, make_costs
 from dnnp.core.dp.segments import IN_CLUSTER, IN_CLUSTERS, ON_CPUS, Platform
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 
 CHUNK = 30_000_000
 """Blocks tried between two questions whether to stop; nanoseconds each."""

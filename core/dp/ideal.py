@@ -2,7 +2,7 @@
 
 Optimal ordered splits, with proof, for any classes of devices, capacities, replicas and both
 objectives of training. Instead of the paper's table over pairs of ideals a target is decided
-(`dnnp.core.dp.blocks`): the least number of devices that cover each ideal at loads up to the
+(`dnnp.core.dp.decide`): the least number of devices that cover each ideal at loads up to the
 target. A feasible target gives a better split; an infeasible one returns the least load above it
 that it met, below which no split can be, so the search ends with a certificate.
 """
@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dnnp.core.cost.combine import LARGEST, ROUNDING
 from dnnp.core.cost.items import Items
-from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import stage_load
+from dnnp.core.cost.load_formula import LARGEST, ROUNDING
+from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
-from dnnp.core.dp.blocks import Goal, decide
 from dnnp.core.dp.contract import chained, contract_items, joined
-from dnnp.core.dp.fast import decide_plain, is_plain, new_plain_walk
+from dnnp.core.dp.decide import Goal, decide
+from dnnp.core.dp.decide_simple import decide_plain, is_plain, new_plain_walk
 from dnnp.core.dp.lattice import make_lattice
 from dnnp.core.dp.problem import (
     NONE,
@@ -34,7 +34,7 @@ from dnnp.core.dp.problem import (
 from dnnp.core.dp.walk import new_walk
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 MAX_IDEALS = 1_500_000
 MAX_BLOCKS = 1_000_000_000

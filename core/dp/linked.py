@@ -26,15 +26,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.cost.combine import COMM, ROOM, ROUNDING, combine_arrays
-from dnnp.core.cost.line import nets_of
 from dnnp.core.cost.load import transfer_times
+from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING, combine_arrays
 from dnnp.core.cost.machine import Machine
+from dnnp.core.cost.ordered_items import nets_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.lattice import make_lattice
 from dnnp.core.model.graph import Bools, Floats, Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 MOST_IDEALS = 2_000
 """Ideals up to which all are searched; a topological order may have so many items."""

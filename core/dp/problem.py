@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.combine import COMM, ROOM, ROUNDING
 from dnnp.core.cost.kernel import plain
-from dnnp.core.cost.line import Line
 from dnnp.core.cost.load import weights_stated
+from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING
+from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.spread import spread
 from dnnp.core.dp.lattice import Lattice
 from dnnp.core.model.graph import PARAMETER, Floats, Graph, Ints, csr, distinct, totals

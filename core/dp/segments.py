@@ -1,6 +1,6 @@
 """Kernels of the search over hierarchies: which parts of a pipeline one cluster can hold.
 
-A pipeline is a chain of ideals, its stages are edges between them (`dnnp.core.dp.arcs`). A
+A pipeline is a chain of ideals, its stages are edges between them (`dnnp.core.dp.lattice_edges`). A
 cluster's segment from A to B needs the fewest devices of a path over the edges that stay within
 the target when the transfers over its boundary are priced (`dnnp.core.dp.boundary`); `probe`
 chains segments from the empty ideal to the full one. A stage that runs in several clusters takes
@@ -15,7 +15,7 @@ import numpy as np
 
 from dnnp.core.cost.kernel import kernel
 from dnnp.core.dp.boundary import BUCKETS, NONE, copies_of, look_back
-from dnnp.core.dp.inside import cover
+from dnnp.core.dp.cluster_cover import cover
 
 ON_CPUS, IN_CLUSTER, IN_CLUSTERS = 0, 1, 2
 """Parts of a pipeline."""

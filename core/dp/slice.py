@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnnp.core.cost.combine import COMM, ROUNDING, combine
-from dnnp.core.cost.line import Line
+from dnnp.core.cost.load_formula import COMM, ROUNDING, combine
 from dnnp.core.cost.memory import Steps, memory_row, most_memory, tree_size
+from dnnp.core.cost.ordered_items import Line
 from dnnp.core.dp.sweep import SweepProblem, hold_rows, sweep_for, sweep_problem
 from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats, Ints, distinct, totals
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 MAX_STATES = 50_000_000
 """Items times mixes of device classes; 24 bytes each."""

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.combine import DUPLEX, ROUNDING, SUM
 from dnnp.core.cost.kernel import callee, inlined
+from dnnp.core.cost.load_formula import DUPLEX, ROUNDING, SUM
 from dnnp.core.cost.load_kernel import load_of, share_of
 from dnnp.core.dp.problem import IdealArrays
 from dnnp.core.model.graph import Floats, Ints

@@ -12,7 +12,7 @@ from dnnp.core.mip.latency.loop import ExactResult
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.plan import CLOSED
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 Exact = ExactResult[Invocations] | ExactResult[Placement]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dnnp.core.cost.capacity import shortage
-from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.text import shown_bytes

@@ -8,7 +8,7 @@ import numpy as np
 
 from dnnp.core.cost.latency import LatencyProblem, Split
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 EFFORT = 0.1
 """Of what serves another method, whatever effort is asked of that one."""

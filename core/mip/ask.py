@@ -6,7 +6,7 @@ from dnnp.core.mip.child import SolverProcess
 from dnnp.core.mip.program import TOLERANCES, Outcome, Program
 from dnnp.core.mip.slices import attempted
 from dnnp.core.mip.sparse import SparseProgram
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 GRACE_S = 2.0
 """How long after its limit a solver is killed."""

@@ -8,7 +8,7 @@ from dnnp.core.mip.child import SolverProcess
 from dnnp.core.mip.program import Outcome, Program, Row
 from dnnp.core.mip.slices import missing
 from dnnp.core.model.errors import UnavailableError
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 
 
 class Relaxation:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from dnnp.core.mip.child import SolverProcess, solver_process
 from dnnp.core.mip.program import TOLERANCES, Outcome, Program
 from dnnp.core.model.errors import UsageError
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 
 T = TypeVar("T")
 

@@ -93,7 +93,7 @@ class HybridProblem:
     sync_s: float
     """Time to synchronise a byte of weights, per micro-batch, but for the factor (d - 1) / d."""
     comm: int
-    """How transfers and compute combine, one of `dnnp.core.cost.combine.COMM`."""
+    """How transfers and compute combine, one of `dnnp.core.cost.load_formula.COMM`."""
     options: HybridOptions
     ahead: Bools
     """bool[n], items with something to run again; a stage without any does not."""

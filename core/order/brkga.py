@@ -9,7 +9,7 @@ import numpy as np
 from dnnp.core.model.asked import Evolution
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Floats
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 MOST_KEYS = 500_000_000
 """Priorities of a generation; 8 bytes each, a few times."""

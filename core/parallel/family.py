@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.cost.combine import MARGIN, ROOM
+from dnnp.core.cost.load_formula import MARGIN, ROOM
 from dnnp.core.dp.lattice import make_lattice
 from dnnp.core.model.graph import Bools, Floats, Ints, offsets
 from dnnp.core.model.hybrid import HybridProblem

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.capacity import shortage
-from dnnp.core.cost.combine import MARGIN, ROOM
 from dnnp.core.cost.items import Items, components, item_choices
+from dnnp.core.cost.load_formula import MARGIN, ROOM
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import Clustering
 from dnnp.core.model.device import DeviceClass
@@ -19,7 +19,7 @@ from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Bools, Graph, Ints, csr, totals
 from dnnp.core.model.hybrid import HybridBlock, HybridOptions, HybridProblem
 from dnnp.core.model.plan import CLOSED, Plan, Stage
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.order.orders import ORDERS
 from dnnp.core.parallel.problem import (

@@ -29,11 +29,11 @@ from itertools import pairwise
 import numpy as np
 
 from dnnp.core.cost.collectives import collective_time
-from dnnp.core.cost.combine import COMM, combine
 from dnnp.core.cost.items import Items
-from dnnp.core.cost.line import nets_of
 from dnnp.core.cost.load import node_memory, transfer_times, weights_stated
+from dnnp.core.cost.load_formula import COMM, combine
 from dnnp.core.cost.machine import Given
+from dnnp.core.cost.ordered_items import nets_of
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import (

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.combine import MARGIN, ROOM
+from dnnp.core.cost.load_formula import MARGIN, ROOM
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.hybrid import HybridBlock, HybridProblem
 from dnnp.core.model.plan import CLOSED
-from dnnp.core.model.run import PLAIN as PLAIN_RUN
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import PLAIN as PLAIN_RUN
+from dnnp.core.model.search_context import Run
 from dnnp.core.parallel.cover import AGAIN, PLAIN
 from dnnp.core.parallel.family import all_ends, ends_of_orders
 from dnnp.core.parallel.problem import costs_of, memory_of, shared_memory, shared_time, value_of

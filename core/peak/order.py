@@ -9,7 +9,7 @@ import numpy as np
 
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.peak.steps import Steps, cuts, largest_step, part_of, steps_of, walk_given
 
 WORK = 25_000_000

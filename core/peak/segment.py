@@ -7,10 +7,10 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.kernel import kernel
+from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.model.graph import Ints
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.peak.steps import Steps, largest_step, walk, walk_given
 
 ROUNDS = 100

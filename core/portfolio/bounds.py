@@ -16,11 +16,11 @@ from time import monotonic
 from typing import NamedTuple
 
 from dnnp.core.bounds.claim import FAILED, LIMIT, REFUSED, SOLVED, Claim, Known
-from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.methods import BOUNDS
-from dnnp.core.model.beside import Kept, beside
+from dnnp.core.model.deadline import Kept, beside
 from dnnp.core.model.errors import (
     FormatError,
     InfeasibleError,
@@ -29,7 +29,7 @@ from dnnp.core.model.errors import (
     UsageError,
 )
 from dnnp.core.model.plan import CLOSED, Block
-from dnnp.core.model.run import PLAIN, Run, Standing
+from dnnp.core.model.search_context import PLAIN, Run, Standing
 from dnnp.core.peak.order import with_least_peak
 
 SOLVER_S = 60.0

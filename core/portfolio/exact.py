@@ -13,14 +13,14 @@ from dataclasses import replace
 import numpy as np
 
 from dnnp.core.bounds.simple import simple_bound
-from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import coarse_search, ideal_search
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import offered
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED, Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.portfolio.slices import slice_order
 
 STEPS = ((0.05, (4, 6, 8)), (1.0, (10, 12, 14)))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dnnp.core.annealing.anneal import anneal
 from dnnp.core.bounds.simple import simple_bound
-from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.portfolio.exact import SLICED, incumbent, quick_bound, start
 from dnnp.core.portfolio.improve import improved
 from dnnp.core.portfolio.slices import slice_order

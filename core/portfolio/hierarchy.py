@@ -19,9 +19,9 @@ from itertools import pairwise
 import numpy as np
 
 from dnnp.core.bounds.simple import simple_bound
-from dnnp.core.cost.combine import ROUNDING, WORTHWHILE
-from dnnp.core.cost.line import Line, steps_of
 from dnnp.core.cost.load import transfer_times
+from dnnp.core.cost.load_formula import ROUNDING, WORTHWHILE
+from dnnp.core.cost.ordered_items import Line, steps_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.hierarchy import (
     ClusterCase,
@@ -39,7 +39,7 @@ from dnnp.core.dp.slice import slice_line
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.order.orders import ORDERS
 
 MAX_IDEALS = 20_000

@@ -12,12 +12,12 @@ import numpy as np
 
 from dnnp.core.bounds.claim import LIMIT, REFUSED, SOLVED, Claim, Known
 from dnnp.core.bounds.quantised import whole_of
-from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import IdealResult, ideal_search
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.portfolio.slices import best_slicing
 
 STEPS, MOST_STEPS = 8, 10_000_000

@@ -20,7 +20,7 @@ import numpy as np
 
 from dnnp.core.annealing.anneal import anneal
 from dnnp.core.annealing.resplit import resplit
-from dnnp.core.cost.line import Line
+from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import window_search
 from dnnp.core.model.asked import Evolution
@@ -28,7 +28,7 @@ from dnnp.core.model.cluster import Clustering, clustering_of_labels
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Ints, totals
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.order.orders import dfs_order
 from dnnp.core.portfolio.orders import OrderSpace, evolved_order
 from dnnp.core.portfolio.slices import best_slicing

@@ -19,10 +19,10 @@ from dnnp.core.latency.possible import first_bound, refuse_impossible
 from dnnp.core.latency.quick import quick, simple_bound
 from dnnp.core.methods import LATENCY
 from dnnp.core.model.asked import Asked
-from dnnp.core.model.beside import NOTHING, Kept, beside
+from dnnp.core.model.deadline import NOTHING, Kept, beside
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import CLOSED
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.order.orders import PUBLISHED
 from dnnp.core.portfolio.first import FIRST_FIT, first_latency
 from dnnp.core.portfolio.solve import solve

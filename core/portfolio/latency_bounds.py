@@ -17,11 +17,11 @@ from dnnp.core.latency.ideals.search import ARGUMENT, IdealProof, ideal_latency
 from dnnp.core.latency.possible import first_bound
 from dnnp.core.latency.quick import simple_bound
 from dnnp.core.methods import LATENCY_BOUNDS
-from dnnp.core.model.beside import Kept, beside
+from dnnp.core.model.deadline import Kept, beside
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import CLOSED, Plan
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.portfolio.given import SAME
 
 PROGRAM_S = 60.0

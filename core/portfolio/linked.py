@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
-from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 
 PLANNED = 0.7
 """Share of the work, and of the time, before the search that heeds links."""

@@ -8,15 +8,16 @@ from dataclasses import replace
 import numpy as np
 
 from dnnp.core.cost.items import Items
-from dnnp.core.cost.line import Line, make_line, steps_of
+from dnnp.core.cost.ordered_items import Line, make_line, steps_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import slice_line
 from dnnp.core.model.asked import Asked, Evolution, Solution
-from dnnp.core.model.beside import NOTHING
+from dnnp.core.model.deadline import NOTHING
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.order.appraise import (
+from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.order.brkga import brkga
+from dnnp.core.order.decoder import (
     LENGTH,
     SLICING,
     Appraiser,
@@ -24,7 +25,6 @@ from dnnp.core.order.appraise import (
     kahn_with_priorities,
     order_problem,
 )
-from dnnp.core.order.brkga import brkga
 from dnnp.core.portfolio.slices import best_slicing, slice_order
 
 BATCH_ITEMS = 50_000

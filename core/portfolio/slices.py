@@ -7,7 +7,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.order.orders import ORDERS, order_named
 
 
@@ -23,11 +23,11 @@ def slice_order(problem: SplitProblem, asked: Asked, run: Run = PLAIN) -> Soluti
     """
     order: str | Ints = asked.order
     if asked.sequence is not None:
-        from dnnp.core.order.appraise import given_order
+        from dnnp.core.order.decoder import given_order
 
         order = given_order(problem, asked.sequence)
     elif asked.priorities is not None:
-        from dnnp.core.order.appraise import prioritised_order
+        from dnnp.core.order.decoder import prioritised_order
 
         order = prioritised_order(problem, asked.priorities)
     return Solution(best_slicing(problem, order, run), method="slice")

@@ -12,10 +12,10 @@ from dnnp.core.cost.capacity import over_capacity
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import SPLITS
 from dnnp.core.model.asked import Asked, Solution
-from dnnp.core.model.beside import NOTHING, Kept, beside
+from dnnp.core.model.deadline import NOTHING, Kept, beside
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.portfolio.methods import check_options, method_asked, unplaceable_part
 from dnnp.core.portfolio.slices import slice_order
 

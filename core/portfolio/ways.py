@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.bounds.simple import simple_bound
-from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.cost.machine import device_numbers
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import SPLITS
@@ -22,7 +22,7 @@ from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED, Block, Way
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.portfolio.linked import METHOD as LINKS
 from dnnp.core.portfolio.methods import resolved, validity_asked
 from dnnp.core.portfolio.solve import solve, with_small_peak

@@ -7,12 +7,12 @@ import math
 import numpy as np
 
 from dnnp.core.methods import RECIPES
-from dnnp.core.model.beside import beside
+from dnnp.core.model.deadline import beside
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.placement import Placement
-from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.schedule import Point, Repetend
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.model.text import counted, shown_bytes
 from dnnp.core.schedule.bound import rate_bound
 from dnnp.core.schedule.finish.complete import Completed, complete, unrolled

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats
-from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.schedule import Repetend
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.schedule.bound import longest_paths, rate_bound
 from dnnp.core.schedule.orders import phases as phases
 from dnnp.core.schedule.orders.board import OrderField, field_of, matches_of

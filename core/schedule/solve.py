@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from dnnp.core.methods import SEARCHES
-from dnnp.core.model.beside import NOTHING, Kept, beside
+from dnnp.core.model.deadline import NOTHING, Kept, beside
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.placement import Placement
-from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.schedule import Schedule
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.schedule.bound import left_out, makespan_bound, rate_bound
 from dnnp.core.schedule.problem import (

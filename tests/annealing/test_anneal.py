@@ -17,7 +17,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.formats.graph import graph_of, units_of
 from support.brute import brute_force

@@ -12,7 +12,7 @@ from dnnp.core.annealing.resplit import resplit
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.portfolio.slices import best_slicing
 from support.cases import Case, accelerators_case, random_case
 

@@ -13,7 +13,7 @@ from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.formats.msr import read_split
 from support.cases import random_case
 from support.problems import DEGENERATE, chain, priced, problem_of, workload

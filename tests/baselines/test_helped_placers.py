@@ -13,7 +13,7 @@ from dnnp.core.mip.sparse import SparseProgram
 from dnnp.core.model.asked import Asked, Evolution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.portfolio import heuristic
 from dnnp.core.portfolio.latency import OPERATORS, method_of
 from dnnp.core.portfolio.orders import search_orders

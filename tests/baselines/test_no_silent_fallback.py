@@ -20,7 +20,7 @@ from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.portfolio import latency
 from dnnp.core.portfolio.solve import solve
 from support.graphs import random_stream, to_bytes

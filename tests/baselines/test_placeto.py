@@ -12,14 +12,14 @@ import pytest
 from dnnp.core.baselines.placeto import policy as network
 from dnnp.core.baselines.placeto.method import PENALTY, Ground, ground_of, placeto, train
 from dnnp.core.baselines.placeto.policy import SURE, Network, first_weights
-from dnnp.core.cost.combine import SAFE_ROOM
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
+from dnnp.core.cost.load_formula import SAFE_ROOM
 from dnnp.core.latency.lists.room import room_of
 from dnnp.core.latency.lists.schedule import follow
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.learned import Policy, Training
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from support.latency_cases import random_problem
 from support.placeto import chances, worth
 from support.placing import layered, problem_of

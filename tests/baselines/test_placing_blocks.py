@@ -18,7 +18,7 @@ from dnnp.core.model.asked import Asked
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.msr import read_workload
 from dnnp.formats.plan import device_of

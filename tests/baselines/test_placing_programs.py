@@ -17,7 +17,7 @@ from dnnp.core.mip.program import Outcome, Program
 from dnnp.core.mip.sparse import Sparse
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.portfolio.latency import OPERATORS, method_of
 from support.latency_cases import random_problem
 from support.placing import layered, problem_of

@@ -12,7 +12,7 @@ from dnnp.core.latency.operators.anneal import anneal_operators
 from dnnp.core.latency.operators.bound import operators_bound
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.synthetic.layered import layered_graph
 from support.bench import table
 from support.placing import place

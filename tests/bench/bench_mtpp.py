@@ -22,8 +22,8 @@ from dnnp.core.model.asked import Asked, Evolution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.run import Run
-from dnnp.core.order.appraise import SLICING
+from dnnp.core.model.search_context import Run
+from dnnp.core.order.decoder import SLICING
 from dnnp.core.order.orders import ORDERS
 from dnnp.core.peak.order import peak_order
 from dnnp.core.portfolio.orders import OrderSpace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from dnnp.core.cost.items import items_of
-from dnnp.core.cost.line import make_line
+from dnnp.core.cost.ordered_items import make_line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import slice_line
 from dnnp.core.model.device import DeviceClass

@@ -14,7 +14,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import BOUNDS
 from dnnp.core.model.errors import InfeasibleError, UnavailableError, UsageError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.portfolio import bounds
 from dnnp.core.portfolio.bounds import (
     AUTO,

@@ -26,7 +26,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.portfolio.ideal import ideal_claim
 from support.brute import brute_force
 from support.cases import Case, accelerators_case, random_case

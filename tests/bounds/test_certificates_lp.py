@@ -12,18 +12,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dnnp.core.bounds.between import between_of
 from dnnp.core.bounds.claim import Known
 from dnnp.core.bounds.cover import cover_claim
 from dnnp.core.bounds.pairs import pair_costs
+from dnnp.core.bounds.path_closure import between_of
 from dnnp.core.bounds.same_block import proven, same_block_claim
-from dnnp.core.bounds.together import PARTS, Named, Together
+from dnnp.core.bounds.same_block_lp import PARTS, Named, Together
 from dnnp.core.check import cover, fields
 from dnnp.core.check.certificate import NOT_CHECKABLE, REFUTED, VERIFIED, check_certificate
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.run import PLAIN
+from dnnp.core.model.search_context import PLAIN
 from support.brute import brute_force
 from support.cases import Case, accelerators_case, random_case
 from support.certificates import UNKNOWN, Json, Made, bad_flows, instance, malformed, spoiled

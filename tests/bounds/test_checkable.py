@@ -12,7 +12,7 @@ from dnnp.core.check.certificate import NOT_CHECKABLE, REFUTED, VERIFIED
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import BOUNDS
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.run import PLAIN
+from dnnp.core.model.search_context import PLAIN
 from dnnp.core.portfolio import ideal
 from dnnp.core.portfolio.bounds import bound
 from dnnp.core.portfolio.slices import best_slicing

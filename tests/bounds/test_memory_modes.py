@@ -23,7 +23,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import BOUNDS
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.plan import Plan
-from dnnp.core.model.run import PLAIN
+from dnnp.core.model.search_context import PLAIN
 from dnnp.core.portfolio.bounds import bound
 from support.brute import brute_force
 from support.cases import accelerators_case, random_case

@@ -33,7 +33,7 @@ from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import UnavailableError
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.formats.graph import graph_of
 from dnnp.formats.synthetic import synthetic_stream
 from support.brute import brute_force

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from dnnp.core.bounds.between import Between, between_of
 from dnnp.core.bounds.flows import Nets
 from dnnp.core.bounds.pairs import pair_costs
-from dnnp.core.bounds.prices import Aim, Field, FoundSets, best_sets, field_of
+from dnnp.core.bounds.path_closure import Between, between_of
+from dnnp.core.bounds.pricing import Aim, Field, FoundSets, best_sets, field_of
 from dnnp.core.bounds.quantised import Whole, whole_of
 from dnnp.core.cost.kernel import plain
 from dnnp.core.model.graph import Bools, Floats

@@ -12,7 +12,7 @@ import pytest
 
 from dnnp.core.check import declared
 from dnnp.core.check.violation import MEMORY
-from dnnp.core.cost import combine
+from dnnp.core.cost import load_formula as combine
 from dnnp.formats.bounds import bound_digest
 from dnnp.formats.fields import Field
 from dnnp.formats.records import RECORDS

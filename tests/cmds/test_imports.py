@@ -26,7 +26,8 @@ COMPILER = {
 OTHERS = {
     "dnnp.core.baselines.pipedream", "dnnp.core.bounds.flows", "dnnp.core.cost.latency",
     "dnnp.core.dp.hierarchy", "dnnp.core.annealing.anneal", "dnnp.core.mip",
-    "dnnp.core.order.brkga", "dnnp.core.peak.segment", "dnnp.core.portfolio.first", "dnnp.formats.devices",
+    "dnnp.core.order.brkga", "dnnp.core.peak.segment", "dnnp.core.portfolio.first",
+    "dnnp.formats.devices",
 }  # fmt: skip
 """What other methods and options of dnnp-partition need."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from dnnp.cmds.shell import guardian
 from dnnp.cmds.shell.console import CLEAR, LINE_S, PATIENCE_S, REDRAWN_S, Progress
-from dnnp.core.model.run import Standing
+from dnnp.core.model.search_context import Standing
 from support.run import INTERRUPTED, dnnp
 from support.watching import Hands, Terminal, frames, numbers, shares, watched
 

@@ -12,7 +12,8 @@ import pytest
 from google.protobuf.message import EncodeError
 
 from dnnp.cmds.shell import cli
-from dnnp.core.model import beside, text
+from dnnp.core.model import deadline as beside
+from dnnp.core.model import text
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime.model_files import model_bytes
 from support.run import PATIENCE_S, dnnp

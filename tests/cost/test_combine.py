@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dnnp.core.cost.combine import (
+from dnnp.core.cost.load_formula import (
     COMM,
     ROOM,
     SAFE_ROOM,

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from dnnp.core.cost import plan
 from dnnp.core.cost.items import items_of
-from dnnp.core.cost.line import make_line, steps_of
 from dnnp.core.cost.load import stage_load
 from dnnp.core.cost.memory import memory_row, peak_reach, tree_size
+from dnnp.core.cost.ordered_items import make_line, steps_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import Block, CostOptions

@@ -9,11 +9,11 @@ import pytest
 
 from dnnp.core.cost import problem as module
 from dnnp.core.cost.items import free_items_of, item_choices
-from dnnp.core.cost.line import make_line
+from dnnp.core.cost.ordered_items import make_line
 from dnnp.core.cost.problem import LINES, SplitProblem
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.plan import without_memory
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.order.orders import ORDERS
 from support.cases import random_case
 

@@ -19,7 +19,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions, Plan
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.portfolio import hierarchy
 from dnnp.core.portfolio.hierarchy import hierarchy_split
 from dnnp.formats.graph import graph_of, units_of

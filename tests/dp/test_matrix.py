@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dnnp.core.cost.items import items_of
-from dnnp.core.cost.line import make_line, steps_of
 from dnnp.core.cost.load import stage_load
+from dnnp.core.cost.ordered_items import make_line, steps_of
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import slice_line
 from dnnp.core.model.cluster import singletons

@@ -11,7 +11,7 @@ from dnnp.core.dp.ideal import ideal_search
 from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.formats.graph import graph_of
 from support.brute import brute_force
 from support.cases import random_case

@@ -12,8 +12,8 @@ import pytest
 from dnnp.core.bounds.simple import simple_bound
 from dnnp.core.check.plan import check_plan
 from dnnp.core.cost.items import items_of
-from dnnp.core.cost.line import make_line, steps_of
 from dnnp.core.cost.load import stage_load
+from dnnp.core.cost.ordered_items import make_line, steps_of
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.slice import slice_line

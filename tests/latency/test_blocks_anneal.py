@@ -12,7 +12,7 @@ from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.latency.blocks.anneal import anneal_blocks, judge
 from dnnp.core.latency.blocks.bound import blocks_bound
 from dnnp.core.model.errors import InfeasibleError, LimitError
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from support.latency_brute import brute_blocks
 from support.latency_cases import random_problem
 

@@ -16,7 +16,7 @@ from dnnp.core.latency.ideals import net as nets
 from dnnp.core.latency.ideals import search
 from dnnp.core.latency.ideals.live import live_tasks
 from dnnp.core.latency.ideals.search import ideal_latency
-from dnnp.core.model.run import PLAIN
+from dnnp.core.model.search_context import PLAIN
 from support.latency_brute import brute_blocks
 from support.latency_cases import random_problem
 

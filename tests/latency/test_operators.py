@@ -25,7 +25,7 @@ from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.synthetic.layered import layered_graph
 from support.latency_brute import brute_operators
 from support.latency_cases import random_problem

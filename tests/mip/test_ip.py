@@ -37,7 +37,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
 from dnnp.core.model.graph import NodeColumns, TensorColumns, make_graph
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.formats.graph import graph_of, units_of
 from dnnp.formats.msr import read_workload
 from support.brute import brute_force
@@ -588,7 +588,7 @@ SCRIPT = """
     from dnnp.core.mip.split.solve import solve_ip
     from dnnp.core.model.device import DeviceClass
     from dnnp.core.model.plan import CostOptions
-    from dnnp.core.model.run import PLAIN
+    from dnnp.core.model.search_context import PLAIN
     from dnnp.formats.graph import graph_of, units_of
     from support.graphs import random_stream
     stream = random_stream(5, 60)

@@ -33,7 +33,7 @@ from dnnp.core.model.cluster import singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.formats.graph import graph_of
 from dnnp.formats.stream import Stream
 from support.graphs import header

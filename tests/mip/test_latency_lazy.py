@@ -19,7 +19,7 @@ from dnnp.core.mip.latency.placement_model import PlacementProgram
 from dnnp.core.mip.program import Outcome
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from support.latency_cases import random_problem
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import inf
 from time import monotonic
 
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 
 def test_a_plain_run_never_ends() -> None:

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from dnnp.core.model.run import Run, Standing
+from dnnp.core.model.search_context import Run, Standing
 
 
 def test_nothing_gets_worse() -> None:

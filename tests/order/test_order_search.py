@@ -12,16 +12,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dnnp.core.cost.line import steps_of
+from dnnp.core.cost.ordered_items import steps_of
 from dnnp.core.dp.slice import slice_line
 from dnnp.core.model.asked import Evolution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.run import Run
-from dnnp.core.order.appraise import LENGTH, SLICING
+from dnnp.core.model.search_context import Run
 from dnnp.core.order.brkga import brkga
+from dnnp.core.order.decoder import LENGTH, SLICING
 from dnnp.core.portfolio.orders import OrderSpace, evolved_order, random_order
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.formats.graph import graph_of, units_of

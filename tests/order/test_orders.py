@@ -18,7 +18,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import FormatError, InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.order.appraise import given_order, kahn_with_priorities, prioritised_order
+from dnnp.core.order.decoder import given_order, kahn_with_priorities, prioritised_order
 from dnnp.core.order.orders import ORDERS
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.formats.graph import graph_of

@@ -17,7 +17,7 @@ from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.graph import Graph, Ints
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.peak.order import peak_order, with_least_peak
 from dnnp.core.peak.segment import peak_bound
 from dnnp.core.peak.steps import cuts, largest_step, steps_of, walk, walk_given

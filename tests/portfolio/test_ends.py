@@ -21,7 +21,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.portfolio.bounds import bound
 from dnnp.core.portfolio.solve import solve
 from dnnp.formats.graph import graph_of

@@ -20,11 +20,11 @@ from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.methods import LATENCY, SPLITS
 from dnnp.core.model.asked import Asked
-from dnnp.core.model.beside import NOTHING, beside
+from dnnp.core.model.deadline import NOTHING, beside
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.portfolio.bounds import bound
 from dnnp.core.portfolio.first import FIRST_FIT, first_latency, first_split
 from dnnp.core.portfolio.latency import solve_latency
@@ -48,7 +48,7 @@ DEVICES = (DeviceClass("dev", count=3), DeviceClass("cpu", "cpu", 1))
 def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Work that hears nothing until the test is over; no time is given to it."""
     over = Event()
-    monkeypatch.setattr("dnnp.core.model.beside.GRACE_S", 0.0)
+    monkeypatch.setattr("dnnp.core.model.deadline.GRACE_S", 0.0)
 
     def work(*_: object, **__: object) -> None:
         over.wait(PATIENCE_S)
@@ -203,7 +203,7 @@ def _refuse() -> None:
 
 
 def test_without_a_first_answer_the_search_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dnnp.core.model.beside.GRACE_S", 0.0)
+    monkeypatch.setattr("dnnp.core.model.deadline.GRACE_S", 0.0)
     monkeypatch.setattr("dnnp.core.portfolio.first.first_split", lambda problem: None)
 
     def search(*_: object) -> None:

@@ -17,7 +17,7 @@ from dnnp.core.model.cluster import contract, singletons
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.plan import CostOptions, Plan
-from dnnp.core.model.run import Run, Standing
+from dnnp.core.model.search_context import Run, Standing
 from dnnp.core.order.orders import ORDERS
 from dnnp.core.portfolio import improve as levels
 from dnnp.core.portfolio.improve import coarsened, multilevel

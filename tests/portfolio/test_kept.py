@@ -16,7 +16,7 @@ from dnnp.core.methods import BOUNDS, LATENCY, SPLITS
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UnavailableError, UsageError
-from dnnp.core.model.run import Run, Standing
+from dnnp.core.model.search_context import Run, Standing
 from dnnp.core.portfolio.bounds import bound
 from dnnp.core.portfolio.first import first_latency, first_split
 from dnnp.core.portfolio.latency import solve_latency
@@ -116,7 +116,7 @@ def test_no_sample_beats_a_bound_that_is_told(method: str) -> None:
 def ended(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ended]:
     """How a method ends: it comes back, or a signal comes first and it hears nothing."""
     over = Event()
-    monkeypatch.setattr("dnnp.core.model.beside.GRACE_S", 0.0)
+    monkeypatch.setattr("dnnp.core.model.deadline.GRACE_S", 0.0)
     if request.param == "returns":
         over.set()
     yield lambda: over.wait() and None

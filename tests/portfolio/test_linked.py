@@ -16,7 +16,7 @@ from dnnp.core.methods import SPLITS
 from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import DeviceClass, Link
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.portfolio.solve import solve
 from support.linked_cases import least_over_links, linked_case
 

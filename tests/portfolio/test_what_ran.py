@@ -15,7 +15,7 @@ from dnnp.core.model.asked import Asked, Solution
 from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import DnnpError, InfeasibleError
 from dnnp.core.model.plan import Block, CostOptions
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.portfolio import exact, heuristic, slices
 from dnnp.core.portfolio.latency import solve_latency
 from dnnp.core.portfolio.solve import solve

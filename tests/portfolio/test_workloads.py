@@ -12,7 +12,7 @@ from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.plan import Plan
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.portfolio.solve import solve
 from dnnp.samples.papers.placement_values import TABLE_1
 from support.plain_dp import attached, charts_of_problem, plain_dp

@@ -9,8 +9,8 @@ import pytest
 
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.placement import Placement, Unit
-from dnnp.core.model.run import Run
 from dnnp.core.model.schedule import Repetend
+from dnnp.core.model.search_context import Run
 from dnnp.core.schedule.finish.complete import (
     complete,
     cool_down,

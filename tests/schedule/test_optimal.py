@@ -11,7 +11,7 @@ import pytest
 
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.schedule.finish.beam import beam
 from dnnp.core.schedule.finish.optimal import in_turn, optimal
 from dnnp.core.schedule.finish.shop import root_bound, shop_of

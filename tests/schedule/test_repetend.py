@@ -12,8 +12,8 @@ from dnnp.core.cost.kernel import kernel
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.model.run import Run
 from dnnp.core.model.schedule import Repetend
+from dnnp.core.model.search_context import Run
 from dnnp.core.schedule import repetend
 from dnnp.core.schedule.orders import search as orders_intervals
 from dnnp.core.schedule.orders.board import field_of

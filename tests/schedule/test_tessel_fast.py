@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.schedule.problem import ScheduleProblem, faults, problem_of
 from dnnp.core.schedule.shapes import ALL, SHAPES, shape
 from dnnp.core.schedule.tessel import fast

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dnnp.core.model.errors import LimitError
-from dnnp.core.model.run import Run
 from dnnp.core.model.schedule import Schedule
+from dnnp.core.model.search_context import Run
 from dnnp.core.schedule import auto, repetend, solve
 from dnnp.core.schedule import auto as trade_offs
 from dnnp.core.schedule.finish.complete import Completed, unrolled

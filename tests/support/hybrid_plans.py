@@ -24,7 +24,7 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.hybrid import HybridOptions
 from dnnp.core.model.plan import CostOptions, Plan, Stage
-from dnnp.core.model.run import PLAIN
+from dnnp.core.model.search_context import PLAIN
 from dnnp.core.parallel.plan import solve_hybrid
 from dnnp.formats.graph import clustering_of, graph_of
 from support.graphs import random_stream

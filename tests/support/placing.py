@@ -17,7 +17,7 @@ from dnnp.core.methods import LATENCY
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.graph import Floats, csr
 from dnnp.core.model.plan import CostOptions
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.portfolio.latency import OPERATORS, method_of
 
 PLACERS = tuple(

@@ -37,7 +37,7 @@ if __name__ == "__main__":
 import numpy as np
 
 from dnnp.core.check.plan import check_plan
-from dnnp.core.cost.line import steps_of
+from dnnp.core.cost.ordered_items import steps_of
 from dnnp.core.cost.plan import make_plan
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.ideal import IdealResult, ideal_search
@@ -48,8 +48,8 @@ from dnnp.core.model.device import DeviceClass
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Ints
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN, Run
-from dnnp.core.order.appraise import prioritised_order
+from dnnp.core.model.search_context import PLAIN, Run
+from dnnp.core.order.decoder import prioritised_order
 from dnnp.core.portfolio.slices import best_slicing
 from dnnp.core.portfolio.solve import solve
 from support.ablation import no_contraction

@@ -32,7 +32,7 @@ from dnnp.core.methods import BOUNDS
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN
+from dnnp.core.model.search_context import PLAIN
 from dnnp.core.portfolio.bounds import bound
 from dnnp.core.portfolio.solve import solve
 from dnnp.formats.bounds import storable

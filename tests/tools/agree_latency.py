@@ -29,7 +29,7 @@ from dnnp.core.mip.latency.cpsat import cpsat_blocks, cpsat_operators
 from dnnp.core.mip.latency.ip import latency_ip
 from dnnp.core.mip.latency.moirai import moirai
 from dnnp.core.model.errors import InfeasibleError
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from support.latency_brute import brute_blocks, brute_operators
 from support.latency_cases import random_problem
 

@@ -40,8 +40,8 @@ import numpy as np
 from dnnp.core.check.schedule import check_schedule
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.placement import PlacedBlock, Placement, Unit, Wait
-from dnnp.core.model.run import Run
 from dnnp.core.model.schedule import Repetend, Schedule
+from dnnp.core.model.search_context import Run
 from dnnp.core.schedule.finish.complete import complete
 from dnnp.core.schedule.problem import ScheduleProblem, peak_memory, problem_of
 from dnnp.core.schedule.recipes.classics import classic

@@ -39,7 +39,7 @@ from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import UsageError
 from dnnp.core.model.graph import Floats, Ints
 from dnnp.core.model.learned import Learned, Policy
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 
 PENALTY = 2.0
 """Cost, in units of `Ground.unit`, of exceeding the memory by all that a device has; the authors

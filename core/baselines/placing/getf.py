@@ -36,7 +36,7 @@ from dnnp.core.mip.sparse import Sparse, SparseProgram
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, csr
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 
 MOST_CHOICES = 80_000
 """Columns of shares up to which the program is solved."""

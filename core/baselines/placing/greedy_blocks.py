@@ -6,18 +6,18 @@ import heapq
 
 import numpy as np
 
-from dnnp.core.cost.combine import MARGIN, SAFE_ROOM
 from dnnp.core.cost.invocations import POOL, Invocations, pool_times
 from dnnp.core.cost.items import Items, by_first, components
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution
+from dnnp.core.cost.load_formula import MARGIN, SAFE_ROOM
 from dnnp.core.cost.tasks import Tasks
 from dnnp.core.latency.lists.net import successors
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, distinct, totals
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import shown_bytes
-from dnnp.core.order.appraise import kahn_with_priorities
+from dnnp.core.order.decoder import kahn_with_priorities
 from dnnp.core.order.orders import order_named
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.invocations import POOL
 from dnnp.core.cost.latency import LatencyProblem, LatencySolution, Split
+from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.latency.homes import split_of_homes
 from dnnp.core.latency.lists.insertion import DONE, insertion
 from dnnp.core.latency.lists.net import falling, net_of, upward_rank
@@ -20,7 +20,7 @@ from dnnp.core.latency.lists.schedule import (
 )
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import shown_bytes
 
 

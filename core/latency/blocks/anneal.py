@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.combine import MARGIN, ROUNDING
 from dnnp.core.cost.invocations import Invocations
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.load_formula import MARGIN, ROUNDING
 from dnnp.core.latency.blocks.items import BlockItems, block_items
 from dnnp.core.latency.blocks.search import BlockMemory, anneal_step, new_search
 from dnnp.core.latency.blocks.starts import (
@@ -26,7 +26,7 @@ from dnnp.core.latency.blocks.starts import (
 from dnnp.core.latency.blocks.state import Fixed, fixed_of, new_state
 from dnnp.core.latency.blocks.update import excess, latency
 from dnnp.core.model.errors import DnnpError, InfeasibleError, LimitError
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.model.text import shown_bytes
 
 WAVE = 2

@@ -12,7 +12,7 @@ from dnnp.core.latency.blocks.path import Game, path_game, reaches
 from dnnp.core.latency.blocks.state import Fixed, fixed_of
 from dnnp.core.latency.possible import first_bound
 from dnnp.core.model.graph import Floats, Ints, csr, distinct, totals
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 MOST_ITEMS = 4000
 """Items above which hulls are not looked at: they are squared."""

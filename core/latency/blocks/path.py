@@ -37,7 +37,7 @@ from dnnp.core.model.graph import Bools, Floats, Ints
 def reaches(after_ptr, after_idx, count):  # type: ignore[no-untyped-def]
     """bool[c, c]: whether there is a path from one item to another, or they are the same.
 
-    Compiled, unlike `dnnp.core.bounds.between.closure`: it is small, and so is all that follows.
+    Compiled, unlike `bounds.path_closure.closure`: it is small, and so is all that follows.
     """
     reach = np.zeros((count, count), np.bool_)
     for i in range(count - 1, -1, -1):

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.annealing.random import below, exponential_table, generator
-from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.kernel import callee, lean
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.latency.blocks.moves import (
     border,
     follow,

@@ -17,7 +17,7 @@ from dnnp.core.latency.quick import EFFORT, quick
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.plan import CLOSED
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 
 BOUNDED, FIRST, WARM, SEARCHED = 0.05, 0.15, 0.3, 0.6
 """Shares of the whole work at the ends of the bound, of the first search over ideals, of a little

@@ -17,7 +17,7 @@ from dnnp.core.latency.lists.net import Net, falling, net_of, upward_rank
 from dnnp.core.latency.lists.room import FULL, Room, attempts, repaired
 from dnnp.core.model.errors import LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 PACKED, REPAIRED = "-packed", "-repaired"
 """Behind the names of methods that had to be helped to fit the memory."""

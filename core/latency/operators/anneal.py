@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.cost.timeline import TASK, Placement, simulate
 from dnnp.core.latency.lists.net import falling, net_of, upward_rank
 from dnnp.core.latency.lists.room import room_of
@@ -29,7 +29,7 @@ from dnnp.core.latency.operators.start import (
 )
 from dnnp.core.model.errors import InfeasibleError, LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints, distinct
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 WORK, MOST_WORK = 1.5e7, 4e8
 """Positions that replays visit at effort 1: per square root of the number of tasks; at most."""

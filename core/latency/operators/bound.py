@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROOM
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.load_formula import ROOM
 from dnnp.core.latency.operators.kernel import ListBoard, make_board
 from dnnp.core.latency.operators.window import crowded, exclude, heads, spread, tails
 from dnnp.core.model.errors import InfeasibleError
 from dnnp.core.model.graph import Bools, Floats, Ints, distinct
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 WINDOW = 64
 """Positions that a window spans, at most."""

@@ -11,7 +11,7 @@ from dnnp.core.latency.operators.bound import operators_bound
 from dnnp.core.latency.quick import EFFORT
 from dnnp.core.model.asked import Asked
 from dnnp.core.model.plan import CLOSED
-from dnnp.core.model.run import Run
+from dnnp.core.model.search_context import Run
 
 ANNEALED = 0.7
 """Share of a time limit that annealing before the last bound may take."""

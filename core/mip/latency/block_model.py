@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.invocations import POOL, host_times
+from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.tasks import Tasks
 from dnnp.core.mip.latency.blocks import BlockFormulation, Known, Net
 from dnnp.core.mip.latency.model import NEVER, ORIGIN, Model, Rule

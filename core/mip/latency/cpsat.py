@@ -23,7 +23,7 @@ from dnnp.core.mip.latency.placement_model import PlacementProgram
 from dnnp.core.mip.program import Outcome
 from dnnp.core.mip.slices import COARSE, GRACE_S, SAFETY, attempted
 from dnnp.core.model.errors import UnavailableError
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 S = TypeVar("S", bound=Split)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from dnnp.core.cost.combine import MARGIN, ROUNDING
+from dnnp.core.cost.load_formula import MARGIN, ROUNDING
 from dnnp.core.mip.latency.model import ORIGIN, Model
 
 NEWS = "news"

@@ -6,7 +6,7 @@ from dnnp.core.cost.invocations import Invocations
 from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.mip.latency.block_model import BlockProgram
 from dnnp.core.mip.latency.loop import ExactResult, solve_model
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 
 def latency_ip(

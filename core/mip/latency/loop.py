@@ -26,15 +26,15 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.latency import Split
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.mip.child import SolverProcess
 from dnnp.core.mip.latency.formulation import Formulation
 from dnnp.core.mip.latency.model import ORIGIN, After, Model, Turn
 from dnnp.core.mip.program import SLACK, Outcome, Program
 from dnnp.core.mip.search import Best, SliceSearch, solve_slices, status_of
 from dnnp.core.mip.slices import COARSE, SAFETY, Slices, attempted, refuse_unknown
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 S = TypeVar("S", bound=Split)
 

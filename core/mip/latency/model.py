@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from dnnp.core.cost.combine import MARGIN
+from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.mip.program import fails_empty
 
 ORIGIN = -1

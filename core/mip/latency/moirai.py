@@ -12,7 +12,7 @@ from dnnp.core.cost.latency import LatencyProblem
 from dnnp.core.cost.timeline import Placement
 from dnnp.core.mip.latency.loop import ExactResult, solve_model
 from dnnp.core.mip.latency.placement_model import PlacementProgram
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 
 def moirai(

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.combine import MARGIN
 from dnnp.core.cost.latency import LatencyProblem
+from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.cost.timeline import TASK, Placement, Timeline, simulate
 from dnnp.core.mip.latency.formulation import Formulation, in_order
 from dnnp.core.mip.latency.model import NEVER, ORIGIN, Model, Rule, Turn

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dnnp.core.cost.combine import COMM, ROOM, combine, shared_load
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.load import StageLoad, stage_load
+from dnnp.core.cost.load_formula import COMM, ROOM, combine, shared_load
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.cost.validity import VALIDITIES
 from dnnp.core.mip.child import SolverProcess
@@ -29,7 +29,7 @@ from dnnp.core.mip.split.throughput import Cut, by_work, entries, formulate
 from dnnp.core.model.errors import InfeasibleError, UsageError
 from dnnp.core.model.graph import Graph, Ints, csr, distinct
 from dnnp.core.model.plan import Block
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.peak.order import with_least_peak
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.cost.divisor import common_divisor
-from dnnp.core.cost.line import Line
+from dnnp.core.cost.ordered_items import Line
 from dnnp.core.mip.split.contiguity import Cells
 from dnnp.core.mip.split.storage import Bytes, Storage
 from dnnp.core.model.device import DeviceClass

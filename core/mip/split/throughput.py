@@ -23,7 +23,7 @@ from dnnp.core.mip.split.contiguity import Cells, reaching, without_shortcuts
 from dnnp.core.mip.split.draft import NEGLIGIBLE, Draft, Term
 from dnnp.core.mip.split.storage import Bytes
 from dnnp.core.mip.split.task import Net, Task, alike, count_places, nets_of
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 
 
 class Cut(NamedTuple):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnnp.core.model.graph import Floats, Ints
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.schedule.finish.kernel import (
     Children,
     Level,

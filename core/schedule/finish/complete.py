@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.model.errors import FormatError, LimitError
 from dnnp.core.model.graph import Bools, Floats, Ints, csr_rows
 from dnnp.core.model.placement import Placement
-from dnnp.core.model.run import PLAIN, Run
 from dnnp.core.model.schedule import Repetend
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.schedule.finish.beam import beam, work_of
 from dnnp.core.schedule.finish.optimal import WORK as WORK_OF_OPTIMAL
 from dnnp.core.schedule.finish.optimal import optimal

@@ -8,7 +8,7 @@ import numpy as np
 
 from dnnp.core.model.errors import InfeasibleError, LimitError
 from dnnp.core.model.graph import Floats
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.schedule.finish.beam import Beamed, beam, widest_of, work_of
 from dnnp.core.schedule.finish.shop import releases_early, root_bound, shop_of
 from dnnp.core.schedule.problem import (

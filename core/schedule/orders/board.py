@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.model.graph import Floats, Ints, offsets
 from dnnp.core.schedule.orders.gaps import GapBoard, close
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROUNDING
 from dnnp.core.cost.kernel import callee, lean
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.model.graph import Floats, Ints, csr
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.schedule.orders.cycle import tightened
 from dnnp.core.schedule.problem import TOLERANCE, ScheduleProblem, span_of, steady_memory
 from dnnp.core.schedule.shift import merged

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.model.graph import Floats, Ints, distinct, offsets
-from dnnp.core.model.run import PLAIN, Run
+from dnnp.core.model.search_context import PLAIN, Run
 from dnnp.core.schedule.bound import window
 from dnnp.core.schedule.orders.board import OrderField, start_matrix
 from dnnp.core.schedule.orders.cycle import tightened

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dnnp.core.cost.combine import ROUNDING
+from dnnp.core.cost.load_formula import ROUNDING
 from dnnp.core.methods import RECIPES
 from dnnp.core.model.errors import LimitError, UsageError
 from dnnp.core.model.graph import Floats, Ints

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.combine import COMM, ROOM, ROUNDING
 from dnnp.core.cost.kernel import kernel, plain
-from dnnp.core.cost.line import Line
+from dnnp.core.cost.load_formula import COMM, ROOM, ROUNDING
 from dnnp.core.cost.load_kernel import load_of
+from dnnp.core.cost.ordered_items import Line
 from dnnp.core.dp.lattice import Lattice
 from dnnp.core.dp.problem import memory_arrays
 from dnnp.core.dp.walk import peak_of

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ref
 
 if TYPE_CHECKING:  # commands start with this module
-    from dnnp.core.model.run import Run, Standing
+    from dnnp.core.model.search_context import Run, Standing
 
 S = TypeVar("S")
 T = TypeVar("T")

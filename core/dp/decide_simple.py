@@ -1,4 +1,4 @@
-"""The kernel of `dnnp.core.dp.blocks` for the commonest problem, several times as fast.
+"""The kernel of `dnnp.core.dp.decide` for the commonest problem, several times as fast.
 
 One class of accelerators, perhaps one of CPUs, `sum` transfers, no replicas, one target, and
 memory that does not bind. What it decides is the same; see `decide` for the method.
@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.cost.combine import MARGIN, ROUNDING, SUM
 from dnnp.core.cost.kernel import callee, inlined, lean, part
-from dnnp.core.dp.blocks import is_covered, is_open
+from dnnp.core.cost.load_formula import MARGIN, ROUNDING, SUM
+from dnnp.core.dp.decide import is_covered, is_open
 from dnnp.core.dp.problem import NONE, IdealArrays
 from dnnp.core.model.graph import Floats, Ints
 

@@ -16,11 +16,11 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from dnnp.core.cost.combine import COMM, ROUNDING
 from dnnp.core.cost.items import Items
 from dnnp.core.cost.kernel import callee, inlined, kernel, lean, plain
-from dnnp.core.cost.line import Line
+from dnnp.core.cost.load_formula import COMM, ROUNDING
 from dnnp.core.cost.memory import no_steps
+from dnnp.core.cost.ordered_items import Line
 from dnnp.core.cost.problem import SplitProblem
 from dnnp.core.dp.sweep import SweepProblem, decide_one, load_of_cut
 from dnnp.core.model.cluster import Clustering, contract

@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.bounds.between import Between
 from dnnp.core.bounds.flows import Nets
+from dnnp.core.bounds.path_closure import Between
 from dnnp.core.cost.kernel import kernel, plain
 from dnnp.core.mip.program import Program, Row
 from dnnp.core.model.graph import Floats, Ints, offsets

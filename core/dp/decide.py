@@ -30,8 +30,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnp.core.cost.combine import MARGIN, SUM
 from dnnp.core.cost.kernel import inlined, lean
+from dnnp.core.cost.load_formula import MARGIN, SUM
 from dnnp.core.dp.problem import NONE
 from dnnp.core.dp.walk import add, drop, left_to_larger, may_grow, takes
 from dnnp.core.model.graph import Floats

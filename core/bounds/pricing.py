@@ -30,10 +30,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnp.core.bounds.between import Between
 from dnnp.core.bounds.flows import Nets
-from dnnp.core.cost.combine import MARGIN
+from dnnp.core.bounds.path_closure import Between
 from dnnp.core.cost.kernel import kernel, part
+from dnnp.core.cost.load_formula import MARGIN
 from dnnp.core.model.graph import Bools, Floats, Ints, csr
 
 WORD = 63
