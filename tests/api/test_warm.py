@@ -118,7 +118,7 @@ def test_cleaning_deletes_what_is_ours_and_of_no_use(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", program], env=env, check=True)
     (useful,) = tmp_path.rglob("*.nbc")
     ours, old = useful.parent, tmp_path / "cpython-310-numba-0.5-old-01234567"
-    other_code = ours / useful.name.replace("combine.combine", "memory.memory_row")
+    other_code = ours / useful.name.replace("load_formula.combine", "memory.memory_row")
     useless = other_code, ours / "no.such.1.nbc", old / useful.name, old / "x.tmp"
     others = tmp_path / "core_1234" / "f.nbc", ours / "notes", tmp_path / "f.nbc"
     for path in (*useless, *others):
@@ -126,7 +126,7 @@ def test_cleaning_deletes_what_is_ours_and_of_no_use(tmp_path: Path) -> None:
         path.write_bytes(useful.read_bytes())
     found = warm.surveyed(env, clean=True)
     assert found.deleted == len(useless)
-    assert found.kernels["cost.combine.combine"] == [str(useful)]
+    assert found.kernels["cost.load_formula.combine"] == [str(useful)]
     assert all(path.exists() for path in (useful, *others))
     assert not any(path.exists() for path in useless)
     assert not old.exists()
