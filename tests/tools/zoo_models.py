@@ -1,0 +1,198 @@
+"""Write small models of many exporters into a folder, with an environment of their own.
+
+    python tests/tools/zoo_models.py DIR [ENVIRONMENT]
+
+makes the environment (by default DIR/env) with the versions below where it is not there, and starts
+itself in it: pipelines of scikit-learn by skl2onnx, LightGBM and XGBoost by onnxmltools, jax2onnx
+and spox. `tests/tools/models_check.py --models DIR` then takes the models to a verified run.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+PINNED = (
+    "numpy==2.4.6",
+    "scikit-learn==1.9.1",
+    "skl2onnx==1.20.0",
+    "onnxmltools==1.16.0",
+    "lightgbm==4.7.0",
+    "xgboost==3.2.0",
+    "spox==0.18.2",
+    "jax==0.10.2",
+    "flax==0.12.8",
+    "jax2onnx==0.17.1",
+    "onnx==1.23.2",
+    "onnxruntime==1.32.0",
+)
+ROWS, COLUMNS = 200, 6
+
+
+def learned(folder: Path) -> None:
+    """Pipelines of scikit-learn, LightGBM and XGBoost."""
+    import lightgbm
+    import numpy as np
+    import xgboost
+    from onnxmltools import convert_lightgbm, convert_xgboost
+    from onnxmltools.convert.common.data_types import FloatTensorType as OtherFloats
+    from skl2onnx import to_onnx
+    from skl2onnx.common.data_types import StringTensorType
+    from sklearn import (
+        cluster,
+        compose,
+        decomposition,
+        ensemble,
+        feature_extraction,
+        impute,
+        linear_model,
+        naive_bayes,
+        neighbors,
+        neural_network,
+        preprocessing,
+        svm,
+    )
+    from sklearn.pipeline import make_pipeline, make_union
+
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((ROWS, COLUMNS)).astype(np.float32)
+    labels, target = (x[:, 0] + x[:, 1] > 0).astype(int), x @ rng.standard_normal(COLUMNS)
+    classes = np.digitize(target, [-1, 1])
+    scaled = preprocessing.StandardScaler
+    kinds: dict[str, tuple[Any, Any]] = {
+        "linear": (make_pipeline(scaled(), linear_model.LogisticRegression()), classes),
+        "regression": (make_pipeline(preprocessing.MinMaxScaler(), linear_model.Ridge()), target),
+        "forest": (
+            make_pipeline(impute.SimpleImputer(), ensemble.RandomForestClassifier(20)),
+            classes,
+        ),
+        "boosting": (
+            make_pipeline(
+                preprocessing.PolynomialFeatures(2), ensemble.GradientBoostingRegressor()
+            ),
+            target,
+        ),
+        "svm": (make_pipeline(preprocessing.Normalizer(), svm.SVC(probability=True)), labels),
+        "neural": (
+            make_pipeline(scaled(), neural_network.MLPClassifier((16, 16), max_iter=50)),
+            classes,
+        ),
+        "neighbours": (
+            make_pipeline(decomposition.PCA(3), neighbors.KNeighborsClassifier(5)),
+            classes,
+        ),
+        "union": (
+            make_pipeline(
+                make_union(scaled(), decomposition.PCA(2)),
+                ensemble.VotingClassifier(
+                    [
+                        ("a", linear_model.LogisticRegression()),
+                        ("b", naive_bayes.GaussianNB()),
+                    ],
+                    voting="soft",
+                    flatten_transform=False,
+                ),
+            ),
+            classes,
+        ),
+        "clusters": (make_pipeline(preprocessing.RobustScaler(), cluster.KMeans(4)), None),
+    }
+    for name, (model, wanted) in kinds.items():
+        save(folder, f"sklearn-{name}", to_onnx(model.fit(x, wanted), x[:4]))
+    binned = preprocessing.KBinsDiscretizer(3, encode="onehot-dense")
+    columns = compose.ColumnTransformer([("n", scaled(), [0, 1]), ("c", binned, [2, 3])])
+    mixed = make_pipeline(columns, linear_model.LogisticRegression()).fit(x, labels)
+    save(folder, "sklearn-columns", to_onnx(mixed, x[:4]))
+    words = feature_extraction.text.TfidfVectorizer()
+    text = make_pipeline(words, linear_model.LogisticRegression())
+    text.fit([f"{i % 7} word{i % 3} other{i % 5}" for i in range(ROWS)], labels)
+    save(folder, "sklearn-text", to_onnx(text, initial_types=[("t", StringTensorType([4]))]))
+    floats = [("x", OtherFloats([4, COLUMNS]))]
+    light = lightgbm.LGBMClassifier(n_estimators=20, verbose=-1).fit(x, classes)
+    save(folder, "lightgbm-classifier", convert_lightgbm(light, initial_types=floats))
+    light = lightgbm.LGBMRegressor(n_estimators=20, verbose=-1).fit(x, target)
+    save(folder, "lightgbm-regressor", convert_lightgbm(light, initial_types=floats))
+    boosted = xgboost.XGBClassifier(n_estimators=20).fit(x, classes)
+    save(folder, "xgboost-classifier", convert_xgboost(boosted, initial_types=floats))
+    boosted = xgboost.XGBRegressor(n_estimators=20).fit(x, target)
+    save(folder, "xgboost-regressor", convert_xgboost(boosted, initial_types=floats))
+
+
+def from_jax(folder: Path) -> None:
+    """A perceptron and a block of attention by jax2onnx."""
+    import jax
+    import jax.numpy as jnp
+    from jax2onnx import to_onnx
+
+    keys = jax.random.split(jax.random.key(0), 6)
+    a, b, q, k, v, o = (jax.random.normal(key, (32, 32)) / 6 for key in keys)
+
+    def perceptron(x: Any) -> Any:
+        return jax.nn.softmax(jnp.tanh(jax.nn.gelu(x @ a) @ b) @ a)
+
+    def block(x: Any) -> Any:
+        weights = jax.nn.softmax((x @ q) @ (x @ k).T / 6)
+        x = x + weights @ (x @ v) @ o
+        mean = x.mean(-1, keepdims=True)
+        return perceptron((x - mean) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5))
+
+    save(folder, "jax2onnx-perceptron", to_onnx(perceptron, [(4, 32)]))
+    save(folder, "jax2onnx-attention", to_onnx(block, [(8, 32)]))
+
+
+def from_spox(folder: Path) -> None:
+    """A chain with a branch and a loop by spox."""
+    import numpy as np
+    import spox
+    import spox.opset.ai.onnx.v17 as op
+
+    x = spox.argument(spox.Tensor(np.float32, (4, 32)))
+    weight = op.const(np.eye(32, dtype=np.float32) / 2)
+    hidden = op.tanh(op.matmul(x, weight))
+    (chosen,) = op.if_(
+        op.greater(op.reduce_sum(hidden, keepdims=0), op.const(np.float32(0))),
+        then_branch=lambda: [op.relu(hidden)],
+        else_branch=lambda: [op.neg(hidden)],
+    )
+    (looped,) = op.loop(
+        op.const(np.int64(3)),
+        v_initial=[chosen],
+        body=lambda i, going, held: [going, op.matmul(held, weight)],
+    )
+    save(folder, "spox", spox.build({"x": x}, {"y": op.softmax(op.add(looped, hidden))}))
+
+
+def save(folder: Path, name: str, model: Any) -> None:
+    """Write a model."""
+    (folder / f"{name}.onnx").write_bytes(model.SerializeToString())
+    print(name, flush=True)
+
+
+def main() -> int:
+    """Make the environment if it is not there, and the models in it; 1 if an exporter fails."""
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.environ.get("DNNP_ZOO") != "1":
+        home = Path(sys.argv[2]) if len(sys.argv) > 2 else folder / "env"
+        python = home / "bin" / "python"
+        if not python.exists():
+            venv.create(home, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", *PINNED], check=True)
+        done = subprocess.run([python, __file__, folder], env={**os.environ, "DNNP_ZOO": "1"})
+        return done.returncode
+    failed = 0
+    for make in (learned, from_jax, from_spox):
+        try:
+            make(folder)
+        except Exception as error:
+            failed = 1
+            print(f"{make.__name__}: {type(error).__name__}: {error}", file=sys.stderr)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
