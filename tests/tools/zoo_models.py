@@ -107,10 +107,12 @@ def learned(folder: Path) -> None:
     columns = compose.ColumnTransformer([("n", scaled(), [0, 1]), ("c", binned, [2, 3])])
     mixed = make_pipeline(columns, linear_model.LogisticRegression()).fit(x, labels)
     save(folder, "sklearn-columns", to_onnx(mixed, x[:4]))
-    words = feature_extraction.text.TfidfVectorizer()
+    words = feature_extraction.text.TfidfVectorizer(analyzer="char")
     text = make_pipeline(words, linear_model.LogisticRegression())
-    text.fit([f"{i % 7} word{i % 3} other{i % 5}" for i in range(ROWS)], labels)
-    save(folder, "sklearn-text", to_onnx(text, initial_types=[("t", StringTensorType([4]))]))
+    text.fit([str(i) for i in range(ROWS)], np.arange(ROWS) % 10 > 4)
+    options = {id(words): {"locale": "C"}}
+    ends = [("t", StringTensorType([4]))]
+    save(folder, "sklearn-text", to_onnx(text, initial_types=ends, options=options))
     floats = [("x", OtherFloats([4, COLUMNS]))]
     light = lightgbm.LGBMClassifier(n_estimators=20, verbose=-1).fit(x, classes)
     save(folder, "lightgbm-classifier", convert_lightgbm(light, initial_types=floats))
