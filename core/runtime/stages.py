@@ -14,7 +14,7 @@ import numpy as np
 from dnnp.core.model.errors import InputFileError
 from dnnp.core.runtime.providers import MEMORIES, first_line, ort_errors
 from dnnp.core.runtime.session import Place, SessionConfig
-from dnnp.core.runtime.values import Values, to_device, to_numpy, to_ort_value
+from dnnp.core.runtime.values import AS_BYTES, Values, is_added, to_device, to_numpy, to_ort_value
 
 Memory = tuple[str, int] | str | None
 """Where the tensors of a stage lie: None for the host's own, a memory and the number of its device,
@@ -38,7 +38,7 @@ class CpuStage:
 
         self._options = onnxruntime.RunOptions()
         types = {o.name: o.type for o in self.session.get_outputs()}
-        self._boxed = any("bfloat16" in types[n] or "float8" in types[n] for n in self.outputs)
+        self._boxed = any(name in types[n] for n in self.outputs for name in AS_BYTES)
 
     def __call__(self, feeds: Mapping[str, Any]) -> Values:
         """Run one sample; `InputFileError` with ONNX Runtime's reason if it fails."""
@@ -66,7 +66,7 @@ def _for_numpy_run(value: Any) -> Any:
     What lies on a device comes to the host.
     """
     value = to_numpy(value)
-    boxed = isinstance(value, np.ndarray) and value.dtype.kind == "V"
+    boxed = isinstance(value, np.ndarray) and is_added(value.dtype)
     return to_ort_value(value) if boxed else value
 
 

@@ -11,24 +11,38 @@ Values = dict[str, Any]
 """Tensor name -> numpy array, list of arrays, or OrtValue; or what lies with workers elsewhere and
 has a method `fetch`."""
 
-_BY_NUMPY_ONLY_AS_BYTES = frozenset({16, 17, 18, 19, 20})
-"""ONNX element types bfloat16 and float8: ONNX Runtime hands out no arrays of them."""
+_BY_NUMPY_ONLY_AS_BYTES = frozenset(range(16, 27))
+"""ONNX element types bfloat16, float8, and those of four and two bits, of which a byte holds several:
+ONNX Runtime hands out no arrays of them."""
+
+AS_BYTES = ("bfloat16", "float8", "float4", "int4", "int2")
+"""What the names of these types contain."""
 
 
 def to_ort_value(value: Any) -> Any:
-    """An OrtValue on the CPU that shares the array's memory."""
+    """An OrtValue on the CPU; it shares the array's memory if a byte holds no two elements."""
     import onnxruntime
 
     if not isinstance(value, np.ndarray):
         return value
     array = np.asarray(value, order="C")
-    if array.dtype.kind != "V":
+    if not is_added(array.dtype):
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    from onnx import helper
+    from onnx import helper, numpy_helper
 
-    plain = array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
     element = helper.np_dtype_to_tensor_dtype(array.dtype)
+    raw = numpy_helper.from_array(array).raw_data
+    if len(raw) < array.nbytes:
+        packed = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), element)
+        ctypes.memmove(packed.data_ptr(), raw, len(raw))
+        return packed
+    plain = array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(plain, element)
+
+
+def is_added(dtype: np.dtype[Any]) -> bool:
+    """Whether numpy has a type only as a package adds it, such as bfloat16 and int4."""
+    return dtype.isbuiltin == 2 or dtype.kind == "V"
 
 
 def to_numpy(value: Any) -> Any:
@@ -40,12 +54,11 @@ def to_numpy(value: Any) -> Any:
     element = value.element_type() if value.is_tensor() else 0
     value = on_host(value, element)
     if element in _BY_NUMPY_ONLY_AS_BYTES:
-        from onnx import helper
+        from onnx import TensorProto, numpy_helper
 
-        size = value.tensor_size_in_bytes()
-        raw = ctypes.string_at(value.data_ptr(), size)
-        dtype = helper.tensor_dtype_to_np_dtype(element)
-        return np.frombuffer(raw, dtype=dtype).reshape(value.shape())
+        raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+        tensor = TensorProto(data_type=element, dims=value.shape(), raw_data=raw)
+        return numpy_helper.to_array(tensor)
     return value.numpy()
 
 

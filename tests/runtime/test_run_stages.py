@@ -382,3 +382,22 @@ def test_a_stopped_stage_ends_its_run() -> None:
     stage.stop()
     with pytest.raises(InputFileError, match="terminate"):
         stage({"x": np.ones(4, np.float32)})
+
+
+@pytest.mark.parametrize("kind", ["INT4", "UINT4", "INT2", "UINT2", "FLOAT8E5M2"])
+def test_elements_that_numpy_knows_by_a_package_only(kind: str) -> None:
+    number = TensorProto.DataType.Value(kind)
+    nodes = [
+        node("Cast", ["x"], ["a"], to=1),
+        node("Cast", ["a"], ["c"], to=number),
+        node("Cast", ["c"], ["y"], to=1),
+    ]
+    ends = [value("x", [3], number)], [value("c", [3], number), value("y", [3])]
+    model = make(graph(nodes, "g", *ends), ir=13, opset=25)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(number)
+    samples = [{"x": np.array([1, 0, 1]).astype(dtype)}]
+    pipeline = ready(model, [[0, 1], [2]])
+    agrees(pipeline, samples)
+    made = pipeline.run(Load(samples, 1, 0), lambda s: True).outputs[0]
+    assert to_numpy(made["c"]).dtype == dtype
+    assert [np.asarray(to_numpy(v), np.float32).tolist() for v in made.values()] == [[1, 0, 1]] * 2
