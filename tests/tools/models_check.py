@@ -99,7 +99,9 @@ def run_plain(source: Path, feeds: dict[str, Any]) -> dict[str, Any]:
     wanted = {i.name for i in session.get_inputs()}
     given = {n: v for n, v in feeds.items() if n in wanted}
     tensors = all(o.type.startswith("tensor") for o in session.get_outputs())
-    if tensors and all(isinstance(v, np.ndarray) and v.dtype.kind not in "OSUT" for v in given.values()):
+    if tensors and all(
+        isinstance(v, np.ndarray) and v.dtype.kind not in "OSUT" for v in given.values()
+    ):
         values = {n: to_ort_value(v) for n, v in given.items()}
         results = session.run_with_ort_values(names, values)
         return dict(zip(names, map(to_numpy, results), strict=True))

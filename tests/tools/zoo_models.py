@@ -1,14 +1,16 @@
 """Write small models of many exporters into a folder, with an environment of their own.
 
-    python tests/tools/zoo_models.py DIR [ENVIRONMENT]
+    python tests/tools/zoo_models.py DIR [--environment DIR] [--rewrite MODEL.onnx ...]
 
 makes the environment (by default DIR/env) with the versions below where it is not there, and starts
 itself in it: pipelines of scikit-learn by skl2onnx, LightGBM and XGBoost by onnxmltools, jax2onnx
-and spox. `tests/tools/models_check.py --models DIR` then takes the models to a verified run.
+and spox; or, with --rewrite, given models as ONNX Runtime's optimisers and quantisers save them.
+`tests/tools/models_check.py --models DIR` then takes them to a verified run.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -168,6 +170,60 @@ def from_spox(folder: Path) -> None:
     save(folder, "spox", spox.build({"x": x}, {"y": op.softmax(op.add(looped, hidden))}))
 
 
+def rewritten(folder: Path, source: Path) -> None:
+    """A model as ONNX Runtime's optimisers and quantisers save it."""
+    import numpy as np
+    import onnx
+    import onnxruntime as ort
+    from onnxruntime import quantization as q
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    def target(way: str) -> str:
+        print(f"{source.stem}-{way}", flush=True)
+        return str(folder / f"{source.stem}-{way}.onnx")
+
+    class Random(q.CalibrationDataReader):
+        """Two samples."""
+
+        def __init__(self) -> None:
+            rng = np.random.default_rng(0)
+            ends = ort.InferenceSession(source).get_inputs()
+            self._samples = iter(
+                {
+                    e.name: rng.integers(0, 2, e.shape)
+                    if "int64" in e.type
+                    else rng.standard_normal(e.shape, dtype=np.float32)
+                    for e in ends
+                }
+                for _ in range(2)
+            )
+
+        def get_next(self) -> Any:
+            return next(self._samples, None)
+
+    for level in ("EXTENDED", "ALL"):
+        options = ort.SessionOptions()
+        options.graph_optimization_level = getattr(
+            ort.GraphOptimizationLevel, f"ORT_ENABLE_{level}"
+        )
+        options.optimized_model_filepath = target(f"optimised-{level.lower()}")
+        ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    q.quantize_dynamic(source, target("dynamic"))
+    for form in (q.QuantFormat.QDQ, q.QuantFormat.QOperator):
+        q.quantize_static(source, target(f"static-{form.name}"), Random(), quant_format=form)
+    if "MatMul" in {n.op_type for n in onnx.load(source).graph.node}:
+        from onnxruntime.transformers import optimizer
+
+        kind = "gpt2" if "gpt" in source.stem else "bert"
+        fused = optimizer.optimize_model(str(source), kind, opt_level=0)
+        fused.save_model_to_file(target("transformers"))
+        for form in (q.QuantFormat.QDQ, q.QuantFormat.QOperator):
+            model = onnx.load(source)
+            blocks = MatMulNBitsQuantizer(model, block_size=32, quant_format=form)
+            blocks.process()
+            blocks.model.save_model_to_file(target(f"int4-{form.name}"))
+
+
 def save(folder: Path, name: str, model: Any) -> None:
     """Write a model."""
     (folder / f"{name}.onnx").write_bytes(model.SerializeToString())
@@ -176,20 +232,33 @@ def save(folder: Path, name: str, model: Any) -> None:
 
 def main() -> int:
     """Make the environment if it is not there, and the models in it; 1 if an exporter fails."""
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description="Write small models of many exporters.")
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--environment", type=Path, metavar="DIR", help="(DIR/env)")
+    parser.add_argument(
+        "--rewrite",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="MODEL",
+        help="only these, as saved by ONNX Runtime",
+    )
+    args = parser.parse_args()
+    folder = args.folder
     folder.mkdir(parents=True, exist_ok=True)
     if os.environ.get("DNNP_ZOO") != "1":
-        home = Path(sys.argv[2]) if len(sys.argv) > 2 else folder / "env"
+        home = args.environment or folder / "env"
         python = home / "bin" / "python"
         if not python.exists():
             venv.create(home, with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "-q", *PINNED], check=True)
-        done = subprocess.run([python, __file__, folder], env={**os.environ, "DNNP_ZOO": "1"})
+        done = subprocess.run([python, *sys.argv], env={**os.environ, "DNNP_ZOO": "1"})
         return done.returncode
     failed = 0
-    for make in (learned, from_jax, from_spox):
+    makers: list[tuple[Any, ...]] = [(rewritten, path) for path in args.rewrite]
+    for make, *source in makers or [(learned,), (from_jax,), (from_spox,)]:
         try:
-            make(folder)
+            make(folder, *source)
         except Exception as error:
             failed = 1
             print(f"{make.__name__}: {type(error).__name__}: {error}", file=sys.stderr)
