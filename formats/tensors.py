@@ -230,7 +230,9 @@ def write_outputs(file: BinaryIO, outputs: Mapping[int, Mapping[str, Any]]) -> N
     for sample, values in sorted(outputs.items()):
         before = "" if len(outputs) == 1 else f"{sample}/"
         arrays.update((f"{before}{key}", array) for key, array in named_arrays(values).items())
-    np.savez(file, **arrays)
+    # numpy would name types that a package adds in a way that it cannot read
+    opaque = {k: a.view(f"V{a.itemsize}") for k, a in arrays.items() if a.dtype.isbuiltin == 2}
+    np.savez(file, **arrays | opaque)
 
 
 def named_arrays(values: Mapping[str, Any]) -> dict[str, NDArray[np.generic]]:

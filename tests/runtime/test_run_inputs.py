@@ -284,6 +284,11 @@ def test_outputs_are_written_by_name(tmp_path: Path) -> None:
         write_outputs(file, {0: {"y": x}, 1: {"y": x + 1}})
     two = read_inputs(str(tmp_path / "two.npz"))
     np.testing.assert_array_equal(two["1/y"], x + 1)
+    small = x.astype(helper.tensor_dtype_to_np_dtype(TensorProto.FLOAT8E5M2))
+    with open(tmp_path / "small.npz", "wb") as file:
+        write_outputs(file, {0: {"y": small}})
+    read = read_inputs(str(tmp_path / "small.npz"))["y"]
+    assert read.view(small.dtype).tolist() == [0, 1, 2]
 
 
 def test_a_negative_dimension_is_a_free_one() -> None:
