@@ -181,9 +181,12 @@ def _decoded(data: bytes, path: str) -> tuple[str, Any]:
     try:
         tensor.ParseFromString(data)
         # Where a tensor has its segment, which nobody uses, a sequence has its tensors; one of
-        # none has a type, and a name where a tensor has its sizes.
+        # none, and an optional of one, has a type, and a name where a tensor has its sizes.
         there = {field.number for field, _ in tensor.ListFields()}
-        boxed = 3 in there or there == {2} or (there == {1, 2} and data.startswith(b"\n"))
+        named = data.startswith(b"\n") and (
+            there == {1, 2} or (there == {1, 2, 5} and tensor.data_type == SequenceProto.SEQUENCE)
+        )
+        boxed = 3 in there or there == {2} or named
     except DecodeError:
         boxed = True  # a name that is no list of sizes
     if not boxed:

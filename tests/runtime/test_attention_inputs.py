@@ -192,3 +192,15 @@ def test_bools_that_attention_reads() -> None:
     )  # fmt: skip
     for seed in range(20):
         assert random_inputs(model, seed)["mask"].any(axis=1).all()
+
+
+def test_an_optional_of_a_sequence_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "o.pb"
+    arrays = [np.arange(3, dtype=np.float32)]
+    path.write_bytes(numpy_helper.from_optional(arrays, "o").SerializeToString())
+    ((name, found),) = read_inputs(str(path)).items()
+    assert name == "o"
+    np.testing.assert_array_equal(found[0], arrays[0])
+    stored = numpy_helper.from_array(np.arange(3, dtype=np.int8), "t")
+    path.write_bytes(stored.SerializeToString())
+    assert list(read_inputs(str(path))) == ["t"]
