@@ -99,4 +99,21 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
         raise FormatError("not an ONNX model: it holds no graph", name)
     if not model.opset_import and model.ir_version >= 3:
         raise FormatError("the model imports no operator set; was the file cut off?", name)
+    _drop_repeats(model.graph)
     return model
+
+
+def _drop_repeats(graph: onnx.GraphProto) -> None:
+    """Take out each `Constant` node that has the name and the value of an earlier one.
+
+    Exporters leave such, and ONNX Runtime takes them.
+    """
+    first: dict[str, onnx.NodeProto] = {}
+    again = []
+    for index, node in enumerate(graph.node):
+        if node.op_type == "Constant" and len(node.output) == 1:
+            known = first.setdefault(node.output[0], node)
+            if known is not node and list(known.attribute) == list(node.attribute):
+                again.append(index)
+    for index in reversed(again):
+        del graph.node[index]

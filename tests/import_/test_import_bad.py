@@ -69,6 +69,11 @@ def test_no_standard_input_for_onnx():
             "node 1 'Exp:y' writes 'y', which is already defined",
         ),
         (
+            "g (float[1] x) => (float[1] y) { c = Constant <value_float = 1.0> () a = Add(x, c)"
+            " c = Constant <value_float = 2.0> () y = Add(a, c) }",
+            "node 2 'Constant:c' writes 'c', which is already defined",
+        ),
+        (
             "g (float[2] x) => (float[2] y) { x = Relu(x) y = Exp(x) }",
             "node 0 'Relu:x' writes 'x', which is already defined",
         ),

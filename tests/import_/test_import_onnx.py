@@ -262,6 +262,13 @@ def test_duplicate_names_are_kept_and_empty_ones_made_up(load):
         assert [n["name"] for n in load(model).nodes] == shown
 
 
+def test_a_constant_that_is_there_again(load):
+    again = "c = Constant <value_float = 1.0> ()"
+    got = load(f"g (float x) => (float y) {{ {again} a = Add(x, c) {again} y = Mul(a, c) }}")
+    assert [n["name"] for n in got.nodes] == ["Add:a", "Mul:y"]
+    assert got.ends("Mul") == (["a", "c"], ["y"])
+
+
 def test_optional_inputs_and_outputs_left_out(load):
     got = load('g (float[1,3,8] x) => (float[1,3,8] y) { a, m = Dropout(x) y = Clip(a, "", "") }')
     assert got.ends("Clip") == (["a"], ["y"])

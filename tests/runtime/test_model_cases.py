@@ -15,7 +15,6 @@ OPTIONS = {
     "sequence-input": ["--inputs", str(CASES / "sequence-input-data")],
 }
 SAYS = {
-    "duplicate-constant": (3, "import", "node 2 'Constant:c' writes 'c', which is already defined"),
     "random_op": (6, "run", "draws other numbers each time (RandomNormalLike 'n')"),
 }
 """What ends with another status: which command says what."""
