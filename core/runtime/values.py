@@ -12,7 +12,8 @@ Values = dict[str, Any]
 has a method `fetch`."""
 
 _BY_NUMPY_ONLY_AS_BYTES = frozenset(range(16, 27))
-"""ONNX element types bfloat16, float8, and those of four and two bits, of which a byte holds several:
+"""ONNX element types bfloat16, float8, and those of 4 and 2 bits, several of which share a byte.
+
 ONNX Runtime hands out no arrays of them."""
 
 AS_BYTES = ("bfloat16", "float8", "float4", "int4", "int2")
