@@ -177,7 +177,9 @@ def swaps_of(problem: HybridProblem, most: int) -> Swaps:
         held = sign * (problem.held[PLAIN] - problem.held[AGAIN])
     possible = np.isfinite(cost)
     part = np.flatnonzero((possible & ((fixed > 0) | (held > 0))).any(axis=0))
-    cost, fixed, held = (np.where(possible, v, 0.0)[:, part] for v in (cost, fixed, held))
+    kept = (np.where(possible, v, 0.0)[:, part] for v in (cost, fixed, held))
+    # In one layout: a kernel is compiled for each.
+    cost, fixed, held = map(np.ascontiguousarray, kept)
     saved = fixed[:, None] + np.arange(1, most + 1)[None, :, None] * held[:, None]
     key = np.where(saved > 0, cost[:, None] / np.where(saved > 0, saved, 1.0), np.inf)
     order = np.argsort(key, axis=2, kind="stable").astype(np.int32)
