@@ -23,6 +23,7 @@ from dnnp.core.model.search_context import Run
 from dnnp.core.model.text import shown_bytes
 from dnnp.core.order.orders import ORDERS
 from dnnp.core.parallel.problem import (
+    METHOD,
     check_hybrid,
     costs_of,
     degrees_of,
@@ -34,7 +35,6 @@ from dnnp.core.parallel.problem import (
 from dnnp.core.parallel.search import plan_hybrid
 from dnnp.core.parallel.shared import plan_shared
 
-METHOD = "hybrid"
 MOST_TIED = 3
 """Colours of which both ways are looked at, all with all."""
 

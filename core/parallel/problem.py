@@ -55,6 +55,9 @@ from dnnp.core.model.hybrid import (
     HybridProblem,
 )
 
+METHOD = "hybrid"
+"""Name of the search, in records."""
+
 MOST_DEVICES = 20_000
 """Devices of a parallel plan: there is a number for each of them and each set of items."""
 

@@ -42,7 +42,7 @@ from dnnp.core.parallel.family import (
     swaps_of,
     teams_of,
 )
-from dnnp.core.parallel.problem import block_cost, costs_of, in_flight
+from dnnp.core.parallel.problem import METHOD, block_cost, costs_of, in_flight
 
 MOST_SETS = 40_000
 """Sets of items up to which all are taken; the same as in Piper's program."""
@@ -131,7 +131,7 @@ def plan_hybrid(
         space = space_of(problem, ends_of_orders([order]), complete=False)
         found = _better(found, _descend(space, bound, found, run))
         if found is not None:
-            run.keep(found.blocks, found.value, "hybrid")
+            run.keep(found.blocks, found.value, METHOD)
             run.stands(value=found.value)
             if found.value <= bound * (1 + ROUNDING):
                 return replace(found, bound=found.value)
@@ -226,7 +226,7 @@ def _descend(
             value = max(cost.load_s for cost in costs_of(space.problem, blocks))
             if best is None or value < best.value:
                 best = HybridSolution(blocks, value, 0.0)
-                run.keep(blocks, value, "hybrid")
+                run.keep(blocks, value, METHOD)
                 run.stands(value=value)
                 continue
             break  # rounding: it is no better than what was known

@@ -25,7 +25,14 @@ from dnnp.core.model.search_context import PLAIN as PLAIN_RUN
 from dnnp.core.model.search_context import Run
 from dnnp.core.parallel.cover import AGAIN, PLAIN
 from dnnp.core.parallel.family import all_ends, ends_of_orders
-from dnnp.core.parallel.problem import costs_of, memory_of, shared_memory, shared_time, value_of
+from dnnp.core.parallel.problem import (
+    METHOD,
+    costs_of,
+    memory_of,
+    shared_memory,
+    shared_time,
+    value_of,
+)
 from dnnp.core.parallel.search import (
     HybridSolution,
     Space,
@@ -185,7 +192,7 @@ def _look_into(space: Space, box: _Box, floor: float, state: _State, run: Run) -
         fits = memory_of(blocks, costs) <= space.problem.memory * ROOM
         if fits and (state.best is None or value < state.best.value):
             state.best = HybridSolution(blocks, value, 0.0)
-            run.keep(blocks, value, "hybrid")
+            run.keep(blocks, value, METHOD)
             run.stands(value=value)
     costs = costs_of(space.problem, first)
     shared = float(labels.load[ends[0]]) - space.rules.slack * space.problem.options.shared_stages
