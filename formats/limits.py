@@ -27,7 +27,8 @@ HEADER = 10_000
 FREE, FACTOR = 1_000_000, 10
 """Characters of a file that is written out in full: that many, or that many times its own bytes."""
 
-_BRACKETS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}\n]', re.DOTALL)
+_BRACKETS = rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}\n]'
+"""Compiled when it is needed, which most streams do not."""
 
 
 class Room:
@@ -76,7 +77,7 @@ def said(reason: str) -> str:
 def deep_line(data: bytes) -> int | None:
     """Line in which a JSON document has more than `DEPTH` lists and objects inside each other."""
     depth, line = 0, 1
-    for found in _BRACKETS.finditer(data):
+    for found in re.finditer(_BRACKETS, data, re.DOTALL):
         mark = found[0]
         line += mark == b"\n"
         depth += (mark in b"[{") - (mark in b"]}")
